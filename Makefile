@@ -1,0 +1,60 @@
+# Every target works in a fresh clone and needs nothing activated: the first one run
+# builds .venv, and it is brought up to date again only when pyproject.toml changes.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+CODE   := src tests benchmarks
+
+# Two test workers with one thread each fill a two-core machine; more threads would fight over it.
+WORKERS ?= 2
+PYTEST  := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow test-gpu lint format bench docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## build .venv and install clearhead into it (once)
+
+# torch first, so that its large wheel is settled before the resolver meets what depends on it
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "torch>=2.11,<2.14"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+demo: $(READY) ## show the Transformer at work on small numbers
+	$(BIN)/clearhead examples
+
+test: $(READY) lint ## lint, then the quick tests and all doctests
+	$(PYTEST) -n $(WORKERS)
+
+test-slow: $(READY) ## the tests that take longer
+	$(PYTEST) -n $(WORKERS) -m "slow and not gpu"
+
+test-gpu: $(READY) ## the tests that need a CUDA device
+	$(PYTEST) -m gpu
+
+lint: $(READY) ## ruff check, ruff format --check, mypy --strict
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+
+format: $(READY) ## let ruff mend what it can
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(READY) ## run every script in benchmarks/
+	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+# written beside its place and then moved, so that a failing run does not leave an empty page
+docs: $(READY) ## write the generated pages of docs/ anew
+	$(BIN)/clearhead examples --markdown > docs/worked-examples.md.new
+	mv docs/worked-examples.md.new docs/worked-examples.md
+
+clean: ## remove .venv and every cache
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,176 @@
+"""Files and folders that are either the old ones or the new ones, never half of each.
+
+What is written goes to a hidden sibling first, is forced to disk, and then
+takes the place of the target in one step of the file system. Knows nothing
+about what the files mean. No torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import hashlib
+import os
+import platform
+import re
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from clearhead.base.errors import UserError
+
+_AT_FDCWD = -100  # "relative to the working folder", from fcntl.h on Linux
+_RENAME_EXCHANGE = 2  # swap two names, from Linux's fs.h; macOS gives RENAME_SWAP the same number
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Write a whole folder, which appears at `path` only when the block ends well.
+
+    The block is given an empty folder to fill. If it raises, or the machine stops
+    in the middle, what stood at `path` before stands there still.
+    """
+    target = Path(path)
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise UserError(f"Cannot write the folder '{target}': a file or link of that name is in the way.")
+    recover_folder(target)
+    fresh = _sibling(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(target)
+        fresh.mkdir()
+    except OSError as error:
+        raise UserError(f"Cannot write the folder '{target}': {error.strerror}.") from error
+    try:
+        yield fresh
+        _force_tree(fresh)
+        _take_place(fresh, target)
+    finally:
+        # after a failure this is the unfinished folder, after a swap it is the old one
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def recover_folder(path: str | Path) -> None:
+    """Bring back a folder whose replacement was cut off between two renames.
+
+    Needed only on file systems that cannot swap two names in one step. A reader
+    calls it before it says that a folder is missing.
+    """
+    target = Path(path)
+    aside = _aside(target)
+    if aside.is_dir() and not target.exists():
+        os.rename(aside, target)
+
+
+def atomic_write_bytes(path: str | Path, data: bytes) -> None:
+    """Write a file that is either the old one or the new one, whole."""
+    target = Path(path)
+    fresh = _sibling(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(fresh, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, target)
+        _force(target.parent)
+    except OSError as error:
+        raise UserError(f"Cannot write '{target}': {error.strerror}.") from error
+    finally:
+        with suppress(OSError):
+            fresh.unlink()
+
+
+def atomic_write_text(path: str | Path, text: str) -> None:
+    """Write a UTF-8 file that is either the old one or the new one, whole."""
+    atomic_write_bytes(path, text.encode("utf-8"))
+
+
+def sha256_of(path: str | Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"Cannot read '{path}': {error.strerror}.") from error
+
+
+def _sibling(target: Path) -> Path:
+    """A hidden name beside the target that says who writes it, so that leftovers can be told apart."""
+    host = re.sub(r"[^A-Za-z0-9]", "", platform.node())
+    return target.with_name(f".{target.name}.writing-{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.previous")
+
+
+def _take_place(fresh: Path, target: Path) -> None:
+    """Put the finished folder at the target; in one step wherever the file system can."""
+    if not target.exists():
+        os.rename(fresh, target)
+    elif not _exchange(fresh, target):
+        # Two steps: a crash between them leaves no target, which `recover_folder` mends.
+        aside = _aside(target)
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(target, aside)
+        os.rename(fresh, target)
+        shutil.rmtree(aside, ignore_errors=True)
+    _force(target.parent)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two names in one step; False where the system or the file system cannot."""
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        one, two = os.fsencode(first), os.fsencode(second)
+        if sys.platform.startswith("linux"):
+            code = library.renameat2(_AT_FDCWD, one, _AT_FDCWD, two, _RENAME_EXCHANGE)
+        else:
+            code = library.renamex_np(one, two, _RENAME_EXCHANGE)
+    except (AttributeError, OSError, TypeError):  # no such call here
+        return False
+    return int(code) == 0
+
+
+def _force_tree(folder: Path) -> None:
+    """Force every file and folder below, and the folder itself, from memory to disk."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            _force(Path(root) / name)
+        _force(Path(root))
+
+
+def _force(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():
+        return  # Windows cannot open a folder
+    # Windows forces only what is open for writing; elsewhere reading is enough, and works on read-only files
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove what writers on this machine left unfinished when they were killed."""
+    mine = _sibling(target).name.rsplit("-", 2)[0]
+    for path in target.parent.glob(f".{glob.escape(target.name)}.writing-*"):
+        start, process, _ = path.name.rsplit("-", 2)
+        if start == mine and process.isdecimal() and not _alive(int(process)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    if os.name == "nt":
+        return True  # there is no harmless way to ask there
+    try:
+        os.kill(process, 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

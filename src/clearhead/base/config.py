@@ -1,0 +1,142 @@
+"""Strict configuration: frozen dataclasses that go to JSON and back unchanged.
+
+A config is a frozen, keyword-only dataclass that stands beside the code it
+configures. Reading is strict: an unknown key names the nearest known one, a
+value of the wrong type names the field and the type it wants. Knows nothing
+about files, models or the command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from clearhead.base.errors import UserError, nearest
+
+Plain = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Base of every configuration.
+
+    `_noun` is what messages call this kind of config ("attention", "model").
+    Subclasses may define `__post_init__` to refuse combinations that cannot work.
+    """
+
+    _noun: ClassVar[str] = "config"
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any], path: str = "") -> Self:
+        """Build from plain data; every key must be known and every value of its type."""
+        if not isinstance(plain, Mapping):
+            where = path or cls._noun
+            raise UserError(f"{where} must be a table of settings, not {plain!r}.")
+        hints = typing.get_type_hints(cls)
+        fields = {field.name for field in dataclasses.fields(cls)}
+        values: Plain = {}
+        for key, value in plain.items():
+            where = f"{path}.{key}" if path else str(key)
+            if key not in fields:
+                raise UserError(f"Unknown {cls._noun} setting '{where}': {nearest(str(key), fields)}")
+            values[key] = _convert(value, hints[key], where)
+        needed = [
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.default is dataclasses.MISSING
+            and field.default_factory is dataclasses.MISSING
+            and field.name not in values
+        ]
+        if needed:
+            where = f" in {path}" if path else ""
+            raise UserError(f"The {cls._noun} setting '{needed[0]}' is missing{where}.")
+        return cls(**values)
+
+    def to_dict(self) -> Plain:
+        """Plain data (dict, list, str, int, float, bool, None) that `from_dict` reads back."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some settings changed; `a__b=1` or `{"a.b": 1}` reach into nested configs."""
+        result: Self = self
+        for key, value in changes.items():
+            result = result._with(key.replace("__", ".").split("."), value, key)
+        return result
+
+    def _with(self, path: list[str], value: Any, whole: str) -> Self:
+        name, rest = path[0], path[1:]
+        fields = {field.name for field in dataclasses.fields(self)}
+        if name not in fields:
+            raise UserError(f"Unknown {self._noun} setting '{whole}': {nearest(name, fields)}")
+        if rest:
+            inner = getattr(self, name)
+            if not isinstance(inner, Config):
+                raise UserError(f"The setting '{name}' in '{whole}' has no settings inside it.")
+            return dataclasses.replace(self, **{name: inner._with(rest, value, whole)})
+        hint = typing.get_type_hints(type(self))[name]
+        return dataclasses.replace(self, **{name: _convert(value, hint, whole)})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_dict()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """Check `value` against a type hint; ints become floats and dicts become configs where wanted."""
+    origin = typing.get_origin(hint)
+    options = typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(value, options, where)
+    if origin is typing.Literal:
+        if value in options and not isinstance(value, bool):
+            return value
+        known = [str(option) for option in options]
+        raise UserError(f"'{where}' cannot be {value!r}: {nearest(str(value), known)}")
+    if isinstance(hint, type) and issubclass(hint, Config):
+        return value if isinstance(value, hint) else hint.from_dict(value, where)
+    if origin is tuple:
+        return _convert_tuple(value, options, where)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise UserError(f"'{where}' must be a table, not {value!r}.")
+        return {str(key): _convert(item, options[1], f"{where}.{key}") for key, item in value.items()}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
+        return value
+    raise UserError(f"'{where}' must be of type {hint.__name__}, not {value!r}.")
+
+
+def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
+    if value is None and type(None) in options:
+        return None
+    failure: UserError | None = None
+    for option in options:
+        if option is type(None):
+            continue
+        try:
+            return _convert(value, option, where)
+        except UserError as error:
+            failure = failure or error
+    raise failure or UserError(f"'{where}' cannot be {value!r}.")
+
+
+def _convert_tuple(value: Any, options: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise UserError(f"'{where}' must be a list, not {value!r}.")
+    if len(options) == 2 and options[1] is Ellipsis:
+        return tuple(_convert(item, options[0], f"{where}[{i}]") for i, item in enumerate(value))
+    if len(value) != len(options):
+        raise UserError(f"'{where}' must have {len(options)} entries, not {len(value)}.")
+    return tuple(_convert(item, option, where) for item, option in zip(value, options, strict=True))

@@ -1,0 +1,70 @@
+"""Which device to compute on, and in which number format.
+
+Turns the names a user types into torch objects, and refuses what this machine
+does not have. Knows nothing about models or their memory.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from clearhead.base.errors import UserError, nearest
+
+_KINDS = ("auto", "cpu", "cuda", "mps", "meta")
+
+_DTYPES = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "float64": torch.float64,
+    "fp64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+}
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The device called `name`; `auto` is the first CUDA device, or the CPU where there is none.
+
+    Apple's `mps` is served only by name: it lacks float64, so not every check we
+    make runs there.
+
+    >>> pick_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    if kind not in _KINDS or (index and not index.isdecimal()):
+        raise UserError(f"Unknown device '{name}': {nearest(kind, _KINDS)}")
+    if kind == "cuda":
+        _require_cuda(name, int(index or 0))
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UserError("The device 'mps' is not available on this machine; use 'cpu' or 'auto'.")
+    return torch.device(name)
+
+
+def _require_cuda(name: str, index: int) -> None:
+    if not torch.cuda.is_available():
+        why = "this build of torch has no CUDA" if torch.version.cuda is None else "no CUDA device was found"
+        raise UserError(f"The device '{name}' cannot be used because {why}; use 'cpu' or 'auto'.")
+    count = torch.cuda.device_count()
+    if index >= count:
+        raise UserError(f"The device '{name}' does not exist: this machine has cuda:0 to cuda:{count - 1}.")
+
+
+def pick_dtype(name: str = "auto", device: torch.device | None = None) -> torch.dtype:
+    """The number format called `name`; `auto` is bfloat16 on a GPU that computes in it, else float32.
+
+    >>> pick_dtype("bf16")
+    torch.bfloat16
+    >>> pick_dtype("auto", pick_device("cpu"))
+    torch.float32
+    """
+    if name == "auto":
+        on_gpu = device is not None and device.type == "cuda"
+        return torch.bfloat16 if on_gpu and torch.cuda.is_bf16_supported() else torch.float32
+    if name not in _DTYPES:
+        raise UserError(f"Unknown number format '{name}': {nearest(name, _DTYPES)}")
+    return _DTYPES[name]

@@ -1,0 +1,102 @@
+"""A progress line on stderr: how far, how fast, how long still.
+
+Silent where stderr is not a terminal, so that logs and pipes stay clean.
+Knows nothing about what is being done.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+Item = TypeVar("Item")
+
+
+class Bar:
+    """One line of progress; does nothing at all when it has no display."""
+
+    def __init__(self, display: Progress | None, task: TaskID | None) -> None:
+        self._display = display
+        self._task = task
+
+    def advance(self, amount: float = 1, note: str | None = None) -> None:
+        """Go on by `amount`; `note` is a short text after the bar, such as the loss."""
+        if self._display is None or self._task is None:
+            return
+        if note is not None:
+            self._display.update(self._task, note=note)
+        self._display.advance(self._task, amount)
+
+
+class _Rate(ProgressColumn):
+    """How many units a second, over the last while."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{_short(speed)} {task.fields['unit']}/s")
+
+
+@contextmanager
+def progress(label: str, total: float | None = None, unit: str = "steps") -> Iterator[Bar]:
+    """Show a progress line while the block runs.
+
+    >>> with progress("Counting", total=3) as bar:
+    ...     for _ in range(3):
+    ...         bar.advance()
+    """
+    if not sys.stderr.isatty():
+        yield Bar(None, None)
+        return
+    display = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+    )
+    with display:
+        yield Bar(display, display.add_task(label, total=total, unit=unit, note=""))
+
+
+def track(items: Iterable[Item], label: str, unit: str = "items") -> Iterator[Item]:
+    """Pass `items` through and show how far along they are.
+
+    >>> list(track([1, 2], "Reading"))
+    [1, 2]
+    """
+    total = len(items) if isinstance(items, Sized) else None
+    with progress(label, total, unit) as bar:
+        for item in items:
+            yield item
+            bar.advance()
+
+
+def _short(number: float) -> str:
+    """A number in three figures or so: 3.25, 48.1, 912, 12.4k, 3.1M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= size:
+            scaled = number / (1e3 if letter == "k" else size)
+            return f"{scaled:.1f}{letter}"
+    return f"{number:.3g}" if number < 1000 else f"{number:.0f}"

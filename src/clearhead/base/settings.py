@@ -1,0 +1,68 @@
+"""Settings as a user writes them: `a.b=c` on the command line, or a TOML or JSON file.
+
+Returns plain data for `Config.from_dict` and `Config.replace`, which judge it.
+Knows no particular config.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from clearhead.base.errors import UserError
+
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Read one `a.b=c`: the path, and the value as a number, list, truth value or else text.
+
+    >>> parse_setting("encoder.layers=6")
+    ('encoder.layers', 6)
+    >>> parse_setting("norm=pre")
+    ('norm', 'pre')
+    >>> parse_setting("tied=True")
+    ('tied', True)
+    """
+    path, equals, value = text.partition("=")
+    path, value = path.strip(), value.strip()
+    if not equals or not path or "" in path.split("."):
+        raise UserError(f"A setting is written name=value or part.name=value, not '{text}'.")
+    if value.lower() in _WORDS:
+        return path, _WORDS[value.lower()]
+    try:
+        return path, json.loads(value)
+    except ValueError:
+        return path, value
+
+
+def parse_settings(texts: list[str]) -> dict[str, Any]:
+    """Read several `a.b=c`; the last one wins where a path comes twice.
+
+    >>> parse_settings(["a.b=1", "a.b=2", "c=x"])
+    {'a.b': 2, 'c': 'x'}
+    """
+    return dict(parse_setting(text) for text in texts)
+
+
+def read_table(path: str | Path) -> dict[str, Any]:
+    """The table of settings in a TOML or JSON file, chosen by the file's ending."""
+    path = Path(path)
+    if path.suffix not in (".toml", ".json"):
+        raise UserError(f"A settings file ends in .toml or .json, and '{path}' does not.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"The settings file '{path}' cannot be read: {reason}.") from error
+    try:
+        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except ValueError as error:
+        raise UserError(
+            f"The settings file '{path}' is not valid {path.suffix[1:].upper()}: {error}."
+        ) from error
+    if not isinstance(table, dict):
+        raise UserError(f"The settings file '{path}' must hold a table of settings.")
+    return table

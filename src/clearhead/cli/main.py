@@ -1,0 +1,117 @@
+"""The command `clearhead`: its table of commands, and how it ends.
+
+Every way to end is decided here: a `UserError`, a wrong option or a full disk is
+one sentence on stderr and exit code 2, Ctrl-C is 130, a closed pipe is quiet.
+Anything else is a defect of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+import clearhead
+from clearhead.base.errors import UserError
+from clearhead.cli import examples, export, import_, inspect_, plan, presets
+
+BAD_INPUT = 2
+INTERRUPTED = 130  # 128 + the number of the interrupt signal, as shells count it
+
+app = typer.Typer(
+    name="clearhead",
+    help="The Transformer, exactly: build, look inside, plan, import and export.",
+    epilog="Start with: clearhead examples",
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain help: the decorated kind imports rich, which would double the time to the first line.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# name on the command line -> the function behind it
+COMMANDS: dict[str, Callable[..., None]] = {
+    "examples": examples.examples,
+    "presets": presets.presets,
+    "plan": plan.plan,
+    "inspect": inspect_.inspect,
+    "import": import_.import_,
+    "export": export.export,
+}
+
+for _name, _function in COMMANDS.items():
+    app.command(_name)(_function)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"clearhead {clearhead.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """The Transformer, exactly: build, look inside, plan, import and export."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    command = typer.main.get_command(app)
+    try:
+        outcome = command.main(args=arguments, prog_name="clearhead", standalone_mode=False)
+        if sys.stdout is not None:  # it is None where the caller closed it
+            sys.stdout.flush()  # here, so that a closed pipe is met inside this try
+    except UserError as error:
+        return _complain(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader has gone, as `| head` does
+        return _give_up_output()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _give_up_output()
+        return _complain("The disk is full.")
+    except Exception as error:
+        if not _is_usage_error(error):
+            raise
+        return _explain_usage(error)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _give_up_output() -> int:
+    """Leave nothing for the interpreter to flush, and to fail on, at its very end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _complain(sentence: str) -> int:
+    print(f"clearhead: {sentence}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _is_usage_error(error: Exception) -> bool:
+    """Is it the parser's own complaint? Told by its shape: typer has moved the class between versions."""
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
+
+
+def _explain_usage(error: Exception) -> int:
+    context = getattr(error, "ctx", None)
+    if (
+        type(error).__name__ == "NoArgsIsHelpError"
+    ):  # a bare `clearhead` asks for help, and that is no mistake
+        typer.echo(context.get_help() if context else "")
+        return 0
+    message = str(error.format_message()).strip()  # type: ignore[attr-defined]
+    sentence = " ".join(message.split())
+    end = "" if sentence.endswith((".", "?", "!")) else "."
+    path = context.command_path if context is not None else "clearhead"
+    return _complain(f"{sentence}{end} Try '{path} --help'.")

@@ -1,0 +1,24 @@
+"""Whole models, put together from the parts in `nn`: configs, families, presets, decoding state."""
+
+from __future__ import annotations
+
+from clearhead.models.build import FAMILIES, build, count_parameters
+from clearhead.models.config import HeadConfig, ImageConfig, ModelConfig, RecurrentConfig
+from clearhead.models.output import ModelOutput
+from clearhead.models.presets import PRESETS, preset, presets
+from clearhead.models.state import DecoderState
+
+__all__ = [
+    "FAMILIES",
+    "PRESETS",
+    "DecoderState",
+    "HeadConfig",
+    "ImageConfig",
+    "ModelConfig",
+    "ModelOutput",
+    "RecurrentConfig",
+    "build",
+    "count_parameters",
+    "preset",
+    "presets",
+]

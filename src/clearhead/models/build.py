@@ -1,0 +1,59 @@
+"""From a config to a model: the one table of families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.models.config import ModelConfig
+from clearhead.models.decoder import Decoder
+from clearhead.models.encoder import Encoder
+from clearhead.models.encoder_decoder import EncoderDecoder
+from clearhead.models.presets import preset
+from clearhead.models.recurrent import Recurrent
+from clearhead.models.vision import Vision
+from clearhead.nn.layers import initialise
+
+FAMILIES: dict[str, Callable[[ModelConfig], nn.Module]] = {
+    "encoder-decoder": EncoderDecoder,
+    "encoder": Encoder,
+    "decoder": Decoder,
+    "vision": Vision,
+    "recurrent": Recurrent,
+}
+
+
+def build(what: str | ModelConfig, *, device: str | torch.device | None = None, **changes: Any) -> nn.Module:
+    """A model from a preset's name or a config, with settings changed as you like.
+
+    `device="meta"` builds without memory, to count parameters or to plan. `a__b=1` changes the setting b
+    of part a.
+
+    >>> import clearhead, torch
+    >>> model = clearhead.build("tiny", layers=1, attention__heads=2)
+    >>> model(torch.tensor([[5, 6, 7]]), torch.tensor([[1, 8]])).logits.shape
+    torch.Size([1, 2, 100])
+    """
+    config = preset(what) if isinstance(what, str) else what
+    config = config.replace(**changes)
+    if config.family not in FAMILIES:
+        raise UserError(f"There is no model family '{config.family}': {nearest(config.family, FAMILIES)}")
+    with torch.device(device if device is not None else torch.get_default_device()):
+        model = FAMILIES[config.family](config)
+        initialise(model, config.initialisation, config.layers)
+    return model
+
+
+def count_parameters(what: nn.Module | str | ModelConfig) -> int:
+    """How many numbers a model learns; shared ones count once. Names and configs cost no memory.
+
+    >>> import clearhead
+    >>> clearhead.count_parameters("base")
+    63082496
+    """
+    model = what if isinstance(what, nn.Module) else build(what, device="meta")
+    return sum(parameter.numel() for parameter in model.parameters())

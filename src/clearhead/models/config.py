@@ -1,0 +1,136 @@
+"""The settings of a model: which family, how large, and how its dials stand.
+
+One config describes every family; the parts' own settings stand in the configs
+of the parts (`attention`, `feedforward`, …), each beside its code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+from clearhead.nn.attention import AttentionConfig
+from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, NormConfig
+from clearhead.nn.layers.initialise import InitialisationName
+from clearhead.nn.positions import PositionConfig
+
+Family = Literal["encoder-decoder", "encoder", "decoder", "vision", "recurrent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig(Config):
+    """What stands on top of an encoder.
+
+    - `none`: hidden states and, with a pooler, one vector for the text;
+    - `classify`: scores over classes for the whole text;
+    - `tag`: scores over classes for each token;
+    - `mlm`: scores over the vocabulary for each token (masked language modelling).
+    """
+
+    _noun: ClassVar[str] = "head"
+
+    kind: Literal["none", "classify", "tag", "mlm"] = "none"
+    classes: int = 2
+    pooling: Literal["first", "mean"] = "first"  # the text's vector: its first token, or the mean of all
+    pooler: bool = False  # BERT's dense layer with tanh on the pooled vector
+    transform: bool = True  # mlm: BERT's dense layer, activation and norm before the vocabulary
+    dropout: float = 0.1  # before the classifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageConfig(Config):
+    """The front end of a vision model: an image cut into square patches, each one a token."""
+
+    _noun: ClassVar[str] = "image"
+
+    size: int = 224
+    patch: int = 16
+    channels: int = 3
+    class_token: bool = True  # a learned first token that gathers the image
+
+    @property
+    def tokens(self) -> int:
+        """Patches, and the class token."""
+        return (self.size // self.patch) ** 2 + int(self.class_token)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(Config):
+    """The recurrent encoder-decoder with attention that the Transformer replaced."""
+
+    _noun: ClassVar[str] = "recurrent"
+
+    cell: Literal["gru", "lstm"] = "gru"
+    attention: Literal["additive", "bilinear", "dot"] = "additive"
+    bidirectional: bool = True  # the encoder reads both ways
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Config):
+    """A whole model, as data: built by `clearhead.build`, saved in a bundle as JSON.
+
+    >>> import clearhead
+    >>> config = clearhead.ModelConfig(vocabulary=1000, width=64, layers=2, attention={"heads": 4})
+    Traceback (most recent call last):
+    ...
+    clearhead.base.errors.UserError: 'attention' must be an AttentionConfig; for plain data use from_dict.
+    >>> config = clearhead.ModelConfig.from_dict({"vocabulary": 1000, "width": 64, "attention": {"heads": 4}})
+    >>> config.replace(attention__heads=2).attention.heads
+    2
+    """
+
+    _noun: ClassVar[str] = "model"
+
+    family: Family = "encoder-decoder"
+    vocabulary: int = 32_000  # of the target, or the only one; ignored by vision models
+    source_vocabulary: int | None = None  # a separate one for the source; None: one table for both
+    width: int = 512
+    layers: int = 6  # of the encoder, or of the only stack
+    decoder_layers: int | None = None  # None: as the encoder
+    dropout: float = 0.1  # on what each sub-layer adds
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    feedforward: FeedForwardConfig = field(default_factory=FeedForwardConfig)
+    position: PositionConfig = field(default_factory=PositionConfig)
+    norm: NormConfig = field(default_factory=NormConfig)
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+    image: ImageConfig = field(default_factory=ImageConfig)
+    recurrent: RecurrentConfig = field(default_factory=RecurrentConfig)
+    initialisation: InitialisationName = "xavier"
+
+    def __post_init__(self) -> None:
+        for name in (
+            "attention",
+            "feedforward",
+            "position",
+            "norm",
+            "embedding",
+            "head",
+            "image",
+            "recurrent",
+        ):
+            if not isinstance(getattr(self, name), Config):
+                kind = type(self).__dataclass_fields__[name].type
+                raise UserError(f"'{name}' must be an {kind}; for plain data use from_dict.")
+        for name in ("vocabulary", "source_vocabulary", "width", "layers", "decoder_layers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"A model's {name} must be at least 1, not {value}.")
+        if self.attention.width not in (None, self.width):
+            raise UserError(
+                f"attention.width={self.attention.width} contradicts the model's width={self.width}: "
+                f"leave it away."
+            )
+        if self.family == "vision" and self.image.size % self.image.patch:
+            raise UserError(
+                f"An image of {self.image.size} pixels does not divide into patches of {self.image.patch}."
+            )
+        if self.family != "recurrent":
+            self.attention.replace(width=self.width)  # refuses a width the heads do not divide
+
+    @property
+    def depth_of_decoder(self) -> int:
+        """Layers of the decoder of an encoder-decoder."""
+        return self.layers if self.decoder_layers is None else self.decoder_layers

@@ -1,0 +1,71 @@
+"""The decoder-only model (GPT, Llama): each token sees those before it and predicts the next.
+
+Shapes: B rows, T tokens, E model width.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.models.config import ModelConfig
+from clearhead.models.inputs import Lengths, as_rows
+from clearhead.models.output import ModelOutput
+from clearhead.models.stack import Stack, Surroundings, position_for_embedding
+from clearhead.models.state import DecoderState
+from clearhead.nn.attention.masks import Causal, Mask
+from clearhead.nn.layers import InputEmbedding, Output, TokenEmbedding
+from clearhead.nn.look import Look
+
+
+class Decoder(nn.Module):
+    """Token ids to scores for the next token at each place."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        table = TokenEmbedding(config.vocabulary, config.width, config.embedding.scale)
+        self.embedding = InputEmbedding(table, position_for_embedding(config), config.embedding, config.norm)
+        self.decoder = Stack(config, config.layers, causal=True)
+        self.output = Output(table, config.embedding)
+
+    def begin(self) -> DecoderState:
+        """An empty past: the state from which step-by-step decoding starts."""
+        return DecoderState(len(self.decoder.layers))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        lengths: Lengths | None = None,
+        state: DecoderState | None = None,
+        mask: Mask | None = None,
+        look: Look | None = None,
+    ) -> ModelOutput:
+        """Scores for the token after each given one.
+
+        `mask` takes the place of the causal mask (a `Prefix` or a `Window`, say); padding is hidden in any
+        case. With a state, `tokens` are the next ones of each row, `lengths` how many of them are real.
+        """
+        seen = Causal() if mask is None else mask
+        if state is None:
+            ids, where, padding = as_rows(tokens, lengths)
+            around = Surroundings(where, seen & padding)
+        else:
+            if tokens.dim() != 2:
+                raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
+            ids = tokens
+            around = Surroundings(state.next_tokens(ids), seen & state.visible(ids, lengths))
+        inner = look.at("decoder") if look else None
+        x = self.embedding(ids, around.tokens)
+        if inner is not None:
+            inner.give("embedding", x)
+        x = self.decoder(x, around, state, inner)
+        if state is not None:
+            state.advance(ids, lengths)
+        if tokens.dim() == 1:
+            x = x.squeeze(0)
+        logits = self.output(x)
+        if look is not None:
+            look.give("logits", logits)
+        return ModelOutput(logits=logits, hidden=x, state=state)

@@ -1,0 +1,58 @@
+"""The encoder-only model (BERT): every token sees every other; hidden states, a pooled vector, a head.
+
+Shapes: B rows, T tokens, E model width.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from clearhead.models.config import ModelConfig
+from clearhead.models.heads import Head
+from clearhead.models.inputs import Lengths, as_rows
+from clearhead.models.output import ModelOutput
+from clearhead.models.stack import Stack, Surroundings, position_for_embedding
+from clearhead.nn.attention.masks import Mask
+from clearhead.nn.layers import InputEmbedding, TokenEmbedding
+from clearhead.nn.look import Look
+
+
+class Encoder(nn.Module):
+    """Token ids to hidden states, one vector for the text, and the head's scores."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        table = TokenEmbedding(config.vocabulary, config.width, config.embedding.scale)
+        self.embedding = InputEmbedding(table, position_for_embedding(config), config.embedding, config.norm)
+        self.encoder = Stack(config, config.layers, causal=False)
+        self.head = Head(config, table)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        lengths: Lengths | None = None,
+        token_types: Tensor | None = None,
+        mask: Mask | None = None,
+        look: Look | None = None,
+    ) -> ModelOutput:
+        """Hidden states (B, T, E), `pooled` (B, E), and `logits` where there is a head."""
+        ids, where, seen = as_rows(tokens, lengths)
+        if mask is not None:
+            seen = mask & seen
+        types = (
+            token_types.unsqueeze(0) if token_types is not None and token_types.dim() == 1 else token_types
+        )
+        inner = look.at("encoder") if look else None
+        x = self.embedding(ids, where, types)
+        if inner is not None:
+            inner.give("embedding", x)
+        x = self.encoder(x, Surroundings(where, seen), look=inner)
+        pooled = self.head.pooled(x, where, lengths)
+        if tokens.dim() == 1:
+            x = x.squeeze(0)
+        logits = self.head(x, pooled)
+        if look is not None and logits is not None:
+            look.give("logits", logits)
+        return ModelOutput(logits=logits, hidden=x, pooled=pooled)

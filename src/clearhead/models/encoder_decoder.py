@@ -1,0 +1,141 @@
+"""The original Transformer: an encoder reads the source, a decoder writes the target.
+
+One `forward` serves training (the whole target in one masked pass) and decoding
+(a few new tokens and a state): a state changes where tokens begin and what is
+remembered, nothing else.
+
+Shapes: B rows, S source tokens, T target tokens, E model width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.models.config import ModelConfig
+from clearhead.models.inputs import Lengths, as_rows, padding
+from clearhead.models.output import ModelOutput
+from clearhead.models.stack import Stack, Surroundings, position_for_embedding
+from clearhead.models.state import DecoderState
+from clearhead.nn.attention.masks import Causal, Mask
+from clearhead.nn.layers import InputEmbedding, Output, TokenEmbedding
+from clearhead.nn.look import Look
+from clearhead.nn.tokens import Tokens
+
+
+class EncoderDecoder(nn.Module):
+    """Source ids and target ids to scores over the target vocabulary."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        target = TokenEmbedding(config.vocabulary, config.width, config.embedding.scale)
+        source = target
+        if config.source_vocabulary is not None:
+            source = TokenEmbedding(config.source_vocabulary, config.width, config.embedding.scale)
+        self.source_embedding = InputEmbedding(
+            source, position_for_embedding(config), config.embedding, config.norm
+        )
+        self.target_embedding = InputEmbedding(
+            target, position_for_embedding(config), config.embedding, config.norm
+        )
+        self.encoder = Stack(config, config.layers, causal=False)
+        self.decoder = Stack(config, config.depth_of_decoder, causal=True, cross=True)
+        self.output = Output(target, config.embedding)
+
+    def forward(
+        self,
+        source: Tensor | None,
+        target: Tensor,
+        *,
+        source_lengths: Lengths | None = None,
+        target_lengths: Lengths | None = None,
+        state: DecoderState | None = None,
+        look: Look | None = None,
+    ) -> ModelOutput:
+        """Scores for the token after each target token.
+
+        Training: source and the target shifted right. Decoding: `state = model.begin(source)`, then
+        `forward(None, new_tokens, state=state)` as often as needed. Packed ids (one dimension) need lengths.
+        """
+        if state is not None:
+            if source is not None:
+                raise UserError("The state already holds the source: give source=None together with a state.")
+            return self._continue(target, target_lengths, state, look)
+        if source is None:
+            raise UserError("Without a state the model needs a source.")
+        memory, memory_tokens, memory_mask = self._read(source, source_lengths, look)
+        ids, tokens, mask = as_rows(target, target_lengths, "target tokens")
+        around = Surroundings(tokens, Causal() & mask, memory, memory_tokens, memory_mask)
+        x = self._write(ids, around, None, look)
+        packed = target.dim() == 1
+        return self._result(
+            x.squeeze(0) if packed else x, memory.squeeze(0) if packed else memory, None, look
+        )
+
+    def encode(
+        self, source: Tensor, source_lengths: Lengths | None = None, look: Look | None = None
+    ) -> Tensor:
+        """The encoder's output, (B, S, E), or (N, E) for packed source."""
+        memory, _, _ = self._read(source, source_lengths, look)
+        return memory.squeeze(0) if source.dim() == 1 else memory
+
+    def begin(
+        self, source: Tensor, source_lengths: Lengths | None = None, look: Look | None = None
+    ) -> DecoderState:
+        """Read the source once; the state from which decoding starts."""
+        if source.dim() != 2:
+            raise UserError("Decoding starts from padded source rows (two dimensions).")
+        state = DecoderState(len(self.decoder.layers))
+        state.memory, _, _ = self._read(source, source_lengths, look)
+        if source_lengths is not None:
+            state.memory_lengths = torch.as_tensor(source_lengths, device=source.device)
+        return state
+
+    def _read(
+        self, source: Tensor, lengths: Lengths | None, look: Look | None
+    ) -> tuple[Tensor, Tokens, Mask]:
+        ids, tokens, mask = as_rows(source, lengths, "source tokens")
+        inner = look.at("encoder") if look else None
+        x = self.source_embedding(ids, tokens)
+        if inner is not None:
+            inner.give("embedding", x)
+        return self.encoder(x, Surroundings(tokens, mask), look=inner), tokens, mask
+
+    def _continue(
+        self, target: Tensor, lengths: Lengths | None, state: DecoderState, look: Look | None
+    ) -> ModelOutput:
+        if state.memory is None:
+            raise UserError("The state holds no source: make it with model.begin(source).")
+        if target.dim() != 2:
+            raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
+        rows, source_count = state.memory.shape[:2]
+        around = Surroundings(
+            state.next_tokens(target),
+            Causal() & state.visible(target, lengths),
+            state.memory,
+            Tokens.padded(source_count, device=target.device),
+            padding(state.memory_lengths, rows, source_count, target.device),
+        )
+        x = self._write(target, around, state, look)
+        state.advance(target, lengths)
+        return self._result(x, state.memory, state, look)
+
+    def _write(
+        self, ids: Tensor, around: Surroundings, state: DecoderState | None, look: Look | None
+    ) -> Tensor:
+        inner = look.at("decoder") if look else None
+        x = self.target_embedding(ids, around.tokens)
+        if inner is not None:
+            inner.give("embedding", x)
+        out: Tensor = self.decoder(x, around, state, inner)
+        return out
+
+    def _result(
+        self, x: Tensor, memory: Tensor, state: DecoderState | None, look: Look | None
+    ) -> ModelOutput:
+        logits = self.output(x)
+        if look is not None:
+            look.give("logits", logits)
+        return ModelOutput(logits=logits, hidden=x, memory=memory, state=state)

@@ -1,0 +1,45 @@
+"""From ids as a user gives them to rows and tokens, in either layout.
+
+2-D ids are padded rows, `lengths` (optional) say where each ends; 1-D ids are packed
+sequences, and `lengths` must say where the boundaries are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.nn.attention.masks import Everything, Mask, Padding
+from clearhead.nn.tokens import Tokens
+
+Lengths = Sequence[int] | Tensor
+
+
+def as_rows(ids: Tensor, lengths: Lengths | None, what: str = "tokens") -> tuple[Tensor, Tokens, Mask]:
+    """ids (R, T), where they stand, and the mask that hides padding."""
+    if ids.dim() == 1:
+        if lengths is None:
+            raise UserError(f"Packed {what} (one dimension) need the length of each sequence: give lengths.")
+        tokens = Tokens.packed(lengths, device=ids.device)
+        if tokens.count != ids.shape[0]:
+            raise UserError(f"The lengths add up to {tokens.count}, but there are {ids.shape[0]} {what}.")
+        return ids.unsqueeze(0), tokens, Everything()
+    if ids.dim() != 2:
+        raise UserError(f"{what.capitalize()} have one dimension (packed) or two (rows), not {ids.dim()}.")
+    tokens = Tokens.padded(ids.shape[1], device=ids.device)
+    return ids, tokens, padding(lengths, ids.shape[0], ids.shape[1], ids.device)
+
+
+def padding(lengths: Lengths | None, rows: int, width: int, device: torch.device) -> Mask:
+    """The padding mask for row lengths, checked."""
+    if lengths is None:
+        return Everything()
+    found = torch.as_tensor(lengths, device=device)
+    if found.shape != (rows,):
+        raise UserError(f"{rows} rows need {rows} lengths, not {found.numel()}.")
+    if device.type == "cpu" and found.numel() and int(found.max()) > width:
+        raise UserError(f"A length of {int(found.max())} is longer than the rows, which hold {width} tokens.")
+    return Padding(found)

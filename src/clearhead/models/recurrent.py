@@ -1,0 +1,236 @@
+"""The baseline the Transformer replaced: a recurrent encoder-decoder with attention.
+
+The encoder is a GRU or LSTM that reads the source (both ways by default); the
+decoder writes token by token, and before each token looks at all encoder states:
+
+    c_t = attention(query s_{t−1}, keys and values h_1 … h_S)
+    s_t = cell([embedding(y_t); c_t], s_{t−1})
+    logits = tanh(W [s_t; c_t; embedding(y_t)]) · embeddingᵀ
+
+The same interface as the Transformer's encoder-decoder, so that tables can
+compare them. Work per token is constant, but the steps of a sequence cannot run
+in parallel: that is what the comparison shows.
+
+Shapes: B rows, S source tokens, T target tokens, E width, M memory width.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from clearhead.base.errors import UserError
+from clearhead.models.config import ModelConfig
+from clearhead.models.heads import pool
+from clearhead.models.inputs import Lengths, padding
+from clearhead.models.output import ModelOutput
+from clearhead.nn.attention import Problem, build_score, reference
+from clearhead.nn.attention.masks import Mask
+from clearhead.nn.layers import Output, TokenEmbedding
+from clearhead.nn.look import Look
+from clearhead.nn.positions import Position
+from clearhead.nn.tokens import Tokens, pack, unpack
+
+BLOCK = 64  # the history grows by this many steps
+
+
+class RecurrentState:
+    """The source's states and every hidden state so far, so that a row can be cut back to any length."""
+
+    def __init__(self, memory: Tensor, mask: Mask, memory_lengths: Tensor | None, first: Tensor) -> None:
+        self.memory, self.mask, self.memory_lengths = memory, mask, memory_lengths
+        self.past = first.unsqueeze(1)  # (B, capacity, K): slot n holds the hidden state after n tokens
+        self.length = torch.zeros(len(first), dtype=torch.long, device=first.device)
+
+    def lengths(self, rows: int, device: torch.device | str | None = None) -> Tensor:
+        """How many tokens each row has seen, (B,)."""
+        return self.length
+
+    @property
+    def hidden(self) -> Tensor:
+        """Each row's present hidden state, (B, K)."""
+        return self.past[torch.arange(len(self.length), device=self.length.device), self.length]
+
+    def append(self, steps: Tensor, lengths: Lengths | None) -> None:
+        """Hidden states after each new token, (B, T, K); `lengths` says how many of them are real."""
+        count = steps.shape[1]
+        slots = self.length.unsqueeze(1) + 1 + torch.arange(count, device=steps.device)
+        lacking = int(slots.max()) + 1 - self.past.shape[1]
+        if lacking > 0:
+            more = self.past.new_zeros(len(steps), max(lacking, BLOCK), steps.shape[2])
+            self.past = torch.cat([self.past, more], dim=1)
+        self.past[torch.arange(len(steps), device=steps.device).unsqueeze(1), slots] = steps
+        added = count if lengths is None else torch.as_tensor(lengths, device=steps.device)
+        self.length = self.length + added
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
+        self.memory, self.past = self.memory.index_select(0, rows), self.past.index_select(0, rows)
+        self.length = self.length.index_select(0, rows)
+        if self.memory_lengths is not None:
+            self.memory_lengths = self.memory_lengths.index_select(0, rows)
+            self.mask = padding(self.memory_lengths, len(rows), self.memory.shape[1], rows.device)
+
+    def truncate(self, length: int | Tensor) -> None:
+        """Forget everything from position `length` on; a tensor (B,) gives each row its own."""
+        self.length = self.length.clamp(max=length)
+
+
+class Recurrent(nn.Module):
+    """Source ids and target ids to scores over the target vocabulary, by recurrence."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, recurrent = config.width, config.recurrent
+        target = TokenEmbedding(config.vocabulary, width, config.embedding.scale)
+        source = target
+        if config.source_vocabulary is not None:
+            source = TokenEmbedding(config.source_vocabulary, width, config.embedding.scale)
+        self.source_embedding, self.target_embedding = source, target
+        memory = width * (2 if recurrent.bidirectional else 1)
+        kind = nn.GRU if recurrent.cell == "gru" else nn.LSTM
+        between = config.dropout if config.layers > 1 else 0.0
+        self.encoder = kind(
+            width,
+            width,
+            config.layers,
+            batch_first=True,
+            dropout=between,
+            bidirectional=recurrent.bidirectional,
+        )
+        cell = nn.GRUCell if recurrent.cell == "gru" else nn.LSTMCell
+        depth = config.depth_of_decoder
+        self.cells = nn.ModuleList(cell(width + memory if i == 0 else width, width) for i in range(depth))
+        self.parts = 1 if recurrent.cell == "gru" else 2  # an LSTM carries a hidden and a cell vector
+        self.first = nn.Linear(memory, depth * self.parts * width)
+        if recurrent.attention == "dot" and memory != width:
+            raise UserError(
+                "The recurrent attention 'dot' and bidirectional=true cannot work together: the encoder's "
+                "states are twice as wide as the decoder's. Use attention='bilinear', or bidirectional=false."
+            )
+        self.score = build_score(recurrent.attention, 1, width, memory, width)
+        self.combine = nn.Linear(width + memory + width, width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = Output(target, config.embedding)
+        self.no_position = Position()
+
+    def forward(
+        self,
+        source: Tensor | None,
+        target: Tensor,
+        *,
+        source_lengths: Lengths | None = None,
+        target_lengths: Lengths | None = None,
+        state: RecurrentState | None = None,
+        look: Look | None = None,
+    ) -> ModelOutput:
+        """As the Transformer's encoder-decoder; packed ids are laid out in rows for the recurrence."""
+        if target.dim() == 1:
+            return self._packed(source, target, source_lengths, target_lengths, look)
+        fresh = state is None
+        if state is None:
+            if source is None:
+                raise UserError("Without a state the model needs a source.")
+            state = self.begin(source, source_lengths)
+        elif source is not None:
+            raise UserError("The state already holds the source: give source=None together with a state.")
+        hidden, steps, weights = self._write(target, state, look is not None)
+        if not fresh:
+            state.append(steps, target_lengths)
+        logits = self.output(hidden)
+        if look is not None:
+            look.give("encoder.output", state.memory)
+            look.give("decoder.output", hidden)
+            look.give("decoder.0.cross.weights", weights)
+            look.give("logits", logits)
+        return ModelOutput(logits=logits, hidden=hidden, memory=state.memory, state=None if fresh else state)
+
+    def _packed(
+        self,
+        source: Tensor | None,
+        target: Tensor,
+        source_lengths: Lengths | None,
+        target_lengths: Lengths | None,
+        look: Look | None,
+    ) -> ModelOutput:
+        if source is None or source_lengths is None or target_lengths is None:
+            raise UserError("Packed tokens (one dimension) need the length of each sequence: give lengths.")
+        result = self.forward(
+            unpack(source, source_lengths),
+            unpack(target, target_lengths),
+            source_lengths=source_lengths,
+            target_lengths=target_lengths,
+            look=look,
+        )
+        return ModelOutput(
+            logits=pack(cast(Tensor, result.logits), target_lengths),
+            hidden=pack(cast(Tensor, result.hidden), target_lengths),
+            memory=pack(cast(Tensor, result.memory), source_lengths),
+        )
+
+    def begin(self, source: Tensor, source_lengths: Lengths | None = None) -> RecurrentState:
+        """Read the source once; the state from which decoding starts."""
+        rows, count = source.shape
+        mask = padding(source_lengths, rows, count, source.device)
+        x = self.dropout(self.source_embedding(source))
+        lengths = None if source_lengths is None else torch.as_tensor(source_lengths, device=source.device)
+        if lengths is None:
+            memory, _ = self.encoder(x)
+        else:
+            # Packing keeps the backward reader from starting in the padding.
+            sizes = lengths.clamp(min=1).cpu()
+            ran, _ = self.encoder(pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False))
+            memory, _ = pad_packed_sequence(ran, batch_first=True, total_length=count)
+        mean = pool(memory, Tokens.padded(count, device=source.device), lengths, "mean")
+        return RecurrentState(memory, mask, lengths, torch.tanh(self.first(mean)))
+
+    def _write(
+        self, target: Tensor, state: RecurrentState, want_weights: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden (B, T, E), flat states after each token (B, T, K), attention weights (B, 1, T, S)."""
+        words = self.dropout(self.target_embedding(target))  # (B,T,E)
+        flat = state.hidden
+        outputs, steps, looked = [], [], []
+        for word in words.unbind(1):
+            carried = flat.unflatten(-1, (len(self.cells), self.parts, -1))  # (B, layers, parts, E)
+            problem = self._problem(carried[:, -1, 0], state)
+            context = reference(problem)[:, 0, 0]  # (B,M)
+            if want_weights:
+                looked.append(problem.weights())
+            x, new = torch.cat([word, context], dim=-1), []
+            for i, cell in enumerate(self.cells):
+                x, pieces = self._cell(cell, x, carried[:, i])
+                new.append(pieces)
+                x = self.dropout(x)
+            flat = torch.stack(new, dim=1).flatten(1)
+            steps.append(flat)
+            outputs.append(torch.tanh(self.combine(torch.cat([x, context, word], dim=-1))))
+        weights = torch.cat(looked, dim=2) if looked else words.new_zeros(0)
+        return torch.stack(outputs, dim=1), torch.stack(steps, dim=1), weights
+
+    def _cell(self, cell: nn.Module, x: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of one layer: its output, and what it carries on, (B, parts, E)."""
+        if self.parts == 1:
+            hidden = cast(Tensor, cell(x, carried[:, 0]))
+            return hidden, hidden.unsqueeze(1)
+        hidden, memory = cell(x, (carried[:, 0], carried[:, 1]))
+        return hidden, torch.stack([hidden, memory], dim=1)
+
+    def _problem(self, query: Tensor, state: RecurrentState) -> Problem:
+        """Attention of one decoder state over all encoder states, as a problem with one head."""
+        keys = state.memory.unsqueeze(1)
+        device = query.device
+        return Problem(
+            query[:, None, None],
+            keys,
+            keys,
+            Tokens.padded(1, device=device),
+            Tokens.padded(keys.shape[2], device=device),
+            state.mask,
+            self.score,
+            self.no_position,
+        )

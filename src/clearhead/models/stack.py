@@ -1,0 +1,132 @@
+"""A stack of Transformer layers: the encoder's, the decoder's, and the decoder-only kind.
+
+A layer's forward is the paper's figure, read from below:
+
+    x ← residual(self-attention)
+    x ← residual(cross-attention)      only in the decoder of an encoder-decoder
+    x ← residual(feed-forward)
+
+Shapes: R rows, T tokens, S source tokens, E model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from clearhead.models.config import ModelConfig
+from clearhead.models.state import DecoderState
+from clearhead.nn.attention import KeyValues, Memory, MultiHeadAttention
+from clearhead.nn.attention.masks import Mask
+from clearhead.nn.layers import FeedForward, Residual, build_norm
+from clearhead.nn.look import Look
+from clearhead.nn.positions import Position, build_position
+from clearhead.nn.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What one pass through a stack is the same for all layers: where tokens stand, what they may see."""
+
+    tokens: Tokens
+    mask: Mask
+    memory: Tensor | None = None  # (R, S, E) the encoder's output
+    memory_tokens: Tokens | None = None
+    memory_mask: Mask | None = None
+
+
+class Layer(nn.Module):
+    """Self-attention, cross-attention if `cross`, feed-forward; a residual connection around each."""
+
+    def __init__(self, config: ModelConfig, position: Position, *, cross: bool) -> None:
+        super().__init__()
+        width, attention = config.width, config.attention.replace(width=config.width)
+        self.attention = MultiHeadAttention(attention, position)
+        self.attention_residual = Residual(width, config.norm, config.dropout)
+        self.cross_attention = MultiHeadAttention(attention) if cross else None
+        self.cross_residual = Residual(width, config.norm, config.dropout) if cross else None
+        self.feedforward = FeedForward(width, config.feedforward)
+        self.feedforward_residual = Residual(width, config.norm, config.dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        around: Surroundings,
+        own: KeyValues | None = None,
+        cross: Memory | None = None,
+        look: Look | None = None,
+    ) -> Tensor:
+        """(R, T, E) to (R, T, E). `own` and `cross` are this layer's states in step-by-step decoding."""
+
+        def attend_to_self(y: Tensor) -> Tensor:
+            inner = look.at("self") if look else None
+            out: Tensor = self.attention(y, mask=around.mask, queries=around.tokens, state=own, look=inner)
+            return out
+
+        def attend_to_memory(y: Tensor) -> Tensor:
+            assert self.cross_attention is not None
+            out: Tensor = self.cross_attention(
+                y,
+                around.memory,
+                mask=around.memory_mask,
+                queries=around.tokens,
+                keys=around.memory_tokens,
+                state=cross,
+                look=look.at("cross") if look else None,
+            )
+            return out
+
+        x = self.attention_residual(x, attend_to_self, look.at("self") if look else None)
+        if self.cross_residual is not None:
+            x = self.cross_residual(x, attend_to_memory, look.at("cross") if look else None)
+        x = self.feedforward_residual(x, self.feedforward, look.at("feedforward") if look else None)
+        if look is not None:
+            look.give("output", x)
+        return x
+
+
+class Stack(nn.Module):
+    """Layers one above the other, and a last norm where the config wants one."""
+
+    def __init__(self, config: ModelConfig, layers: int, *, causal: bool, cross: bool = False) -> None:
+        super().__init__()
+        shared = _position(config, causal)
+        self.layers = nn.ModuleList(
+            Layer(config, _for_layer(config, shared, causal), cross=cross) for _ in range(layers)
+        )
+        final = config.norm.place == "pre" if config.norm.final is None else config.norm.final
+        self.norm = build_norm(config.norm, config.width) if final else None
+
+    def forward(
+        self, x: Tensor, around: Surroundings, state: DecoderState | None = None, look: Look | None = None
+    ) -> Tensor:
+        """(R, T, E) through all layers."""
+        for i, layer in enumerate(self.layers):
+            own, cross = (state.own[i], state.cross[i]) if state is not None else (None, None)
+            x = layer(x, around, own, cross, look.at(i) if look else None)
+        if self.norm is not None:
+            x = self.norm(x)
+        if look is not None:
+            look.give("output", x)
+        return x
+
+
+def _position(config: ModelConfig, causal: bool) -> Position:
+    attention = config.attention.replace(width=config.width)
+    return build_position(
+        config.position, width=config.width, heads=attention.heads, head_dim=attention.key_size, causal=causal
+    )
+
+
+def _for_layer(config: ModelConfig, shared: Position, causal: bool) -> Position:
+    """One scheme for all layers, one for each, or none where it has done its work in the embedding."""
+    if shared.in_embedding:
+        return Position()
+    return _position(config, causal) if shared.per_layer else shared
+
+
+def position_for_embedding(config: ModelConfig) -> Position:
+    """The scheme that acts on the embeddings, or one that does nothing."""
+    scheme = _position(config, causal=False)
+    return scheme if scheme.in_embedding else Position()

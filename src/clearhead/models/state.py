@@ -1,0 +1,81 @@
+"""What a decoder remembers between steps: all its layers' states, and how far each row has come.
+
+Beam search and a server see three things only: `reorder(rows)`, `truncate(length)`
+and `lengths`. Rows may have different lengths.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clearhead.models.inputs import Lengths
+from clearhead.nn.attention import KeyValues, Memory
+from clearhead.nn.attention.masks import Everything, Mask, Padding
+from clearhead.nn.tokens import Tokens
+
+
+class DecoderState:
+    """The past of a decoding run. Made by `model.begin(…)`, handed to each `forward`, changed in place."""
+
+    def __init__(self, layers: int) -> None:
+        self.own = [KeyValues() for _ in range(layers)]
+        self.cross = [Memory() for _ in range(layers)]
+        self.memory: Tensor | None = None  # encoder output, (B, S, E)
+        self.memory_lengths: Tensor | None = None
+        self.slots = 0  # the longest row's length
+        self.ragged: Tensor | None = None  # (B,) lengths, once rows differ
+
+    def lengths(self, rows: int, device: torch.device | str | None = None) -> Tensor:
+        """How many tokens each row has seen, (B,)."""
+        if self.ragged is not None:
+            return self.ragged
+        return torch.full((rows,), self.slots, device=device)
+
+    def next_tokens(self, ids: Tensor) -> Tokens:
+        """Where the next tokens stand, given as ids (B, T)."""
+        count = ids.shape[1]
+        if self.ragged is None:
+            return Tokens.padded(count, start=self.slots, device=ids.device)
+        return Tokens.ragged(self.ragged, count, self.slots + count)
+
+    def visible(self, ids: Tensor, lengths: Lengths | None) -> Mask:
+        """Hides the slots past each row's end; everything is visible while rows are equally long."""
+        if self.ragged is None and lengths is None:
+            return Everything()
+        return Padding(self._lengths_after(ids, lengths))
+
+    def advance(self, ids: Tensor, lengths: Lengths | None) -> None:
+        """Take note that ids (B, T) have been added, of which `lengths` are real in each row."""
+        if self.ragged is not None or lengths is not None:
+            self.ragged = self._lengths_after(ids, lengths)
+        self.slots += ids.shape[1]
+
+    def _lengths_after(self, ids: Tensor, lengths: Lengths | None) -> Tensor:
+        rows, count = ids.shape
+        added = count if lengths is None else torch.as_tensor(lengths, device=ids.device)
+        return self.lengths(rows, ids.device) + added
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
+        for own, cross in zip(self.own, self.cross, strict=True):
+            own.reorder(rows)
+            cross.reorder(rows)
+        if self.memory is not None:
+            self.memory = self.memory.index_select(0, rows)
+        if self.memory_lengths is not None:
+            self.memory_lengths = self.memory_lengths.index_select(0, rows)
+        if self.ragged is not None:
+            self.ragged = self.ragged.index_select(0, rows)
+
+    def truncate(self, length: int | Tensor) -> None:
+        """Forget everything from position `length` on; a tensor (B,) gives each row its own."""
+        if isinstance(length, Tensor):
+            # Slots past a row's end are hidden by `visible` and overwritten by its next tokens.
+            self.ragged = self.lengths(len(length), length.device).minimum(length)
+            return
+        for own in self.own:
+            own.truncate(length)
+        self.slots = min(self.slots, length)
+        if self.ragged is not None:
+            self.ragged = self.ragged.clamp(max=length)

@@ -1,0 +1,55 @@
+"""The vision Transformer: an image cut into patches, each patch a token, then the encoder's blocks.
+
+Shapes: B images, C channels, P patches, E model width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.models.config import ModelConfig
+from clearhead.models.heads import Head
+from clearhead.models.output import ModelOutput
+from clearhead.models.stack import Stack, Surroundings, position_for_embedding
+from clearhead.nn.attention.masks import Everything
+from clearhead.nn.look import Look
+from clearhead.nn.tokens import Tokens
+
+
+class Vision(nn.Module):
+    """Images (B, C, size, size) to hidden states of patches, one vector for the image, and class scores."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        image = config.image
+        self.patches = nn.Conv2d(image.channels, config.width, image.patch, stride=image.patch)
+        self.class_token = nn.Parameter(torch.zeros(config.width)) if image.class_token else None
+        sized = config.replace(position__max_length=image.tokens)
+        self.position = position_for_embedding(sized)
+        self.dropout = nn.Dropout(config.embedding.dropout)
+        self.encoder = Stack(config, config.layers, causal=False)
+        self.head = Head(config, None)
+
+    def forward(self, images: Tensor, *, look: Look | None = None) -> ModelOutput:
+        """`hidden` (B, 1+P, E), `pooled` (B, E), `logits` (B, classes) where there is a head."""
+        image = self.config.image
+        if images.dim() != 4 or images.shape[1:] != (image.channels, image.size, image.size):
+            wanted = f"(batch, {image.channels}, {image.size}, {image.size})"
+            raise UserError(f"This model takes images of shape {wanted}, not {tuple(images.shape)}.")
+        x = self.patches(images).flatten(2).transpose(1, 2)  # (B,P,E), row by row
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(len(x), 1, -1), x], dim=1)
+        tokens = Tokens.padded(x.shape[1], device=x.device)
+        inner = look.at("encoder") if look else None
+        x = self.dropout(self.position.embed(x, tokens))
+        if inner is not None:
+            inner.give("embedding", x)
+        x = self.encoder(x, Surroundings(tokens, Everything()), look=inner)
+        pooled = self.head.pooled(x, tokens, None)
+        logits = self.head(x, pooled)
+        if look is not None and logits is not None:
+            look.give("logits", logits)
+        return ModelOutput(logits=logits, hidden=x, pooled=pooled)

@@ -1,0 +1,99 @@
+"""A kernel compiled for this very score, bias and mask: PyTorch's flex attention (GPU).
+
+Masks are rules on a pair of tokens and the position biases that can be are
+functions of a pair as well, so both run inside the fused kernel, and blocks that
+the mask hides are skipped. The first call of each kind compiles. Equals
+`reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.nn.attention.problem import Problem
+from clearhead.nn.tokens import Place, Tokens
+
+LONG = 2**22  # from this many scores a head on, compiling pays under `auto`
+
+
+def unsupported(problem: Problem) -> str | None:
+    """Why flex cannot serve this problem, as the end of a sentence."""
+    if problem.dropout > 0:
+        return "it has no dropout"
+    if problem.position.has_bias and not problem.position.elementwise_bias:
+        name = type(problem.position).__name__
+        return f"the position bias of '{name}' depends on the query, not on the distance alone"
+    if problem.q.dtype == torch.float64:
+        return "it has no float64"
+    return None
+
+
+def worthwhile(problem: Problem) -> bool:
+    """Long enough, and not something the plain fused kernel already does at full speed."""
+    special = bool(problem.mask.parts) or problem.softcap is not None or problem.position.has_bias
+    return special and problem.q.shape[2] * problem.k.shape[2] >= LONG
+
+
+@cache
+def _compiled() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # slow to import
+
+    return torch.compile(flex_attention, dynamic=False), create_block_mask
+
+
+def _at(tokens: Tokens, row: Tensor, index: Tensor) -> Place:
+    """One token's coordinates, read inside the kernel."""
+    own = row if tokens.position.shape[0] > 1 else torch.zeros_like(row)
+    position = tokens.position[own, index]
+    if tokens.segment is None:
+        return Place(row, position, position, None)
+    return Place(row, index + tokens.index_start, position, tokens.segment[own, index])
+
+
+def flex(problem: Problem) -> Tensor:
+    """Attention with the mask's rule and the position's bias compiled into the kernel."""
+    run, create_block_mask = _compiled()
+    queries, keys, position, softcap = problem.queries, problem.keys, problem.position, problem.softcap
+    parts = problem.mask.parts
+
+    def may_look(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        query, key = _at(queries, row, i), _at(keys, row, j)
+        visible = query.position >= 0
+        for part in parts:
+            visible = visible & part.rule(query, key, head)
+        if query.segment is not None and key.segment is not None:
+            visible = visible & (query.segment == key.segment)
+        return visible
+
+    def adjust(score: Tensor, row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if position.has_bias:
+            distance = _at(keys, row, j).position - _at(queries, row, i).position
+            score = score + position.pair_bias(distance, head)
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        return score
+
+    k, v = problem.k, problem.v
+    if not problem.score.compares_directly:
+        k, v = problem.spread(k), problem.spread(v)
+    q, k = problem.score.as_product(problem.q, k)
+    rows, heads = q.shape[0], q.shape[1] if problem.mask.heads > 1 else None
+    blocks = None
+    if parts or queries.segment is not None:
+        blocks = create_block_mask(may_look, rows, heads, q.shape[2], k.shape[2], device=q.device)
+    changes_scores = position.has_bias or softcap is not None
+    out: Tensor = run(
+        q.contiguous(),
+        k.contiguous(),
+        v.contiguous(),
+        score_mod=adjust if changes_scores else None,
+        block_mask=blocks,
+        scale=problem.score.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    return out

@@ -1,0 +1,193 @@
+"""PyTorch's fused kernels behind our signature: `sdpa` everywhere, `varlen` for packed tokens on a GPU.
+
+`sdpa` never makes the n×n matrix, whatever the mask or the bias: plain causal and
+unmasked attention go to the kernel as they are, anything else is handed over in
+runs of queries small enough that a run's mask and bias stay small. Rows that may
+look at nothing are given something to look at and then set to 0, because fused
+kernels disagree on what an empty row means. Both equal `reference`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from clearhead.nn.attention.masks import Causal, Prefix, Window
+from clearhead.nn.attention.problem import Problem
+
+RUN_ELEMENTS = 2**24  # a run's mask or bias may hold this many numbers
+
+
+def sdpa(problem: Problem) -> Tensor:
+    """`scaled_dot_product_attention`, segment by segment when packed."""
+    if problem.queries.lengths is None or problem.keys.lengths is None or not _by_segment(problem):
+        return _sdpa_rows(problem)
+    pairs = zip(problem.queries.bounds(), problem.keys.bounds(), strict=True)
+    return torch.cat([_sdpa_rows(problem.segment(query, key)) for query, key in pairs], dim=2)
+
+
+def _by_segment(problem: Problem) -> bool:
+    """Whether every mask speaks of positions alone, so that a segment can be computed by itself."""
+    return all(
+        isinstance(part, (Causal, Window)) or (isinstance(part, Prefix) and part.length.dim() == 0)
+        for part in problem.mask.parts
+    )
+
+
+def _sdpa_rows(problem: Problem) -> Tensor:
+    inputs = _inputs(problem)
+    plain = None if problem.position.has_bias else _plain_mask(problem)
+    if plain is not None:
+        return inputs.call(slice(None), None, is_causal=plain == "causal")
+    rows = problem.q.shape[2]
+    step = _run_length(problem)
+    if step >= rows:
+        return _run(problem, inputs, slice(0, rows))
+    outputs = []
+    for begin in range(0, rows, step):
+        part = slice(begin, min(begin + step, rows))
+        if torch.is_grad_enabled():
+            # The backward pass would keep every run's mask, together n×n: make them again instead.
+            outputs.append(checkpoint(_run, problem, inputs, part, use_reentrant=False))
+        else:
+            outputs.append(_run(problem, inputs, part))
+    return torch.cat(outputs, dim=2)
+
+
+def _plain_mask(problem: Problem) -> str | None:
+    """'all' or 'causal' where the kernel knows the mask itself, else None."""
+    queries, keys = problem.queries, problem.keys
+    if queries.segment is not None:
+        return None
+    if not problem.mask.parts:
+        return "all"
+    if not all(isinstance(part, Causal) for part in problem.mask.parts):
+        return None
+    if queries.start is None or keys.start is None:
+        return None
+    if queries.start >= keys.extent - 1:
+        return "all"  # one new token sees all that came before it
+    return "causal" if queries.start == keys.start else None
+
+
+def _run_length(problem: Problem) -> int:
+    """How many queries a run may have."""
+    if not problem.position.has_bias and not any(p.depends_on_query for p in problem.mask.parts):
+        return problem.q.shape[2]
+    heads = problem.q.shape[1] if problem.position.has_bias else problem.mask.heads
+    per_query = problem.q.shape[0] * heads * problem.k.shape[2]
+    return max(1, RUN_ELEMENTS // max(per_query, 1))
+
+
+def _run(problem: Problem, inputs: _Inputs, rows: slice) -> Tensor:
+    """One run of queries with its mask and bias."""
+    queries = problem.queries[rows]
+    numbers = torch.arange(problem.q.shape[1], device=problem.q.device)
+    allowed = problem.mask.allowed(queries, problem.keys, numbers)
+    empty = None
+    if allowed is not None:
+        empty = ~allowed.any(-1, keepdim=True)
+        allowed = allowed | empty
+    bias = problem.position.bias(
+        problem.q[:, :, rows],
+        problem.spread(problem.k),
+        queries,
+        problem.keys,
+        problem.score.scale,
+        slice(None),
+    )
+    visible = allowed
+    if bias is not None:
+        bias = bias.to(problem.q.dtype)
+        visible = bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)
+    out = inputs.call(rows, visible)
+    return out if empty is None else out.masked_fill(empty, 0.0)
+
+
+class _Inputs:
+    """q, k and v as the fused kernel wants them: one head size, heads spread where it has no groups."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, grouped: bool) -> None:
+        self.value_dim = v.shape[-1]
+        size = max(q.shape[-1], self.value_dim)  # zeros at the end change no product
+        self.q, self.k, self.v = (F.pad(x, (0, size - x.shape[-1])) for x in (q, k, v))
+        self.scale, self.dropout, self.grouped = scale, dropout, grouped
+
+    def call(self, rows: slice, visible: Tensor | None, is_causal: bool = False) -> Tensor:
+        q = self.q[:, :, rows]
+        if visible is not None:
+            visible = visible.expand(q.shape[0], visible.shape[1], q.shape[2], self.k.shape[2])
+        out = F.scaled_dot_product_attention(
+            q,
+            self.k,
+            self.v,
+            attn_mask=visible,
+            dropout_p=self.dropout,
+            is_causal=is_causal,
+            scale=self.scale,
+            enable_gqa=self.grouped,
+        )
+        return out[..., : self.value_dim]
+
+
+def _inputs(problem: Problem) -> _Inputs:
+    groups = problem.q.shape[1] != problem.k.shape[1]
+    grouped = groups and problem.q.is_cuda and problem.score.compares_directly
+    k, v = problem.k, problem.v
+    if not grouped:
+        k, v = problem.spread(k), problem.spread(v)
+    q, k = problem.score.as_product(problem.q, k)
+    return _Inputs(q, k, v, problem.score.scale, problem.dropout, grouped)
+
+
+def varlen_window(problem: Problem) -> tuple[int, int] | None:
+    """The mask as (positions back, positions ahead), −1 for no limit; None if it is not a window."""
+    back, ahead = -1, -1
+    for part in problem.mask.parts:
+        if isinstance(part, Causal):
+            ahead = 0
+        elif isinstance(part, Window):
+            back = part.before if back < 0 else min(back, part.before)
+            ahead = part.after if ahead < 0 else min(ahead, part.after)
+        else:
+            return None
+    if (back, ahead) != (-1, -1) and problem.queries.lengths != problem.keys.lengths:
+        return None  # flash kernels count from the end where the lengths differ, we from the beginning
+    return back, ahead
+
+
+def varlen(problem: Problem) -> Tensor:
+    """PyTorch's variable-length flash kernel: packed segments, no padding, no mask matrix."""
+    inputs = _inputs(problem)
+    window = varlen_window(problem)
+    assert window is not None
+    assert problem.queries.lengths is not None
+    assert problem.keys.lengths is not None
+    flat = [x[0].transpose(0, 1) for x in (inputs.q, inputs.k, inputs.v)]  # (N, H, D)
+    out = _varlen_function()(
+        *flat,
+        problem.queries.offsets,
+        problem.keys.offsets,
+        max(problem.queries.lengths),
+        max(problem.keys.lengths),
+        scale=inputs.scale,
+        window_size=window,
+        enable_gqa=inputs.grouped,
+    )
+    return out.transpose(0, 1).unsqueeze(0)[..., : inputs.value_dim]
+
+
+def _varlen_function() -> Callable[..., Tensor]:
+    from torch.nn.attention.varlen import varlen_attn  # imports CUDA helpers, so only where used
+
+    function: Callable[..., Any] = varlen_attn
+    missing = {"scale", "window_size", "enable_gqa"} - set(inspect.signature(function).parameters)
+    if missing:
+        raise RuntimeError(f"this PyTorch's varlen_attn lacks {sorted(missing)}")
+    return function

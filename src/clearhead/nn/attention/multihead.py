@@ -1,0 +1,276 @@
+"""Multi-head attention with its five dials: projection, score, mask, position, kernel.
+
+    q, k, v = project(x), project(memory), project(memory)      what is projected
+    q, k    = rotate(q), rotate(k)                              where it is
+    out     = kernel(score, bias, mask)(q, k, v) W_O            how alike, who may look, how computed
+
+Self- and cross-attention, one or many heads, grouped or shared keys and values,
+and step-by-step decoding with a state are all this one path. Usable alone, in
+anybody's model. Knows nothing about layers or models.
+
+Shapes: B rows, T queries, S keys, N packed tokens, H heads, G key/value heads,
+E model width, Q/K/V sizes of one head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+from clearhead.nn.attention.kernels import Kernel, attend
+from clearhead.nn.attention.masks import Mask
+from clearhead.nn.attention.problem import Problem, no_mask
+from clearhead.nn.attention.scores import build_score
+from clearhead.nn.attention.state import KeyValues, Memory
+from clearhead.nn.look import Look
+from clearhead.nn.positions.base import Position
+from clearhead.nn.tokens import Tokens
+
+ScoreName = Literal["dot", "scaled_dot", "bilinear", "reduced_rank", "additive"]
+KernelName = Literal["auto", "reference", "tiled", "sdpa", "varlen", "flex"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig(Config):
+    """The dials of one attention layer.
+
+    >>> import clearhead
+    >>> clearhead.AttentionConfig(width=16, heads=3, key_dim=2)  # head size free of the width
+    AttentionConfig(width=16, heads=3, kv_heads=None, query_dim=None, key_dim=2, value_dim=None, ...
+    """
+
+    _noun: ClassVar[str] = "attention"
+
+    width: int | None = None  # of the model; None inside a model's config, which knows it
+    heads: int = 8
+    kv_heads: int | None = None  # fewer: grouped-query; 1: multi-query; None: as many as heads
+    query_dim: int | None = None  # of one head; None: key_dim
+    key_dim: int | None = None  # of one head; None: width / heads
+    value_dim: int | None = None  # of one head; None: key_dim
+    memory_width: int | None = None  # of what keys and values are made from; None: width
+    score: ScoreName = "scaled_dot"
+    score_rank: int | None = None  # reduced_rank: the rank; additive: the hidden size; None: key_dim
+    bias: bool = True  # on the projections of q, k and v
+    output_bias: bool | None = None  # on W_O; None: as bias
+    softcap: float | None = None  # scores become softcap · tanh(scores / softcap)
+    dropout: float = 0.0  # on the attention weights
+    kernel: KernelName = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("width", "heads", "kv_heads", "query_dim", "key_dim", "value_dim", "score_rank"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"Attention's {name} must be at least 1, not {value}.")
+        if self.key_dim is None and self.width is not None and self.width % self.heads:
+            raise UserError(
+                f"A width of {self.width} does not divide into {self.heads} heads: change one or set key_dim."
+            )
+        if self.heads % self.groups:
+            raise UserError(f"{self.heads} heads cannot share {self.groups} key/value heads evenly.")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"Attention dropout lies in [0, 1), not {self.dropout}.")
+        if self.softcap is not None and self.softcap <= 0:
+            raise UserError(f"A soft cap must be above 0, not {self.softcap}.")
+
+    @property
+    def groups(self) -> int:
+        """Key/value heads."""
+        return self.kv_heads or self.heads
+
+    @property
+    def key_size(self) -> int:
+        """Size of one head's keys."""
+        if self.key_dim is None and self.width is None:
+            raise UserError("Attention needs the model's width: give AttentionConfig(width=…).")
+        return self.key_dim or (self.width or 0) // self.heads
+
+    @property
+    def query_size(self) -> int:
+        """Size of one head's queries."""
+        return self.query_dim or self.key_size
+
+    @property
+    def value_size(self) -> int:
+        """Size of one head's values."""
+        return self.value_dim or self.key_size
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention over padded (B, T, E) or packed (N, E) tokens.
+
+    >>> import clearhead, torch
+    >>> attention = clearhead.MultiHeadAttention(clearhead.AttentionConfig(width=32, heads=4))
+    >>> x = torch.randn(2, 5, 32)
+    >>> attention(x, mask=clearhead.masks.Causal()).shape
+    torch.Size([2, 5, 32])
+    >>> attention.weights(x, mask=clearhead.masks.Causal(), heads=[0]).shape
+    torch.Size([2, 1, 5, 5])
+    """
+
+    def __init__(self, config: AttentionConfig, position: Position | None = None) -> None:
+        super().__init__()
+        if config.width is None:
+            raise UserError("Attention needs the model's width: give AttentionConfig(width=…).")
+        self.config = config
+        memory = config.memory_width or config.width
+        self.query = nn.Linear(config.width, config.heads * config.query_size, bias=config.bias)
+        self.key = nn.Linear(memory, config.groups * config.key_size, bias=config.bias)
+        self.value = nn.Linear(memory, config.groups * config.value_size, bias=config.bias)
+        output_bias = config.bias if config.output_bias is None else config.output_bias
+        self.output = nn.Linear(config.heads * config.value_size, config.width, bias=output_bias)
+        rank = config.score_rank or config.key_size
+        self.score = build_score(config.score, config.heads, config.query_size, config.key_size, rank)
+        self.position = Position() if position is None else position
+        self.kernel: str | Kernel = config.kernel
+        self._refuse_impossible_pairs()
+
+    def _refuse_impossible_pairs(self) -> None:
+        """Say at once, not in the first forward pass, which two dials cannot work together."""
+        kernel = f"kernel '{self.kernel}'"
+        score = f"score '{self.config.score}'"
+        scheme = f"position scheme '{type(self.position).__name__}'"
+        fused = self.kernel in ("sdpa", "varlen", "flex")
+        rows = [
+            (
+                self.position.needs_comparable and not self.score.compares_directly,
+                (
+                    scheme,
+                    score,
+                    "the scheme compares queries with keys directly",
+                    "score 'scaled_dot' or 'dot'",
+                ),
+            ),
+            (
+                fused and not self.score.is_product,
+                (
+                    kernel,
+                    score,
+                    "the kernel computes dot products only",
+                    "kernel 'auto', 'tiled' or 'reference'",
+                ),
+            ),
+            (
+                self.kernel in ("sdpa", "varlen") and self.config.softcap is not None,
+                (
+                    kernel,
+                    "soft cap",
+                    "the kernel cannot bend the scores",
+                    "kernel 'auto', 'tiled' or 'reference'",
+                ),
+            ),
+            (
+                self.kernel == "varlen" and self.position.has_bias,
+                (kernel, scheme, "the kernel adds no bias to the scores", "kernel 'auto' or 'sdpa'"),
+            ),
+            (
+                self.kernel == "flex" and not self.position.elementwise_bias,
+                (kernel, scheme, "the bias needs the whole query", "kernel 'auto', 'sdpa' or 'tiled'"),
+            ),
+        ]
+        for impossible, (one, other, why, instead) in rows:
+            if impossible:
+                raise UserError(f"The {one} and the {other} cannot work together: {why}. Use {instead}.")
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | None = None,
+        queries: Tokens | None = None,
+        keys: Tokens | None = None,
+        state: KeyValues | Memory | None = None,
+        look: Look | None = None,
+    ) -> Tensor:
+        """Attend from x to itself, or to `memory`; returns the shape of x.
+
+        `queries` and `keys` say where the tokens stand; without them they are rows from position 0.
+        Packed x is (N, E) with `queries=Tokens.packed(lengths)`. With a `state`, x continues what the
+        state holds.
+        """
+        problem = self.problem(x, memory, mask=mask, queries=queries, keys=keys, state=state)
+        if look is not None:
+            self._show(problem, look)
+        mixed = attend(problem, self.kernel)  # (B,H,T,V)
+        if look is not None:
+            look.give("mixed", mixed)
+        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))  # (B,T,E)
+        return out.squeeze(0) if x.dim() == 2 else out
+
+    def problem(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | None = None,
+        queries: Tokens | None = None,
+        keys: Tokens | None = None,
+        state: KeyValues | Memory | None = None,
+    ) -> Problem:
+        """Project and place: the problem a kernel is then asked to compute."""
+        x, queries = _rows(x, queries)
+        q = self.position.rotate(_split(self.query(x), self.config.heads), queries)
+        if isinstance(state, Memory) and state.k is not None and state.v is not None:
+            k, v = state.k, state.v
+            keys = keys or Tokens.padded(k.shape[2], device=k.device)
+        else:
+            source, keys = (x, queries) if memory is None else _rows(memory, keys)
+            k = self.position.rotate(_split(self.key(source), self.config.groups), keys)
+            v = _split(self.value(source), self.config.groups)
+            if isinstance(state, Memory):
+                state.k, state.v = k, v
+            elif isinstance(state, KeyValues):
+                k, v = state.append(k, v, queries)
+                keys = Tokens.padded(k.shape[2], device=k.device)
+        dropout = self.config.dropout if self.training else 0.0
+        return Problem(
+            q, k, v, queries, keys, no_mask(mask), self.score, self.position, self.config.softcap, dropout
+        )
+
+    def weights(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | None = None,
+        queries: Tokens | None = None,
+        keys: Tokens | None = None,
+        heads: list[int] | None = None,
+    ) -> Tensor:
+        """The exact attention weights (B, heads, T, S), whatever kernel computes the output."""
+        return self.problem(x, memory, mask=mask, queries=queries, keys=keys).weights(heads)
+
+    def _show(self, problem: Problem, look: Look) -> None:
+        for name, tensor in (("q", problem.q), ("k", problem.k), ("v", problem.v)):
+            look.give(name, tensor)
+        if look.wants("scores"):
+            scores, _ = problem.block(problem.q, problem.k, problem.queries, problem.keys)
+            look.give("scores", scores)
+        if look.wants("weights"):
+            heads = look.heads("weights")
+            look.give("weights", problem.weights(None if heads is None else list(heads)))
+
+
+def _rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
+    """x as (R, T, E) with its tokens; packed x becomes one row."""
+    if x.dim() == 2:
+        x = x.unsqueeze(0)
+        if tokens is None:
+            raise UserError(
+                "Packed tokens (N, E) need their boundaries: give queries=Tokens.packed(lengths)."
+            )
+    if tokens is None:
+        tokens = Tokens.padded(x.shape[1], device=x.device)
+    if tokens.count != x.shape[1]:
+        raise UserError(f"{x.shape[1]} tokens were given with positions for {tokens.count}.")
+    return x, tokens
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    """(R, T, heads·D) to (R, heads, T, D)."""
+    split: Tensor = x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return split

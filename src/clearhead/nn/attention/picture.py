@@ -1,0 +1,201 @@
+"""Pictures of who may look at whom, and of how much: as text, SVG and PNG.
+
+A row is a position that looks (a query), a column one that is looked at (a
+key). `text`, `svg` and `png` draw a boolean matrix; `heat_text`, `heat_svg` and
+`heat_png` draw weights on a colour scale that stays in order for colour-blind
+eyes and in grey print. The same matrix always gives the same picture. Takes
+anything with rows and columns and needs no torch and no drawing library.
+"""
+
+from __future__ import annotations
+
+import html
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from clearhead.base.errors import UserError
+
+Labels = Sequence[str] | None
+Colour = tuple[int, int, int]
+
+FRAME: Colour = (208, 208, 208)
+MAY_LOOK: Colour = (31, 78, 121)
+MAY_NOT: Colour = (245, 245, 245)
+
+# Five points of the viridis scale, dark to light; between them colours are mixed in a straight line.
+SCALE: tuple[Colour, ...] = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+
+
+def text(matrix: Any, rows: Labels = None, columns: Labels = None, title: str = "") -> str:
+    """A boolean matrix as text: █ may look, · may not.
+
+    >>> print(text([[1, 0], [1, 1]], rows=["I", "am"], columns=["I", "am"]))
+       I  am
+    I  █  ·
+    am █  █
+    """
+    cells = numpy.where(_boolean(matrix), "█", "·")
+    return _table(cells, rows, columns, title, right=False)
+
+
+def svg(matrix: Any, rows: Labels = None, columns: Labels = None, title: str = "", cell: int = 24) -> str:
+    """A boolean matrix as an SVG document: dark may look, light may not."""
+    allowed = _boolean(matrix)
+    notes = numpy.where(allowed, "may look", "may not look")
+    return _svg(_mask_colours(allowed), notes, rows, columns, title, cell)
+
+
+def png(matrix: Any, cell: int = 16) -> bytes:
+    """A boolean matrix as the bytes of a PNG file: dark may look, light may not."""
+    return _png(_mask_colours(_boolean(matrix)), cell)
+
+
+def heat_text(matrix: Any, rows: Labels = None, columns: Labels = None, title: str = "") -> str:
+    """Weights as text, to two decimals.
+
+    >>> print(heat_text([[1, 0], [0.25, 0.75]], columns=["I", "am"]))
+          I   am
+    0  1.00 0.00
+    1  0.25 0.75
+    """
+    weights = _numbers(matrix)
+    # + 0.0 turns a negative zero, which prints as -0.00, into zero
+    cells = numpy.array([[f"{value + 0.0:.2f}" for value in row.round(2)] for row in weights], dtype=object)
+    return _table(cells.reshape(weights.shape), rows, columns, title, right=True)
+
+
+def heat_svg(
+    matrix: Any,
+    rows: Labels = None,
+    columns: Labels = None,
+    title: str = "",
+    cell: int = 24,
+    span: tuple[float, float] | None = (0.0, 1.0),
+) -> str:
+    """Weights as an SVG document, dark for the low end of `span` to light for the high end.
+
+    `span=None` stretches the scale over what the matrix holds.
+    """
+    weights = _numbers(matrix)
+    notes = numpy.array([[f"{value:.4g}" for value in row] for row in weights], dtype=object)
+    return _svg(_heat_colours(weights, span), notes.reshape(weights.shape), rows, columns, title, cell)
+
+
+def heat_png(matrix: Any, cell: int = 16, span: tuple[float, float] | None = (0.0, 1.0)) -> bytes:
+    """Weights as the bytes of a PNG file, on the same scale as `heat_svg`."""
+    return _png(_heat_colours(_numbers(matrix), span), cell)
+
+
+def _table(cells: NDArray[Any], rows: Labels, columns: Labels, title: str, right: bool) -> str:
+    row_names, column_names = _names(rows, cells.shape[0], "row"), _names(columns, cells.shape[1], "column")
+    margin = max((len(name) for name in row_names), default=0)
+    widths = [max([len(name), *map(len, cells[:, i])]) for i, name in enumerate(column_names)]
+    lines = [title] if title else []
+    for name, entries in [("", column_names), *zip(row_names, cells.tolist(), strict=True)]:
+        padded = [
+            entry.rjust(width) if right else entry.ljust(width)
+            for entry, width in zip(entries, widths, strict=True)
+        ]
+        gap = "  " if right else " "
+        lines.append((name.ljust(margin) + gap + " ".join(padded)).rstrip())
+    return "\n".join(lines)
+
+
+def _svg(
+    colours: NDArray[numpy.uint8], notes: NDArray[Any], rows: Labels, columns: Labels, title: str, cell: int
+) -> str:
+    height, width = notes.shape
+    row_names, column_names = _names(rows, height, "row"), _names(columns, width, "column")
+    # seven units a letter is wide enough for the twelve-unit type below
+    left = 10 + 7 * max((len(name) for name in row_names), default=0)
+    top = 10 + 7 * max((len(name) for name in column_names), default=0) + (22 if title else 0)
+    whole_width, whole_height = left + width * cell + 10, top + height * cell + 10
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole_width}" height="{whole_height}" '
+        f'viewBox="0 0 {whole_width} {whole_height}" role="img" font-family="sans-serif" font-size="12">',
+        f"<title>{html.escape(title or 'attention')}</title>",
+    ]
+    if title:
+        parts.append(f'<text x="{left}" y="16" font-weight="bold">{html.escape(title)}</text>')
+    for i, name in enumerate(row_names):
+        y = top + i * cell + cell // 2 + 4
+        parts.append(f'<text x="{left - 5}" y="{y}" text-anchor="end">{html.escape(name)}</text>')
+    for j, name in enumerate(column_names):
+        x, y = left + j * cell + cell // 2 + 4, top - 5
+        parts.append(f'<text transform="translate({x} {y}) rotate(-90)">{html.escape(name)}</text>')
+    for i in range(height):
+        for j in range(width):
+            parts.append(
+                f'<rect x="{left + j * cell}" y="{top + i * cell}" width="{cell}" height="{cell}" '
+                f'fill="{_hex(colours[i, j])}" stroke="{_hex(FRAME)}"><title>{notes[i, j]}</title></rect>'
+            )
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _png(colours: NDArray[numpy.uint8], cell: int) -> bytes:
+    """Cells of `cell` by `cell` dots with a one-dot frame around each, as 8-bit RGB."""
+    if cell < 1:
+        raise UserError(f"A cell of a picture needs at least one dot, not {cell}.")
+    height, width = colours.shape[:2]
+    step = cell + 1
+    dots = numpy.empty((height * step + 1, width * step + 1, 3), dtype=numpy.uint8)
+    dots[:] = FRAME
+    for i in range(height):
+        for j in range(width):
+            dots[i * step + 1 : (i + 1) * step, j * step + 1 : (j + 1) * step] = colours[i, j]
+    lines = b"".join(b"\0" + line.tobytes() for line in dots)  # each line says: filter none
+    header = struct.pack(">IIBBBBB", dots.shape[1], dots.shape[0], 8, 2, 0, 0, 0)
+    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in chunks)
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def _mask_colours(allowed: NDArray[numpy.bool_]) -> NDArray[numpy.uint8]:
+    return numpy.where(allowed[..., None], MAY_LOOK, MAY_NOT).astype(numpy.uint8)
+
+
+def _heat_colours(weights: NDArray[numpy.float64], span: tuple[float, float] | None) -> NDArray[numpy.uint8]:
+    if span is None:
+        span = (float(weights.min()), float(weights.max())) if weights.size else (0.0, 1.0)
+    low, high = span
+    share = (weights - low) / (high - low) if high > low else numpy.zeros_like(weights)
+    anchors = numpy.linspace(0.0, 1.0, len(SCALE))
+    channels = [numpy.interp(share.clip(0, 1), anchors, [c[i] for c in SCALE]) for i in range(3)]
+    return numpy.stack(channels, axis=-1).round().astype(numpy.uint8)
+
+
+def _boolean(matrix: Any) -> NDArray[numpy.bool_]:
+    return _numbers(matrix).astype(numpy.bool_)
+
+
+def _numbers(matrix: Any) -> NDArray[numpy.float64]:
+    """Any matrix as numbers; `tolist` also brings tensors from other devices and formats here."""
+    plain = matrix.tolist() if hasattr(matrix, "tolist") else matrix
+    try:
+        values = numpy.asarray(plain, dtype=numpy.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError("A picture is drawn of a matrix of numbers, with rows of one length.") from error
+    if values.ndim != 2:
+        raise UserError(f"A picture is drawn of a matrix, not of {values.ndim} dimensions: choose one head.")
+    if not numpy.isfinite(values).all():
+        raise UserError("A picture cannot show weights that are not finite.")
+    return values
+
+
+def _names(labels: Labels, count: int, kind: str) -> list[str]:
+    names = [str(i) for i in range(count)] if labels is None else [str(label) for label in labels]
+    if len(names) != count:
+        raise UserError(f"The picture has {count} {kind}s but {len(names)} {kind} labels.")
+    return names
+
+
+def _hex(colour: Sequence[int] | NDArray[numpy.uint8]) -> str:
+    return "#" + "".join(f"{int(channel):02x}" for channel in colour)

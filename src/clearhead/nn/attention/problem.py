@@ -1,0 +1,107 @@
+"""One attention problem: everything a kernel may need, and the one definition of its scores.
+
+A kernel is a function `kernel(problem) -> (R, H, T, V)`. The problem knows how
+to give the final scores of any block of queries and keys (`block`), so a kernel
+that works in tiles and one that makes the whole matrix share each line of the
+definition:
+
+    score(q, k)  →  + position bias  →  soft cap  →  hidden where the mask says so
+
+Shapes: R rows, H heads, G key/value heads, T queries, S keys, K key size, V value size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.nn.attention.masks import Everything, Mask
+from clearhead.nn.attention.scores import Score
+from clearhead.nn.positions.base import Position
+from clearhead.nn.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked of a kernel. Nothing here is a choice of how to compute it."""
+
+    q: Tensor  # (R, H, T, Q)
+    k: Tensor  # (R, G, S, K)
+    v: Tensor  # (R, G, S, V)
+    queries: Tokens
+    keys: Tokens
+    mask: Mask
+    score: Score
+    position: Position
+    softcap: float | None = None
+    dropout: float = 0.0
+
+    def block(
+        self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, heads: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Scores (R, h, t, s) of some queries with some keys, and which of them count (None: all).
+
+        `heads` picks heads by number; q must hold just those, k holds all its groups.
+        """
+        chosen: Tensor | slice = slice(None) if heads is None else heads
+        numbers = torch.arange(self.q.shape[1], device=q.device) if heads is None else heads
+        k = self.spread(k, heads)
+        scores = self.score.pairs(q, k, chosen)
+        bias = self.position.bias(q, k, queries, keys, self.score.scale, chosen)
+        if bias is not None:
+            scores = scores + bias
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        return scores, self.mask.allowed(queries, keys, numbers)
+
+    def spread(self, kv: Tensor, heads: Tensor | None = None) -> Tensor:
+        """Grouped heads (R, G, S, ·) repeated to the query heads that share them (R, h, S, ·)."""
+        group = self.q.shape[1] // self.k.shape[1]
+        if heads is not None:
+            return kv[:, heads // group]
+        return kv if group == 1 else kv.repeat_interleave(group, dim=1)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the scores depend on besides q and k; a kernel with its own backward must serve these."""
+        return [p for part in (self.score, self.position) for p in part.parameters() if p.requires_grad]
+
+    def segment(self, query: tuple[int, int], key: tuple[int, int]) -> Problem:
+        """The sub-problem of one packed segment, as a padded problem with one row."""
+        device = self.q.device
+        return dataclasses.replace(
+            self,
+            q=self.q[:, :, slice(*query)],
+            k=self.k[:, :, slice(*key)],
+            v=self.v[:, :, slice(*key)],
+            queries=Tokens.padded(query[1] - query[0], device=device),
+            keys=Tokens.padded(key[1] - key[0], device=device),
+        )
+
+    def weights(self, heads: list[int] | None = None) -> Tensor:
+        """The exact attention weights (R, h, T, S) of all heads, or of the chosen ones alone."""
+        chosen = None if heads is None else torch.tensor(heads, device=self.q.device, dtype=torch.long)
+        q = self.q if chosen is None else self.q[:, chosen]
+        scores, allowed = self.block(q, self.k, self.queries, self.keys, chosen)
+        return masked_softmax(scores, allowed)
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """Softmax over the keys that count; a row with none of them is 0, with gradient 0, never NaN.
+
+    Computed in float32 at least. Such a row is given finite scores first, because
+    the derivative of a softmax over −∞ alone is NaN even where its result is thrown away.
+    """
+    exact = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    if allowed is None:
+        return exact.softmax(-1).to(scores.dtype)
+    empty = ~allowed.any(-1, keepdim=True)
+    exact = exact.masked_fill(~(allowed | empty), -torch.inf)
+    return exact.softmax(-1).masked_fill(empty, 0.0).to(scores.dtype)
+
+
+def no_mask(mask: Mask | None) -> Mask:
+    """The mask, or one that allows everything."""
+    return Everything() if mask is None else mask

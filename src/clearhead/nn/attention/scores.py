@@ -1,0 +1,138 @@
+"""How alike a query and a key are: the five scores of the lectures, one class each.
+
+A score that can be written as a dot product (all but the additive one) says so
+with `as_product`, which lets fused kernels compute it. `pairs` is the plain
+definition, used by the reference and the tiled kernel.
+
+Shapes: R rows, H heads, T queries, S keys, Q query size, K key size (of one head).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError, nearest
+
+
+class Score(nn.Module):
+    """Base: `pairs` gives the score of every query with every key."""
+
+    is_product = True
+    compares_directly = True  # q and k live in one space, as rotations and relative positions need
+    scale = 1.0
+
+    def as_product(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """q' (R, H, T, D) and k' (R, H, S, D) with score = scale · q'·k'."""
+        return q, k
+
+    def pairs(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> Tensor:
+        """Scores (R, H, T, S); `heads` says which heads q and k hold, for per-head parameters."""
+        q, k = self.as_product(q, k, heads)
+        return (q * self.scale) @ k.transpose(-2, -1)
+
+
+class Dot(Score):
+    """`e = qᵀk`."""
+
+
+class ScaledDot(Score):
+    """`e = qᵀk / √d`: keeps the variance of the scores at one as the size d grows."""
+
+    def __init__(self, key_dim: int) -> None:
+        super().__init__()
+        self.scale = 1.0 / math.sqrt(key_dim)
+
+
+class Bilinear(Score):
+    """`e = qᵀ W k`, a matrix for each head; query and key sizes may differ."""
+
+    compares_directly = False
+
+    def __init__(self, heads: int, query_dim: int, key_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, query_dim, key_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin near the scaled dot product: a random map whose scores have about unit variance."""
+        nn.init.normal_(self.weight, std=1.0 / math.sqrt(self.weight.shape[1] * self.weight.shape[2]))
+
+    def as_product(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        return q @ self.weight[heads], k  # (R,H,T,Q) @ (H,Q,K)
+
+
+class ReducedRank(Score):
+    """`e = (U q)ᵀ (V k)`: a bilinear score whose matrix UᵀV has rank at most `rank`."""
+
+    compares_directly = False
+
+    def __init__(self, heads: int, query_dim: int, key_dim: int, rank: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.empty(heads, query_dim, rank))
+        self.key = nn.Parameter(torch.empty(heads, key_dim, rank))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Each factor keeps variance; the product over `rank` terms is brought back to one."""
+        rank = self.query.shape[2]
+        for factor in (self.query, self.key):
+            nn.init.normal_(factor, std=1.0 / math.sqrt(factor.shape[1] * math.sqrt(rank)))
+
+    def as_product(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        return q @ self.query[heads], k @ self.key[heads]
+
+
+class Additive(Score):
+    """`e = bᵀ tanh(W₁ k + W₂ q)`: a small feed-forward net for each head. Not a product."""
+
+    is_product = False
+    compares_directly = False
+
+    def __init__(self, heads: int, query_dim: int, key_dim: int, hidden: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.empty(heads, query_dim, hidden))  # W₂
+        self.key = nn.Parameter(torch.empty(heads, key_dim, hidden))  # W₁
+        self.combine = nn.Parameter(torch.empty(heads, hidden))  # b
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Unit variance into the tanh and about unit variance out of it."""
+        for factor in (self.query, self.key):
+            nn.init.normal_(factor, std=1.0 / math.sqrt(2 * factor.shape[1]))
+        nn.init.normal_(self.combine, std=1.0 / math.sqrt(self.combine.shape[1]))
+
+    def as_product(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        raise UserError("The additive score is not a dot product: use the reference or the tiled kernel.")
+
+    def pairs(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> Tensor:
+        q, k = q @ self.query[heads], k @ self.key[heads]  # (R,H,T,A), (R,H,S,A)
+        hidden = torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3))  # (R,H,T,S,A)
+        return (hidden @ self.combine[heads][:, None, :, None]).squeeze(-1)
+
+
+Builder = Callable[[int, int, int, int], Score]
+
+# Name → how to make it from (heads, query_dim, key_dim, rank or hidden size).
+SCORES: dict[str, Builder] = {
+    "dot": lambda heads, query, key, rank: Dot(),
+    "scaled_dot": lambda heads, query, key, rank: ScaledDot(key),
+    "bilinear": lambda heads, query, key, rank: Bilinear(heads, query, key),
+    "reduced_rank": lambda heads, query, key, rank: ReducedRank(heads, query, key, rank),
+    "additive": lambda heads, query, key, rank: Additive(heads, query, key, rank),
+}
+
+
+def build_score(name: str, heads: int, query_dim: int, key_dim: int, rank: int) -> Score:
+    """A score by name; the dot products need queries and keys of one size."""
+    if name not in SCORES:
+        raise UserError(f"There is no score '{name}': {nearest(name, SCORES)}")
+    if name in ("dot", "scaled_dot") and query_dim != key_dim:
+        raise UserError(
+            f"The score '{name}' needs queries and keys of one size, not query_dim={query_dim} and "
+            f"key_dim={key_dim}: make them equal, or use score='bilinear'."
+        )
+    return SCORES[name](heads, query_dim, key_dim, rank)

@@ -1,0 +1,54 @@
+"""What a position scheme is: three places where it may touch a sequence.
+
+- `embed`: adds something to the embeddings before the first layer;
+- `rotate`: turns queries and keys before they are compared (and stored);
+- `bias`: adds something to the scores.
+
+Each does nothing unless a scheme overrides it, so attention needs no `if` on
+the scheme. Knows nothing about masks or kernels.
+
+Shapes: R rows, H heads, T queries, S keys, D head size, E model width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.nn.tokens import Tokens
+
+
+class Position(nn.Module):
+    """Base, and by itself the scheme "none": order is not told to the model at all."""
+
+    needs_comparable = False  # True: queries and keys must be compared directly (dot, scaled dot)
+    in_embedding = False  # True: acts in `embed` alone, so attention layers need not hold it
+    per_layer = False  # True: every layer learns its own; False: one object serves all layers
+    elementwise_bias = True  # the bias can be computed pair by pair inside a fused kernel
+    has_bias = False
+    max_length: int | None = None
+
+    def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
+        """x (R, T, E) with the position information added."""
+        return x
+
+    def rotate(self, x: Tensor, tokens: Tokens) -> Tensor:
+        """x (R, H, T, D), queries or keys, turned by their positions."""
+        return x
+
+    def bias(
+        self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
+    ) -> Tensor | None:
+        """What is added to the scores, (R, H, T, S) or broadcastable to it; None for nothing.
+
+        `scale` is the score's own factor (1/√d for the scaled dot product), for schemes whose
+        definition lies inside it; `heads` says which heads q and k hold.
+        """
+        return None
+
+    def pair_bias(self, distance: Tensor, head: Tensor) -> Tensor:
+        """The bias of one pair as a function of key position − query position, for fused kernels.
+
+        Only where `elementwise_bias`: the bias depends on the distance and the head alone.
+        """
+        return torch.zeros_like(distance)

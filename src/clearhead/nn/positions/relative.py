@@ -1,0 +1,203 @@
+"""Positions that enter the scores as a bias: T5 buckets, ALiBi, Shaw, Music Transformer, Transformer-XL.
+
+T5 and ALiBi depend on the distance alone. The other three multiply the query
+with a vector for each distance; `skewed` does that with one matrix product over
+the distances and a shift of the result (Music Transformer's trick), so nothing of
+size (queries × keys × head size) is ever made.
+
+Distance is key position − query position: negative looks back.
+Shapes: R rows, H heads, T queries, S keys, D head size, N distances.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.nn.positions.absolute import sinusoid
+from clearhead.nn.positions.base import Position
+from clearhead.nn.tokens import Tokens
+
+
+def distances(queries: Tokens, keys: Tokens) -> Tensor:
+    """Key position − query position, (R, T, S)."""
+    return keys.position.unsqueeze(-2) - queries.position.unsqueeze(-1)
+
+
+def skewed(q: Tensor, vectors: Callable[[Tensor], Tensor], queries: Tokens, keys: Tokens) -> Tensor:
+    """`q_t · vector(distance of t and s)` for all t, s: (R, H, T, S), with O(n·d) memory beside the result.
+
+    `vectors` maps distances (N,) to (N, D) or (H, N, D). Where positions run in order, T + S − 1
+    distances occur: one product gives (T, T+S−1) numbers, and row t holds its answers shifted by t.
+    Dropping the first T − 1 numbers and reading rows one number shorter undoes the shift.
+    """
+    if queries.start is None or keys.start is None:
+        return _gathered(q, vectors, queries, keys)
+    length, width = queries.count, keys.count
+    first = keys.start - (queries.start + length - 1)
+    every = torch.arange(first, first + length + width - 1, device=q.device)
+    product = q @ vectors(every).transpose(-2, -1)  # (R,H,T,T+S−1)
+    if length == 1:
+        return product
+    row = length + width - 2
+    flat = product.flatten(-2)[..., length - 1 : length - 1 + length * row]
+    rows: Tensor = flat.unflatten(-1, (length, row))[..., :width]
+    return rows
+
+
+def _gathered(q: Tensor, vectors: Callable[[Tensor], Tensor], queries: Tokens, keys: Tokens) -> Tensor:
+    """The same for rows whose positions do not run in step: look each distance up."""
+    extent = max(queries.extent, keys.extent)
+    every = torch.arange(-extent + 1, extent, device=q.device)
+    product = q @ vectors(every).transpose(-2, -1)  # (R,H,T,2·extent−1)
+    index = (distances(queries, keys) + extent - 1).clamp(0, 2 * extent - 2).unsqueeze(1)
+    index = index.expand(q.shape[0], q.shape[1], -1, -1)
+    return product.gather(-1, index)
+
+
+class T5Bias(Position):
+    """A learned number for each head and bucket of distances: near ones exact, far ones in log steps."""
+
+    has_bias = True
+
+    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, causal: bool = False) -> None:
+        super().__init__()
+        self.buckets, self.max_distance, self.causal = buckets, max_distance, causal
+        self.table = nn.Parameter(torch.empty(buckets, heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Small: at the beginning, words matter more than where they stand."""
+        nn.init.normal_(self.table, std=0.02)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Which bucket a distance falls into; the causal form spends none on looking ahead."""
+        if self.causal:
+            half, ahead = self.buckets, 0
+            reach = (-distance).clamp(min=0)
+        else:
+            half = self.buckets // 2
+            ahead = (distance > 0).long() * half  # type: ignore[assignment]
+            reach = distance.abs()
+        exact = half // 2
+        growth = (reach.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact)
+        far = (exact + (growth * (half - exact)).long()).clamp(max=half - 1)
+        return ahead + torch.where(reach < exact, reach, far)
+
+    def pair_bias(self, distance: Tensor, head: Tensor) -> Tensor:
+        return self.table[self.bucket(distance), head]
+
+    def bias(
+        self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
+    ) -> Tensor:
+        return self.table[:, heads][self.bucket(distances(queries, keys))].permute(0, 3, 1, 2)
+
+
+class ALiBi(Position):
+    """A penalty that grows with the distance, `−slope · |distance|`; no parameters, any length."""
+
+    has_bias = True
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def slopes(self, device: torch.device) -> Tensor:
+        """2^(−8/H), 2^(−16/H), …; for a number of heads that is no power of two, as the authors fill up."""
+        power = 2 ** math.floor(math.log2(self.heads))
+        found = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+        between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
+        return torch.tensor((found + between)[: self.heads], device=device)
+
+    def pair_bias(self, distance: Tensor, head: Tensor) -> Tensor:
+        return -self.slopes(distance.device)[head] * distance.abs()
+
+    def bias(
+        self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
+    ) -> Tensor:
+        slopes = self.slopes(q.device)[heads].to(q.dtype)
+        return -slopes[:, None, None] * distances(queries, keys).abs().unsqueeze(1)
+
+
+class Shaw(Position):
+    """Shaw et al.: `(q·k + q·a_distance)/√d`, distances clipped at `max_distance`, shared by the heads.
+
+    This is the key part of their relation-aware attention; their ablation finds the value part adds
+    nothing to it.
+    """
+
+    needs_comparable = True
+    per_layer = True
+    elementwise_bias = False
+    has_bias = True
+
+    def __init__(self, head_dim: int, max_distance: int = 16, causal: bool = False) -> None:
+        super().__init__()
+        self.first, self.last = -max_distance, 0 if causal else max_distance
+        self.vectors = nn.Parameter(torch.empty(self.last - self.first + 1, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As queries and keys: products of about unit variance after the scale."""
+        nn.init.normal_(self.vectors, std=self.vectors.shape[-1] ** -0.5)
+
+    def vectors_for(self, distance: Tensor, heads: Tensor | slice) -> Tensor:
+        """(N, D) for the distances, those out of reach clipped to the last known ones."""
+        return self.vectors[distance.clamp(self.first, self.last) - self.first]
+
+    def bias(
+        self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
+    ) -> Tensor:
+        return skewed(q * scale, lambda distance: self.vectors_for(distance, heads), queries, keys)
+
+
+class Music(Shaw):
+    """Music Transformer: as Shaw, but every head has its own vectors and reaches much further."""
+
+    def __init__(self, heads: int, head_dim: int, max_distance: int = 1024, causal: bool = False) -> None:
+        super().__init__(head_dim, max_distance, causal)
+        self.vectors = nn.Parameter(torch.empty(heads, self.last - self.first + 1, head_dim))
+        self.reset_parameters()
+
+    def vectors_for(self, distance: Tensor, heads: Tensor | slice) -> Tensor:
+        return self.vectors[heads][:, distance.clamp(self.first, self.last) - self.first]
+
+
+class TransformerXL(Position):
+    """Transformer-XL: `(q·k + q·W r + u·k + v·W r)/√d` with sinusoidal r of the distance back.
+
+    u and v are the learned "what" and "where" a query looks for whatever it holds.
+    """
+
+    needs_comparable = True
+    per_layer = True
+    elementwise_bias = False
+    has_bias = True
+
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.width = width
+        self.project = nn.Parameter(torch.empty(heads, width, head_dim))  # W
+        self.content = nn.Parameter(torch.empty(heads, head_dim))  # u
+        self.place = nn.Parameter(torch.empty(heads, head_dim))  # v
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """W keeps variance (half of r's squared length is width/2); u and v begin near nothing."""
+        nn.init.normal_(self.project, std=self.width**-0.5)
+        nn.init.normal_(self.content, std=0.02)
+        nn.init.normal_(self.place, std=0.02)
+
+    def bias(
+        self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
+    ) -> Tensor:
+        def vectors(distance: Tensor) -> Tensor:
+            waves = sinusoid(-distance, self.width, layout="halves").to(q.dtype)  # (N, E)
+            return waves @ self.project[heads]  # (H, N, D)
+
+        content = self.content[heads].unsqueeze(-2) @ k.transpose(-2, -1)  # u·k (R,H,1,S)
+        place = skewed(q + self.place[heads].unsqueeze(-2), vectors, queries, keys)
+        return (content + place) * scale

@@ -1,0 +1,138 @@
+"""Where tokens stand: the one description of a layout that masks, positions and kernels share.
+
+Two layouts, one object:
+
+- padded `(B, T)`: every row is one sequence, a row may end in padding;
+- packed `(N,)`: all sequences one after another in a single row, no padding;
+  `segment` says which sequence a token belongs to, and a token only ever sees
+  its own segment.
+
+A mask or a position scheme never asks which layout it is in: it compares the
+`position` (index inside the token's own sequence) and `segment` of a query with
+those of a key.
+
+Shapes: R rows (B when padded, 1 when packed), T tokens of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+
+
+@dataclass(frozen=True)
+class Place:
+    """Coordinates of query or key tokens, shaped to broadcast against each other as (R, H, T, S)."""
+
+    row: Tensor | None  # inside a fused kernel, the row at hand; None: all rows, along the first axis
+    index: Tensor  # where the token lies in its row: its position when padded, its flat place when packed
+    position: Tensor
+    segment: Tensor | None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of one side of attention, in either layout.
+
+    >>> Tokens.padded(4).position
+    tensor([[0, 1, 2, 3]])
+    >>> Tokens.packed([2, 3]).position
+    tensor([[0, 1, 0, 1, 2]])
+    >>> Tokens.packed([2, 3]).segment
+    tensor([[0, 0, 1, 1, 1]])
+    """
+
+    position: Tensor  # (R, T) index of each token in its own sequence
+    extent: int  # every position is below this; known without looking at the tensor
+    start: int | None = None  # positions are start, start+1, ... in every row, where that is known
+    segment: Tensor | None = None  # (R, T) sequence of each token; None: the row is the sequence
+    lengths: tuple[int, ...] | None = None  # packed: the length of each segment
+    index_start: int = 0  # where these tokens begin in their row (they may be a slice of it)
+    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    # What a scheme computes from the positions alone, once for all layers of a pass.
+
+    @classmethod
+    def padded(cls, length: int, *, start: int = 0, device: torch.device | str | None = None) -> Tokens:
+        """Rows that all stand at `start, start+1, …`: the plain case."""
+        position = torch.arange(start, start + length, device=device).unsqueeze(0)
+        return cls(position, start + length, start)
+
+    @classmethod
+    def ragged(cls, starts: Tensor, length: int, extent: int) -> Tokens:
+        """Rows that begin at different positions, as when rows of a batch have different pasts."""
+        steps = torch.arange(length, device=starts.device)
+        return cls(starts.unsqueeze(1) + steps, extent)
+
+    @classmethod
+    def packed(cls, lengths: Sequence[int] | Tensor, *, device: torch.device | str | None = None) -> Tokens:
+        """Sequences of the given lengths laid end to end in one row."""
+        if isinstance(lengths, Tensor):
+            device = device if device is not None else lengths.device
+            lengths = lengths.tolist()
+        sizes = tuple(int(n) for n in lengths)
+        if not sizes or min(sizes) < 0:
+            raise UserError("Packed tokens need at least one length, and no length may be negative.")
+        counts = torch.tensor(sizes, device=device)
+        segment = torch.repeat_interleave(torch.arange(len(sizes), device=device), counts)
+        begins = torch.tensor([0, *accumulate(sizes)][:-1], device=device)
+        position = torch.arange(sum(sizes), device=device) - begins[segment]
+        return cls(position.unsqueeze(0), max(sizes), None, segment.unsqueeze(0), sizes)
+
+    @property
+    def count(self) -> int:
+        """Tokens in a row."""
+        return self.position.shape[1]
+
+    @property
+    def offsets(self) -> Tensor:
+        """Packed: where each segment begins, and the end of the last one, as int32 `(segments + 1,)`."""
+        if self.lengths is None:
+            raise UserError("Only packed tokens have segment offsets; these are padded.")
+        bounds = [0, *accumulate(self.lengths)]
+        return torch.tensor(bounds, dtype=torch.int32, device=self.position.device)
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """Packed: (begin, end) of each segment as plain numbers."""
+        ends = list(accumulate(self.lengths or (self.count,)))
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+
+    def __getitem__(self, part: slice) -> Tokens:
+        """A run of these tokens, as kernels that work block by block need it."""
+        begin, end, _ = part.indices(self.count)
+        start = None if self.start is None else self.start + begin
+        extent = self.extent if start is None else start + max(end - begin, 0)
+        segment = None if self.segment is None else self.segment[:, begin:end]
+        return Tokens(self.position[:, begin:end], extent, start, segment, None, self.index_start + begin)
+
+    def as_queries(self) -> Place:
+        """Coordinates shaped (R, 1, T, 1)."""
+        return self._place(lambda x: x[:, None, :, None])
+
+    def as_keys(self) -> Place:
+        """Coordinates shaped (R, 1, 1, S)."""
+        return self._place(lambda x: x[:, None, None, :])
+
+    def _place(self, shape: Callable[[Tensor], Tensor]) -> Place:
+        if self.segment is None:
+            return Place(None, shape(self.position), shape(self.position), None)
+        index = torch.arange(self.index_start, self.index_start + self.count, device=self.position.device)
+        return Place(None, shape(index.unsqueeze(0)), shape(self.position), shape(self.segment))
+
+
+def pack(padded: Tensor, lengths: Sequence[int] | Tensor) -> Tensor:
+    """(B, T, …) with row lengths to (N, …): the real tokens only, row after row."""
+    sizes = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    return torch.cat([row[:size] for row, size in zip(padded, sizes, strict=True)])
+
+
+def unpack(packed: Tensor, lengths: Sequence[int] | Tensor, fill: float = 0) -> Tensor:
+    """(N, …) back to (B, T, …), the ends of short rows filled with `fill`."""
+    sizes = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    return torch.nn.utils.rnn.pad_sequence(list(packed.split(sizes)), batch_first=True, padding_value=fill)

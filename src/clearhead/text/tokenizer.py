@@ -1,0 +1,299 @@
+"""A string to token ids and back.
+
+`Tokenizer` is a thin, steady face over the `tokenizers` library: it reads and
+writes that library's own `tokenizer.json`, knows which ids mean padding, start,
+stop and unknown, and makes two tiny vocabularies for teaching. Padding and
+cutting to length belong to `data`, so a file that asks for either is read
+without. No torch; knows nothing about batches or models.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import tokenizers
+
+from clearhead.base.atomic import atomic_write_text
+from clearhead.base.errors import UserError, nearest
+
+ROLES = ("pad", "start", "stop", "unknown")
+FILE_NAME = "tokenizer.json"
+
+# What well-known vocabularies call their special tokens, for files that do not say it themselves.
+_USUAL_NAMES = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>"),
+    "start": ("<start>", "<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "[BOS]"),
+    "stop": ("<stop>", "</s>", "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[EOS]"),
+    "unknown": ("<unknown>", "<unk>", "[UNK]"),
+}
+_TEACHING = ("<pad>", "<start>", "<stop>", "<unknown>")
+
+
+class Tokenizer:
+    """Text to ids and back, with the special ids named.
+
+    `specials` maps roles (`pad`, `start`, `stop`, `unknown`) to ids; without it
+    they are found by the names well-known vocabularies give them. One token may
+    play two roles.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, specials: Mapping[str, int] | None = None) -> None:
+        # A copy, so that the changes below do not reach the caller's object.
+        self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
+        self._backend.no_padding()
+        self._backend.no_truncation()
+        self._size = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self._specials = self._usual_specials() if specials is None else self._checked(specials)
+
+    # -- from and to disk ---------------------------------------------------
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a `tokenizer.json`, or the one in a folder; ours and any plain one of the library."""
+        path = Path(path)
+        if path.is_dir():
+            path = path / FILE_NAME
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"The tokenizer file '{path}' cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"The tokenizer file '{path}' is damaged: it is not UTF-8 text.") from error
+        try:
+            return cls.from_json(text)
+        except UserError as error:
+            raise UserError(f"The tokenizer file '{path}' is damaged: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write a `tokenizer.json` (into `path` if that is a folder) that the library can read too."""
+        path = Path(path)
+        atomic_write_text(path / FILE_NAME if path.is_dir() else path, self.to_json())
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote, or any plain `tokenizer.json` of the library."""
+        try:
+            plain = json.loads(text)
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exception for a file it cannot use
+            raise UserError(f"it does not describe a tokenizer ({_one_line(error)}).") from error
+        return cls(backend, _roles_in(plain))
+
+    def to_json(self) -> str:
+        """The library's own description, with each special token's entry naming its roles.
+
+        The library passes over a key it does not know in such an entry, and nowhere
+        else at this level, which is why the roles stand there.
+
+        >>> again = Tokenizer.from_json(Tokenizer.words("to be or not").to_json())
+        >>> again.stop, again.decode(again.encode("not to be"))
+        (2, 'not to be')
+        """
+        plain = json.loads(self._backend.to_str())
+        for entry in plain["added_tokens"]:
+            roles = [role for role in ROLES if self._specials.get(role) == entry["id"]]
+            if roles:
+                entry["roles"] = roles
+        return json.dumps(plain, ensure_ascii=False, indent=2)
+
+    # -- for teaching -------------------------------------------------------
+
+    @classmethod
+    def characters(cls, texts: str | Iterable[str]) -> Self:
+        """A vocabulary of the characters in `texts`, in order of appearance, after four special tokens.
+
+        >>> tokenizer = Tokenizer.characters("abba")
+        >>> tokenizer.encode("ab?")
+        [4, 5, 3]
+        >>> tokenizer.decode([5, 4, 5])
+        'bab'
+        """
+        backend = _word_level(letter for text in _several(texts) for letter in text)
+        one_character = tokenizers.Regex(r"[\s\S]")
+        backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(one_character, behavior="isolated")
+        backend.decoder = tokenizers.decoders.Fuse()
+        return cls(backend, {role: position for position, role in enumerate(ROLES)})
+
+    @classmethod
+    def words(cls, texts: str | Iterable[str]) -> Self:
+        """A vocabulary of the words in `texts` (split at white space), after four special tokens.
+
+        >>> tokenizer = Tokenizer.words(["the cat sat", "the dog sat"])
+        >>> tokenizer.encode("the dog ran")
+        [4, 7, 3]
+        >>> tokenizer.tokens("the dog ran")
+        ['the', 'dog', '<unknown>']
+        """
+        splitter = tokenizers.pre_tokenizers.WhitespaceSplit()
+        # split by the library, whose idea of white space differs from Python's in rare characters
+        seen = [word for text in _several(texts) for word, _ in splitter.pre_tokenize_str(text)]
+        backend = _word_level(seen)
+        backend.pre_tokenizer = splitter
+        return cls(backend, {role: position for position, role in enumerate(ROLES)})
+
+    # -- text and ids -------------------------------------------------------
+
+    def encode(self, text: str, specials: bool = False) -> list[int]:
+        """The ids of a text; `specials` adds the tokens the file's own template puts around it.
+
+        >>> Tokenizer.words("a b").encode("b a")
+        [5, 4]
+        """
+        ids: list[int] = self._backend.encode(_text(text), add_special_tokens=specials).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str], specials: bool = False) -> list[list[int]]:
+        """The ids of many texts at once, none of them padded.
+
+        >>> Tokenizer.words("a b").encode_batch(["b", "a a"])
+        [[5], [4, 4]]
+        """
+        encodings = self._backend.encode_batch([_text(text) for text in texts], add_special_tokens=specials)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Sequence[int], specials: bool = False) -> str:
+        """The text of some ids; special tokens are left out unless `specials` keeps them.
+
+        >>> tokenizer = Tokenizer.words("a b")
+        >>> tokenizer.decode([1, 4, 5, 2]), tokenizer.decode([1, 4, 5, 2], specials=True)
+        ('a b', '<start> a b <stop>')
+        """
+        plain = [self._in_range(one) for one in ids]
+        text: str = self._backend.decode(plain, skip_special_tokens=not specials)
+        return text
+
+    def tokens(self, text: str, specials: bool = False) -> list[str]:
+        """The tokens of a text as strings, for looking at.
+
+        >>> Tokenizer.characters("no").tokens("on")
+        ['o', 'n']
+        """
+        tokens: list[str] = self._backend.encode(_text(text), add_special_tokens=specials).tokens
+        return tokens
+
+    def token(self, id: int) -> str:
+        """The token that an id stands for.
+
+        >>> Tokenizer.words("a b").token(5)
+        'b'
+        """
+        token: str | None = self._backend.id_to_token(self._in_range(id))
+        if token is None:  # some vocabularies have holes
+            raise UserError(f"There is no token with the id {id} in this vocabulary.")
+        return token
+
+    def id(self, token: str) -> int:
+        """The id of a token.
+
+        >>> Tokenizer.words("a b").id("b")
+        5
+        """
+        found: int | None = self._backend.token_to_id(token)
+        if found is None:
+            raise UserError(f"There is no token '{token}' in this vocabulary.")
+        return found
+
+    # -- what it is ---------------------------------------------------------
+
+    @property
+    def vocabulary_size(self) -> int:
+        """One more than the largest id, which is the number of rows an embedding needs.
+
+        >>> Tokenizer.words("a b").vocabulary_size
+        6
+        """
+        return self._size
+
+    @property
+    def specials(self) -> dict[str, int]:
+        """The roles that are filled, with their ids.
+
+        >>> Tokenizer.words("a").specials
+        {'pad': 0, 'start': 1, 'stop': 2, 'unknown': 3}
+        """
+        return dict(self._specials)
+
+    @property
+    def pad(self) -> int | None:
+        """The id that fills up short rows."""
+        return self._specials.get("pad")
+
+    @property
+    def start(self) -> int | None:
+        """The id a sequence starts with."""
+        return self._specials.get("start")
+
+    @property
+    def stop(self) -> int | None:
+        """The id a sequence ends with."""
+        return self._specials.get("stop")
+
+    @property
+    def unknown(self) -> int | None:
+        """The id of whatever the vocabulary does not hold."""
+        return self._specials.get("unknown")
+
+    @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The library's object, for `interop`; changing it changes this tokenizer."""
+        return self._backend
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.vocabulary_size} tokens, {self._specials})"
+
+    def _in_range(self, id: int) -> int:
+        """The id as a plain int; whole numbers of numpy and torch are welcome."""
+        try:
+            plain = operator.index(id)
+        except TypeError:
+            plain = -1
+        if not 0 <= plain < self._size:
+            raise UserError(f"There is no token with the id {id!r} in this vocabulary.")
+        return plain
+
+    def _checked(self, specials: Mapping[str, int]) -> dict[str, int]:
+        """Refuse unknown roles and ids, and have the library treat each of these tokens as special."""
+        for role in specials:
+            if role not in ROLES:
+                raise UserError(f"Unknown role '{role}' of a special token: {nearest(role, ROLES)}")
+        self._backend.add_special_tokens([self.token(id) for id in specials.values()])
+        return {role: specials[role] for role in ROLES if role in specials}
+
+    def _usual_specials(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for role, names in _USUAL_NAMES.items():
+            ids = (self._backend.token_to_id(name) for name in names)
+            id = next((id for id in ids if id is not None), None)
+            if id is not None:
+                found[role] = id
+        return self._checked(found)
+
+
+def _word_level(seen: Iterable[str]) -> tokenizers.Tokenizer:
+    vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*_TEACHING, *seen]))}
+    return tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unknown>"))
+
+
+def _roles_in(plain: Mapping[str, Any]) -> dict[str, int] | None:
+    """The roles that `to_json` wrote into the special tokens' entries; None in a plain file."""
+    entries = plain.get("added_tokens") or []
+    found = {role: entry["id"] for entry in entries for role in entry.get("roles", ())}
+    return found or None
+
+
+def _several(texts: str | Iterable[str]) -> Iterable[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _text(text: str) -> str:
+    if not isinstance(text, str):
+        raise UserError(f"A text to encode must be a string, not {text!r}.")
+    return text
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

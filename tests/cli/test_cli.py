@@ -1,0 +1,176 @@
+"""The command line: its surface is frozen here, and no mistake of a user ends in a traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+
+import clearhead
+from clearhead.base.errors import UserError
+from clearhead.cli import main as cli
+
+# Every command with its options. To change this table is to change what users have in their scripts.
+SURFACE = {
+    "examples": ["--markdown", "NAME"],
+    "presets": [],
+    "plan": [
+        "--batch-tokens",
+        "--config",
+        "--device",
+        "--dtype",
+        "--json",
+        "--preset",
+        "--set",
+        "--source-length",
+        "--steps",
+        "--target-length",
+    ],
+    "inspect": ["BUNDLE"],
+    "import": ["--out", "FOLDER"],
+    "export": ["--out", "--to", "BUNDLE"],
+}
+
+
+def surface_of(command: Any) -> list[str]:
+    return sorted(
+        parameter.name.upper() if parameter.param_type_name == "argument" else parameter.opts[0]
+        for parameter in command.params
+        if parameter.name != "help"
+    )
+
+
+def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, **options
+    )
+
+
+def test_the_surface_is_frozen() -> None:
+    root: Any = typer.main.get_command(cli.app)
+    assert {name: surface_of(command) for name, command in root.commands.items()} == SURFACE
+    assert surface_of(root) == ["--version"]
+
+
+def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in SURFACE:
+        assert cli.main([name, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert f"\n    clearhead {name}" in shown, name
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"clearhead {clearhead.__version__}\n"
+    for arguments in (["--help"], ["-h"], []):
+        assert cli.main(arguments) == 0
+        assert "Usage: clearhead" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        (["plna"], "No such command 'plna'"),
+        (["plan", "--stepz", "3"], "No such option: --stepz"),
+        (["plan", "--steps", "many"], "Invalid value for '--steps'"),
+        (["plan", "--steps", "0"], "Invalid value for '--steps'"),
+        (["plan", "--set", "layers"], "A setting is written name=value"),
+        (["plan", "--config", "absent.toml"], "'absent.toml' cannot be read"),
+        (["plan", "--config", "model.yaml"], "ends in .toml or .json"),
+        (["import"], "Missing argument"),
+        (["import", "folder"], "Missing option '--out'"),
+        (["export", "bundle", "--out", "x"], "Missing option '--to'"),
+        (["inspect", "a", "b"], "unexpected extra argument"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_2(
+    arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("clearhead: ")
+    assert captured.err.count("\n") == 1
+    assert part in captured.err
+
+
+def use_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Put an app in the place of ours whose only command fails with `error`."""
+    app = typer.Typer(rich_markup_mode=None)
+
+    @app.command()
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", app)
+
+
+def test_user_errors_exit_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    use_command(monkeypatch, UserError("The bundle 'x' is damaged."))
+    assert cli.main([]) == 2
+    assert capsys.readouterr().err == "clearhead: The bundle 'x' is damaged.\n"
+
+
+def test_our_own_defects_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_command(monkeypatch, ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        cli.main([])
+
+
+def test_interrupt_in_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    use_command(monkeypatch, KeyboardInterrupt())
+    assert cli.main([]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_interrupt_of_a_process() -> None:
+    code = (
+        "import sys, time, clearhead.cli.main as cli\n"
+        "import typer; cli.app = typer.Typer()\n"
+        "@cli.app.command()\n"
+        "def wait() -> None:\n    print('ready', flush=True); time.sleep(60)\n"
+        "sys.exit(cli.main([]))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clearhead", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.wait(timeout=20)
+    process.stderr.close()
+    assert errors == ""
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, clearhead.cli.main as cli; cli.main(['--help']);"
+        "print(sorted({'torch', 'numpy', 'rich', 'tokenizers', 'transformers'} & set(sys.modules)))"
+    )
+    assert python("-c", code).stdout.splitlines()[-1] == "[]"
+
+
+def test_as_a_module() -> None:
+    done = python("-m", "clearhead", "nonsense")
+    assert done.returncode == 2
+    assert done.stderr == "clearhead: No such command 'nonsense'. Try 'clearhead --help'.\n"
