@@ -1,7 +1,22 @@
-"""Weights, config, tokenizer and metadata as one folder on disk, written whole or not at all."""
+"""Weights, config, tokenizer and metadata as one folder on disk, written whole or not at all.
+
+`docs/bundle.md` describes the folder. Sits above `models` and `text`; training,
+decoding and interop get and give bundles.
+"""
 
 from __future__ import annotations
 
-from clearhead.bundle.folder import Bundle
+from clearhead.bundle.describe import Description, describe
+from clearhead.bundle.folder import Bundle, load_bundle, save
+from clearhead.bundle.metadata import FORMAT, FORMAT_VERSION, is_bundle
 
-__all__ = ["Bundle"]
+__all__ = [
+    "FORMAT",
+    "FORMAT_VERSION",
+    "Bundle",
+    "Description",
+    "describe",
+    "is_bundle",
+    "load_bundle",
+    "save",
+]

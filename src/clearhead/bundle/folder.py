@@ -1,19 +1,38 @@
-"""A bundle: a model, its tokenizer and what is known about them, as one folder on disk."""
+"""A bundle: a model, its tokenizer and what is known about them, as one folder on disk.
+
+The folder is written whole or not at all, and read strictly: a file that is
+missing, changed or foreign is refused in a sentence. Knows nothing about other
+toolkits' formats (`interop`) or about the state of training.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
 
+from clearhead.base.atomic import atomic_folder, recover_folder
+from clearhead.base.device import pick_device, pick_dtype
+from clearhead.base.errors import UserError
+from clearhead.bundle import metadata as manifest
+from clearhead.bundle.weights import disagreement, fill, read_shapes, shapes_of, write_weights
+from clearhead.models.build import build, count_parameters
 from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
+ATTEMPTS = 20  # at reading a bundle that somebody replaces again and again
 
-@dataclass
+
+@dataclass(repr=False)
 class Bundle:
-    """A model with its tokenizer and metadata."""
+    """A model with its tokenizer and whatever its maker noted about it."""
 
     model: nn.Module
     tokenizer: Tokenizer | None = None
@@ -22,4 +41,211 @@ class Bundle:
     @property
     def config(self) -> ModelConfig:
         """The settings the model was built from."""
-        return cast(ModelConfig, self.model.config)
+        return config_of(self.model)
+
+    def summary(self) -> str:
+        """A few lines to read: kind, size, vocabulary, and what was noted.
+
+        >>> import clearhead
+        >>> print(Bundle(clearhead.build("tiny"), metadata={"trained_on": "nothing yet"}).summary())
+        family      encoder-decoder
+        parameters  45,120
+        layers      2 + 2
+        width       32
+        vocabulary  100
+        tokenizer   none
+        trained_on  nothing yet
+        """
+        config = self.config
+        tokens = "none" if self.tokenizer is None else f"{self.tokenizer.vocabulary_size:,} tokens"
+        rows = {
+            "family": config.family,
+            "parameters": f"{count_parameters(self.model):,}",
+            "layers": layers_in_words(config),
+            "width": f"{config.width:,}",
+            "vocabulary": vocabulary_in_words(config),
+            "tokenizer": tokens,
+            **{key: _short(value) for key, value in self.metadata.items()},
+        }
+        column = max(len(name) for name in rows)
+        return "\n".join(f"{name.ljust(column)}  {value}" for name, value in rows.items())
+
+    def __repr__(self) -> str:
+        size = f"{count_parameters(self.model):,} parameters"
+        tokens = "no tokenizer" if self.tokenizer is None else f"{self.tokenizer.vocabulary_size:,} tokens"
+        return f"Bundle({self.config.family}, {size}, {layers_in_words(self.config)} layers, {tokens})"
+
+
+def config_of(model: nn.Module) -> ModelConfig:
+    """The config a model carries; a sentence for a module that is none of ours."""
+    config = getattr(model, "config", None)
+    if not isinstance(config, ModelConfig):
+        raise UserError(f"A bundle holds a model made by clearhead.build, not a {type(model).__name__}.")
+    return config
+
+
+def layers_in_words(config: ModelConfig) -> str:
+    """`6`, or `6 + 6` for an encoder and a decoder."""
+    if config.family in ("encoder-decoder", "recurrent"):
+        return f"{config.layers} + {config.depth_of_decoder}"
+    return str(config.layers)
+
+
+def vocabulary_in_words(config: ModelConfig) -> str:
+    """`37,000`, or both sizes where source and target differ."""
+    if config.family == "vision":
+        return "none"
+    if config.source_vocabulary is not None:
+        return f"{config.source_vocabulary:,} source, {config.vocabulary:,} target"
+    return f"{config.vocabulary:,}"
+
+
+def save(
+    model: nn.Module | Bundle,
+    folder: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    overwrite: bool = True,
+) -> Path:
+    """Write a model, or a bundle, as a folder that `clearhead.load` reads.
+
+    `metadata` is yours: plain data that goes to JSON. A bundle that stands there is replaced in one
+    step, so that a crash leaves the old or the new one; files of yours in it are kept. Any other
+    folder that is not empty is refused.
+
+    >>> import clearhead, tempfile
+    >>> model = clearhead.build("tiny")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = clearhead.save(model, f"{folder}/first", metadata={"trained_on": "nothing yet"})
+    ...     print(sorted(file.name for file in path.iterdir()))
+    ['config.json', 'metadata.json', 'model.safetensors']
+    """
+    bundle = model if isinstance(model, Bundle) else Bundle(model)
+    tokenizer = bundle.tokenizer if tokenizer is None else tokenizer
+    notes = bundle.metadata if metadata is None else metadata
+    whole: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)  # what torch.compile wraps
+    config = config_of(whole)
+    _refuse_unsavable(whole, config)
+    target = Path(folder)
+    recover_folder(target)
+    _refuse_occupied(target, overwrite)
+    with atomic_folder(target) as fresh:
+        write_weights(whole, fresh / manifest.WEIGHTS)
+        (fresh / manifest.CONFIG).write_text(manifest.to_json(config.to_dict(), "config"), encoding="utf-8")
+        if tokenizer is not None:
+            tokenizer.save(fresh / manifest.TOKENIZER)
+        manifest.write_metadata(fresh, count_parameters(whole), notes)
+        _keep_strangers(target, fresh)
+    return target
+
+
+def load_bundle(
+    folder: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype | None = None,
+    verify: bool = True,
+) -> Bundle:
+    """Read a bundle; the model comes in evaluation mode, with the stored weights to the last bit.
+
+    `dtype` converts all weights; None keeps each as it was stored. `verify=False` leaves the checksums
+    out, which saves reading a large file twice.
+    """
+    path = Path(folder)
+    place = pick_device(device) if isinstance(device, str) else device
+    kind = pick_dtype(dtype, place) if isinstance(dtype, str) else dtype
+    recover_folder(path)
+    for _ in range(ATTEMPTS):
+        before = _stamp(path)
+        try:
+            bundle = _load_once(path, place, kind, verify)
+        except UserError:
+            if _stamp(path) == before:
+                raise
+        else:
+            if _stamp(path) == before:
+                return bundle
+        # Somebody has put a new bundle in its place meanwhile: what was read may be half of each.
+    raise UserError(f"The bundle '{path}' is being replaced all the time: try again when its writer rests.")
+
+
+def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, verify: bool) -> Bundle:
+    facts = manifest.read_metadata(path)
+    if verify:
+        for name in facts.sha256:
+            manifest.check_file(path, facts, name)
+    config = read_config(path)
+    model = build(config, device="meta")
+    fault = disagreement(read_shapes(path / manifest.WEIGHTS), shapes_of(model))
+    if fault is not None:
+        raise UserError(f"The config and the weights of the bundle '{path}' disagree: {fault}.")
+    fill(model, path / manifest.WEIGHTS, device, dtype)
+    tokenizer = None
+    if manifest.TOKENIZER in facts.sha256:
+        tokenizer = Tokenizer.load(path / manifest.TOKENIZER)
+    return Bundle(model.eval(), tokenizer, facts.metadata)
+
+
+def read_config(path: Path) -> ModelConfig:
+    """The model's settings; what is wrong with them is said with the bundle's name."""
+    try:
+        return ModelConfig.from_dict(manifest.read_json(path / manifest.CONFIG))
+    except UserError as error:
+        if str(path) in str(error):  # it is about the file, and names it
+            raise
+        raise UserError(
+            f"The bundle '{path}' has a {manifest.CONFIG} that cannot be used: {error}"
+        ) from error
+
+
+def _stamp(path: Path) -> bytes:
+    """What differs between two bundles written to one place: the time and checksums in the metadata."""
+    with suppress(OSError):
+        return (path / manifest.METADATA).read_bytes()
+    return b""
+
+
+def _refuse_unsavable(model: nn.Module, config: ModelConfig) -> None:
+    """What is written must be readable: the weights must be those that the config builds."""
+    fault = disagreement(shapes_of(model), shapes_of(build(config, device="meta")))
+    if fault is not None:
+        raise UserError(f"This model cannot be saved, because it is not what its config builds: {fault}.")
+    if any(tensor.is_meta for tensor in model.parameters()):
+        raise UserError("This model cannot be saved: it was built on 'meta' and has no weights.")
+
+
+def _refuse_occupied(target: Path, overwrite: bool) -> None:
+    if not target.is_dir() or not any(target.iterdir()):
+        return
+    if not manifest.is_bundle(target):
+        raise UserError(f"The folder '{target}' holds something that is not a bundle: save to another one.")
+    if not overwrite:
+        raise UserError(
+            f"There is a bundle '{target}' already: save to another folder, or allow overwriting."
+        )
+
+
+def _keep_strangers(old: Path, fresh: Path) -> None:
+    """Take along what the user has put beside the bundle's own files: replacing must not delete it."""
+    if not old.is_dir():
+        return
+    for path in old.iterdir():
+        if path.name in manifest.FILES:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, fresh / path.name, symlinks=True, copy_function=_link_or_copy)
+        else:
+            _link_or_copy(str(path), str(fresh / path.name))
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)  # costs no room, however large the file
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 80 else f"{text[:79]}…"

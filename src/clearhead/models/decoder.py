@@ -55,7 +55,8 @@ class Decoder(nn.Module):
             if tokens.dim() != 2:
                 raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
             ids = tokens
-            around = Surroundings(state.next_tokens(ids), seen & state.visible(ids, lengths))
+            where, keys = state.next_tokens(ids)
+            around = Surroundings(where, seen & state.visible(ids, lengths), keys)
         inner = look.at("decoder") if look else None
         x = self.embedding(ids, around.tokens)
         if inner is not None:

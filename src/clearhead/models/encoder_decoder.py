@@ -67,7 +67,9 @@ class EncoderDecoder(nn.Module):
             raise UserError("Without a state the model needs a source.")
         memory, memory_tokens, memory_mask = self._read(source, source_lengths, look)
         ids, tokens, mask = as_rows(target, target_lengths, "target tokens")
-        around = Surroundings(tokens, Causal() & mask, memory, memory_tokens, memory_mask)
+        around = Surroundings(
+            tokens, Causal() & mask, memory=memory, memory_tokens=memory_tokens, memory_mask=memory_mask
+        )
         x = self._write(ids, around, None, look)
         packed = target.dim() == 1
         return self._result(
@@ -111,12 +113,14 @@ class EncoderDecoder(nn.Module):
         if target.dim() != 2:
             raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
         rows, source_count = state.memory.shape[:2]
+        tokens, keys = state.next_tokens(target)
         around = Surroundings(
-            state.next_tokens(target),
+            tokens,
             Causal() & state.visible(target, lengths),
-            state.memory,
-            Tokens.padded(source_count, device=target.device),
-            padding(state.memory_lengths, rows, source_count, target.device),
+            keys,
+            memory=state.memory,
+            memory_tokens=Tokens.padded(source_count, device=target.device),
+            memory_mask=padding(state.memory_lengths, rows, source_count, target.device),
         )
         x = self._write(target, around, state, look)
         state.advance(target, lengths)

@@ -11,7 +11,9 @@ Shapes: R rows, T tokens, S source tokens, E model width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -31,9 +33,11 @@ class Surroundings:
 
     tokens: Tokens
     mask: Mask
+    keys: Tokens | None = None  # with a state: where all keys stand, past and new; None: as `tokens`
     memory: Tensor | None = None  # (R, S, E) the encoder's output
     memory_tokens: Tokens | None = None
     memory_mask: Mask | None = None
+    memo: dict[Hashable, Any] = field(default_factory=dict)
 
 
 class Layer(nn.Module):
@@ -61,7 +65,15 @@ class Layer(nn.Module):
 
         def attend_to_self(y: Tensor) -> Tensor:
             inner = look.at("self") if look else None
-            out: Tensor = self.attention(y, mask=around.mask, queries=around.tokens, state=own, look=inner)
+            out: Tensor = self.attention(
+                y,
+                mask=around.mask,
+                queries=around.tokens,
+                keys=around.keys,
+                state=own,
+                memo=around.memo,
+                look=inner,
+            )
             return out
 
         def attend_to_memory(y: Tensor) -> Tensor:
@@ -73,6 +85,7 @@ class Layer(nn.Module):
                 queries=around.tokens,
                 keys=around.memory_tokens,
                 state=cross,
+                memo=around.memo,
                 look=look.at("cross") if look else None,
             )
             return out

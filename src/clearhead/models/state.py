@@ -32,12 +32,13 @@ class DecoderState:
             return self.ragged
         return torch.full((rows,), self.slots, device=device)
 
-    def next_tokens(self, ids: Tensor) -> Tokens:
-        """Where the next tokens stand, given as ids (B, T)."""
+    def next_tokens(self, ids: Tensor) -> tuple[Tokens, Tokens]:
+        """Where the next tokens (given as ids (B, T)) stand, and where all keys stand after them."""
         count = ids.shape[1]
+        keys = Tokens.padded(self.slots + count, device=ids.device)
         if self.ragged is None:
-            return Tokens.padded(count, start=self.slots, device=ids.device)
-        return Tokens.ragged(self.ragged, count, self.slots + count)
+            return Tokens.padded(count, start=self.slots, device=ids.device), keys
+        return Tokens.ragged(self.ragged, count, self.slots + count), keys
 
     def visible(self, ids: Tensor, lengths: Lengths | None) -> Mask:
         """Hides the slots past each row's end; everything is visible while rows are equally long."""

@@ -95,8 +95,11 @@ class Tokens:
         """Packed: where each segment begins, and the end of the last one, as int32 `(segments + 1,)`."""
         if self.lengths is None:
             raise UserError("Only packed tokens have segment offsets; these are padded.")
-        bounds = [0, *accumulate(self.lengths)]
-        return torch.tensor(bounds, dtype=torch.int32, device=self.position.device)
+        if "offsets" not in self.memo:
+            bounds = [0, *accumulate(self.lengths)]
+            self.memo["offsets"] = torch.tensor(bounds, dtype=torch.int32, device=self.position.device)
+        found: Tensor = self.memo["offsets"]
+        return found
 
     def bounds(self) -> list[tuple[int, int]]:
         """Packed: (begin, end) of each segment as plain numbers."""

@@ -43,7 +43,7 @@ def worthwhile(problem: Problem) -> bool:
 def _compiled() -> tuple[Callable[..., Any], Callable[..., Any]]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # slow to import
 
-    return torch.compile(flex_attention, dynamic=False), create_block_mask
+    return torch.compile(flex_attention), create_block_mask
 
 
 def _at(tokens: Tokens, row: Tensor, index: Tensor) -> Place:
@@ -85,15 +85,19 @@ def flex(problem: Problem) -> Tensor:
     rows, heads = q.shape[0], q.shape[1] if problem.mask.heads > 1 else None
     blocks = None
     if parts or queries.segment is not None:
-        blocks = create_block_mask(may_look, rows, heads, q.shape[2], k.shape[2], device=q.device)
-    changes_scores = position.has_bias or softcap is not None
-    out: Tensor = run(
-        q.contiguous(),
-        k.contiguous(),
-        v.contiguous(),
-        score_mod=adjust if changes_scores else None,
-        block_mask=blocks,
-        scale=problem.score.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
+        blocks = problem.once_a_pass(
+            "flex blocks",
+            lambda: create_block_mask(may_look, rows, heads, q.shape[2], k.shape[2], device=q.device),
+        )
+    # Each kind of mask and bias is compiled by itself, and a process may well use more than eight.
+    with torch._dynamo.config.patch(recompile_limit=256):
+        out: Tensor = run(
+            q.contiguous(),
+            k.contiguous(),
+            v.contiguous(),
+            score_mod=adjust if position.has_bias or softcap is not None else None,
+            block_mask=blocks,
+            scale=problem.score.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
     return out

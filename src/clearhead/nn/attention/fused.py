@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def _by_segment(problem: Problem) -> bool:
 
 
 def _sdpa_rows(problem: Problem) -> Tensor:
-    inputs = _inputs(problem)
+    inputs = _inputs(problem, groups_inside=problem.q.is_cuda)
     plain = None if problem.position.has_bias else _plain_mask(problem)
     if plain is not None:
         return inputs.call(slice(None), None, is_causal=plain == "causal")
@@ -87,27 +88,28 @@ def _run_length(problem: Problem) -> int:
 
 def _run(problem: Problem, inputs: _Inputs, rows: slice) -> Tensor:
     """One run of queries with its mask and bias."""
+    whole = rows == slice(0, problem.q.shape[2])
+    if whole and problem.position.elementwise_bias and not problem.position.per_layer:
+        visible, empty = problem.once_a_pass("sdpa mask", lambda: _mask_and_bias(problem, rows))
+    else:
+        visible, empty = _mask_and_bias(problem, rows)
+    out = inputs.call(rows, visible)
+    return out if empty is None else out.masked_fill(empty, 0.0)
+
+
+def _mask_and_bias(problem: Problem, rows: slice) -> tuple[Tensor | None, Tensor | None]:
+    """The kernel's `attn_mask` for some queries, and which of them may look at nothing."""
     queries = problem.queries[rows]
-    numbers = torch.arange(problem.q.shape[1], device=problem.q.device)
-    allowed = problem.mask.allowed(queries, problem.keys, numbers)
-    empty = None
+    allowed, empty = problem.allowed(queries, problem.keys), None
     if allowed is not None:
         empty = ~allowed.any(-1, keepdim=True)
         allowed = allowed | empty
-    bias = problem.position.bias(
-        problem.q[:, :, rows],
-        problem.spread(problem.k),
-        queries,
-        problem.keys,
-        problem.score.scale,
-        slice(None),
-    )
-    visible = allowed
-    if bias is not None:
-        bias = bias.to(problem.q.dtype)
-        visible = bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)
-    out = inputs.call(rows, visible)
-    return out if empty is None else out.masked_fill(empty, 0.0)
+    q, k = problem.q[:, :, rows], problem.spread(problem.k)
+    bias = problem.position.bias(q, k, queries, problem.keys, problem.score.scale, slice(None))
+    if bias is None:
+        return allowed, empty
+    bias = bias.to(q.dtype)
+    return bias if allowed is None else bias.masked_fill(~allowed, -torch.inf), empty
 
 
 class _Inputs:
@@ -136,9 +138,10 @@ class _Inputs:
         return out[..., : self.value_dim]
 
 
-def _inputs(problem: Problem) -> _Inputs:
+def _inputs(problem: Problem, groups_inside: bool) -> _Inputs:
+    """`groups_inside`: the kernel itself lets several query heads share a key head."""
     groups = problem.q.shape[1] != problem.k.shape[1]
-    grouped = groups and problem.q.is_cuda and problem.score.compares_directly
+    grouped = groups and groups_inside and problem.score.compares_directly
     k, v = problem.k, problem.v
     if not grouped:
         k, v = problem.spread(k), problem.spread(v)
@@ -164,13 +167,14 @@ def varlen_window(problem: Problem) -> tuple[int, int] | None:
 
 def varlen(problem: Problem) -> Tensor:
     """PyTorch's variable-length flash kernel: packed segments, no padding, no mask matrix."""
-    inputs = _inputs(problem)
+    kernel, groups_inside = _varlen_kernel()
+    inputs = _inputs(problem, groups_inside)
     window = varlen_window(problem)
     assert window is not None
     assert problem.queries.lengths is not None
     assert problem.keys.lengths is not None
     flat = [x[0].transpose(0, 1) for x in (inputs.q, inputs.k, inputs.v)]  # (N, H, D)
-    out = _varlen_function()(
+    out = kernel(
         *flat,
         problem.queries.offsets,
         problem.keys.offsets,
@@ -178,16 +182,15 @@ def varlen(problem: Problem) -> Tensor:
         max(problem.keys.lengths),
         scale=inputs.scale,
         window_size=window,
-        enable_gqa=inputs.grouped,
+        **({"enable_gqa": inputs.grouped} if groups_inside else {}),
     )
     return out.transpose(0, 1).unsqueeze(0)[..., : inputs.value_dim]
 
 
-def _varlen_function() -> Callable[..., Tensor]:
-    from torch.nn.attention.varlen import varlen_attn  # imports CUDA helpers, so only where used
+@cache
+def _varlen_kernel() -> tuple[Callable[..., Tensor], bool]:
+    """The kernel, and whether this PyTorch's version of it has grouped heads (from 2.12 on)."""
+    from torch.nn.attention.varlen import varlen_attn  # registers GPU operators, so only where used
 
-    function: Callable[..., Any] = varlen_attn
-    missing = {"scale", "window_size", "enable_gqa"} - set(inspect.signature(function).parameters)
-    if missing:
-        raise RuntimeError(f"this PyTorch's varlen_attn lacks {sorted(missing)}")
-    return function
+    kernel: Callable[..., Any] = varlen_attn
+    return kernel, "enable_gqa" in inspect.signature(kernel).parameters

@@ -14,8 +14,9 @@ E model width, Q/K/V sizes of one head.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.nn.attention.kernels import Kernel, attend
 from clearhead.nn.attention.masks import Mask
-from clearhead.nn.attention.problem import Problem, no_mask
+from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.attention.scores import build_score
 from clearhead.nn.attention.state import KeyValues, Memory
 from clearhead.nn.look import Look
@@ -184,15 +185,16 @@ class MultiHeadAttention(nn.Module):
         queries: Tokens | None = None,
         keys: Tokens | None = None,
         state: KeyValues | Memory | None = None,
+        memo: dict[Hashable, Any] | None = None,
         look: Look | None = None,
     ) -> Tensor:
         """Attend from x to itself, or to `memory`; returns the shape of x.
 
         `queries` and `keys` say where the tokens stand; without them they are rows from position 0.
         Packed x is (N, E) with `queries=Tokens.packed(lengths)`. With a `state`, x continues what the
-        state holds.
+        state holds. `memo` is for a stack of layers that share mask and tokens: one dict for one pass.
         """
-        problem = self.problem(x, memory, mask=mask, queries=queries, keys=keys, state=state)
+        problem = self.problem(x, memory, mask=mask, queries=queries, keys=keys, state=state, memo=memo)
         if look is not None:
             self._show(problem, look)
         mixed = attend(problem, self.kernel)  # (B,H,T,V)
@@ -210,6 +212,7 @@ class MultiHeadAttention(nn.Module):
         queries: Tokens | None = None,
         keys: Tokens | None = None,
         state: KeyValues | Memory | None = None,
+        memo: dict[Hashable, Any] | None = None,
     ) -> Problem:
         """Project and place: the problem a kernel is then asked to compute."""
         x, queries = _rows(x, queries)
@@ -217,19 +220,32 @@ class MultiHeadAttention(nn.Module):
         if isinstance(state, Memory) and state.k is not None and state.v is not None:
             k, v = state.k, state.v
             keys = keys or Tokens.padded(k.shape[2], device=k.device)
+        elif isinstance(state, KeyValues):
+            k, v = state.append(*self._keys_values(x, queries), queries)
+            keys = keys or Tokens.padded(k.shape[2], device=k.device)
         else:
             source, keys = (x, queries) if memory is None else _rows(memory, keys)
-            k = self.position.rotate(_split(self.key(source), self.config.groups), keys)
-            v = _split(self.value(source), self.config.groups)
+            k, v = self._keys_values(source, keys)
             if isinstance(state, Memory):
                 state.k, state.v = k, v
-            elif isinstance(state, KeyValues):
-                k, v = state.append(k, v, queries)
-                keys = Tokens.padded(k.shape[2], device=k.device)
         dropout = self.config.dropout if self.training else 0.0
         return Problem(
-            q, k, v, queries, keys, no_mask(mask), self.score, self.position, self.config.softcap, dropout
+            q,
+            k,
+            v,
+            queries,
+            keys,
+            NO_MASK if mask is None else mask,
+            self.score,
+            self.position,
+            self.config.softcap,
+            dropout,
+            memo,
         )
+
+    def _keys_values(self, source: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        k = self.position.rotate(_split(self.key(source), self.config.groups), tokens)
+        return k, _split(self.value(source), self.config.groups)
 
     def weights(
         self,

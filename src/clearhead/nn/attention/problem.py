@@ -13,7 +13,9 @@ Shapes: R rows, H heads, G key/value heads, T queries, S keys, K key size, V val
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,8 @@ from clearhead.nn.attention.masks import Everything, Mask
 from clearhead.nn.attention.scores import Score
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Tokens
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Problem:
     position: Position
     softcap: float | None = None
     dropout: float = 0.0
+    memo: dict[Hashable, Any] | None = None  # what the layers of one pass share, such as a mask's matrix
 
     def block(
         self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, heads: Tensor | None = None
@@ -47,7 +52,6 @@ class Problem:
         `heads` picks heads by number; q must hold just those, k holds all its groups.
         """
         chosen: Tensor | slice = slice(None) if heads is None else heads
-        numbers = torch.arange(self.q.shape[1], device=q.device) if heads is None else heads
         k = self.spread(k, heads)
         scores = self.score.pairs(q, k, chosen)
         bias = self.position.bias(q, k, queries, keys, self.score.scale, chosen)
@@ -55,7 +59,26 @@ class Problem:
             scores = scores + bias
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
-        return scores, self.mask.allowed(queries, keys, numbers)
+        return scores, self.allowed(queries, keys, heads)
+
+    def allowed(self, queries: Tokens, keys: Tokens, heads: Tensor | None = None) -> Tensor | None:
+        """Who may look, for some queries and keys; (R, 1 or h, t, s), None if all may."""
+        if heads is None and self.mask.heads > 1:
+            heads = torch.arange(self.q.shape[1], device=self.q.device)
+        return self.mask.allowed(queries, keys, heads)
+
+    def once_a_pass(self, kind: str, make: Callable[[], Made]) -> Made:
+        """Make something that depends on mask, positions and tokens alone, once for all layers of a pass.
+
+        A stack hands its layers one memo, and keeps all four alive while it does.
+        """
+        if self.memo is None:
+            return make()
+        key = (kind, id(self.mask), id(self.position), id(self.queries), id(self.keys))
+        if key not in self.memo:
+            self.memo[key] = make()
+        made: Made = self.memo[key]
+        return made
 
     def spread(self, kv: Tensor, heads: Tensor | None = None) -> Tensor:
         """Grouped heads (R, G, S, ·) repeated to the query heads that share them (R, h, S, ·)."""
@@ -78,6 +101,7 @@ class Problem:
             v=self.v[:, :, slice(*key)],
             queries=Tokens.padded(query[1] - query[0], device=device),
             keys=Tokens.padded(key[1] - key[0], device=device),
+            memo=None,
         )
 
     def weights(self, heads: list[int] | None = None) -> Tensor:
@@ -102,6 +126,4 @@ def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     return exact.softmax(-1).masked_fill(empty, 0.0).to(scores.dtype)
 
 
-def no_mask(mask: Mask | None) -> Mask:
-    """The mask, or one that allows everything."""
-    return Everything() if mask is None else mask
+NO_MASK = Everything()

@@ -58,9 +58,8 @@ class _Walk:
     def visits(self, rows: slice) -> Iterator[tuple[int, slice]]:
         """The blocks of keys some query of `rows` may see; the others cost nothing."""
         problem = self.problem
-        numbers = torch.arange(problem.q.shape[1], device=problem.q.device)
         for number, columns in enumerate(self.key_blocks):
-            allowed = problem.mask.allowed(problem.queries[rows], problem.keys[columns], numbers)
+            allowed = problem.allowed(problem.queries[rows], problem.keys[columns])
             if allowed is None or bool(allowed.any()):
                 yield number, columns
 
