@@ -16,7 +16,7 @@ from clearhead.cli import main as cli
 
 # Every command with its options. To change this table is to change what users have in their scripts.
 SURFACE = {
-    "examples": ["--markdown", "NAME"],
+    "examples": ["--list", "--markdown", "NAME"],
     "presets": [],
     "plan": [
         "--batch-tokens",

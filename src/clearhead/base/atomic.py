@@ -139,8 +139,9 @@ def _exchange(first: Path, second: Path) -> bool:
 def _force_tree(folder: Path) -> None:
     """Force every file and folder below, and the folder itself, from memory to disk."""
     for root, _, names in os.walk(folder):
-        for name in names:
-            _force(Path(root) / name)
+        for path in (Path(root) / name for name in names):
+            if path.is_file() and not path.is_symlink():  # a link to nowhere or a pipe cannot be opened
+                _force(path)
         _force(Path(root))
 
 

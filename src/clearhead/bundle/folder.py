@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from clearhead.base.atomic import atomic_folder, recover_folder
+from clearhead.base.atomic import atomic_folder
 from clearhead.base.device import pick_device, pick_dtype
 from clearhead.base.errors import UserError
 from clearhead.bundle import metadata as manifest
-from clearhead.bundle.weights import disagreement, fill, read_shapes, shapes_of, write_weights
-from clearhead.models.build import build, count_parameters
+from clearhead.bundle.weights import build_empty, disagreement, fill, read_shapes, shapes_of, write_weights
+from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
@@ -49,7 +49,7 @@ class Bundle:
         >>> import clearhead
         >>> print(Bundle(clearhead.build("tiny"), metadata={"trained_on": "nothing yet"}).summary())
         family      encoder-decoder
-        parameters  45,120
+        parameters  45,952
         layers      2 + 2
         width       32
         vocabulary  100
@@ -110,9 +110,9 @@ def save(
 ) -> Path:
     """Write a model, or a bundle, as a folder that `clearhead.load` reads.
 
-    `metadata` is yours: plain data that goes to JSON. A bundle that stands there is replaced in one
-    step, so that a crash leaves the old or the new one; files of yours in it are kept. Any other
-    folder that is not empty is refused.
+    `tokenizer` and `metadata` take the place of the bundle's own; metadata is yours, any plain data
+    that goes to JSON. A bundle that stands there is replaced in one step, so that a crash leaves the
+    old or the new one; files of yours in it are kept. Any other folder that is not empty is refused.
 
     >>> import clearhead, tempfile
     >>> model = clearhead.build("tiny")
@@ -127,10 +127,11 @@ def save(
     whole: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)  # what torch.compile wraps
     config = config_of(whole)
     _refuse_unsavable(whole, config)
+    manifest.to_json(notes, "metadata")  # now, not after gigabytes have been written
     target = Path(folder)
-    recover_folder(target)
+    manifest.recover(target)
     _refuse_occupied(target, overwrite)
-    with atomic_folder(target) as fresh:
+    with atomic_folder(os.path.abspath(target)) as fresh:
         write_weights(whole, fresh / manifest.WEIGHTS)
         (fresh / manifest.CONFIG).write_text(manifest.to_json(config.to_dict(), "config"), encoding="utf-8")
         if tokenizer is not None:
@@ -153,13 +154,12 @@ def load_bundle(
     out, which saves reading a large file twice.
     """
     path = Path(folder)
-    place = pick_device(device) if isinstance(device, str) else device
-    kind = pick_dtype(dtype, place) if isinstance(dtype, str) else dtype
-    recover_folder(path)
+    place, kind = placement(device, dtype)
     for _ in range(ATTEMPTS):
         before = _stamp(path)
         try:
-            bundle = _load_once(path, place, kind, verify)
+            with manifest.reading(path):
+                bundle = _load_once(path, place, kind, verify)
         except UserError:
             if _stamp(path) == before:
                 raise
@@ -170,13 +170,24 @@ def load_bundle(
     raise UserError(f"The bundle '{path}' is being replaced all the time: try again when its writer rests.")
 
 
+def placement(
+    device: str | torch.device, dtype: str | torch.dtype | None
+) -> tuple[torch.device, torch.dtype | None]:
+    """Where weights go and in which number format, from names or torch's own objects."""
+    place = pick_device(device) if isinstance(device, str) else device
+    kind = pick_dtype(dtype, place) if isinstance(dtype, str) else dtype
+    if kind is not None and not kind.is_floating_point:
+        raise UserError(f"Weights cannot be {kind}: use torch.float32, torch.bfloat16 or another float.")
+    return place, kind
+
+
 def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, verify: bool) -> Bundle:
     facts = manifest.read_metadata(path)
     if verify:
         for name in facts.sha256:
             manifest.check_file(path, facts, name)
     config = read_config(path)
-    model = build(config, device="meta")
+    model = build_empty(config)
     fault = disagreement(read_shapes(path / manifest.WEIGHTS), shapes_of(model))
     if fault is not None:
         raise UserError(f"The config and the weights of the bundle '{path}' disagree: {fault}.")
@@ -189,14 +200,11 @@ def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, veri
 
 def read_config(path: Path) -> ModelConfig:
     """The model's settings; what is wrong with them is said with the bundle's name."""
+    plain = manifest.read_json(path / manifest.CONFIG)
     try:
-        return ModelConfig.from_dict(manifest.read_json(path / manifest.CONFIG))
+        return ModelConfig.from_dict(plain)
     except UserError as error:
-        if str(path) in str(error):  # it is about the file, and names it
-            raise
-        raise UserError(
-            f"The bundle '{path}' has a {manifest.CONFIG} that cannot be used: {error}"
-        ) from error
+        raise UserError(f"The {manifest.CONFIG} of the bundle '{path}' cannot be used: {error}") from error
 
 
 def _stamp(path: Path) -> bytes:
@@ -208,7 +216,7 @@ def _stamp(path: Path) -> bytes:
 
 def _refuse_unsavable(model: nn.Module, config: ModelConfig) -> None:
     """What is written must be readable: the weights must be those that the config builds."""
-    fault = disagreement(shapes_of(model), shapes_of(build(config, device="meta")))
+    fault = disagreement(shapes_of(model), shapes_of(build_empty(config)))
     if fault is not None:
         raise UserError(f"This model cannot be saved, because it is not what its config builds: {fault}.")
     if any(tensor.is_meta for tensor in model.parameters()):

@@ -14,14 +14,21 @@ def examples(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Write Markdown, as in the documentation.")
     ] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the names and stop.")] = False,
 ) -> None:
     """Show the Transformer at work on small numbers.
 
     \b
     Examples:
       clearhead examples
+      clearhead examples contextual-apple
       clearhead examples --markdown > examples.md
     """
-    from clearhead.lectures import run  # here, so that --help does not wait for torch
+    from clearhead import lectures  # here, so that --help does not wait for torch
 
-    run(name, markdown)
+    if show_list:
+        typer.echo(lectures.listing())
+    elif markdown:
+        typer.echo(lectures.to_markdown(lectures.examples(name)), nl=False)
+    else:
+        lectures.to_terminal(lectures.examples(name))

@@ -19,7 +19,8 @@ def export(
     Examples:
       clearhead export en-de --to huggingface --out en-de-hf
     """
-    from clearhead.interop import export_folder  # here, so that --help does not wait for torch
+    from clearhead.bundle import load_bundle  # here, so that --help does not wait for torch
+    from clearhead.interop import export_folder
 
-    export_folder(bundle, to, out)
+    export_folder(load_bundle(bundle), out, to=to)
     typer.echo(f"Wrote {out}")

@@ -11,6 +11,7 @@ import typer
 def import_(
     folder: Annotated[Path, typer.Argument(help="A model folder of Hugging Face, on this disk.")],
     out: Annotated[Path, typer.Option("--out", metavar="BUNDLE", help="The bundle to write.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is there.")] = False,
 ) -> None:
     """Turn a model folder of Hugging Face into a bundle.
 
@@ -18,7 +19,10 @@ def import_(
     Examples:
       clearhead import opus-mt-en-de --out en-de
     """
-    from clearhead.interop import import_folder  # here, so that --help does not wait for torch
+    from clearhead.bundle import save  # here, so that --help does not wait for torch
+    from clearhead.interop import import_folder
 
-    import_folder(folder, out)
+    bundle = import_folder(folder)
+    save(bundle, out, overwrite=overwrite)
+    typer.echo(bundle.summary())
     typer.echo(f"Wrote {out}")

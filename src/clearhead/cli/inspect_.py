@@ -2,21 +2,74 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from clearhead.base.errors import UserError
+from clearhead.cli.table import plain_table, show_table
+
+if TYPE_CHECKING:
+    from clearhead.bundle import Description
 
 
 def inspect(
     bundle: Annotated[Path, typer.Argument(help="The bundle to look at.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of tables.")] = False,
 ) -> None:
     """Print a bundle's config, parameters and checksums.
+
+    A damaged bundle is shown as far as it can be read, and the exit code is 2.
 
     \b
     Examples:
       clearhead inspect en-de
+      clearhead inspect en-de --json
     """
     from clearhead.bundle import describe  # here, so that --help does not wait for torch
 
-    typer.echo(describe(bundle))
+    found = describe(bundle)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        _show(found)
+    if found.problem is not None:
+        raise UserError(f"The bundle '{bundle}' is damaged: {found.problem}.")
+
+
+def _show(found: Description) -> None:
+    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
+    facts = [
+        ["bundle", found.folder],
+        ["family", found.family],
+        ["parameters", f"{found.parameters:,}"],
+        ["layers", found.layers],
+        ["vocabulary", found.vocabulary],
+        ["made", f"{found.created} with {versions}"],
+        *([name, _text(value)] for name, value in found.metadata.items()),
+    ]
+    typer.echo(plain_table(facts[0], facts[1:]))
+    typer.echo("\nconfig")
+    for name, value in found.config.items():
+        _setting(name, value)
+    typer.echo()
+    parts = [[part.name, f"{part.tensors:,}", f"{part.parameters:,}"] for part in found.parts]
+    show_table(["part", "tensors", "parameters"], parts, numbers=[1, 2])
+    typer.echo()
+    files = [[file.name, f"{file.bytes:,}", file.state, file.sha256] for file in found.files]
+    show_table(["file", "bytes", "state", "sha256"], files, numbers=[1])
+
+
+def _setting(name: str, value: object) -> None:
+    """One line for each setting, by the path that `--set` takes."""
+    if isinstance(value, dict):
+        for inner, setting in value.items():
+            _setting(f"{name}.{inner}", setting)
+    else:
+        typer.echo(f"  {name} = {_text(value)}")
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

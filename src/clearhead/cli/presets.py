@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import typer
+from clearhead.cli.table import show_table
 
 
 def presets() -> None:
-    """List the named models that can be built.
+    """List the named models that can be built, with their sizes.
 
     \b
     Examples:
       clearhead presets
       clearhead plan --preset base
     """
-    from clearhead.models.presets import presets as known  # here, so that --help does not wait for torch
+    from clearhead.bundle.folder import layers_in_words  # here, so that --help does not wait for torch
+    from clearhead.bundle.weights import build_empty
+    from clearhead.models import count_parameters, preset
+    from clearhead.models import presets as known
 
+    rows = []
     for name in known():
-        typer.echo(name)
+        config = preset(name)
+        heads = "–" if config.family == "recurrent" else str(config.attention.heads)
+        size = f"{count_parameters(build_empty(config)):,}"
+        rows.append([name, config.family, layers_in_words(config), f"{config.width:,}", heads, size])
+    show_table(["name", "family", "layers", "width", "heads", "parameters"], rows, numbers=[2, 3, 4, 5])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.nn.attention.masks import Everything, Mask, Padding
-from clearhead.nn.tokens import Tokens
+from clearhead.nn.tokens import Tokens, can_be_checked
 
 Lengths = Sequence[int] | Tensor
 
@@ -40,6 +40,6 @@ def padding(lengths: Lengths | None, rows: int, width: int, device: torch.device
     found = torch.as_tensor(lengths, device=device)
     if found.shape != (rows,):
         raise UserError(f"{rows} rows need {rows} lengths, not {found.numel()}.")
-    if device.type == "cpu" and found.numel() and int(found.max()) > width:
+    if can_be_checked(found) and int(found.max()) > width:
         raise UserError(f"A length of {int(found.max())} is longer than the rows, which hold {width} tokens.")
     return Padding(found)

@@ -79,11 +79,13 @@ class Tokens:
         sizes = tuple(int(n) for n in lengths)
         if not sizes or min(sizes) < 0:
             raise UserError("Packed tokens need at least one length, and no length may be negative.")
-        counts = torch.tensor(sizes, device=device)
-        segment = torch.repeat_interleave(torch.arange(len(sizes), device=device), counts)
-        begins = torch.tensor([0, *accumulate(sizes)][:-1], device=device)
-        position = torch.arange(sum(sizes), device=device) - begins[segment]
-        return cls(position.unsqueeze(0), max(sizes), None, segment.unsqueeze(0), sizes)
+        counts = torch.tensor(sizes, device="cpu")
+        segment = torch.repeat_interleave(torch.arange(len(sizes), device="cpu"), counts)
+        begins = torch.tensor([0, *accumulate(sizes)][:-1], device="cpu")
+        position = torch.arange(sum(sizes), device="cpu") - begins[segment]
+        # Made on the host, where the lengths are, so that a GPU is sent it and never waited for.
+        both = torch.stack([position, segment]).unsqueeze(1).to(device or torch.get_default_device())
+        return cls(both[0], max(sizes), None, both[1], sizes)
 
     @property
     def count(self) -> int:
@@ -127,6 +129,11 @@ class Tokens:
             return Place(None, shape(self.position), shape(self.position), None)
         index = torch.arange(self.index_start, self.index_start + self.count, device=self.position.device)
         return Place(None, shape(index.unsqueeze(0)), shape(self.position), shape(self.segment))
+
+
+def can_be_checked(values: Tensor) -> bool:
+    """Whether looking at the numbers costs nothing: a GPU would be waited for, a compiler broken."""
+    return values.device.type == "cpu" and values.numel() > 0 and not torch.compiler.is_compiling()
 
 
 def pack(padded: Tensor, lengths: Sequence[int] | Tensor) -> Tensor:

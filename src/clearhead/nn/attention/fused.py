@@ -118,7 +118,7 @@ class _Inputs:
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, grouped: bool) -> None:
         self.value_dim = v.shape[-1]
         size = max(q.shape[-1], self.value_dim)  # zeros at the end change no product
-        self.q, self.k, self.v = (F.pad(x, (0, size - x.shape[-1])) for x in (q, k, v))
+        self.q, self.k, self.v = (_widened(x, size) for x in (q, k, v))
         self.scale, self.dropout, self.grouped = scale, dropout, grouped
 
     def call(self, rows: slice, visible: Tensor | None, is_causal: bool = False) -> Tensor:
@@ -136,6 +136,11 @@ class _Inputs:
             enable_gqa=self.grouped,
         )
         return out[..., : self.value_dim]
+
+
+def _widened(x: Tensor, size: int) -> Tensor:
+    """Zeros at the end of each head's features; padding by nothing would still copy."""
+    return x if x.shape[-1] == size else F.pad(x, (0, size - x.shape[-1]))
 
 
 def _inputs(problem: Problem, groups_inside: bool) -> _Inputs:

@@ -25,6 +25,7 @@ class Mask:
     """Base of all masks. A subclass states its `rule`; everything else follows from it."""
 
     depends_on_query = True  # False: a key is hidden from all queries or from none
+    heads = 1  # how many heads the mask tells apart; 1: all see the same
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
         """True where the query may look at the key; broadcasts to (R, H, T, S)."""
@@ -83,11 +84,6 @@ class Mask:
     def _device(self) -> torch.device:
         return next((t.device for p in self.parts for t in vars(p).values() if isinstance(t, Tensor)),
                     torch.device("cpu"))  # fmt: skip
-
-    @property
-    def heads(self) -> int:
-        """1 if all heads share the mask, else the number of heads it tells apart."""
-        return max((part.heads for part in self.parts if part is not self), default=1)
 
     # --- other libraries' conventions ---------------------------------------------------------
 
@@ -159,6 +155,7 @@ class All(Mask):
 
     def __init__(self, parts: Sequence[Mask]) -> None:
         self._parts = tuple(parts)
+        self.heads = max([1, *[part.heads for part in self._parts]])
 
     @property
     def parts(self) -> tuple[Mask, ...]:
@@ -271,16 +268,13 @@ class Boolean(Mask):
         while visible.dim() < 4:
             visible = visible.unsqueeze(0) if visible.dim() != 3 else visible.unsqueeze(1)
         self.visible = visible
+        self.heads = visible.shape[1]
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
         visible = self.visible.to(key.index.device)
         row = _row(key, len(visible))
         head = head if visible.shape[1] > 1 else torch.zeros_like(head)
         return visible[row, head, query.index, key.index]
-
-    @property
-    def heads(self) -> int:
-        return self.visible.shape[1]
 
     def __repr__(self) -> str:
         return f"Boolean({tuple(self.visible.shape)})"

@@ -62,7 +62,17 @@ class AttentionConfig(Config):
     kernel: KernelName = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "kv_heads", "query_dim", "key_dim", "value_dim", "score_rank"):
+        sizes = (
+            "width",
+            "heads",
+            "kv_heads",
+            "query_dim",
+            "key_dim",
+            "value_dim",
+            "memory_width",
+            "score_rank",
+        )
+        for name in sizes:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"Attention's {name} must be at least 1, not {value}.")
@@ -225,6 +235,7 @@ class MultiHeadAttention(nn.Module):
             keys = keys or Tokens.padded(k.shape[2], device=k.device)
         else:
             source, keys = (x, queries) if memory is None else _rows(memory, keys)
+            _refuse_unequal(queries, keys)
             k, v = self._keys_values(source, keys)
             if isinstance(state, Memory):
                 state.k, state.v = k, v
@@ -263,12 +274,11 @@ class MultiHeadAttention(nn.Module):
     def _show(self, problem: Problem, look: Look) -> None:
         for name, tensor in (("q", problem.q), ("k", problem.k), ("v", problem.v)):
             look.give(name, tensor)
-        if look.wants("scores"):
-            scores, _ = problem.block(problem.q, problem.k, problem.queries, problem.keys)
-            look.give("scores", scores)
-        if look.wants("weights"):
-            heads = look.heads("weights")
-            look.give("weights", problem.weights(None if heads is None else list(heads)))
+        for name in ("scores", "weights"):
+            if look.wants(name):
+                chosen = look.heads(name)
+                heads = None if chosen is None else list(chosen)
+                look.give(name, problem.weights(heads) if name == "weights" else problem.scores(heads)[0])
 
 
 def _rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
@@ -284,6 +294,15 @@ def _rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
     if tokens.count != x.shape[1]:
         raise UserError(f"{x.shape[1]} tokens were given with positions for {tokens.count}.")
     return x, tokens
+
+
+def _refuse_unequal(queries: Tokens, keys: Tokens) -> None:
+    """Packed queries look at the packed sequence of the same number: there must be as many of both."""
+    if queries.lengths is not None and keys.lengths is not None and len(queries.lengths) != len(keys.lengths):
+        raise UserError(
+            f"There are {len(queries.lengths)} packed sequences of queries, but {len(keys.lengths)} of keys: "
+            f"give as many on both sides."
+        )
 
 
 def _split(x: Tensor, heads: int) -> Tensor:

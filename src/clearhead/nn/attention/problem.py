@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from clearhead.base.errors import UserError
 from clearhead.nn.attention.masks import Everything, Mask
 from clearhead.nn.attention.scores import Score
 from clearhead.nn.positions.base import Position
@@ -74,7 +75,8 @@ class Problem:
         """
         if self.memo is None:
             return make()
-        key = (kind, id(self.mask), id(self.position), id(self.queries), id(self.keys))
+        scheme = id(self.position) if self.position.has_bias else None  # all that add nothing are alike
+        key = (kind, id(self.mask), scheme, id(self.queries), id(self.keys))
         if key not in self.memo:
             self.memo[key] = make()
         made: Made = self.memo[key]
@@ -104,12 +106,20 @@ class Problem:
             memo=None,
         )
 
+    def scores(self, heads: list[int] | None = None) -> tuple[Tensor, Tensor | None]:
+        """The scores (R, h, T, S) of all heads, or of the chosen ones alone, and which of them count."""
+        if heads is None:
+            return self.block(self.q, self.k, self.queries, self.keys)
+        count = self.q.shape[1]
+        missing = [head for head in heads if not 0 <= head < count]
+        if missing:
+            raise UserError(f"There is no head {missing[0]}: this attention has {count} heads, from 0 on.")
+        chosen = torch.tensor(heads, device=self.q.device, dtype=torch.long)
+        return self.block(self.q[:, chosen], self.k, self.queries, self.keys, chosen)
+
     def weights(self, heads: list[int] | None = None) -> Tensor:
         """The exact attention weights (R, h, T, S) of all heads, or of the chosen ones alone."""
-        chosen = None if heads is None else torch.tensor(heads, device=self.q.device, dtype=torch.long)
-        q = self.q if chosen is None else self.q[:, chosen]
-        scores, allowed = self.block(q, self.k, self.queries, self.keys, chosen)
-        return masked_softmax(scores, allowed)
+        return masked_softmax(*self.scores(heads))
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:

@@ -18,7 +18,7 @@ from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.nn.layers.norm import NormConfig, build_norm
 from clearhead.nn.positions.base import Position
-from clearhead.nn.tokens import Tokens
+from clearhead.nn.tokens import Tokens, can_be_checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +80,10 @@ class InputEmbedding(nn.Module):
 
 
 def _check_ids(ids: Tensor, vocabulary: int) -> None:
-    """A sentence instead of an index error; on a GPU the check would cost a synchronisation."""
+    """A sentence instead of an index error, where looking costs nothing."""
     if ids.dtype.is_floating_point:
         raise UserError(f"Token ids must be whole numbers, not {ids.dtype}.")
-    if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
+    if can_be_checked(ids):
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= vocabulary:
             wrong = low if low < 0 else high

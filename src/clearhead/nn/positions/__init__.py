@@ -5,6 +5,7 @@ from __future__ import annotations
 from clearhead.nn.positions.absolute import Learned, Sinusoidal, sinusoid
 from clearhead.nn.positions.base import Position
 from clearhead.nn.positions.build import POSITIONS, PositionConfig, build_position, position
+from clearhead.nn.positions.check import check_position
 from clearhead.nn.positions.relative import ALiBi, Music, Shaw, T5Bias, TransformerXL
 from clearhead.nn.positions.rotary import Rotary, RotaryScaling
 
@@ -22,6 +23,7 @@ __all__ = [
     "T5Bias",
     "TransformerXL",
     "build_position",
+    "check_position",
     "position",
     "sinusoid",
 ]

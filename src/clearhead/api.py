@@ -1,0 +1,46 @@
+"""`clearhead.load`: a model from a folder, whoever wrote it.
+
+A bundle of ours is read as it is; a folder of another toolkit is translated by
+`interop` on the way in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from clearhead.bundle import Bundle, is_bundle, load_bundle
+from clearhead.bundle.folder import placement
+from clearhead.interop import import_folder, is_foreign
+
+
+def load(
+    path: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype | None = None,
+    verify: bool = True,
+) -> Bundle:
+    """Read a bundle, or a model folder of Hugging Face or llama2.c, from disk.
+
+    The model comes in evaluation mode: call `.train()` to go on training it. `dtype` converts the
+    weights, `verify=False` leaves a bundle's checksums out.
+
+    >>> import clearhead, tempfile, torch
+    >>> model = clearhead.build("tiny", family="decoder").eval()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     bundle = clearhead.load(clearhead.save(model, f"{folder}/first"))
+    >>> bundle
+    Bundle(decoder, 20,224 parameters, 2 layers, no tokenizer)
+    >>> ids = torch.tensor([[5, 6, 7]])
+    >>> torch.equal(bundle.model(ids).logits, model(ids).logits)
+    True
+    """
+    folder = Path(path)
+    if is_bundle(folder) or not is_foreign(folder):
+        return load_bundle(folder, device=device, dtype=dtype, verify=verify)
+    place, kind = placement(device, dtype)
+    bundle = import_folder(folder)
+    bundle.model.to(device=place, dtype=kind).eval()
+    return bundle

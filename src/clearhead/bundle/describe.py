@@ -1,0 +1,124 @@
+"""What a bundle holds, without loading it: config, parameters by part, files and their state.
+
+Shows a damaged bundle too, as far as its metadata can be read, and says what is
+wrong with it. Returns data; how it looks on a terminal is for `cli` to say.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from clearhead.base.atomic import sha256_of
+from clearhead.base.errors import UserError
+from clearhead.bundle import metadata as manifest
+from clearhead.bundle.folder import layers_in_words, read_config, vocabulary_in_words
+from clearhead.bundle.weights import build_empty, disagreement, read_shapes, shapes_of
+
+PART_DEPTH = 4  # `encoder.layers.*.attention` is as deep as a table of parts goes
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tensors that belong together, those of all layers in one row."""
+
+    name: str
+    tensors: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the bundle; `state` is "ok", "damaged", or "no checksum" for the file that holds them."""
+
+    name: str
+    bytes: int
+    sha256: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Description:
+    """All that can be said about a bundle without loading its weights."""
+
+    folder: str
+    family: str
+    layers: str
+    vocabulary: str
+    parameters: int
+    created: str
+    versions: dict[str, str]
+    metadata: dict[str, Any]
+    config: dict[str, Any]
+    parts: list[Part]
+    files: list[File]
+    problem: str | None  # what is wrong with the bundle, in half a sentence
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def describe(folder: str | Path) -> Description:
+    """Look at a bundle.
+
+    >>> import clearhead, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = describe(clearhead.save(clearhead.build("tiny"), f"{folder}/first"))
+    >>> found.parts[0].name, found.parts[0].parameters, found.problem
+    ('source_embedding.table', 3200, None)
+    """
+    path = Path(folder)
+    with manifest.reading(path):
+        facts = manifest.read_metadata(path)
+        names = [*sorted(facts.sha256), manifest.METADATA]
+        files = [_file(path, name, facts.sha256.get(name)) for name in names]
+        config = read_config(path)
+    shapes = shapes_of(build_empty(config))
+    parts = _parts(shapes)
+    return Description(
+        folder=str(path),
+        family=config.family,
+        layers=layers_in_words(config),
+        vocabulary=vocabulary_in_words(config),
+        parameters=sum(part.parameters for part in parts),
+        created=facts.created,
+        versions=facts.versions,
+        metadata=facts.metadata,
+        config=config.to_dict(),
+        parts=parts,
+        files=files,
+        problem=_problem(path, files, shapes),
+    )
+
+
+def _file(folder: Path, name: str, written: str | None) -> File:
+    """`written` is the checksum from the metadata, which has none for itself."""
+    found = sha256_of(folder / name)
+    if written is None:
+        state = "no checksum"
+    else:
+        state = "ok" if written == found else "damaged"
+    return File(name, (folder / name).stat().st_size, found, state)
+
+
+def _parts(shapes: dict[str, tuple[int, ...]]) -> list[Part]:
+    """Rows of the table of parts, in the order of the model."""
+    found: dict[str, list[int]] = {}
+    for name, shape in shapes.items():
+        pieces = ["*" if piece.isdecimal() else piece for piece in name.split(".")]
+        part = ".".join(pieces[:-1][:PART_DEPTH]) or name  # a tensor of the model itself is its own part
+        found.setdefault(part, []).append(math.prod(shape))
+    return [Part(name, len(sizes), sum(sizes)) for name, sizes in found.items()]
+
+
+def _problem(folder: Path, files: list[File], shapes: dict[str, tuple[int, ...]]) -> str | None:
+    damaged = [file.name for file in files if file.state == "damaged"]
+    if damaged:
+        return f"{damaged[0]} does not match its checksum"
+    try:
+        return disagreement(read_shapes(folder / manifest.WEIGHTS), shapes)
+    except UserError as error:
+        return str(error).rstrip(".")

@@ -1,0 +1,140 @@
+"""The weights of a model to a safetensors file and back.
+
+A tensor that several modules share is stored once, under its first name. Reading
+fills a model that was built without memory (on "meta"), one tensor at a time, so
+that a large model needs room for itself and its largest tensor, not for two. No
+pickle. Knows nothing about the other files of a bundle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from clearhead.base.errors import UserError
+from clearhead.models.build import build
+from clearhead.models.config import ModelConfig
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class _NoInitialValues(TorchFunctionMode):
+    """Leaves tensors as they are made.
+
+    On "meta" there is nothing to fill, but filling with random numbers still loads torch's compiler,
+    which takes seconds.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", "") == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+def build_empty(config: ModelConfig) -> nn.Module:
+    """The model that a config describes, without memory and without weights."""
+    with _NoInitialValues():
+        return build(config, device="meta")
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor a model is made of, each once, under the first of its names."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor
+    return found
+
+
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The stored names with their shapes."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors_of(model).items()}
+
+
+def disagreement(found: Shapes, wanted: Shapes) -> str | None:
+    """Half a sentence: the first tensor that is missing, unexpected or of another shape; None if all fit."""
+    for name, shape in wanted.items():
+        if name not in found:
+            return f"the tensor '{name}' is missing"
+        if found[name] != shape:
+            return f"the tensor '{name}' has the shape {found[name]} where the config asks for {shape}"
+    for name in found:
+        if name not in wanted:
+            return f"the config has no place for the tensor '{name}'"
+    return None
+
+
+def write_weights(model: nn.Module, path: Path) -> None:
+    """Write all tensors as they are, in their own number formats."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()}
+    # "pt" tells other readers of the format that these are torch's numbers, rows before columns
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # the library's name for a full disk
+        raise UserError(f"Cannot write the weights '{path.name}': {_reason(error)}.") from error
+
+
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes from the head of the file; no weight is read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def fill(model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype | None) -> None:
+    """Give a model built on "meta" the weights of a file that fits it; what was shared is shared again."""
+    filled: dict[int, nn.Parameter] = {}
+    for name, empty in tensors_of(model).items():
+        parameter = nn.Parameter(_read(path, name, device, dtype), requires_grad=empty.requires_grad)
+        filled[id(empty)] = parameter
+    for module in model.modules():
+        own = list(module.named_parameters(recurse=False, remove_duplicate=False))
+        for name, empty in own:
+            setattr(module, name, filled[id(empty)])  # not `_parameters[name] =`: recurrent layers watch this
+
+
+def _read(path: Path, name: str, device: torch.device, dtype: torch.dtype | None) -> Tensor:
+    """One tensor, in memory of its own.
+
+    The file is opened anew for each, so that the pages mapped for the last one are given back. A copy,
+    not the mapped pages themselves: those would change under the model with the file, and lie at
+    addresses where matrix products may round differently.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            stored = file.get_tensor(name)
+            if not stored.is_floating_point():
+                kind = str(stored.dtype).removeprefix("torch.")
+                raise UserError(
+                    f"'{path}' is damaged: the tensor '{name}' is made of {kind}, not of weights."
+                )
+            fresh = torch.empty(stored.shape, dtype=dtype or stored.dtype, device=device)
+            return fresh.copy_(stored)
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(f"The weights '{path}' are damaged or cut off ({_reason(error)}): copy them here again.")
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")

@@ -1,0 +1,50 @@
+"""Tables on the screen: ruled where a person looks, plain columns where a program reads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+Row = Sequence[str]
+
+
+def show_table(titles: Row, rows: Sequence[Row], numbers: Sequence[int] = ()) -> None:
+    """Print a table; `numbers` are the columns that stand flush right."""
+    if sys.stdout.isatty():
+        _ruled(titles, rows, numbers)
+    else:
+        typer.echo(plain_table(titles, rows, numbers))
+
+
+def plain_table(titles: Row, rows: Sequence[Row], numbers: Sequence[int] = ()) -> str:
+    """Columns two spaces apart.
+
+    >>> print(plain_table(["name", "size"], [["a", "7"], ["long one", "1,234"]], numbers=[1]))
+    name       size
+    a             7
+    long one  1,234
+    """
+    widths = [max(len(row[column]) for row in [titles, *rows]) for column in range(len(titles))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column in numbers else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [titles, *rows]
+    ]
+    return "\n".join(lines)
+
+
+def _ruled(titles: Row, rows: Sequence[Row], numbers: Sequence[int]) -> None:
+    from rich.console import Console  # here, so that --help does not wait for rich
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for column, title in enumerate(titles):
+        table.add_column(title, justify="right" if column in numbers else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: a name with [brackets] is no markup
+    Console().print(table)

@@ -1,0 +1,60 @@
+"""Models from elsewhere and to elsewhere, by tables of names: Hugging Face both ways, llama2.c in.
+
+Nothing here needs the other toolkits, and no pickle file is ever read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.bundle import Bundle
+from clearhead.interop.checkpoint import CONFIG, read_json
+from clearhead.interop.huggingface import export_huggingface, import_huggingface
+from clearhead.interop.llama2c import find_llama2c, import_llama2c
+
+__all__ = ["export_folder", "import_folder", "is_foreign"]
+
+_EXPORTS = {"huggingface": export_huggingface}
+
+
+def import_folder(folder: str | Path) -> Bundle:
+    """Read a model of another toolkit from a folder on this disk."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"There is no folder '{folder}' to import from.")
+    if _is_huggingface(folder):
+        return import_huggingface(folder)
+    found = find_llama2c(folder)
+    if found is not None:
+        return import_llama2c(*found)
+    if (folder / CONFIG).exists():
+        read_json(folder / CONFIG)  # a damaged file says so itself
+        raise UserError(f"'{folder / CONFIG}' names no 'model_type', so '{folder}' holds nothing to import.")
+    raise UserError(
+        f"'{folder}' holds nothing to import: neither a Hugging Face model (config.json, model.safetensors) "
+        f"nor a llama2.c model (a .bin and its tok*.bin)."
+    )
+
+
+def export_folder(bundle: Bundle, folder: str | Path, to: str = "huggingface") -> None:
+    """Write a bundle as the folder another toolkit reads; it appears whole or not at all."""
+    if to not in _EXPORTS:
+        raise UserError(f"There is no export to '{to}': {nearest(to, _EXPORTS)}")
+    _EXPORTS[to](bundle, Path(folder))
+
+
+def is_foreign(folder: str | Path) -> bool:
+    """Whether a folder looks like another toolkit's model, whether or not it can be imported."""
+    folder = Path(folder)
+    return folder.is_dir() and (_is_huggingface(folder) or find_llama2c(folder) is not None)
+
+
+def _is_huggingface(folder: Path) -> bool:
+    if not (folder / CONFIG).is_file():
+        return False
+    try:
+        plain = read_json(folder / CONFIG)
+    except UserError:
+        return False
+    return "model_type" in plain or "architectures" in plain

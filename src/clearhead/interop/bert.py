@@ -1,0 +1,147 @@
+"""BERT: an encoder with token types and a norm on the embeddings, alone or under one of three heads.
+
+What is special: the class named in config.json decides which head there is; old
+checkpoints call a norm's weight and bias gamma and beta.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clearhead.interop.family import Family
+from clearhead.interop.mapping import Copy, Names, Row, linear
+from clearhead.interop.settings import THEIR_ACTIVATIONS, Settings, labels
+from clearhead.models.config import ModelConfig
+
+_HEADS = {
+    "BertModel": "none",
+    "BertForMaskedLM": "mlm",
+    "BertForSequenceClassification": "classify",
+    "BertForTokenClassification": "tag",
+}
+_ARCHITECTURES = {head: name for name, head in _HEADS.items()}
+_THERE, _HERE = "bert.encoder.layer.{i}", "encoder.layers.{i}"
+
+_BODY = (
+    Row("bert.embeddings.word_embeddings.weight", "embedding.table.weight"),
+    Row("bert.embeddings.position_embeddings.weight", "embedding.position.table"),
+    Row("bert.embeddings.token_type_embeddings.weight", "embedding.types.weight"),
+    *linear("bert.embeddings.LayerNorm", "embedding.norm"),
+    *linear(f"{_THERE}.attention.self.query", f"{_HERE}.attention.query"),
+    *linear(f"{_THERE}.attention.self.key", f"{_HERE}.attention.key"),
+    *linear(f"{_THERE}.attention.self.value", f"{_HERE}.attention.value"),
+    *linear(f"{_THERE}.attention.output.dense", f"{_HERE}.attention.output"),
+    *linear(f"{_THERE}.attention.output.LayerNorm", f"{_HERE}.attention_residual.norm"),
+    *linear(f"{_THERE}.intermediate.dense", f"{_HERE}.feedforward.inner"),
+    *linear(f"{_THERE}.output.dense", f"{_HERE}.feedforward.output"),
+    *linear(f"{_THERE}.output.LayerNorm", f"{_HERE}.feedforward_residual.norm"),
+)
+_WORDS = (
+    *linear("cls.predictions.transform.dense", "head.transform.dense"),
+    *linear("cls.predictions.transform.LayerNorm", "head.transform.norm"),
+    Row("cls.predictions.bias", "head.words.bias"),
+)
+
+
+def rows(config: ModelConfig) -> list[Row]:
+    """BERT's table."""
+    result = [*_BODY]
+    if config.head.pooler:
+        result += linear("bert.pooler.dense", "head.pooler")
+    if config.head.kind == "mlm":
+        result += _WORDS
+        if not config.embedding.tie_output:
+            result.append(Row("cls.predictions.decoder.weight", "head.words.weight"))
+    elif config.head.kind != "none":
+        result += linear("classifier", "head.classifier")
+    return result
+
+
+def copies(config: ModelConfig) -> list[Copy]:
+    """The words' bias has two names there, and a tied output may be stored again."""
+    if config.head.kind != "mlm":
+        return []
+    tied = config.embedding.tie_output
+    bias = Copy("cls.predictions.decoder.bias", "cls.predictions.bias", written=not tied)
+    weight = Copy("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")
+    return [bias, weight] if tied else [bias]
+
+
+def read(settings: Settings, names: Names) -> ModelConfig:
+    """config.json to our config."""
+    settings.fixed({"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False})
+    kind = _HEADS[(settings.plain.get("architectures") or ["BertModel"])[0]]
+    dropout = settings.number("hidden_dropout_prob", 0.1)
+    return ModelConfig.from_dict(
+        {
+            "family": "encoder",
+            "vocabulary": settings.whole("vocab_size"),
+            "width": settings.whole("hidden_size"),
+            "layers": settings.whole("num_hidden_layers"),
+            "dropout": dropout,
+            "attention": {
+                "heads": settings.whole("num_attention_heads"),
+                "dropout": settings.number("attention_probs_dropout_prob", 0.1),
+            },
+            "feedforward": {
+                "width": settings.whole("intermediate_size"),
+                "activation": settings.activation("hidden_act", "gelu"),
+            },
+            "position": {"name": "learned", "max_length": settings.whole("max_position_embeddings", 512)},
+            "norm": {"eps": settings.number("layer_norm_eps", 1e-12)},
+            "embedding": {
+                "scale": False,
+                "norm": True,
+                "token_types": settings.whole("type_vocab_size", 2),
+                "tie_output": settings.flag("tie_word_embeddings", True),
+                "output_bias": kind == "mlm",
+                "dropout": dropout,
+            },
+            "head": {
+                "kind": kind,
+                "classes": len(labels(settings)) if kind in ("classify", "tag") else 2,
+                "pooler": kind == "classify" or "bert.pooler.dense.weight" in names,
+                "dropout": settings.number("classifier_dropout", dropout),
+            },
+            "initialisation": "scaled",
+        }
+    )
+
+
+def write(config: ModelConfig) -> dict[str, Any]:
+    """Our config to config.json."""
+    plain: dict[str, Any] = {
+        "vocab_size": config.vocabulary,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.attention.heads,
+        "intermediate_size": config.feedforward.width or 4 * config.width,
+        "hidden_act": THEIR_ACTIVATIONS[config.feedforward.activation],
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention.dropout,
+        "classifier_dropout": config.head.dropout,
+        "max_position_embeddings": config.position.max_length,
+        "type_vocab_size": max(config.embedding.token_types, 1),
+        "layer_norm_eps": config.norm.eps,
+        "tie_word_embeddings": config.embedding.tie_output,
+        "position_embedding_type": "absolute",
+    }
+    if config.head.kind in ("classify", "tag"):
+        plain["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.head.classes)}
+    return plain
+
+
+FAMILY = Family(
+    model_type="bert",
+    architectures=tuple(_HEADS),
+    prefix="bert.",
+    body="BertModel",
+    read=read,
+    write=write,
+    architecture=lambda config: _ARCHITECTURES[config.head.kind],
+    rows=rows,
+    copies=copies,
+    # 0, 1, 2, … as a tensor, and the next-sentence head that published masked language models still carry
+    ignored=("bert.embeddings.position_ids", "cls.seq_relationship.*"),
+    older_endings={"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"},
+)

@@ -1,0 +1,272 @@
+"""Folders in the layout of Hugging Face transformers, both ways, without needing that library.
+
+Reads `config.json`, finds the family's table, and carries tensors, settings,
+special ids and the tokenizer over; writes the same files back. Which tensor is
+which stands in the families' tables, not here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from clearhead.base.atomic import atomic_folder
+from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle
+from clearhead.interop import bart, bert, gpt2, llama, marian, t5, vit
+from clearhead.interop.checkpoint import CONFIG, GENERATION, WEIGHTS, Checkpoint, read_json
+from clearhead.interop.family import Family
+from clearhead.interop.mapping import (
+    Copy,
+    Names,
+    check_copies,
+    check_names,
+    expand,
+    fill,
+    to_ours,
+    to_theirs,
+)
+from clearhead.interop.settings import Settings, labels
+from clearhead.models.build import build
+from clearhead.models.config import ModelConfig
+from clearhead.text.tokenizer import FILE_NAME as TOKENIZER
+from clearhead.text.tokenizer import Tokenizer
+
+# Where several can hold a model of ours, the first that fits is written.
+FAMILIES: dict[str, Family] = {
+    module.FAMILY.model_type: module.FAMILY for module in (marian, bart, t5, bert, gpt2, llama, vit)
+}
+TOKENIZER_SETTINGS = "tokenizer_config.json"
+_WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_SETTINGS}
+
+_STARTS = ("decoder_start_token_id", "bos_token_id", "pad_token_id")  # as their decoding looks for a start
+_FORCED = ("bos_token_id", "forced_bos_token_id", "forced_eos_token_id")
+# What old folders say about decoding in config.json and newer ones in generation_config.json.
+_GENERATION_SETTINGS = (
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "bad_words_ids",
+    "num_beams",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "early_stopping",
+)
+
+
+# -- in ---------------------------------------------------------------------
+
+
+def import_huggingface(folder: Path) -> Bundle:
+    """The model in a folder, with its tokenizer where there is a `tokenizer.json`."""
+    settings = Settings(read_json(folder / CONFIG), f"'{folder / CONFIG}'")
+    family = _family_of(settings)
+    with Checkpoint(folder) as checkpoint:
+        names = Names(checkpoint, family.prefix, family.older_endings)
+        config = family.read(settings, names)
+        rows, copies = family.rows(config), family.copies(config)
+        check_names(rows, config, names, copies, family.ignored)
+        check_copies(copies, names, checkpoint)
+        model = build(config, device="meta")
+        fill(model, to_ours(rows, config, names, checkpoint))
+    model.eval()
+    has_tokenizer = (folder / TOKENIZER).exists()
+    tokenizer = Tokenizer.load(folder) if has_tokenizer else None
+    return Bundle(model=model, tokenizer=tokenizer, metadata=_metadata(folder, settings, family, config))
+
+
+def _family_of(settings: Settings) -> Family:
+    kind = settings.plain.get("model_type")
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        settings.refuse("model_type", kind, "known families are " + ", ".join(sorted(FAMILIES)))
+    if settings.has("quantization_config"):
+        settings.refuse("quantization_config", "…", "quantised weights would have to be unpacked first")
+    classes = settings.plain.get("architectures") or [family.architectures[0]]
+    if not isinstance(classes, list) or classes[0] not in family.architectures:
+        known = ", ".join(family.architectures)
+        settings.refuse("architectures", classes, f"known classes of this family are {known}")
+    return family
+
+
+def _metadata(folder: Path, settings: Settings, family: Family, config: ModelConfig) -> dict[str, Any]:
+    classes = settings.plain.get("architectures") or [family.architectures[0]]
+    source: dict[str, Any] = {
+        "format": "huggingface",
+        "model_type": family.model_type,
+        "architecture": classes[0],
+    }
+    dropped = {name: settings.plain[name] for name in family.training_only if settings.plain.get(name)}
+    if dropped:
+        source["not_carried"] = dropped
+    generation = {name: settings.plain[name] for name in _GENERATION_SETTINGS if settings.has(name)}
+    if (folder / GENERATION).exists():
+        newer = read_json(folder / GENERATION)
+        generation |= {name: value for name, value in newer.items() if _says_something(name, value)}
+    metadata: dict[str, Any] = {"source": source, "special": _special(generation, config)}
+    if config.family in ("encoder-decoder", "decoder"):
+        metadata["generation"] = generation
+    if config.head.kind in ("classify", "tag"):
+        metadata["labels"] = labels(settings)
+    return metadata
+
+
+def _says_something(name: str, value: Any) -> bool:
+    """Leaves out what is about their library and not about decoding."""
+    about_library = name.startswith(("_", "output_", "return_")) or name in (
+        "use_cache",
+        "transformers_version",
+    )
+    return value is not None and not about_library
+
+
+def _special(generation: Mapping[str, Any], config: ModelConfig) -> dict[str, int | None]:
+    ids = Settings(generation)
+    starts = _STARTS if config.family == "encoder-decoder" else ("bos_token_id",)
+    return {
+        "pad": ids.id("pad_token_id"),
+        "start": next((found for name in starts if (found := ids.id(name)) is not None), None),
+        "stop": ids.id("eos_token_id"),
+    }
+
+
+# -- out --------------------------------------------------------------------
+
+
+def export_huggingface(bundle: Bundle, folder: Path) -> None:
+    """Write a bundle as a folder that transformers reads."""
+    config = bundle.config
+    family = family_for(config, bundle.metadata)
+    tensors = exported_tensors(family, config, dict(bundle.model.named_parameters(remove_duplicate=False)))
+    _refuse_left_over(family, config, bundle.model)
+    plain = _config_json(family, bundle, tensors)
+    _refuse_to_overwrite(folder)
+    with atomic_folder(folder) as fresh:
+        save_file(tensors, fresh / WEIGHTS, metadata={"format": "pt"})
+        _write_json(fresh / CONFIG, plain)
+        if config.family in ("encoder-decoder", "decoder"):
+            _write_json(fresh / GENERATION, bundle.metadata.get("generation", {}) | _token_ids(bundle))
+        if bundle.tokenizer is not None:
+            bundle.tokenizer.save(fresh)
+            _write_json(fresh / TOKENIZER_SETTINGS, _tokenizer_settings(bundle.tokenizer, config))
+
+
+def family_for(config: ModelConfig, metadata: Mapping[str, Any]) -> Family:
+    """The family a bundle came from, or else the first that can hold its model."""
+    origin = (metadata.get("source") or {}).get("model_type")
+    candidates = [FAMILIES[origin]] if origin in FAMILIES else list(FAMILIES.values())
+    if config.family == "recurrent":
+        raise UserError("A recurrent model cannot be exported: Hugging Face has no family like it.")
+    misfits = {family.model_type: _misfits(family, config) for family in candidates}
+    for name, found in misfits.items():
+        if not found:
+            return FAMILIES[name]
+    nearest = min(misfits, key=lambda name: len(misfits[name]))
+    raise UserError(
+        f"This model cannot be exported: the nearest family, {nearest}, has no {', '.join(misfits[nearest])}."
+    )
+
+
+def _misfits(family: Family, config: ModelConfig) -> list[str]:
+    try:
+        return family.misfits(config)
+    except UserError as error:  # their config cannot even be written in a form that is read again
+        return [str(error)]
+
+
+def exported_tensors(family: Family, config: ModelConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors by our names (all names of shared ones) as theirs, on the CPU, none sharing memory."""
+    plain = {name: tensor.detach() for name, tensor in ours.items()}
+    theirs = to_theirs(family.rows(config), config, family.prepare(config, plain))
+    theirs |= {copy.name: theirs[copy.of] for copy in _written(family.copies(config))}
+    if family.architecture(config) == family.body:
+        theirs = {name.removeprefix(family.prefix): tensor for name, tensor in theirs.items()}
+    dense = torch.contiguous_format
+    return {name: tensor.cpu().clone(memory_format=dense) for name, tensor in theirs.items()}
+
+
+def _written(copies: Iterable[Copy]) -> Iterable[Copy]:
+    return (copy for copy in copies if copy.written)
+
+
+def _refuse_left_over(family: Family, config: ModelConfig, model: nn.Module) -> None:
+    """Nothing learned stays behind."""
+    every = dict(model.named_parameters(remove_duplicate=False))
+    used = {id(every[name]) for name in used_names(family, config)}
+    left = [name for name, parameter in every.items() if id(parameter) not in used]
+    if left:
+        raise UserError(f"This model cannot be exported: the family {family.model_type} has no '{left[0]}'.")
+
+
+def used_names(family: Family, config: ModelConfig) -> set[str]:
+    """Our names that a family's table speaks of."""
+    return {name for row in expand(family.rows(config), config) for name in row.names}
+
+
+def _config_json(family: Family, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    plain = family.settings_for(bundle.config) | _token_ids(bundle)
+    if bundle.config.family == "encoder-decoder":
+        # Given even where there is none: a missing one would take a default made for their vocabulary.
+        earlier = bundle.metadata.get("generation", {})
+        plain |= {name: earlier.get(name) for name in _FORCED}
+    dtype = next(iter(tensors.values())).dtype
+    plain["torch_dtype"] = str(dtype).removeprefix("torch.")
+    if "id2label" in plain:
+        named = bundle.metadata.get("labels")
+        if isinstance(named, list) and len(named) == bundle.config.head.classes:
+            plain["id2label"] = {str(i): str(name) for i, name in enumerate(named)}
+        plain["label2id"] = {name: int(i) for i, name in plain["id2label"].items()}
+    return plain
+
+
+def _token_ids(bundle: Bundle) -> dict[str, Any]:
+    """Special ids under their names: the metadata's, or else the tokenizer's."""
+    special = bundle.metadata.get("special")
+    if special is None and bundle.tokenizer is not None:
+        known = bundle.tokenizer
+        special = {"pad": known.pad, "start": known.start, "stop": known.stop}
+    special = special or {}
+    start = "decoder_start_token_id" if bundle.config.family == "encoder-decoder" else "bos_token_id"
+    ids = {"pad_token_id": "pad", start: "start", "eos_token_id": "stop"}
+    earlier = bundle.metadata.get("generation", {})
+    found: dict[str, Any] = {}
+    for name, role in ids.items():
+        value, before = special.get(role), earlier.get(name)
+        several = isinstance(before, list) and before and before[0] == value
+        found[name] = before if several else value
+    return found
+
+
+def _tokenizer_settings(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:
+    names = {"pad": "pad_token", "start": "bos_token", "stop": "eos_token", "unknown": "unk_token"}
+    found = {names[role]: tokenizer.token(id) for role, id in tokenizer.specials.items()}
+    plain: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **found}
+    if config.position.name == "learned":
+        plain["model_max_length"] = config.position.max_length
+    return plain
+
+
+def _refuse_to_overwrite(folder: Path) -> None:
+    """A folder is written whole, so what else lies in it would be lost."""
+    if folder.is_dir():
+        others = sorted({path.name for path in folder.iterdir()} - _WRITTEN)
+        if others:
+            raise UserError(
+                f"'{folder}' holds other files ('{others[0]}'), which an export would replace: choose a new "
+                f"folder."
+            )
+
+
+def _write_json(path: Path, plain: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(plain, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

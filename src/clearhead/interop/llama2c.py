@@ -1,0 +1,193 @@
+"""Models of llama2.c: one `.bin` with a header of seven numbers, and a `tok*.bin` beside it.
+
+The file holds plain float32 numbers in a fixed order, no names: the order is the
+table below. Rotary features stand in pairs, as here. The header has no magic
+number, so a file is taken for a model only if its size is exactly what its header
+says. Nothing is unpickled.
+
+Shapes: L layers, E width, F inner width of the feed-forward, K width of all keys,
+V vocabulary, P positions, D size of a head.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle
+from clearhead.interop.llama2c_tokenizer import read_tokenizer
+from clearhead.interop.mapping import Names, Row, fill, linear, to_ours
+from clearhead.models.build import build
+from clearhead.models.config import ModelConfig
+
+_HEADER = struct.Struct("<7i")
+_NEWER_MAGIC = 0x616B3432  # "ak42": version 1 and later of the format
+_START = 1
+_HERE = "decoder.layers.{i}"
+
+ROWS = [
+    Row("token_embedding", "embedding.table.weight"),
+    Row("attention_norm.{i}", f"{_HERE}.attention_residual.norm.weight"),
+    Row("query.{i}", f"{_HERE}.attention.query.weight"),
+    Row("key.{i}", f"{_HERE}.attention.key.weight"),
+    Row("value.{i}", f"{_HERE}.attention.value.weight"),
+    Row("output.{i}", f"{_HERE}.attention.output.weight"),
+    Row("feedforward_norm.{i}", f"{_HERE}.feedforward_residual.norm.weight"),
+    Row("gate.{i}", f"{_HERE}.feedforward.gate.weight"),
+    Row("down.{i}", f"{_HERE}.feedforward.output.weight"),
+    Row("up.{i}", f"{_HERE}.feedforward.inner.weight"),
+    *linear("final_norm", "decoder.norm", bias=False),
+]
+
+
+@dataclass(frozen=True)
+class Header:
+    """The seven numbers; a negative vocabulary says that the output has a matrix of its own."""
+
+    width: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    signed_vocabulary: int
+    positions: int
+
+    @property
+    def vocabulary(self) -> int:
+        """Pieces of the vocabulary."""
+        return abs(self.signed_vocabulary)
+
+    @property
+    def tied(self) -> bool:
+        """Whether the output is the embedding."""
+        return self.signed_vocabulary > 0
+
+    def sensible(self) -> bool:
+        """Whether these can be the sizes of a model at all."""
+        sizes = (self.width, self.inner, self.layers, self.heads, self.kv_heads, self.vocabulary)
+        return (
+            min(*sizes, self.positions) > 0
+            and self.width % self.heads == 0
+            and self.heads % self.kv_heads == 0
+        )
+
+    def blocks(self) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+        """Name, shape of one layer's part, and whether there is one for each layer, in the file's order."""
+        width, inner = self.width, self.inner
+        head = width // self.heads
+        keys = head * self.kv_heads
+        yield "token_embedding", (self.vocabulary, width), False
+        yield "attention_norm", (width,), True
+        yield "query", (width, width), True
+        yield "key", (keys, width), True
+        yield "value", (keys, width), True
+        yield "output", (width, width), True
+        yield "feedforward_norm", (width,), True
+        yield "gate", (inner, width), True
+        yield "down", (width, inner), True
+        yield "up", (inner, width), True
+        yield "final_norm.weight", (width,), False
+        yield "cosines", (self.positions, head // 2), False  # computed here; left unread
+        yield "sines", (self.positions, head // 2), False
+        if not self.tied:
+            yield "classifier", (self.vocabulary, width), False
+
+    @property
+    def file_size(self) -> int:
+        """Bytes a file with this header has."""
+        numbers = sum(math.prod(shape) * (self.layers if each else 1) for _, shape, each in self.blocks())
+        return _HEADER.size + 4 * numbers
+
+    def config(self) -> ModelConfig:
+        """The model these sizes describe; what the format does not say is the same in all its models."""
+        return ModelConfig.from_dict(
+            {
+                "family": "decoder",
+                "vocabulary": self.vocabulary,
+                "width": self.width,
+                "layers": self.layers,
+                "dropout": 0.0,
+                "attention": {"heads": self.heads, "kv_heads": self.kv_heads, "bias": False},
+                "feedforward": {"width": self.inner, "activation": "silu", "gated": True, "bias": False},
+                "position": {"name": "rotary", "layout": "interleaved", "max_length": self.positions},
+                "norm": {"kind": "rms", "place": "pre", "eps": 1e-5},
+                "embedding": {"scale": False, "tie_output": self.tied},
+                "initialisation": "scaled",
+            }
+        )
+
+
+def find_llama2c(folder: Path) -> tuple[Path, Path | None] | None:
+    """The model and the tokenizer in a folder; None where no file is a model of llama2.c."""
+    tokenizers = sorted(folder.glob("tok*.bin"))
+    models = [path for path in sorted(folder.glob("*.bin")) if path not in tokenizers]
+    models = [path for path in models if _header(path) is not None]
+    if len(models) != 1:
+        return None
+    return models[0], tokenizers[0] if len(tokenizers) == 1 else None
+
+
+def import_llama2c(model_file: Path, tokenizer_file: Path | None) -> Bundle:
+    """A model file and its tokenizer as a bundle."""
+    header = _header(model_file)
+    if header is None:
+        raise UserError(f"'{model_file}' is no model of llama2.c that can be read.")
+    if tokenizer_file is None:
+        raise UserError(f"'{model_file.parent}' must hold exactly one 'tok*.bin' beside '{model_file.name}'.")
+    config = header.config()
+    tensors = _tensors(model_file, header)
+    rows = ROWS if header.tied else [*ROWS, Row("classifier", "output.weight")]
+    model = build(config, device="meta")
+    fill(model, to_ours(rows, config, Names(tensors), tensors))
+    model.eval()
+    return Bundle(
+        model=model,
+        tokenizer=read_tokenizer(tokenizer_file, header.vocabulary),
+        metadata={
+            "source": {"format": "llama2.c", "model_type": "llama2.c", "architecture": "Transformer"},
+            # These models are trained on texts that each begin with the start token and end with none,
+            # so the start token of the next text is what tells that a text has ended.
+            "special": {"pad": None, "start": _START, "stop": _START},
+        },
+    )
+
+
+def _header(path: Path) -> Header | None:
+    """The header of a file whose size agrees with it; None for any other file."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(_HEADER.size)
+        size = path.stat().st_size
+    except OSError:
+        return None
+    if len(start) < _HEADER.size:
+        return None
+    numbers = _HEADER.unpack(start)
+    if numbers[0] == _NEWER_MAGIC:
+        raise UserError(
+            f"'{path}' is in a newer format of llama2.c: export it with version 0, the one its run.c reads."
+        )
+    header = Header(*numbers)
+    return header if header.sensible() and header.file_size == size else None
+
+
+def _tensors(path: Path, header: Header) -> dict[str, Tensor]:
+    """The numbers of the file cut into named tensors, which are views until they are copied."""
+    numbers = numpy.fromfile(path, dtype="<f4", offset=_HEADER.size)
+    found: dict[str, Tensor] = {}
+    begin = 0
+    for name, shape, each in header.blocks():
+        size = math.prod(shape)
+        for layer in range(header.layers if each else 1):
+            piece = torch.from_numpy(numbers[begin : begin + size]).view(shape)
+            found[f"{name}.{layer}" if each else name] = piece
+            begin += size
+    return found

@@ -1,0 +1,255 @@
+"""Tables of name pairs, and the engine that carries tensors along them in either direction.
+
+A family writes down a list of rows: what a tensor is called there, what it is
+called here, and how its shape changes on the way. `{i}` in both names stands
+for the number of a layer. The engine renames nothing by guess: a tensor that no
+row speaks of, or that a row asks for in vain, is an error that names it. Knows
+nothing about files, configs of other toolkits or any one family.
+
+Shapes: I inputs, O outputs of a linear layer, H heads, D size of one head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to a tensor on the way in, and how that is undone on the way out.
+
+    One tensor of theirs may hold several of ours (fused projections); never the other way round.
+    """
+
+    to_ours: Callable[[Tensor], tuple[Tensor, ...]]
+    to_theirs: Callable[..., Tensor]
+
+
+SAME = Change(lambda t: (t,), lambda t: t)
+TRANSPOSED = Change(lambda t: (t.t(),), lambda t: t.t())  # weights stored (I, O), as GPT-2 does
+SPLIT_IN_3 = Change(lambda t: t.chunk(3), lambda q, k, v: torch.cat([q, k, v]))
+SPLIT_IN_3_TRANSPOSED = Change(
+    lambda t: tuple(part.t() for part in t.chunk(3, dim=1)),
+    lambda q, k, v: torch.cat([q.t(), k.t(), v.t()], dim=1),
+)
+ONE_AXIS_MORE = Change(lambda t: (t.squeeze(0),), lambda t: t.unsqueeze(0))
+TWO_AXES_MORE = Change(lambda t: (t.squeeze(0).squeeze(0),), lambda t: t[None, None])
+
+
+def without_first_rows(count: int) -> Change:
+    """Theirs begins with rows that nothing ever reads; they go out again as zeros."""
+    return Change(lambda t: (t[count:],), lambda t: torch.cat([t.new_zeros(count, *t.shape[1:]), t]))
+
+
+def rotary_halves(heads: int) -> Change:
+    """Rotary features of each head stand in halves there and in neighbouring pairs here.
+
+    Both layouts turn the same pairs by the same angles, so reordering the rows of the query and key
+    projections moves a model from one to the other exactly.
+    """
+
+    def to_ours(t: Tensor) -> tuple[Tensor, ...]:
+        return (t.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2),)
+
+    def to_theirs(t: Tensor) -> Tensor:
+        reordered: Tensor = t.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+        return reordered
+
+    return Change(to_ours, to_theirs)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: their name, our name or names, and the change of shape."""
+
+    theirs: str
+    ours: str | tuple[str, ...]
+    change: Change = SAME
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Our names, as a tuple in any case."""
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+    def at(self, layer: int) -> Row:
+        """This row with a number in the place of `{i}`."""
+
+        def numbered(name: str) -> str:
+            return name.replace("{i}", str(layer))
+
+        return replace(self, theirs=numbered(self.theirs), ours=tuple(numbered(n) for n in self.names))
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A tensor that other toolkits may store twice: checked where it is found, written where it is wanted."""
+
+    name: str
+    of: str
+    written: bool = False
+
+
+def linear(theirs: str, ours: str, bias: bool = True, change: Change = SAME) -> list[Row]:
+    """The rows of a linear layer or a norm: its weight, and its bias where there is one."""
+    rows = [Row(f"{theirs}.weight", f"{ours}.weight", change)]
+    return [*rows, Row(f"{theirs}.bias", f"{ours}.bias")] if bias else rows
+
+
+def expand(rows: Iterable[Row], config: ModelConfig) -> Iterator[Row]:
+    """The rows with `{i}` counted through the layers of the stack that our name begins with.
+
+    Yields as it goes, so that a config which claims a million layers fails at the first one missing.
+    """
+    depths = {
+        "encoder": config.layers,
+        "decoder": config.layers if config.family == "decoder" else config.depth_of_decoder,
+    }
+    for row in rows:
+        if "{i}" in row.theirs:
+            for layer in range(depths[row.names[0].split(".")[0]]):
+                yield row.at(layer)
+        else:
+            yield row
+
+
+class Names:
+    """Where a table's names are found in a checkpoint, whose own names may be older or shorter.
+
+    `prefix` stands before every name of the model's body and is missing in checkpoints that hold the
+    body alone; `older` are endings that old checkpoints use in the place of ours.
+    """
+
+    def __init__(
+        self, found: Collection[str], prefix: str = "", older: Mapping[str, str] | None = None
+    ) -> None:
+        self.found = frozenset(found)
+        self.prefix = prefix
+        self._older = dict(older or {})
+
+    def __contains__(self, name: str) -> bool:
+        return self.find(name) is not None
+
+    def find(self, name: str) -> str | None:
+        """The checkpoint's own name for a name of the table; None where it is not there."""
+        short = name.removeprefix(self.prefix)
+        for candidate in dict.fromkeys((name, short)):
+            if candidate in self.found:
+                return candidate
+            for new, old in self._older.items():
+                if candidate.endswith(new) and candidate.removesuffix(new) + old in self.found:
+                    return candidate.removesuffix(new) + old
+        return None
+
+    def get(self, name: str) -> str:
+        """As `find`, but a name that is not there is an error."""
+        actual = self.find(name)
+        if actual is None:
+            raise UserError(
+                f"The tensor '{name}' is missing from the checkpoint: it is incomplete, or its config "
+                f"describes another model."
+            )
+        return actual
+
+
+def check_names(
+    rows: Iterable[Row], config: ModelConfig, names: Names, copies: Iterable[Copy], ignored: Iterable[str]
+) -> None:
+    """Every row finds its tensor, and every tensor its row: else an error that names the tensor."""
+    used = {names.get(row.theirs) for row in expand(rows, config)}
+    used |= {actual for copy in copies if (actual := names.find(copy.name)) is not None}
+    patterns = tuple(ignored)
+    left = sorted(
+        name
+        for name in names.found - used
+        if not any(fnmatchcase(full, p) for p in patterns for full in (name, names.prefix + name))
+    )
+    if left:
+        others = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+        raise UserError(
+            f"The checkpoint holds a tensor '{left[0]}'{others} that the model described by its config has "
+            f"no place for: importing without it would give another model."
+        )
+
+
+def to_ours(
+    rows: Iterable[Row], config: ModelConfig, names: Names, theirs: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor, str]]:
+    """Our name, the tensor and where it came from, one after another, so that memory holds one copy."""
+    for row in expand(rows, config):
+        actual = names.get(row.theirs)
+        tensor = theirs[actual]
+        try:
+            parts = row.change.to_ours(tensor)
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise _misshapen(actual, tensor) from error
+        if len(parts) != len(row.names):
+            raise _misshapen(actual, tensor)
+        for name, part in zip(row.names, parts, strict=True):
+            yield name, part, actual
+
+
+def to_theirs(rows: Iterable[Row], config: ModelConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors (weights, or anything of their shapes) under their names and in their shapes."""
+    result = {}
+    for row in expand(rows, config):
+        for name in row.names:
+            if name not in ours:
+                raise UserError(f"This model has no '{name}', which an export of its kind needs.")
+        result[row.theirs] = row.change.to_theirs(*(ours[name] for name in row.names))
+    return result
+
+
+def fill(model: nn.Module, tensors: Iterable[tuple[str, Tensor, str]]) -> None:
+    """Give a model built without memory its parameters; what was shared stays shared."""
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            places.setdefault(id(parameter), []).append((module, name))
+    wanted = dict(model.named_parameters(remove_duplicate=False))
+    done: set[int] = set()
+    for name, tensor, origin in tensors:
+        empty = wanted.get(name)
+        if empty is None or empty.shape != tensor.shape:
+            raise _misshapen(origin, tensor, None if empty is None else tuple(empty.shape))
+        if not tensor.is_floating_point():
+            raise UserError(
+                f"The tensor '{origin}' holds {tensor.dtype} numbers: quantised weights cannot be imported, "
+                f"take the checkpoint in float32, float16 or bfloat16."
+            )
+        filled = nn.Parameter(tensor.detach().clone(memory_format=torch.contiguous_format))
+        for module, attribute in places[id(empty)]:
+            setattr(module, attribute, filled)
+        done.add(id(empty))
+    missing = [name for name, parameter in wanted.items() if id(parameter) not in done]
+    if missing:
+        raise UserError(f"The checkpoint has nothing for this model's '{missing[0]}'.")
+
+
+def check_copies(copies: Iterable[Copy], names: Names, theirs: Mapping[str, Tensor]) -> None:
+    """A tensor that is stored twice must be stored the same twice."""
+    for copy in copies:
+        actual = names.find(copy.name)
+        if actual is None:
+            continue
+        original = names.get(copy.of)
+        if not torch.equal(theirs[actual], theirs[original]):
+            raise UserError(
+                f"The tensors '{actual}' and '{original}' differ, but the config says that they are one: set "
+                f"'tie_word_embeddings' to false in config.json if they are meant to differ."
+            )
+
+
+def _misshapen(name: str, tensor: Tensor, wanted: tuple[int, ...] | None = None) -> UserError:
+    needs = "" if wanted is None else f", where the config asks for {wanted}"
+    return UserError(
+        f"The tensor '{name}' has the shape {tuple(tensor.shape)}{needs}: the checkpoint and its config do "
+        f"not belong together."
+    )

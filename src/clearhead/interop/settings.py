@@ -1,0 +1,132 @@
+"""Reading and writing the `config.json` of other toolkits, one checked setting at a time.
+
+A setting that is missing takes the value its toolkit would give it; one of the
+wrong type, or one that asks for maths this toolkit has not got, is refused with
+a sentence that names it. Knows nothing about any one family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from clearhead.base.errors import UserError
+
+# Their names of activations -> ours. Several of theirs are one function.
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+# Our names -> the one of theirs that is written.
+THEIR_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_new",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+    "tanh": "tanh",
+}
+
+_MISSING = object()
+
+
+class Settings:
+    """The content of a `config.json`."""
+
+    def __init__(self, plain: Mapping[str, Any], where: str = "config.json") -> None:
+        self.plain = plain
+        self.where = where
+
+    def whole(self, name: str, default: int | object = _MISSING) -> int:
+        """A whole number of at least 1."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self.refuse(name, value, "a whole number of at least 1 is needed")
+        return value
+
+    def number(self, name: str, default: float | object = _MISSING) -> float:
+        """Any number."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            self.refuse(name, value, "a number is needed")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            self.refuse(name, value, "true or false is needed")
+        return value
+
+    def activation(self, name: str, default: str) -> str:
+        """The name of an activation, as ours."""
+        value = self._get(name, default)
+        if value not in ACTIVATIONS:
+            self.refuse(name, value, "known activations are " + ", ".join(sorted(ACTIVATIONS)))
+        return ACTIVATIONS[value]
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A nested table; empty where there is none."""
+        value = self._get(name, {})
+        if not isinstance(value, Mapping):
+            self.refuse(name, value, "a table is needed")
+        return dict(value)
+
+    def id(self, name: str) -> int | None:
+        """A token id, or None; the first where several are listed."""
+        value = self.plain.get(name)
+        if isinstance(value, list) and value:
+            value = value[0]
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def has(self, name: str) -> bool:
+        """Whether the file says anything about a setting; null says nothing."""
+        return self.plain.get(name) is not None
+
+    def fixed(self, values: Mapping[str, Any]) -> None:
+        """Settings that would change the maths and must have these values where they are given."""
+        for name, value in values.items():
+            if self.has(name) and self.plain[name] != value:
+                self.refuse(name, self.plain[name], f"only {value!r} can be imported")
+
+    def equal(self, *names: str) -> None:
+        """Settings that may differ there and are one here."""
+        found = {name: self.plain[name] for name in names if self.has(name)}
+        if len({repr(value) for value in found.values()}) > 1:
+            listed = " and ".join(f"{name}={value!r}" for name, value in found.items())
+            raise UserError(
+                f"{self.where} has {listed}, which must be equal to be imported: encoder and decoder share "
+                f"these settings here."
+            )
+
+    def refuse(self, name: str, value: Any, reason: str) -> NoReturn:
+        """One sentence about one setting."""
+        raise UserError(f"{self.where} has {name}={value!r}, which cannot be imported: {reason}.")
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self.plain.get(name)
+        if value is not None:
+            return value
+        if default is _MISSING:
+            raise UserError(f"{self.where} lacks the setting '{name}', without which no model can be built.")
+        return default
+
+
+def labels(settings: Settings) -> list[str]:
+    """The names of a classifier's classes, in order."""
+    named = settings.table("id2label")
+    if not named:
+        count = settings.whole("num_labels", settings.whole("_num_labels", 2))
+        return [f"LABEL_{i}" for i in range(count)]
+    try:
+        return [str(named[str(i)]) for i in range(len(named))]
+    except KeyError:
+        settings.refuse("id2label", named, "its keys must run from 0 without a gap")

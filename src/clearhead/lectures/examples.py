@@ -1,0 +1,89 @@
+"""The table of worked examples: name → what the slide gives and how it is recomputed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.lectures import attention, positions
+from clearhead.lectures.data import SOURCES, Source
+from clearhead.lectures.step import Mark, Step, as_table
+
+Recompute = Callable[[Source], list[Step]]
+
+RECOMPUTE: dict[str, Recompute] = {
+    "tutorial-self-attention": attention.tutorial_self_attention,
+    "projection-parameters": attention.projection_parameters,
+    "projections": attention.projections,
+    "self-attention-steps": attention.self_attention_steps,
+    "attention-matrix-operations": attention.attention_matrix_operations,
+    "sinusoidal-positions": positions.sinusoidal_positions,
+    "masked-attention-quiz": attention.masked_attention_quiz,
+    "masked-self-attention": attention.masked_self_attention,
+    "contextual-apple": attention.contextual_apple,
+    "dot-product-growth": attention.dot_product_growth,
+    "keras-layer": attention.keras_layer,
+    "rotary-distance": positions.rotary_distance,
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A worked example, recomputed."""
+
+    name: str
+    source: Source
+    steps: list[Step]
+
+    def given(self) -> list[Step]:
+        """The matrices the example starts from, as steps without a computation."""
+        matrices = {name: x for name, x in self.source.inputs.items() if _is_matrix(x)}
+        return [Step(name, "given", as_table(matrix)) for name, matrix in matrices.items()]
+
+    def marks(self) -> Counter[Mark]:
+        """How many printed numbers are right, wrong, …"""
+        return Counter(mark for step in self.steps for row in step.marks() for mark in row)
+
+
+def _is_matrix(value: Any) -> bool:
+    rows = value if isinstance(value, list) else []
+    return bool(rows) and all(
+        isinstance(row, list) and all(isinstance(x, int | float) for x in row) for row in rows
+    )
+
+
+def names() -> list[str]:
+    """All examples, in the order of the lectures."""
+    return list(RECOMPUTE)
+
+
+def example(name: str) -> Example:
+    """Recompute one example.
+
+    >>> found = example("masked-attention-quiz")
+    >>> found.steps[-1].name, found.steps[-1].table
+    ('alpha_2_2', ((0.5,),))
+    """
+    if name not in RECOMPUTE:
+        raise UserError(f"There is no worked example '{name}': {nearest(name, RECOMPUTE)}")
+    return Example(name, SOURCES[name], RECOMPUTE[name](SOURCES[name]))
+
+
+def examples(name: str | None = None) -> list[Example]:
+    """One example by name, or all of them."""
+    return [example(one) for one in ([name] if name is not None else RECOMPUTE)]
+
+
+def summary(found: Iterable[Example]) -> str:
+    """One line: how many examples were recomputed, and what became of the printed numbers."""
+    found = list(found)
+    marks = sum((one.marks() for one in found), Counter[Mark]())
+    noun = "example" if len(found) == 1 else "examples"
+    numbers = f"{marks.total()} printed number{'' if marks.total() == 1 else 's'}"
+    return (
+        f"{len(found)} {noun} recomputed, {numbers}: {marks[Mark.WRONG]} wrong, "
+        f"{marks[Mark.LAST_DIGIT]} off in the last digit, {marks[Mark.TRUNCATED]} truncated."
+    )

@@ -1,0 +1,96 @@
+"""One step of a worked example: our numbers, the printed ones, and what is wrong with them.
+
+A printed number is judged by the decimals it was printed with: a table is taken
+to be printed with as many as its longest number has. Knows nothing about how
+steps are computed or drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from torch import Tensor
+
+Number = float | int
+Table = tuple[tuple[Number, ...], ...]  # rows may differ in length
+
+SLACK = 1e-9  # what float64 loses on the way; far below any printed decimal
+
+
+class Mark(Enum):
+    """What a printed number is against the recomputed one."""
+
+    RIGHT = "right"
+    TRUNCATED = "truncated"  # cut off where it should have been rounded
+    LAST_DIGIT = "off in the last digit"  # by less than two units of it: rounding carried along
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A named table with the formula that gives it, and the table the slide prints for it, if any."""
+
+    name: str
+    formula: str
+    table: Table
+    printed: Table | None = None
+    note: str = ""
+    rows: tuple[str, ...] = ()  # labels, where they help
+    columns: tuple[str, ...] = ()
+
+    def marks(self) -> list[list[Mark]]:
+        """A mark for each printed number, in the shape of the printed table."""
+        if self.printed is None:
+            return []
+        decimals = decimals_of(self.printed)
+        return [
+            [judge(number, ours, decimals) for number, ours in zip(*pair, strict=True)]
+            for pair in zip(self.printed, self.table, strict=True)
+        ]
+
+    def faults(self) -> Iterator[tuple[int, int, Mark]]:
+        """(row, column, mark) of every printed number that is not right."""
+        for i, row in enumerate(self.marks()):
+            for j, mark in enumerate(row):
+                if mark is not Mark.RIGHT:
+                    yield i, j, mark
+
+
+def judge(printed: Number, ours: Number, decimals: int) -> Mark:
+    """Compare a number printed with so many decimals with the recomputed one.
+
+    >>> judge(0.38, 0.3775, 2).value, judge(0.37, 0.3775, 2).value
+    ('right', 'truncated')
+    >>> judge(-0.66, -0.6536, 2).value, judge(0.5, 0.4011, 3).value
+    ('off in the last digit', 'wrong')
+    """
+    unit = 10.0**-decimals
+    off = abs(printed - ours)
+    if off <= unit / 2 + SLACK:
+        return Mark.RIGHT
+    if abs(printed - math.trunc(ours / unit) * unit) <= SLACK:
+        return Mark.TRUNCATED
+    return Mark.LAST_DIGIT if off < 2 * unit - SLACK else Mark.WRONG
+
+
+def decimals_of(table: Table) -> int:
+    """Decimals of the number that has most of them.
+
+    >>> decimals_of(((0.248, 0, 0.14),))
+    3
+    """
+    return max((len(str(x).partition(".")[2]) for row in table for x in row), default=0)
+
+
+def as_table(values: Tensor | Sequence[Any] | Number) -> Table:
+    """A tensor, a nested list or one number as a table; a vector becomes one row."""
+    plain: Any = values.tolist() if isinstance(values, Tensor) else values
+    if not isinstance(plain, Sequence):
+        plain = [plain]
+    if not plain or not isinstance(plain[0], Sequence):
+        plain = [plain]
+    return tuple(tuple(row) for row in plain)

@@ -1,0 +1,321 @@
+"""Is a position scheme any good? Checks the three things the lectures ask of one.
+
+- **unique**: no two positions get the same signal;
+- **consistent**: a position gets the same signal whatever the length of the text;
+- **bounded**: the signal does not grow with the length.
+
+What a scheme's signal is depends on where it acts: the vector that `embed` adds,
+a fixed vector after `rotate`, or, for schemes that act through `bias`, what is
+added to the scores of fixed queries and keys. Those are seen as a function of the
+distance, so for them read "distance" for "position".
+
+The verdicts are measured up to a length, not proved; each comes with its witness.
+
+Shapes: P positions or distances, C numbers of one signal, T tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.nn.positions.absolute import Learned
+from clearhead.nn.positions.base import Position
+from clearhead.nn.positions.build import POSITIONS, position
+from clearhead.nn.positions.relative import Shaw, TransformerXL
+from clearhead.nn.positions.rotary import Rotary
+from clearhead.nn.tokens import Tokens
+
+Encode = Callable[[int], Tensor]  # length → one row for each position, (length, C) or (length,)
+
+SAME = 1e-5  # signals that differ by less than this, against the largest signal, count as the same
+GROWTH = 1.25  # far signals this many times as large as the largest near one are growing
+PROBES = 8  # fixed queries and keys to ask a bias with: one alone might not tell two distances apart
+
+# What one might think of first; each breaks a rule.
+CANDIDATES: dict[str, Encode] = {
+    "t": lambda length: torch.arange(length).double(),
+    "t/T": lambda length: torch.arange(length).double() / length,
+    "cos(2πt/T)": lambda length: torch.cos(2 * math.pi * torch.arange(length).double() / length),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a property holds, why, and the numbers that show it."""
+
+    holds: bool
+    reason: str
+    witness: Mapping[str, float]
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+@dataclass(frozen=True)
+class PositionReport:
+    """What `check_position` found; `print` it, or ask `if report.unique:`."""
+
+    scheme: str
+    kind: str  # what is told apart: "position" or "distance"
+    longest: int  # measured up to this length
+    unique: Verdict
+    consistent: Verdict
+    bounded: Verdict
+    note: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.scheme}: a signal for each {self.kind}, measured up to length {self.longest}"]
+        for name in ("unique", "consistent", "bounded"):
+            verdict: Verdict = getattr(self, name)
+            lines.append(f"  {name:<10}  {'yes' if verdict else 'no':<3}  {verdict.reason}")
+        if self.note:
+            lines.append(f"  note             {self.note}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Signals:
+    """The signals of one text."""
+
+    length: int
+    where: Tensor  # (P,) the position or distance of each signal
+    value: Tensor  # (P, C)
+
+
+def check_position(
+    scheme: str | Position | Encode,
+    *,
+    longest: int = 1024,
+    causal: bool = False,
+    width: int = 64,
+    heads: int = 4,
+    head_dim: int = 16,
+    **settings: Any,
+) -> PositionReport:
+    """Is this scheme unique, consistent and bounded?
+
+    `scheme` is a name (of a scheme, or of one of `CANDIDATES`), a `Position`, or a function that gives
+    the signals of a text of some length, (length, size). With `causal`, distances ahead do not count.
+    Sizes and `settings` are those of `clearhead.position`, for schemes given by name.
+
+    >>> print(check_position("t/T"))
+    t/T: a signal for each position, measured up to length 1024
+      unique      yes  the nearest two positions, 0 and 1, are 0.00098 apart
+      consistent  no   position 15 has another signal in a text of 128 than in one of 16
+      bounded     yes  signals stay small: at most 0.992 in a text of 128, about 0.749 far out in one of 1024
+    >>> report = check_position("alibi", heads=8, causal=True)
+    >>> bool(report.unique), bool(report.consistent), bool(report.bounded)
+    (True, True, False)
+    """
+    if longest < 16:
+        raise UserError(f"A position scheme is checked on texts of 16 tokens at least, not {longest}.")
+    if isinstance(scheme, str):
+        name = scheme
+        scheme = _by_name(scheme, width, heads, head_dim, causal, settings)
+    elif not callable(scheme) or settings:
+        raise UserError("Give a name with its settings, or a Position or a function without any.")
+    else:
+        name = type(scheme).__name__ if isinstance(scheme, Position) else _name(scheme)
+    note = ""
+    if isinstance(scheme, Position) and scheme.max_length is not None:
+        note = f"there is no position past {scheme.max_length - 1}: longer texts are refused"
+        longest = min(longest, scheme.max_length)
+    lengths = sorted({min(longest, max(2, longest // part)) for part in (64, 8, 1)})
+    relative = isinstance(scheme, Position) and scheme.has_bias
+    with torch.no_grad():
+        texts = [
+            signals for length in lengths for signals in _signals(scheme, length, head_dim, width, causal)
+        ]
+    kind = "distance" if relative else "position"
+    return PositionReport(
+        name,
+        kind,
+        longest,
+        _unique(texts, kind, causal),
+        _consistent(texts, kind),
+        _bounded(texts, bool(note)),
+        note,
+    )
+
+
+def _by_name(
+    name: str, width: int, heads: int, head_dim: int, causal: bool, settings: dict[str, Any]
+) -> Position | Encode:
+    if name in CANDIDATES and not settings:
+        return CANDIDATES[name]
+    if name not in POSITIONS:
+        raise UserError(f"There is no position scheme '{name}': {nearest(name, [*POSITIONS, *CANDIDATES])}")
+    with torch.random.fork_rng(devices=[]):  # the report is the same each time, and nobody's draws change
+        torch.manual_seed(0)
+        return position(name, width=width, heads=heads, head_dim=head_dim, causal=causal, **settings)
+
+
+def _name(encode: Encode) -> str:
+    plain = str(getattr(encode, "__name__", type(encode).__name__))
+    return next((name for name, candidate in CANDIDATES.items() if candidate is encode), plain)
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+
+def _signals(
+    scheme: Position | Encode, length: int, head_dim: int, width: int, causal: bool
+) -> list[_Signals]:
+    """The signals of a text of this length; relative ones as seen from its first, middle and last token."""
+    if not isinstance(scheme, Position):
+        value = torch.as_tensor(scheme(length)).detach().double()
+        if value.dim() not in (1, 2) or len(value) != length:
+            raise UserError(
+                f"A position function gives one row for each of {length} positions, and this one gave the "
+                f"shape {tuple(value.shape)}."
+            )
+        return [_Signals(length, torch.arange(length), value.reshape(length, -1))]
+    scheme = copy.deepcopy(scheme).to("cpu", torch.float64)
+    size = _own_size(scheme)
+    if scheme.has_bias:
+        return [
+            _bias_signals(scheme, length, at, size or head_dim, causal) for at in {0, length // 2, length - 1}
+        ]
+    tokens = Tokens.padded(length)
+    if type(scheme).rotate is not Position.rotate:
+        fixed = _draw(1, 1, 1, size or head_dim).expand(1, 1, length, -1)
+        return [_Signals(length, tokens.position[0], scheme.rotate(fixed, tokens)[0, 0])]
+    nothing = torch.zeros(1, length, size or width, dtype=torch.float64)
+    return [_Signals(length, tokens.position[0], scheme.embed(nothing, tokens)[0])]
+
+
+def _bias_signals(scheme: Position, length: int, at: int, size: int, causal: bool) -> _Signals:
+    """What the token at one place adds to its scores with all others: (P distances, probes · heads)."""
+    query, key = _draw(PROBES, 1, 1, size), _draw(PROBES, 1, 1, size, seed=1).expand(-1, -1, length, -1)
+    queries, keys = Tokens.padded(1, start=at), Tokens.padded(length)
+    bias = scheme.bias(query, key, queries, keys, 1.0, slice(None))
+    where = keys.position[0] - at
+    value = torch.zeros(length, 1) if bias is None else bias[:, :, 0].flatten(0, 1).T.double()
+    seen = where <= 0 if causal else torch.ones_like(where, dtype=torch.bool)
+    return _Signals(length, where[seen], value[seen])
+
+
+def _draw(*shape: int, seed: int = 0) -> Tensor:
+    """Fixed random numbers."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _own_size(scheme: Position) -> int | None:
+    """The vector size a scheme was built for, where it has one."""
+    if isinstance(scheme, Rotary):
+        return scheme.head_dim
+    if isinstance(scheme, Learned):
+        return scheme.table.shape[-1]
+    if isinstance(scheme, Shaw):
+        return scheme.vectors.shape[-1]
+    return scheme.project.shape[-1] if isinstance(scheme, TransformerXL) else None
+
+
+# --- verdicts -----------------------------------------------------------------------------------
+
+
+def _peak(texts: list[_Signals]) -> float:
+    return max(float(text.value.abs().max()) for text in texts)
+
+
+def _unique(texts: list[_Signals], kind: str, causal: bool) -> Verdict:
+    """In the longest text, are all signals apart?"""
+    longest = max(text.length for text in texts)
+    views = [text for text in texts if text.length == longest]
+    where = torch.cat([view.where for view in views])
+    value = torch.cat([view.value for view in views])
+    where, first = _once(where)
+    value = value[first]
+    apart = torch.cdist(value, value, p=math.inf)
+    apart.fill_diagonal_(math.inf)
+    same = apart <= SAME * _peak(views)
+    if not bool(same.any()):
+        a, b = divmod(int(apart.argmin()), len(where))
+        gap, a, b = float(apart[a, b]), *sorted((int(where[a]), int(where[b])))
+        reason = f"the nearest two {kind}s, {a} and {b}, are {gap:.2g} apart"
+        return Verdict(True, reason, {"first": a, "second": b, "gap": gap})
+    # of all that coincide, the pair nearest to the beginning is the easiest to believe
+    far = where.abs().unsqueeze(0) + where.abs().unsqueeze(1) + (~same).double() * 10 * longest
+    a, b = divmod(int(far.argmin()), len(where))
+    a, b = sorted((int(where[a]), int(where[b])), key=abs)
+    reason = f"{kind}s {a} and {b} have the same signal"
+    if kind == "distance" and not causal and a == -b:
+        reason += ": back is not told from ahead (with causal=True that does not count)"
+    return Verdict(False, reason, {"first": a, "second": b, "gap": 0.0})
+
+
+def _once(where: Tensor) -> tuple[Tensor, Tensor]:
+    """Each position once, in order, and the index of a signal for it."""
+    found, inverse = torch.unique(where, return_inverse=True)
+    index = torch.zeros(len(found), dtype=torch.long)
+    index[inverse] = torch.arange(len(where))
+    return found, index
+
+
+def _consistent(texts: list[_Signals], kind: str) -> Verdict:
+    """Does a position keep its signal from text to text (and a distance wherever it lies in one)?"""
+    limit, worst = SAME * _peak(texts), 0.0
+    for number, other in enumerate(texts):
+        for one in texts[:number]:
+            common, in_one, in_other = _common(one.where, other.where)
+            differ = (one.value[in_one] - other.value[in_other]).abs().amax(-1)
+            if len(common) == 0 or float(differ.max()) <= limit:
+                worst = max([worst, *differ.tolist()])
+                continue
+            at = int(common[differ.argmax()])
+            witness = {
+                kind: at,
+                "length": one.length,
+                "other length": other.length,
+                "gap": float(differ.max()),
+            }
+            if one.length == other.length:
+                where = f"in one place of a text of {one.length} than in another"
+            else:
+                where = f"in a text of {other.length} than in one of {one.length}"
+            return Verdict(False, f"{kind} {at} has another signal {where}", witness)
+    lengths = ", ".join(str(length) for length in sorted({text.length for text in texts}))
+    return Verdict(True, f"every {kind} keeps its signal in texts of {lengths}", {"gap": worst})
+
+
+def _common(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What two ordered lists of places share, and where each stands in both."""
+    common = one[torch.isin(one, other)]
+    return (
+        common,
+        torch.searchsorted(one.contiguous(), common),
+        torch.searchsorted(other.contiguous(), common),
+    )
+
+
+def _bounded(texts: list[_Signals], ends: bool) -> Verdict:
+    """Are far signals as small as near ones? A table that ends is bounded by its rows.
+
+    The far ones are judged by their median: the largest of more numbers is a little larger even
+    where nothing grows.
+    """
+    lengths = sorted({text.length for text in texts})
+    near, longest = lengths[max(len(lengths) - 2, 0)], lengths[-1]
+    largest = max(float(_sizes(text).max()) for text in texts if text.length == near)
+    views = [text for text in texts if text.length == longest]
+    far = torch.cat([_sizes(view)[view.where.abs() >= longest // 2] for view in views])
+    typical = float(far.median())
+    holds = ends or typical <= GROWTH * largest
+    reason = (
+        f"signals {'stay small' if holds else 'grow'}: at most {largest:.3g} in a text of {near}, "
+        f"about {typical:.3g} far out in one of {longest}"
+    )
+    return Verdict(holds, reason, {"length": near, "largest": largest, "longest": longest, "far": typical})
+
+
+def _sizes(text: _Signals) -> Tensor:
+    """The root mean square of each signal (P,): its plain size where a signal is one number."""
+    return text.value.square().mean(-1).sqrt()

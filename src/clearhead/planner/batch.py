@@ -1,0 +1,81 @@
+"""The batch a plan is made for: how many sequences, how long, and which family has which of them.
+
+Knows a model's config and nothing of costs.
+
+Shapes: R rows (sequences, or pairs of them), S source tokens, T target tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clearhead.base.errors import UserError
+from clearhead.models.config import ModelConfig
+
+PAIR_LENGTH = 25  # tokens of a sentence where nothing is said: about the mean of WMT 2014 in subwords
+TEXT_LENGTH = 2048  # tokens of a text where the position scheme sets no limit
+PAIRS = ("encoder-decoder", "recurrent")  # families with a source and a target
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One training step's sequences, all of one length; a side that a family does not have is 0 long."""
+
+    rows: int
+    source_length: int
+    target_length: int
+
+    @property
+    def source_tokens(self) -> int:
+        """Tokens the encoder reads in one step."""
+        return self.rows * self.source_length
+
+    @property
+    def target_tokens(self) -> int:
+        """Tokens the decoder writes in one step."""
+        return self.rows * self.target_length
+
+    @property
+    def tokens(self) -> int:
+        """The tokens `batch_tokens` speaks of: target tokens, or those of the only sequence."""
+        return self.target_tokens or self.source_tokens
+
+
+def make_batch(
+    config: ModelConfig, batch_tokens: int, source_length: int | None, target_length: int | None
+) -> Batch:
+    """The batch nearest to `batch_tokens` that whole sequences can make, at least one sequence."""
+    for name, value in (
+        ("batch_tokens", batch_tokens),
+        ("source_length", source_length),
+        ("target_length", target_length),
+    ):
+        if value is not None and value < 1:
+            raise UserError(f"A plan's {name} must be at least 1, not {value}.")
+    source, target = _lengths(config, source_length, target_length)
+    if config.position.name == "learned" and config.family != "vision":
+        longest = max(source, target)
+        if longest > config.position.max_length:
+            raise UserError(
+                f"This model has learned positions for {config.position.max_length} tokens, not {longest}: "
+                f"plan for shorter sequences, or set position.max_length."
+            )
+    return Batch(max(1, round(batch_tokens / (target or source))), source, target)
+
+
+def _lengths(config: ModelConfig, source: int | None, target: int | None) -> tuple[int, int]:
+    """(S, T): what was given, or what is usual for the family."""
+    if config.family in PAIRS:
+        return source or PAIR_LENGTH, target or PAIR_LENGTH
+    if config.family == "vision":
+        if source is not None or target is not None:
+            raise UserError("An image's tokens follow from image.size and image.patch: give no length.")
+        return config.image.tokens, 0
+    usual = config.position.max_length if config.position.name == "learned" else TEXT_LENGTH
+    if config.family == "decoder":
+        if source is not None:
+            raise UserError("A decoder has one sequence, the target: give target_length, not source_length.")
+        return 0, target or usual
+    if target is not None:
+        raise UserError("An encoder has one sequence, the source: give source_length, not target_length.")
+    return source or usual, 0

@@ -1,0 +1,147 @@
+"""`plan`: what a model will cost before it is built or trained, as numbers.
+
+Builds the model without memory (on the `meta` device), walks it and adds up. How
+a plan is printed stands in `report.py`.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.models.build import build
+from clearhead.models.config import ModelConfig
+from clearhead.models.presets import preset
+from clearhead.planner.batch import PAIRS, Batch, make_batch
+from clearhead.planner.devices import DEVICES, USABLE, UTILISATION, Device, find_device
+from clearhead.planner.paper import compare
+from clearhead.planner.parameters import parameters_by_part
+from clearhead.planner.report import Plan, Timing
+from clearhead.planner.totals import BYTES, Flops, Memory, count_flops, count_memory
+
+_DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "float32": "float32", "fp32": "float32"}
+# What one step of decoding reads of a model, whatever the family.
+_WRITING = ("decoder", "output", "cells", "score", "combine")
+
+
+def plan(
+    what: str | ModelConfig | nn.Module,
+    batch_tokens: int = 25_000,
+    steps: int = 100_000,
+    *,
+    source_length: int | None = None,
+    target_length: int | None = None,
+    device: str | Device | None = None,
+    dtype: str | None = None,
+) -> Plan:
+    """What a model and its training cost, found without building it in memory.
+
+    `what` is a preset's name, a config, or a model. `batch_tokens` are the target tokens of one step, in
+    sequences of `target_length`; where there is a source, each of them comes with one of `source_length`,
+    so that equal lengths mean as many source tokens. A model with one sequence counts the tokens of that.
+    Without a device, all that are known are shown.
+
+    >>> import clearhead
+    >>> found = clearhead.plan("base", batch_tokens=25_000, steps=100_000, device="h200")
+    >>> found.parameters == clearhead.count_parameters("base")
+    True
+    >>> f"{found.flops.run:.2e} FLOPs, {found.timings[0].run_seconds / 3600:.1f} hours"
+    '9.74e+17 FLOPs, 0.7 hours'
+    """
+    if steps < 1:
+        raise UserError(f"A plan's steps must be at least 1, not {steps}.")
+    name, config, model = _resolve(what)
+    batch = make_batch(config, batch_tokens, source_length, target_length)
+    chosen = list(DEVICES.values()) if device is None else [find_device(device)]
+    number = _dtype(dtype, None if device is None else chosen[0])
+    on_cpu = device is not None and chosen[0].name == "cpu"
+    flops = count_flops(model, batch, steps)
+    memory = count_memory(model, config, batch, number, on_cpu)
+    reading = _read_when_decoding(model, config) * BYTES[number]
+    timings = [_timing(one, number, flops, memory, reading) for one in chosen]
+    return Plan(
+        name=name,
+        config=config,
+        dtype=number,
+        batch=batch,
+        parts=parameters_by_part(model),
+        flops=flops,
+        memory=memory,
+        timings=tuple(timing for timing in timings if timing is not None),
+        comparison=compare(config, flops),
+        assumptions=_assumptions(config, batch, number),
+    )
+
+
+def _resolve(what: str | ModelConfig | nn.Module) -> tuple[str, ModelConfig, nn.Module]:
+    """A name to show, the config, and the model to walk."""
+    if isinstance(what, nn.Module):
+        config = getattr(what, "config", None)
+        if not isinstance(config, ModelConfig):
+            raise UserError(f"A plan needs a clearhead model, and a '{type(what).__name__}' is none.")
+        return config.family, config, what
+    if not isinstance(what, (str, ModelConfig)):
+        raise UserError(f"A plan is made for a preset's name, a ModelConfig or a model, not {what!r}.")
+    config = preset(what) if isinstance(what, str) else what
+    return what if isinstance(what, str) else config.family, config, build(config, device="meta")
+
+
+def _dtype(name: str | None, device: Device | None) -> str:
+    """The number format asked for, or the fastest the device has."""
+    if name in (None, "auto"):
+        return "float32" if device is not None and device.bf16 is None else "bf16"
+    assert name is not None
+    if name not in _DTYPES:
+        raise UserError(f"A plan knows no number format '{name}': {nearest(name, ['bf16', 'float32'])}")
+    if device is not None and device.peak(_DTYPES[name]) is None:
+        raise UserError(f"The device '{device.name}' is not planned for in {name}: use dtype float32.")
+    return _DTYPES[name]
+
+
+def _timing(device: Device, dtype: str, flops: Flops, memory: Memory, reading: int) -> Timing | None:
+    """A device's row, or None where it lacks the number format."""
+    peak = device.peak(dtype)
+    if peak is None:
+        return None
+    step = flops.step / (peak * UTILISATION)
+    room = device.memory * USABLE - memory.fixed
+    each = (memory.kept + memory.loss) / flops.tokens
+    return Timing(
+        device=device,
+        peak=peak,
+        utilisation=UTILISATION,
+        step_seconds=step,
+        run_seconds=step * flops.steps,
+        fits=memory.training <= device.memory * USABLE,
+        largest_batch=max(0, int(room / each)),
+        decode_seconds=reading / device.bandwidth if reading else None,
+    )
+
+
+def _read_when_decoding(model: nn.Module, config: ModelConfig) -> int:
+    """Parameters that each step of decoding multiplies with."""
+    if config.family not in (*PAIRS, "decoder"):
+        return 0
+    parts = [getattr(model, name) for name in _WRITING if hasattr(model, name)]
+    found = {id(parameter): parameter.numel() for part in parts for parameter in part.parameters()}
+    return sum(found.values())
+
+
+def _assumptions(config: ModelConfig, batch: Batch, dtype: str) -> tuple[str, ...]:
+    if config.family in PAIRS:
+        sequences = (
+            f"{batch.rows:,} pairs of {batch.source_length} source and {batch.target_length} target tokens"
+        )
+    elif config.family == "vision":
+        sequences = f"{batch.rows:,} images of {batch.source_length} tokens"
+    else:
+        sequences = f"{batch.rows:,} sequences of {batch.source_length or batch.target_length:,} tokens"
+    numbers = "float32 throughout"
+    if dtype == "bf16":
+        numbers = "weights and gradients in bf16, a float32 copy of the weights beside Adam's two moments"
+    return (
+        f"One step holds {sequences}, without padding.",
+        "FLOPs are those of matrix products, 2·m·n·k each; embeddings are looked up and cost none.",
+        f"Memory: {numbers}; a fused attention kernel; no activation checkpointing.",
+        f"Time: {UTILISATION:.0%} of the device's peak, one device.",
+    )

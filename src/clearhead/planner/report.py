@@ -1,0 +1,254 @@
+"""A finished plan: its numbers, and how it reads.
+
+Counts nothing itself: `estimate.py` fills it in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from clearhead.models.config import ModelConfig
+from clearhead.planner.activations import LOSS
+from clearhead.planner.batch import PAIR_LENGTH, Batch
+from clearhead.planner.devices import USABLE, Device
+from clearhead.planner.paper import BATCH_TOKENS, GPUS, Comparison
+from clearhead.planner.parameters import Part
+from clearhead.planner.tables import (
+    Table,
+    bytes_in_words,
+    drawn,
+    plain_text,
+    seconds_in_words,
+    share_in_words,
+)
+from clearhead.planner.totals import Flops, Memory
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A plan on one device."""
+
+    device: Device
+    peak: float  # FLOP/s in the plan's number format
+    utilisation: float  # assumed share of it
+    step_seconds: float
+    run_seconds: float
+    fits: bool
+    largest_batch: int  # tokens in one step that would fit; 0 if not even the weights do
+    decode_seconds: float | None  # at least this for each token of one sequence: reading the weights once
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything `plan` finds, as numbers; `str(plan)` and `render(plan)` print it."""
+
+    name: str
+    config: ModelConfig
+    dtype: str
+    batch: Batch
+    parts: tuple[Part, ...]
+    flops: Flops
+    memory: Memory
+    timings: tuple[Timing, ...]
+    comparison: Comparison | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model learns, shared ones once."""
+        return sum(part.count for part in self.parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, sums included, for JSON."""
+        return {
+            "name": self.name,
+            "config": self.config.to_dict(),
+            "dtype": self.dtype,
+            "batch": _plain(self.batch),
+            "parameters": {"total": self.parameters, "parts": [_plain(part) for part in self.parts]},
+            "flops": _plain(self.flops),
+            "memory": _plain(self.memory),
+            "timings": [_plain(timing) for timing in self.timings],
+            "comparison": None if self.comparison is None else _plain(self.comparison),
+            "assumptions": list(self.assumptions),
+        }
+
+    def __str__(self) -> str:
+        return plain_text(_tables(self))
+
+
+def render(plan: Plan) -> str:
+    """The plan as text: drawn tables where the output is a terminal, plain columns otherwise."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        return drawn(_tables(plan))
+    return str(plan)
+
+
+def _tables(plan: Plan) -> Iterator[Table]:
+    title = (
+        f"Plan for '{plan.name}': {plan.parameters:,} parameters, {plan.flops.steps:,} steps, {plan.dtype}"
+    )
+    yield Table(title, (), (), plan.assumptions)
+    yield _parts(plan)
+    yield _flops(plan)
+    yield _memory(plan)
+    if plan.memory.state_per_token:
+        yield _decoding(plan)
+    yield _time(plan)
+    if plan.comparison is not None:
+        yield _comparison(plan.comparison)
+
+
+def _parts(plan: Plan) -> Table:
+    counts = {part.name: part.count for part in plan.parts}
+    shared = {
+        part.name: f" (also {' and '.join(part.shared_with)})" for part in plan.parts if part.shared_with
+    }
+    names = [*counts, *(name for name in plan.flops.by_part if name not in counts)]
+    rows = [(name, counts.get(name, 0), plan.flops.by_part.get(name, 0)) for name in names]
+    rows.append(("all", plan.parameters, plan.flops.step))
+    shown = tuple(
+        (
+            name + shared.get(name, ""),
+            f"{count:,}",
+            share_in_words(count, plan.parameters),
+            f"{flops:.3e}" if flops else "0",
+            share_in_words(flops, plan.flops.step),
+        )
+        for name, count, flops in rows
+    )
+    columns = ("part", "parameters", "share", "FLOPs of a step", "share")
+    return Table("Parts", columns, shown, summed=True)
+
+
+def _flops(plan: Plan) -> Table:
+    flops = plan.flops
+    rest = flops.step - flops.scores - flops.vocabulary
+    rows = [
+        ("weights of the layers, forward and backward", rest),
+        ("attention scores and mixing, forward and backward", flops.scores),
+        ("vocabulary, forward and backward", flops.vocabulary),
+        ("forward", flops.forward),
+        ("backward", flops.backward),
+        ("training step", flops.step),
+        (f"whole run, {flops.steps:,} steps", flops.run),
+    ]
+    shown = tuple((name, f"{value:.3e}", share_in_words(value, flops.step)) for name, value in rows[:-1])
+    last = (rows[-1][0], f"{rows[-1][1]:.3e}", "")
+    notes = [f"{flops.per_token:.3e} FLOPs of training for each of {flops.tokens:,} tokens in a step."]
+    if flops.fused_step != flops.step:
+        notes.append(
+            f"Attention is counted over all queries × keys. A fused kernel computes the scores again on "
+            f"the way back ({flops.fused_step:.3e} a step); where it skips what the causal mask hides, it "
+            f"runs {flops.flash_step:.3e} a step."
+        )
+    return Table("FLOPs", ("of one step", "FLOPs", "share"), (*shown, last), tuple(notes), summed=True)
+
+
+def _memory(plan: Plan) -> Table:
+    memory = plan.memory
+    layers = memory.kept - memory.activations.get(LOSS, 0)
+    rows = (
+        ("weights", memory.weights),
+        ("gradients", memory.gradients),
+        ("optimiser", memory.optimiser),
+        ("activations of the layers", layers),
+        ("log-probabilities", memory.activations.get(LOSS, 0)),
+        ("scores and their gradients, as the backward pass begins", memory.loss),
+        ("training, all at once", memory.training),
+    )
+    shown = tuple(
+        (name, bytes_in_words(value), share_in_words(value, memory.training)) for name, value in rows
+    )
+    return Table("Memory", ("of training", "bytes", "share"), shown, summed=True)
+
+
+def _decoding(plan: Plan) -> Table:
+    memory = plan.memory
+    rows = [
+        ("keys and values, one token", memory.state_per_token),
+        (f"keys and values, {memory.context:,} tokens", memory.state),
+    ]
+    if plan.config.family == "recurrent":
+        rows = [("hidden states, one token", memory.state_per_token)]
+    if memory.cross_per_token:
+        rows.append(("cross-attention's keys and values, one source token", memory.cross_per_token))
+    if memory.memory_per_token:
+        rows.append(("encoder's output, one source token", memory.memory_per_token))
+    return Table(
+        "What decoding remembers of one sequence",
+        ("what", "bytes"),
+        tuple((name, bytes_in_words(value)) for name, value in rows),
+    )
+
+
+def _time(plan: Plan) -> Table:
+    rows, notes = [], []
+    for timing in plan.timings:
+        decode = "" if timing.decode_seconds is None else seconds_in_words(timing.decode_seconds)
+        rows.append(
+            (
+                timing.device.name,
+                f"{timing.peak:.3g}",
+                seconds_in_words(timing.step_seconds),
+                seconds_in_words(timing.run_seconds),
+                bytes_in_words(timing.device.memory),
+                "yes" if timing.fits else "no",
+                f"{timing.largest_batch:,}",
+                decode,
+            )
+        )
+    columns = ("device", "peak FLOP/s", "step", "run", "memory", "fits", "largest batch", "decode a token ≥")
+    if not rows:
+        return Table("Time and room", (), (), ("No known device computes in this number format.",))
+    share = plan.timings[0].utilisation
+    notes.append(
+        f"At {share:.0%} of the peak. It fits if all of training takes at most {USABLE:.0%} of the memory; "
+        f"the largest batch is in tokens, and a larger one is reached by adding up gradients of several."
+    )
+    if plan.memory.state_per_token:
+        notes.append(
+            "Decoding one sequence reads the decoder's weights once for each token: no faster than that."
+        )
+    return Table("Time and room", columns, tuple(rows), tuple(notes))
+
+
+def _comparison(found: Comparison) -> Table:
+    rows = (
+        ("the lectures' table", f"{found.table:.1e}", ""),
+        (
+            f"{found.hours:g} h × {GPUS} P100 × 9.5e12 FLOP/s, as the paper reckons",
+            f"{found.hardware:.2e}",
+            share_in_words(found.hardware, found.table),
+        ),
+        (
+            f"counted: the paper's run, {found.steps:,} steps of {BATCH_TOKENS:,} + {BATCH_TOKENS:,} tokens",
+            f"{found.counted:.2e}",
+            share_in_words(found.counted, found.table),
+        ),
+        ("counted: this plan", f"{found.planned:.2e}", share_in_words(found.planned, found.table)),
+    )
+    note = (
+        f"The paper multiplies the hours its GPUs ran with the rate they can sustain: that is what the "
+        f"hardware could have done in the time, not the arithmetic the model needs. The count is that "
+        f"arithmetic, {found.counted / found.hardware:.0%} of it; the rest of the time went into memory "
+        f"traffic, softmax, norms, communication and waiting. (Pairs of {PAIR_LENGTH} tokens are assumed: "
+        f"longer ones change the small share of the attention scores only.)"
+    )
+    columns = ("training FLOPs", "FLOPs", "of the table")
+    return Table(f"Beside the original Transformer ({found.name})", columns, rows, (note,))
+
+
+def _plain(value: Any) -> Any:
+    """A dataclass as plain data, with the sums its properties give."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        plain = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        sums = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
+        return {**plain, **{name: getattr(value, name) for name in sums}}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

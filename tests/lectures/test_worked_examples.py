@@ -1,0 +1,250 @@
+"""The worked examples: right numbers, errata exactly where the slides have them, a current page.
+
+`recomputed.json` holds numbers that were computed independently of this library.
+Where the lectures' own file is at hand (`../shared` beside the repository, or
+the folder `CLEARHEAD_SHARED` names), everything is compared with that as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clearhead.base.errors import UserError
+from clearhead.cli import main as cli
+from clearhead.lectures import Mark, Step, example, examples, names, summary, to_markdown
+from clearhead.lectures.data import SOURCES
+from clearhead.lectures.step import as_table, decimals_of, judge
+
+ROOT = Path(__file__).parent.parent.parent
+RECOMPUTED: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("recomputed.json").read_text("utf-8")
+)
+EXTRA = {"keras-layer", "rotary-distance"}  # ours, without a recomputed entry
+
+# Every printed number that is not right: (example, step) -> {(row, column): mark}. Where whole tables are
+# wrong, only their count stands here.
+RIGHT_EXAMPLES = {"projection-parameters", "masked-attention-quiz", "contextual-apple", "dot-product-growth"}
+FEW = {
+    ("tutorial-self-attention", "S"): {(0, 1): Mark.WRONG, (1, 1): Mark.WRONG, (2, 1): Mark.WRONG},
+    ("tutorial-self-attention", "H"): {
+        (0, 1): Mark.WRONG,
+        (1, 1): Mark.WRONG,
+        (0, 0): Mark.LAST_DIGIT,
+        (1, 0): Mark.TRUNCATED,
+    },
+    ("sinusoidal-positions", "PE"): {(4, 1): Mark.LAST_DIGIT, (7, 3): Mark.TRUNCATED},
+    ("sinusoidal-positions", "sum"): {(4, 1): Mark.LAST_DIGIT, (7, 3): Mark.TRUNCATED},
+    ("masked-self-attention", "weights"): {(1, 0): Mark.TRUNCATED, (2, 1): Mark.LAST_DIGIT},
+}
+MANY = {  # (example, step) -> how many are wrong, off in the last digit, truncated
+    ("projections", "Q"): (8, 0, 0),
+    ("projections", "K"): (12, 0, 0),
+    ("projections", "V"): (10, 0, 0),
+    ("self-attention-steps", "scores"): (15, 0, 0),
+    ("self-attention-steps", "scaled"): (15, 0, 0),
+    ("self-attention-steps", "weights"): (23, 0, 0),
+    ("self-attention-steps", "output"): (8, 3, 0),
+    ("attention-matrix-operations", "scores"): (21, 1, 0),
+    ("attention-matrix-operations", "weights"): (21, 2, 1),
+}
+
+
+def steps(name: str) -> dict[str, Step]:
+    return {step.name: step for step in example(name).steps}
+
+
+def shared() -> list[dict[str, Any]]:
+    folder = Path(os.environ.get("CLEARHEAD_SHARED", ROOT.parent / "shared"))
+    path = folder / "worked_examples.json"
+    if not path.is_file():
+        pytest.skip("the lectures' worked_examples.json is not here: set CLEARHEAD_SHARED to its folder")
+    found: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def assert_close(ours: Any, theirs: Any) -> None:
+    torch.testing.assert_close(
+        torch.tensor(ours).double(), torch.tensor(as_table(theirs)).double(), rtol=0, atol=1e-4
+    )
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_out() -> None:
+    assert set(names()) == set(RECOMPUTED) | EXTRA == set(SOURCES)
+
+
+@pytest.mark.parametrize("name", RECOMPUTED)
+def test_every_recomputed_number(name: str) -> None:
+    found = steps(name)
+    for key, expected in RECOMPUTED[name].items():
+        assert_close(found[key].table, expected)
+
+
+def test_against_the_lectures_own_file() -> None:
+    entries = {entry["id"]: entry for entry in shared()}
+    assert set(entries) == set(RECOMPUTED)
+    for name, entry in entries.items():
+        found, source = steps(name), SOURCES[name]
+        for key, expected in entry["recomputed"].items():
+            assert_close(found[key].table, expected)
+        assert source.printed == entry["printed"], name
+        assert (source.erratum is None) == (entry["erratum"] is None), name
+        given = {key.replace("_", "").lower(): value for key, value in source.inputs.items()}
+        for key, value in entry["inputs"].items():
+            if isinstance(value, list) and key != "pairs":
+                assert given[key.lower()] == value, (name, key)
+
+
+def test_weights_are_weights() -> None:
+    for name in ("self-attention-steps", "attention-matrix-operations", "masked-self-attention"):
+        for row in steps(name)["weights"].table:
+            assert sum(row) == pytest.approx(1)
+
+
+def test_apple_by_softmax() -> None:
+    """The deck says softmax but divides by the row's sum: both are shown."""
+    found = steps("contextual-apple")
+    assert found["weights_fruit"].table[0] == pytest.approx((0, 0, 0.2, 0, 0.8))
+    assert found["softmax_fruit"].table[0][2] == pytest.approx(0.183, abs=5e-4)
+    assert found["softmax_fruit"].table[0][4] == pytest.approx(0.388, abs=5e-4)
+
+
+def test_keras_shapes() -> None:
+    found = steps("keras-layer")
+    assert found["shapes"].table == (
+        *((16, 3, 2), (3, 2)) * 3,
+        (3, 2, 16),
+        (16,),
+    )
+    assert found["parameters"].table == ((418,),)
+
+
+def test_rotary_scores_do_not_move_and_sinusoidal_ones_do() -> None:
+    found = steps("rotary-distance")
+    assert max(abs(x) for row in found["rotary_moved"].table for x in row) < 1e-9
+    assert min(abs(x) for row in found["sinusoidal_moved"].table for x in row) > 1e-3
+    assert_close(found["at_0"].table, found["at_7"].table)
+
+
+# --- errata --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_printed_numbers_are_flagged_exactly_where_they_are_wrong(name: str) -> None:
+    for step in example(name).steps:
+        faults = {(i, j): mark for i, j, mark in step.faults()}
+        key = (name, step.name)
+        if key in MANY:
+            found = [list(faults.values()).count(m) for m in (Mark.WRONG, Mark.LAST_DIGIT, Mark.TRUNCATED)]
+            assert tuple(found) == MANY[key], key
+        else:
+            assert faults == FEW.get(key, {}), key
+
+
+def test_an_example_with_faults_says_why_and_one_without_does_not() -> None:
+    for one in examples():
+        wrong = any(mark is not Mark.RIGHT for mark in one.marks())
+        if one.name == "contextual-apple":  # the word is wrong there, not the numbers
+            assert one.source.erratum is not None
+            assert not wrong
+        else:
+            assert wrong == (one.source.erratum is not None), one.name
+        assert not (wrong and one.name in RIGHT_EXAMPLES)
+
+
+@pytest.mark.parametrize("name", RECOMPUTED)
+def test_marks_by_another_rule(name: str) -> None:
+    """Against the independent numbers: right means equal when those are rounded to the printed decimals."""
+    for key, printed in SOURCES[name].printed.items():
+        table, decimals = as_table(printed), decimals_of(as_table(printed))
+        for row, theirs, marks in zip(
+            table, as_table(RECOMPUTED[name][key]), steps(name)[key].marks(), strict=True
+        ):
+            for number, other, mark in zip(row, theirs, marks, strict=True):
+                clear = abs(abs(number - other) - 0.5 * 10**-decimals) > 1e-4  # four decimals decide it
+                if clear:
+                    right = abs(number - other) < 0.5 * 10**-decimals
+                    assert (mark is Mark.RIGHT) == right, (name, key, number, other)
+
+
+@pytest.mark.parametrize(
+    "printed, ours, decimals, mark",
+    [
+        (0.5, 0.5, 1, Mark.RIGHT),
+        (0.14, 0.13998, 3, Mark.RIGHT),
+        (8, 8.0, 0, Mark.RIGHT),
+        (-0.99, -0.98999, 2, Mark.RIGHT),
+        (0.37, 0.3775, 2, Mark.TRUNCATED),
+        (-0.37, -0.3775, 2, Mark.TRUNCATED),
+        (-0.66, -0.6536, 2, Mark.LAST_DIGIT),
+        (1.01, 0.99, 2, Mark.WRONG),
+        (0, 0.1978, 3, Mark.WRONG),
+        (7, 8, 0, Mark.LAST_DIGIT),
+    ],
+)
+def test_judging(printed: float, ours: float, decimals: int, mark: Mark) -> None:
+    assert judge(printed, ours, decimals) is mark
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def test_the_page_in_the_documentation_is_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["examples", "--markdown"]) == 0
+    page = capsys.readouterr().out
+    assert page == to_markdown(examples())
+    assert (ROOT / "docs" / "worked-examples.md").read_text("utf-8") == page, "run `make docs`"
+
+
+def test_all_examples_on_the_command_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clearhead", "examples"], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    for name in names():
+        assert any(line.startswith(f"{name} · ") for line in lines)
+        erratum = SOURCES[name].erratum
+        assert erratum is None or erratum in " ".join(done.stdout.split())
+    assert "\x1b" not in done.stdout  # plain text where it is no terminal
+    assert max(map(len, lines)) <= 100
+    assert "  0.2483  0.4011  0.2840     0.248  0.500✗   0.284" in lines
+    assert "  0.7517  0.8022  0.8600    0.751↓  1.000✗   0.860" in lines
+    assert lines[-1] == (
+        "12 examples recomputed, 341 printed numbers: 138 wrong, 10 off in the last digit, 5 truncated."
+    )
+
+
+def test_one_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["examples", "masked-attention-quiz"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("masked-attention-quiz · L9")
+    assert shown.count(" · L") == 1
+    assert "−∞" in shown
+    assert shown.endswith(
+        "\n1 example recomputed, 1 printed number: 0 wrong, 0 off in the last digit, 0 truncated.\n"
+    )
+    assert summary([example("masked-attention-quiz")]) in shown
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["examples", "--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == names()
+
+
+def test_an_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["examples", "contextual-aple"]) == 2
+    assert capsys.readouterr().err == (
+        "clearhead: There is no worked example 'contextual-aple': did you mean 'contextual-apple'?\n"
+    )
+    with pytest.raises(UserError, match="did you mean"):
+        example("projection")
