@@ -158,7 +158,7 @@ def test_an_unknown_setting(folder: Path) -> None:
     for options in ({"verify": False}, {}):
         sentence = refusal(folder, **options)
         assert f"The config.json of the bundle '{folder}' cannot be used" in sentence
-        assert "'widht': did you mean 'width'?" in sentence
+        assert "'widht': did you mean 'width'" in sentence
         sign_again(folder)
 
 
@@ -169,6 +169,15 @@ def test_settings_that_cannot_work_together(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(plain))
     sign_again(folder)
     assert "cannot work together" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "change", [{"dropout": 7.0}, {"width": 10**30}, {"image": {"patch": 0}, "family": "vision"}]
+)
+def test_settings_that_no_model_has(folder: Path, change: dict[str, Any]) -> None:
+    edit_json(folder / "config.json", **change)
+    sign_again(folder)
+    assert f"The config.json of the bundle '{folder}' cannot be used" in refusal(folder)
 
 
 def test_a_changed_file_can_be_read_on_purpose(folder: Path) -> None:

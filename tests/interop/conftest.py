@@ -89,7 +89,7 @@ VIT = {
 
 
 def rope(**settings: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_theta": 500.0, **settings}}
+    return {"rope_theta": 500.0, "rope_scaling": settings}
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}

@@ -14,8 +14,8 @@ from typing import Any
 from clearhead.base.atomic import sha256_of
 from clearhead.base.errors import UserError
 from clearhead.bundle import metadata as manifest
-from clearhead.bundle.folder import layers_in_words, read_config, vocabulary_in_words
-from clearhead.bundle.weights import build_empty, disagreement, read_shapes, shapes_of
+from clearhead.bundle.folder import config_of, layers_in_words, read_plan, vocabulary_in_words
+from clearhead.bundle.weights import disagreement, read_shapes, shapes_of
 
 PART_DEPTH = 4  # `encoder.layers.*.attention` is as deep as a table of parts goes
 
@@ -75,8 +75,8 @@ def describe(folder: str | Path) -> Description:
         facts = manifest.read_metadata(path)
         names = [*sorted(facts.sha256), manifest.METADATA]
         files = [_file(path, name, facts.sha256.get(name)) for name in names]
-        config = read_config(path)
-    shapes = shapes_of(build_empty(config))
+        model = read_plan(path)
+    config, shapes = config_of(model), shapes_of(model)
     parts = _parts(shapes)
     return Description(
         folder=str(path),

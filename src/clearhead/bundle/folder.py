@@ -186,8 +186,7 @@ def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, veri
     if verify:
         for name in facts.sha256:
             manifest.check_file(path, facts, name)
-    config = read_config(path)
-    model = build_empty(config)
+    model = read_plan(path)
     fault = disagreement(read_shapes(path / manifest.WEIGHTS), shapes_of(model))
     if fault is not None:
         raise UserError(f"The config and the weights of the bundle '{path}' disagree: {fault}.")
@@ -198,13 +197,14 @@ def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, veri
     return Bundle(model.eval(), tokenizer, facts.metadata)
 
 
-def read_config(path: Path) -> ModelConfig:
-    """The model's settings; what is wrong with them is said with the bundle's name."""
+def read_plan(path: Path) -> nn.Module:
+    """The model that a bundle's config describes, still empty."""
     plain = manifest.read_json(path / manifest.CONFIG)
     try:
-        return ModelConfig.from_dict(plain)
-    except UserError as error:
-        raise UserError(f"The {manifest.CONFIG} of the bundle '{path}' cannot be used: {error}") from error
+        return build_empty(ModelConfig.from_dict(plain))
+    except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:  # ours, and what torch refuses
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise UserError(f"The {manifest.CONFIG} of the bundle '{path}' cannot be used: {reason}.") from error
 
 
 def _stamp(path: Path) -> bytes:

@@ -47,7 +47,12 @@ def export_folder(bundle: Bundle, folder: str | Path, to: str = "huggingface") -
 def is_foreign(folder: str | Path) -> bool:
     """Whether a folder looks like another toolkit's model, whether or not it can be imported."""
     folder = Path(folder)
-    return folder.is_dir() and (_is_huggingface(folder) or find_llama2c(folder) is not None)
+    if not folder.is_dir():
+        return False
+    try:
+        return _is_huggingface(folder) or find_llama2c(folder) is not None
+    except UserError:  # a format that is known well enough to be refused
+        return True
 
 
 def _is_huggingface(folder: Path) -> bool:

@@ -245,6 +245,8 @@ def _token_ids(bundle: Bundle) -> dict[str, Any]:
         value, before = special.get(role), earlier.get(name)
         several = isinstance(before, list) and before and before[0] == value
         found[name] = before if several else value
+    if found.get("decoder_start_token_id", 0) is None:
+        del found["decoder_start_token_id"]  # the one that may not be null there
     return found
 
 

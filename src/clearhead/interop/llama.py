@@ -84,10 +84,9 @@ def _read_position(settings: Settings) -> dict[str, Any]:
     name = "rope_parameters" if settings.has("rope_parameters") else "rope_scaling"
     rope = Settings(settings.table(name), f"{settings.where} ({name})")
     length = settings.whole("max_position_embeddings", 2048)
-    if rope.number("partial_rotary_factor", settings.number("partial_rotary_factor", 1.0)) != 1.0:
-        settings.refuse(
-            "partial_rotary_factor", rope.plain.get("partial_rotary_factor"), "all of a head turns"
-        )
+    turning = rope.number("partial_rotary_factor", settings.number("partial_rotary_factor", 1.0))
+    if turning != 1.0:
+        settings.refuse("partial_rotary_factor", turning, "here all features of a head are turned")
     return {
         "name": "rotary",
         "layout": "halves",

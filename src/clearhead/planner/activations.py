@@ -104,7 +104,9 @@ def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     numbers = queries * heads * size + keys * groups * (size + (value if tiled or matrix else size))
     if matrix:
         pairs = 0 if _made_again(layer, sight) else sight.pairs * heads
-        numbers += queries * heads * value + pairs * (2 if config.dropout else 1)
+        # The reference clears rows that a mask leaves empty after the softmax, dropout drops after it: a copy.
+        copied = config.dropout > 0 or (layer.kernel == "reference" and sight.causal)
+        numbers += queries * heads * value + pairs * (2 if copied else 1)
         numbers += pairs * storage.dropped(config.dropout) // storage.item
         return (numbers + _score_kept(layer, sight)) * storage.item + _position_kept(layer, sight, storage)
     numbers += queries * heads * (value if tiled else size)

@@ -46,7 +46,7 @@ def plan(
     >>> found.parameters == clearhead.count_parameters("base")
     True
     >>> f"{found.flops.run:.2e} FLOPs, {found.timings[0].run_seconds / 3600:.1f} hours"
-    '9.74e+17 FLOPs, 0.7 hours'
+    '9.52e+17 FLOPs, 0.7 hours'
     """
     if steps < 1:
         raise UserError(f"A plan's steps must be at least 1, not {steps}.")

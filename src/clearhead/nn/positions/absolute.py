@@ -37,7 +37,7 @@ class Sinusoidal(Position):
     >>> from clearhead.nn.tokens import Tokens
     >>> Sinusoidal().embed(torch.zeros(1, 2, 4), Tokens.padded(2)).round(decimals=4)
     tensor([[[0.0000, 1.0000, 0.0000, 1.0000],
-             [0.8415, 0.5403, 0.0100, 0.9999]]])
+             [0.8415, 0.5403, 0.0100, 1.0000]]])
     """
 
     in_embedding = True

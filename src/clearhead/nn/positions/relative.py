@@ -17,6 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from clearhead.base.errors import UserError
 from clearhead.nn.positions.absolute import sinusoid
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Tokens
@@ -65,6 +66,12 @@ class T5Bias(Position):
 
     def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, causal: bool = False) -> None:
         super().__init__()
+        exact = buckets // (2 if causal else 4)  # distances below this have a bucket of their own
+        if exact < 1 or max_distance <= exact:
+            raise UserError(
+                f"T5 positions with {buckets} buckets and max_distance={max_distance} tell no far distances "
+                f"apart: use at least {2 if causal else 4} buckets and a max_distance above {max(exact, 1)}."
+            )
         self.buckets, self.max_distance, self.causal = buckets, max_distance, causal
         self.table = nn.Parameter(torch.empty(buckets, heads))
         self.reset_parameters()
