@@ -32,7 +32,7 @@ def load(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     bundle = clearhead.load(clearhead.save(model, f"{folder}/first"))
     >>> bundle
-    Bundle(decoder, 20,224 parameters, 2 layers, no tokenizer)
+    Bundle(decoder, 20,288 parameters, 2 layers, no tokenizer)
     >>> ids = torch.tensor([[5, 6, 7]])
     >>> torch.equal(bundle.model(ids).logits, model(ids).logits)
     True

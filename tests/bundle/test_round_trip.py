@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, is_bundle, load_bundle, save
-from clearhead.bundle.weights import build_empty, shapes_of
+from clearhead.bundle.weights import shapes_of
 from clearhead.models import ModelConfig, build, count_parameters, preset, presets
 
 TINY = {"width": 16, "layers": 2, "vocabulary": 20, "attention": {"heads": 2}, "feedforward": {"width": 24}}
@@ -275,7 +275,7 @@ def test_reading_while_it_is_replaced(small: Bundle, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", presets())
 def test_presets_have_no_tensors_beside_their_parameters(name: str) -> None:
     """A persistent buffer would not come back, a hidden one would stay on "meta"."""
-    model = build_empty(preset(name))
+    model = build(preset(name), device="meta")
     assert list(model.buffers()) == []
     assert set(shapes_of(model)) == {name for name, _ in model.named_parameters()}
     hidden = [
@@ -290,13 +290,13 @@ def test_presets_have_no_tensors_beside_their_parameters(name: str) -> None:
 def test_an_empty_model_has_the_shapes_of_a_real_one() -> None:
     for plain in CONFIGS.values():
         config = ModelConfig.from_dict(plain)
-        assert shapes_of(build_empty(config)) == shapes_of(build(config))
+        assert shapes_of(build(config, device="meta")) == shapes_of(build(config))
 
 
 def test_building_an_empty_model_does_not_load_the_compiler() -> None:
     code = (
-        "import sys; from clearhead.models import preset; from clearhead.bundle.weights import build_empty\n"
-        "for name in ('tiny', 'gpt2', 'vit-b16', 'rnn', 't5-small'): build_empty(preset(name))\n"
+        "import sys; from clearhead.models import preset; from clearhead.models import build\n"
+        "for name in ('tiny', 'gpt2', 'vit-b16', 'rnn', 't5-small'): build(preset(name), device='meta')\n"
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -328,9 +328,7 @@ def test_is_bundle(folder: Path, tmp_path: Path) -> None:
 
 
 def test_summary_and_repr(small: Bundle) -> None:
-    assert (
-        repr(small) == f"Bundle(decoder, {count_parameters(small.model):,} parameters, 1 layers, 12 tokens)"
-    )
+    assert repr(small) == f"Bundle(decoder, {count_parameters(small.model):,} parameters, 1 layer, 12 tokens)"
     lines = small.summary().splitlines()
     assert [line.split()[0] for line in lines] == [
         "family", "parameters", "layers", "width", "vocabulary", "tokenizer", "trained_on", "metrics"

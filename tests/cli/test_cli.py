@@ -30,8 +30,8 @@ SURFACE = {
         "--steps",
         "--target-length",
     ],
-    "inspect": ["BUNDLE"],
-    "import": ["--out", "FOLDER"],
+    "inspect": ["--json", "BUNDLE"],
+    "import": ["--out", "--overwrite", "FOLDER"],
     "export": ["--out", "--to", "BUNDLE"],
 }
 

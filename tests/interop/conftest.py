@@ -60,10 +60,11 @@ GPT2 = {
 LLAMA = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
+    "head_dim": 16,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 40,
-    "max_position_embeddings": 32,
+    "max_position_embeddings": 256,
     "rms_norm_eps": 1e-5,
 }
 BERT = {
@@ -92,7 +93,8 @@ def rope(**settings: Any) -> dict[str, Any]:
     return {"rope_theta": 500.0, "rope_scaling": settings}
 
 
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+YARN_DIALS = {"beta_fast": 4.0, "beta_slow": 0.5, "mscale": 0.8, "mscale_all_dim": 0.3}
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -151,6 +153,7 @@ SPECS = [
     Spec("llama, biases", "decoder", "LlamaForCausalLM", LLAMA | BIASES),
     Spec("llama, linear", "decoder", "LlamaForCausalLM", LLAMA | rope(rope_type="linear", factor=2.0)),
     Spec("llama, yarn", "decoder", "LlamaForCausalLM", LLAMA | rope(**YARN)),
+    Spec("llama, yarn dials", "decoder", "LlamaForCausalLM", LLAMA | rope(**YARN, **YARN_DIALS)),
     Spec("llama, llama3", "decoder", "LlamaForCausalLM", LLAMA | rope(**LLAMA3)),
     Spec("bert", "encoder", "BertModel", BERT),
     Spec("bert, words", "encoder", "BertForMaskedLM", BERT),
@@ -180,9 +183,7 @@ def transformers() -> Any:
 
 
 @pytest.fixture(scope="session", params=SPECS, ids=lambda spec: spec.name)
-def case(
-    request: pytest.FixtureRequest, transformers: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Case:
+def case(request: pytest.FixtureRequest, transformers: Any, tmp_path_factory: pytest.TempPathFactory) -> Case:
     spec: Spec = request.param
     folder = tmp_path_factory.mktemp("foreign") / "model"
     save_random(transformers, spec, folder)

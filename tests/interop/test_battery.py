@@ -52,7 +52,9 @@ class Fed:
 
     def _seq2seq(self) -> None:
         vocabulary = self.config.vocabulary
-        source = ids(11, SOURCE_LENGTHS, min(vocabulary, self.config.source_vocabulary or vocabulary), self.pad)
+        source = ids(
+            11, SOURCE_LENGTHS, min(vocabulary, self.config.source_vocabulary or vocabulary), self.pad
+        )
         target, labels = ids(9, LENGTHS, vocabulary, self.pad), self._labels(vocabulary)
         self.masks = {"encoder": real(11, SOURCE_LENGTHS), "decoder": real(9, LENGTHS)}
         self.there = self.theirs(
@@ -118,7 +120,9 @@ class Fed:
 
     def _vision(self) -> None:
         image = self.config.image
-        pixels = torch.randn(3, image.channels, image.size, image.size, generator=torch.Generator().manual_seed(2))
+        pixels = torch.randn(
+            3, image.channels, image.size, image.size, generator=torch.Generator().manual_seed(2)
+        )
         labels = torch.tensor([2, 0, 1])
         given = {"labels": labels} if self.config.head.kind != "none" else {}
         self.masks = {"encoder": torch.ones(3, image.tokens, dtype=torch.bool)}

@@ -14,8 +14,8 @@ from torch import nn
 
 from clearhead import build
 from clearhead.base.errors import UserError
-from clearhead.bundle import Bundle
-from clearhead.interop import export_folder, import_folder
+from clearhead.bundle import Bundle, load_bundle, save
+from clearhead.interop import export_folder, import_folder, is_foreign
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
 from clearhead.models.presets import preset as find_preset
@@ -136,7 +136,7 @@ def test_a_bundle_that_came_from_a_family_goes_back_to_it(
 ) -> None:
     bundle = import_folder(saved("gpt2"))
     changed = build(bundle.config, position__name="alibi")
-    with pytest.raises(UserError, match="gpt2, has no position.name='alibi'"):
+    with pytest.raises(UserError, match=r"gpt2, has no position\.name='alibi'"):
         export_folder(Bundle(model=changed, metadata=bundle.metadata), tmp_path / "out")
 
 
@@ -145,6 +145,27 @@ def test_a_part_that_no_table_knows_is_named(tmp_path: Path) -> None:
     bundle.model.adapter = nn.Linear(2, 2)
     with pytest.raises(UserError, match=r"no 'adapter\.weight'"):
         export_folder(bundle, tmp_path / "out")
+
+
+def test_a_model_without_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no weights"):
+        export_folder(Bundle(model=build("gpt2", device="meta")), tmp_path / "out")
+
+
+def test_an_imported_model_is_saved_as_a_bundle(saved: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = saved("marian")
+    bundle = import_folder(folder)
+    again = load_bundle(save(bundle, tmp_path / "ours"))
+    assert again.metadata == bundle.metadata
+    source, target = torch.tensor([[5, 6, 7]]), torch.tensor([[1, 8]])
+    expected = bundle.model(source, target).logits
+    assert torch.equal(again.model(source, target).logits, expected)
+    assert not is_foreign(tmp_path / "ours")
+    export_folder(again, tmp_path / "theirs")
+    before = load_file(folder / "model.safetensors")
+    after = load_file(tmp_path / "theirs" / "model.safetensors")
+    assert set(before) == set(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -163,7 +184,9 @@ def test_half_precision_stays_half(saved: Callable[[str], Path], tmp_path: Path,
 def test_shared_parameters_stay_shared(saved: Callable[[str], Path]) -> None:
     model: Any = import_folder(saved("t5 1.0")).model
     assert model.output.weight is model.source_embedding.table.weight
-    assert model.encoder.layers[1].attention.position.table is model.encoder.layers[0].attention.position.table
+    assert (
+        model.encoder.layers[1].attention.position.table is model.encoder.layers[0].attention.position.table
+    )
     assert count_parameters(model) == count_parameters(model.config)
     assert not model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
@@ -175,7 +198,9 @@ def test_names_of_old_checkpoints(saved: Callable[[str], Path]) -> None:
     before = import_folder(folder).model.state_dict()
     tensors = load_file(folder / "model.safetensors")
     old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
         for name, tensor in tensors.items()
     }
     old["bert.embeddings.position_ids"] = torch.arange(32).unsqueeze(0)

@@ -166,7 +166,8 @@ from clearhead.nn.positions import position
 torch.set_num_threads(1)
 
 def run(n, kernel, scheme):
-    attention = MultiHeadAttention(AttentionConfig(width=4, heads=1, kernel=kernel), position(scheme, heads=1))
+    config = AttentionConfig(width=4, heads=1, kernel=kernel)
+    attention = MultiHeadAttention(config, position(scheme, heads=1))
     with torch.no_grad():
         attention(torch.randn(1, n, 4), mask=Causal() & Padding([n - 5]))
 
@@ -199,11 +200,14 @@ needs_proc = pytest.mark.skipif(
 
 @needs_proc
 def test_peak_memory_of_a_process() -> None:
-    """At 4,096 the matrix would be 64 MiB of float32; at 16,384 it would be 1,024 MiB, or 256 MiB as bool."""
+    """As float32, the matrix would be 64 MiB at 4,096 and 1,024 MiB at 16,384.
+
+    A run's mask is 16 MiB as bool and 64 MiB once the kernel has turned it into float32.
+    """
     reference, tiled, sdpa = peaks("4096 reference none", "4096 tiled none", f"{LONG} sdpa none")
     assert reference > 64  # the measurement sees it where it is made
     assert tiled < 16
-    assert sdpa < 200
+    assert sdpa < 400
 
 
 @needs_proc
@@ -211,5 +215,5 @@ def test_peak_memory_of_a_process() -> None:
 def test_peak_memory_with_a_bias() -> None:
     """A run's distances are whole numbers of eight bytes: 128 MiB for a sixteenth of the pairs."""
     sdpa, tiled = peaks(f"{LONG} sdpa alibi", "8192 tiled alibi")
-    assert sdpa < 600
+    assert sdpa < 700
     assert tiled < 32

@@ -43,15 +43,27 @@ DIALS: dict[str, dict[str, Any]] = {
     "t5, grouped": {"position": {"name": "t5"}, "attention": {"kv_heads": 2}},
     "transformer_xl, grouped": {"position": {"name": "transformer_xl"}, "attention": {"kv_heads": 2}},
 }
+# An encoder-decoder holds both stacks; these are turned in models of one stack, too.
+AGAIN = (
+    "plain",
+    "grouped-query",
+    "bilinear",
+    "attention dropout",
+    "untied output",
+    "embedding norm, types",
+    "position rotary",
+    "position alibi",
+    "position shaw",
+)
 _TEXT = {"attention": {"heads": 4}, "vocabulary": 100, "width": 32, "layers": 2}
 _IMAGE = {"attention": {"heads": 4}, "width": 32, "layers": 2, "image": {"size": 32, "patch": 8}}
 
 # Name → (preset, settings on top of it).
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{
-        f"{family}: {dial}": ("tiny", {"family": family, **settings})
-        for family in ("encoder-decoder", "encoder", "decoder")
-        for dial, settings in DIALS.items()
+        f"{family}: {dial}": ("tiny", {"family": family, "layers": 1, **settings})
+        for family, dials in (("encoder-decoder", [*DIALS]), ("encoder", AGAIN), ("decoder", AGAIN))
+        for dial, settings in ((dial, DIALS[dial]) for dial in dials)
     },
     **{
         f"head {kind}, pooler {pooler}": (
@@ -89,7 +101,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         for cell in ("gru", "lstm")
         for score in ("additive", "bilinear", "dot")
         for both in (True, False)
-        for layers in (1, 2)
+        for layers in ((1, 2) if score == "additive" and both else (2,))
         if not (score == "dot" and both)
     },
 }

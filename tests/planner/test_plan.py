@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import os
 import pty
-import subprocess
+import shlex
 import sys
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from clearhead.models import PRESETS
 from clearhead.planner import DEVICES, Device, render
 from clearhead.planner.devices import find_device
 from clearhead.planner.parameters import OTHER, parameters_by_part
-from clearhead.planner.tables import drawn
 
 from .small import CASES, config_of
 
@@ -152,28 +152,17 @@ def test_refusals(what: str, options: dict[str, object], part: str) -> None:
     assert part in str(caught.value)
 
 
-def test_drawn_on_a_terminal() -> None:
+def test_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     found = clearhead.plan("tiny")
     assert render(found) == str(found)  # the tests' output is no terminal
     assert "\x1b[" not in str(found)
-    code = "import clearhead; from clearhead.planner import render; print(render(clearhead.plan('tiny')))"
     ours, theirs = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", code], stdout=theirs) as process:
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                piece = os.read(ours, 65_536)
-            except OSError:  # the other end has closed, as Linux tells it
-                break
-            if not piece:
-                break
-            shown += piece
-        assert process.wait() == 0
-    os.close(ours)
-    assert "┃" in shown.decode() or "│" in shown.decode()
-    assert "\x1b[" in shown.decode()
-    assert drawn([]) == ""
+    with os.fdopen(ours), os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        shown = render(found)
+    assert "\x1b[" in shown
+    assert "│" in shown
+    assert f"{found.parameters:,}" in shown
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -243,3 +232,24 @@ def test_mistakes_are_one_sentence(
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert part in captured.err
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "planner.md"
+
+
+def test_the_page_tells_the_truth(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its commands run, its example holds, its table of devices is the table in the code."""
+    text = PAGE.read_text(encoding="utf-8")
+    commands = [line for line in text.splitlines() if line.startswith("clearhead plan ")]
+    assert len(commands) > 3
+    for command in commands:
+        run(capsys, *shlex.split(command)[2:])
+    result = doctest.testfile(str(PAGE), module_relative=False)
+    assert result.attempted > 3
+    assert result.failed == 0
+    for device in DEVICES.values():
+        row = next(line for line in text.splitlines() if line.startswith(f"| {device.name} |"))
+        cells = [cell.split("(")[0].strip() for cell in row.strip("|").split("|")][1:]
+        rates = [device.bf16, device.float32, device.bandwidth]
+        assert [None if cell == "–" else float(cell) for cell in cells[:3]] == rates
+        assert float(cells[3].removesuffix(" GB")) * 1e9 == device.memory

@@ -23,11 +23,25 @@ Plain = dict[str, Any]
 class Config:
     """Base of every configuration.
 
-    `_noun` is what messages call this kind of config ("attention", "model").
-    Subclasses may define `__post_init__` to refuse combinations that cannot work.
+    `_noun` is what messages call this kind of config ("attention", "model"). Subclasses name their
+    settings that are counts or shares, and may extend `__post_init__` to refuse what cannot work together.
     """
 
     _noun: ClassVar[str] = "config"
+    _counts: ClassVar[tuple[str, ...]] = ()  # settings that are 1 or more (or None, where allowed)
+    _shares: ClassVar[tuple[str, ...]] = ()  # settings that lie in [0, 1), such as dropout
+
+    def __post_init__(self) -> None:
+        for name in self._counts:
+            value = getattr(self, name)
+            if value is not None and not 1 <= value < 2**31:
+                raise UserError(
+                    f"The {self._noun} setting '{name}' must be a number from 1 up to 2 billion, not {value}."
+                )
+        for name in self._shares:
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise UserError(f"The {self._noun} setting '{name}' must lie in [0, 1), not {value}.")
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], path: str = "") -> Self:
@@ -60,24 +74,32 @@ class Config:
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some settings changed; `a__b=1` or `{"a.b": 1}` reach into nested configs."""
-        result: Self = self
-        for key, value in changes.items():
-            result = result._with(key.replace("__", ".").split("."), value, key)
-        return result
+        """A copy with some settings changed; `a__b=1` or `{"a.b": 1}` reach into nested configs.
 
-    def _with(self, path: list[str], value: Any, whole: str) -> Self:
-        name, rest = path[0], path[1:]
+        All changes are made together and checked once, so their order does not matter.
+        """
+        return self._changed(changes, "")
+
+    def _changed(self, changes: Plain, path: str) -> Self:
+        nested: dict[str, Plain] = {}
+        direct: Plain = {}
         fields = {field.name for field in dataclasses.fields(self)}
-        if name not in fields:
-            raise UserError(f"Unknown {self._noun} setting '{whole}': {nearest(name, fields)}")
-        if rest:
-            inner = getattr(self, name)
-            if not isinstance(inner, Config):
-                raise UserError(f"The setting '{name}' in '{whole}' has no settings inside it.")
-            return dataclasses.replace(self, **{name: inner._with(rest, value, whole)})
-        hint = typing.get_type_hints(type(self))[name]
-        return dataclasses.replace(self, **{name: _convert(value, hint, whole)})
+        hints = typing.get_type_hints(type(self))
+        for key, value in changes.items():
+            name, _, rest = key.replace("__", ".").partition(".")
+            if name not in fields:
+                raise UserError(f"Unknown {self._noun} setting '{path}{key}': {nearest(name, fields)}")
+            if rest:
+                nested.setdefault(name, {})[rest] = value
+            else:
+                direct[name] = _convert(value, hints[name], path + key)
+        for name, inner in nested.items():
+            config = direct.get(name, getattr(self, name))
+            if not isinstance(config, Config):
+                whole = f"{path}{name}.{next(iter(inner))}"
+                raise UserError(f"There is no setting '{whole}': '{name}' has no settings inside it.")
+            direct[name] = config._changed(inner, f"{path}{name}.")
+        return dataclasses.replace(self, **direct)
 
 
 def _plain(value: Any) -> Any:

@@ -22,8 +22,8 @@ from clearhead.base.atomic import atomic_folder
 from clearhead.base.device import pick_device, pick_dtype
 from clearhead.base.errors import UserError
 from clearhead.bundle import metadata as manifest
-from clearhead.bundle.weights import build_empty, disagreement, fill, read_shapes, shapes_of, write_weights
-from clearhead.models.build import count_parameters
+from clearhead.bundle.weights import disagreement, fill, read_shapes, shapes_of, write_weights
+from clearhead.models.build import build, count_parameters
 from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
@@ -73,7 +73,9 @@ class Bundle:
     def __repr__(self) -> str:
         size = f"{count_parameters(self.model):,} parameters"
         tokens = "no tokenizer" if self.tokenizer is None else f"{self.tokenizer.vocabulary_size:,} tokens"
-        return f"Bundle({self.config.family}, {size}, {layers_in_words(self.config)} layers, {tokens})"
+        layers = layers_in_words(self.config)
+        noun = "layer" if layers == "1" else "layers"
+        return f"Bundle({self.config.family}, {size}, {layers} {noun}, {tokens})"
 
 
 def config_of(model: nn.Module) -> ModelConfig:
@@ -201,7 +203,7 @@ def read_plan(path: Path) -> nn.Module:
     """The model that a bundle's config describes, still empty."""
     plain = manifest.read_json(path / manifest.CONFIG)
     try:
-        return build_empty(ModelConfig.from_dict(plain))
+        return build(ModelConfig.from_dict(plain), device="meta")
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:  # ours, and what torch refuses
         reason = " ".join(str(error).split()).rstrip(".")
         raise UserError(f"The {manifest.CONFIG} of the bundle '{path}' cannot be used: {reason}.") from error
@@ -216,7 +218,7 @@ def _stamp(path: Path) -> bytes:
 
 def _refuse_unsavable(model: nn.Module, config: ModelConfig) -> None:
     """What is written must be readable: the weights must be those that the config builds."""
-    fault = disagreement(shapes_of(model), shapes_of(build_empty(config)))
+    fault = disagreement(shapes_of(model), shapes_of(build(config, device="meta")))
     if fault is not None:
         raise UserError(f"This model cannot be saved, because it is not what its config builds: {fault}.")
     if any(tensor.is_meta for tensor in model.parameters()):
@@ -250,7 +252,7 @@ def _keep_strangers(old: Path, fresh: Path) -> None:
 def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target, follow_symlinks=False)  # costs no room, however large the file
-    except OSError:
+    except (OSError, NotImplementedError):
         shutil.copy2(source, target, follow_symlinks=False)
 
 

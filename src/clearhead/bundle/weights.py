@@ -8,47 +8,17 @@ pickle. Knows nothing about the other files of a bundle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from clearhead.base.errors import UserError
-from clearhead.models.build import build
-from clearhead.models.config import ModelConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
-
-
-class _NoInitialValues(TorchFunctionMode):
-    """Leaves tensors as they are made.
-
-    On "meta" there is nothing to fill, but filling with random numbers still loads torch's compiler,
-    which takes seconds.
-    """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", "") == "torch.nn.init":
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)
-
-
-def build_empty(config: ModelConfig) -> nn.Module:
-    """The model that a config describes, without memory and without weights."""
-    with _NoInitialValues():
-        return build(config, device="meta")
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -109,6 +79,8 @@ def fill(model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype 
         own = list(module.named_parameters(recurse=False, remove_duplicate=False))
         for name, empty in own:
             setattr(module, name, filled[id(empty)])  # not `_parameters[name] =`: recurrent layers watch this
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # on CUDA its kernels want all weights of a layer in one piece
 
 
 def _read(path: Path, name: str, device: torch.device, dtype: torch.dtype | None) -> Tensor:

@@ -9,11 +9,11 @@ import typer
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(help="A model folder of Hugging Face, on this disk.")],
+    folder: Annotated[Path, typer.Argument(help="A model folder of Hugging Face or llama2.c, on this disk.")],
     out: Annotated[Path, typer.Option("--out", metavar="BUNDLE", help="The bundle to write.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is there.")] = False,
 ) -> None:
-    """Turn a model folder of Hugging Face into a bundle.
+    """Turn a model folder of Hugging Face or llama2.c into a bundle.
 
     \b
     Examples:

@@ -82,9 +82,12 @@ def plan(
         device=device,
         dtype=dtype,
     )
-    name = " with ".join([preset or str(config), *([", ".join(settings)] if settings else [])])
-    report = replace(report, name=name)
+    report = replace(report, name=_name(preset or str(config), settings))
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else render(report))
+
+
+def _name(model: str, settings: list[str] | None) -> str:
+    return f"{model} with {', '.join(settings)}" if settings else model
 
 
 def _changed(plain: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ def presets() -> None:
       clearhead plan --preset base
     """
     from clearhead.bundle.folder import layers_in_words  # here, so that --help does not wait for torch
-    from clearhead.bundle.weights import build_empty
     from clearhead.models import count_parameters, preset
     from clearhead.models import presets as known
 
@@ -22,6 +21,6 @@ def presets() -> None:
     for name in known():
         config = preset(name)
         heads = "–" if config.family == "recurrent" else str(config.attention.heads)
-        size = f"{count_parameters(build_empty(config)):,}"
+        size = f"{count_parameters(config):,}"
         rows.append([name, config.family, layers_in_words(config), f"{config.width:,}", heads, size])
     show_table(["name", "family", "layers", "width", "heads", "parameters"], rows, numbers=[2, 3, 4, 5])

@@ -8,6 +8,7 @@ which stands in the families' tables, not here.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -148,11 +149,13 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
     """Write a bundle as a folder that transformers reads."""
     config = bundle.config
     family = family_for(config, bundle.metadata)
-    tensors = exported_tensors(family, config, dict(bundle.model.named_parameters(remove_duplicate=False)))
-    _refuse_left_over(family, config, bundle.model)
+    model: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)  # what torch.compile wraps
+    ours = dict(model.named_parameters(remove_duplicate=False))
+    _refuse_left_over(family, config, ours)
+    tensors = exported_tensors(family, config, ours)
     plain = _config_json(family, bundle, tensors)
     _refuse_to_overwrite(folder)
-    with atomic_folder(folder) as fresh:
+    with atomic_folder(os.path.abspath(folder)) as fresh:
         save_file(tensors, fresh / WEIGHTS, metadata={"format": "pt"})
         _write_json(fresh / CONFIG, plain)
         if config.family in ("encoder-decoder", "decoder"):
@@ -200,18 +203,15 @@ def _written(copies: Iterable[Copy]) -> Iterable[Copy]:
     return (copy for copy in copies if copy.written)
 
 
-def _refuse_left_over(family: Family, config: ModelConfig, model: nn.Module) -> None:
-    """Nothing learned stays behind."""
-    every = dict(model.named_parameters(remove_duplicate=False))
-    used = {id(every[name]) for name in used_names(family, config)}
-    left = [name for name, parameter in every.items() if id(parameter) not in used]
+def _refuse_left_over(family: Family, config: ModelConfig, ours: Mapping[str, Tensor]) -> None:
+    """Nothing learned stays behind, and there is something to write."""
+    if any(tensor.is_meta for tensor in ours.values()):
+        raise UserError("This model cannot be exported: it was built on 'meta' and has no weights.")
+    named = {name for row in expand(family.rows(config), config) for name in row.names}
+    used = {id(ours[name]) for name in named & ours.keys()}
+    left = [name for name, tensor in ours.items() if id(tensor) not in used]
     if left:
         raise UserError(f"This model cannot be exported: the family {family.model_type} has no '{left[0]}'.")
-
-
-def used_names(family: Family, config: ModelConfig) -> set[str]:
-    """Our names that a family's table speaks of."""
-    return {name for row in expand(family.rows(config), config) for name in row.names}
 
 
 def _config_json(family: Family, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -242,8 +242,8 @@ def check_copies(copies: Iterable[Copy], names: Names, theirs: Mapping[str, Tens
         original = names.get(copy.of)
         if not torch.equal(theirs[actual], theirs[original]):
             raise UserError(
-                f"The tensors '{actual}' and '{original}' differ, but the config makes them one: the checkpoint "
-                f"and its config do not belong together."
+                f"The tensors '{actual}' and '{original}' differ, but the config makes them one: the "
+                f"checkpoint and its config do not belong together."
             )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.models.config import ModelConfig
@@ -27,6 +29,26 @@ FAMILIES: dict[str, Callable[[ModelConfig], nn.Module]] = {
 }
 
 
+class _NoInitialValues(TorchFunctionMode):
+    """Leaves tensors as they are made.
+
+    On "meta" there is nothing to fill, but filling with random numbers still loads torch's compiler,
+    which takes seconds.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", "") == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
 def build(what: str | ModelConfig, *, device: str | torch.device | None = None, **changes: Any) -> nn.Module:
     """A model from a preset's name or a config, with settings changed as you like.
 
@@ -42,7 +64,8 @@ def build(what: str | ModelConfig, *, device: str | torch.device | None = None, 
     config = config.replace(**changes)
     if config.family not in FAMILIES:
         raise UserError(f"There is no model family '{config.family}': {nearest(config.family, FAMILIES)}")
-    with torch.device(device if device is not None else torch.get_default_device()):
+    place = torch.device(device) if device is not None else torch.get_default_device()
+    with place, _NoInitialValues() if place.type == "meta" else nullcontext():
         model = FAMILIES[config.family](config)
         initialise(model, config.initialisation, config.layers)
     return model

@@ -16,6 +16,8 @@ from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, NormConfig
 from clearhead.nn.layers.initialise import InitialisationName
 from clearhead.nn.positions import PositionConfig
 
+MOST_LAYERS = 10_000  # a mistyped number should be a sentence, not a build that never ends
+
 Family = Literal["encoder-decoder", "encoder", "decoder", "vision", "recurrent"]
 
 
@@ -30,6 +32,8 @@ class HeadConfig(Config):
     """
 
     _noun: ClassVar[str] = "head"
+    _counts = ("classes",)
+    _shares = ("dropout",)
 
     kind: Literal["none", "classify", "tag", "mlm"] = "none"
     classes: int = 2
@@ -44,6 +48,7 @@ class ImageConfig(Config):
     """The front end of a vision model: an image cut into square patches, each one a token."""
 
     _noun: ClassVar[str] = "image"
+    _counts = ("size", "patch", "channels")
 
     size: int = 224
     patch: int = 16
@@ -82,6 +87,8 @@ class ModelConfig(Config):
     """
 
     _noun: ClassVar[str] = "model"
+    _counts = ("vocabulary", "source_vocabulary", "width", "layers", "decoder_layers")
+    _shares = ("dropout",)
 
     family: Family = "encoder-decoder"
     vocabulary: int = 32_000  # of the target, or the only one; ignored by vision models
@@ -114,10 +121,11 @@ class ModelConfig(Config):
             if not isinstance(getattr(self, name), Config):
                 kind = type(self).__dataclass_fields__[name].type
                 raise UserError(f"'{name}' must be an {kind}; for plain data use from_dict.")
-        for name in ("vocabulary", "source_vocabulary", "width", "layers", "decoder_layers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"A model's {name} must be at least 1, not {value}.")
+        super().__post_init__()
+        if max(self.layers, self.depth_of_decoder) > MOST_LAYERS:
+            raise UserError(
+                f"A model has at most {MOST_LAYERS} layers; that is far beyond any published one."
+            )
         if self.attention.width not in (None, self.width):
             raise UserError(
                 f"attention.width={self.attention.width} contradicts the model's width={self.width}: "

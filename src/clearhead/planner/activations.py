@@ -104,7 +104,7 @@ def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     numbers = queries * heads * size + keys * groups * (size + (value if tiled or matrix else size))
     if matrix:
         pairs = 0 if _made_again(layer, sight) else sight.pairs * heads
-        # The reference clears rows that a mask leaves empty after the softmax, dropout drops after it: a copy.
+        # Dropout, and the reference where a mask may leave a row empty, change the softmax's result: a copy.
         copied = config.dropout > 0 or (layer.kernel == "reference" and sight.causal)
         numbers += queries * heads * value + pairs * (2 if copied else 1)
         numbers += pairs * storage.dropped(config.dropout) // storage.item

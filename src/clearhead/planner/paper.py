@@ -71,10 +71,10 @@ def compare(config: ModelConfig, planned: Flops) -> Comparison | None:
 
 def _shape(config: ModelConfig) -> tuple[object, ...]:
     """What makes a model the paper's; vocabulary, dropout, kernel and the place of norms are left free."""
-    attention = config.attention.replace(width=config.width, dropout=0.0, kernel="auto")
-    sizes = (attention.groups, attention.query_size, attention.key_size, attention.value_size)
-    free = attention.replace(kv_heads=None, query_dim=None, key_dim=None, value_dim=None)
+    attention = config.attention.replace(width=config.width)
+    heads = (attention.heads, attention.groups, attention.key_size, attention.value_size)
+    dials = (attention.score, attention.bias, attention.output_bias, attention.softcap)
     feedforward = config.feedforward.replace(width=config.feedforward.width or 4 * config.width, dropout=0.0)
     depth = (config.layers, config.depth_of_decoder)
     added = config.position.name in ("sinusoidal", "learned")  # the paper trains both
-    return config.family, config.width, depth, sizes, free, feedforward, added, config.norm.kind
+    return config.family, config.width, depth, heads, dials, feedforward, added, config.norm.kind

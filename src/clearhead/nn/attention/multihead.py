@@ -45,6 +45,17 @@ class AttentionConfig(Config):
     """
 
     _noun: ClassVar[str] = "attention"
+    _counts = (
+        "width",
+        "heads",
+        "kv_heads",
+        "query_dim",
+        "key_dim",
+        "value_dim",
+        "memory_width",
+        "score_rank",
+    )
+    _shares = ("dropout",)
 
     width: int | None = None  # of the model; None inside a model's config, which knows it
     heads: int = 8
@@ -62,28 +73,13 @@ class AttentionConfig(Config):
     kernel: KernelName = "auto"
 
     def __post_init__(self) -> None:
-        sizes = (
-            "width",
-            "heads",
-            "kv_heads",
-            "query_dim",
-            "key_dim",
-            "value_dim",
-            "memory_width",
-            "score_rank",
-        )
-        for name in sizes:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"Attention's {name} must be at least 1, not {value}.")
+        super().__post_init__()
         if self.key_dim is None and self.width is not None and self.width % self.heads:
             raise UserError(
                 f"A width of {self.width} does not divide into {self.heads} heads: change one or set key_dim."
             )
         if self.heads % self.groups:
             raise UserError(f"{self.heads} heads cannot share {self.groups} key/value heads evenly.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"Attention dropout lies in [0, 1), not {self.dropout}.")
         if self.softcap is not None and self.softcap <= 0:
             raise UserError(f"A soft cap must be above 0, not {self.softcap}.")
 

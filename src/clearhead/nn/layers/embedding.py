@@ -26,6 +26,7 @@ class EmbeddingConfig(Config):
     """The table at the bottom and the projection at the top."""
 
     _noun: ClassVar[str] = "embedding"
+    _shares = ("dropout",)
 
     scale: bool = True  # multiply by √d, so that positions of size one do not drown the words
     norm: bool = False  # a norm on the sum (BERT, BART)
@@ -70,7 +71,9 @@ class InputEmbedding(nn.Module):
         _check_ids(ids, self.table.weight.shape[0])
         x = self.position.embed(self.table(ids), tokens)
         if self.types is not None:
-            x = x + self.types(torch.zeros_like(ids) if types is None else types)
+            types = torch.zeros_like(ids) if types is None else types
+            _check_ids(types, self.types.weight.shape[0], "Token type", "kinds this model has")
+            x = x + self.types(types)
         elif types is not None:
             raise UserError("This model has no token types: leave token_types away, or build it with them.")
         if self.norm is not None:
@@ -79,15 +82,16 @@ class InputEmbedding(nn.Module):
         return dropped
 
 
-def _check_ids(ids: Tensor, vocabulary: int) -> None:
+def _check_ids(ids: Tensor, count: int, what: str = "Token id", among: str = "") -> None:
     """A sentence instead of an index error, where looking costs nothing."""
     if ids.dtype.is_floating_point:
-        raise UserError(f"Token ids must be whole numbers, not {ids.dtype}.")
+        raise UserError(f"{what}s must be whole numbers, not {ids.dtype}.")
     if can_be_checked(ids):
         low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= vocabulary:
+        if low < 0 or high >= count:
             wrong = low if low < 0 else high
-            raise UserError(f"Token id {wrong} is outside the vocabulary of {vocabulary} tokens.")
+            known = f"the {count} {among}" if among else f"the vocabulary of {count} tokens"
+            raise UserError(f"{what} {wrong} is outside {known}.")
 
 
 class Output(nn.Module):

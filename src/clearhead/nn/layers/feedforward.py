@@ -38,6 +38,8 @@ class FeedForwardConfig(Config):
     """Size and kind of the feed-forward net."""
 
     _noun: ClassVar[str] = "feedforward"
+    _counts = ("width",)
+    _shares = ("dropout",)
 
     width: int | None = None  # of the inner layer; None: four times the model's
     activation: Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"] = "relu"

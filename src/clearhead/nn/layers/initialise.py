@@ -13,7 +13,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from clearhead.nn.attention.multihead import MultiHeadAttention
-from clearhead.nn.layers.embedding import TokenEmbedding
+from clearhead.nn.layers.embedding import Output, TokenEmbedding
 from clearhead.nn.layers.feedforward import FeedForward
 
 InitialisationName = Literal["xavier", "he", "scaled"]
@@ -26,7 +26,7 @@ def initialise(model: nn.Module, kind: InitialisationName, layers: int) -> None:
             _weight(module.weight, kind)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, TokenEmbedding) and kind == "scaled":
+        elif isinstance(module, (TokenEmbedding, Output)) and kind == "scaled":
             nn.init.normal_(module.weight, std=0.02)
     if kind == "scaled":
         # Each of the 2·layers sub-layers adds to one stream: shrink each so that the sum keeps its size.

@@ -23,6 +23,7 @@ class PositionConfig(Config):
     """Which scheme, and its settings; a scheme reads only those it has."""
 
     _noun: ClassVar[str] = "position"
+    _counts = ("max_length", "buckets", "max_distance")
 
     name: PositionName = "sinusoidal"
     max_length: int = 512  # learned: how many positions there are

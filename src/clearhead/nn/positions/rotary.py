@@ -36,6 +36,7 @@ class RotaryScaling(Config):
     """
 
     _noun: ClassVar[str] = "rotary scaling"
+    _counts = ("original_length",)
 
     kind: Literal["linear", "ntk", "yarn", "llama3"]
     factor: float
@@ -47,6 +48,7 @@ class RotaryScaling(Config):
     temperature: float | None = None  # yarn: factor on queries and keys; None: 0.1·ln(factor) + 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.factor < 1:
             raise UserError(f"A rotary scaling factor is at least 1, not {self.factor}.")
 
