@@ -165,7 +165,7 @@ def test_ragged_rows(kind: str, data: st.DataObject) -> None:
 @quick
 @given(kind=kinds, data=st.data())
 def test_any_walk_of_steps_reorders_and_cuts(kind: str, data: st.DataObject) -> None:
-    """Beam search repeats and drops rows, speculation takes tokens back: whatever happens, nothing is mixed up."""
+    """Beam search repeats and drops rows, speculation takes tokens back: nothing may be mixed up."""
     rows = Rows(MODELS[kind], 2)
     for _ in range(data.draw(st.integers(2, 6))):
         count = len(rows.past)
@@ -208,10 +208,8 @@ def test_cutting_back(kind: str) -> None:
     rows.add(3, None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "learned" not in kind])  # which has 16 positions
 def test_long_enough_for_the_buffers_to_grow(kind: str) -> None:
-    if "learned" in kind:
-        pytest.skip("has 16 positions")
     model = MODELS[kind]
     target, source = ids(2, BLOCK + 9), ids(2, SOURCE)
     wanted = one_pass(model, source, target)
@@ -220,7 +218,7 @@ def test_long_enough_for_the_buffers_to_grow(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["decoder, learned, multi-query", "decoder, rotary", "recurrent, gru"])
 def test_padding_is_not_counted_as_length(kind: str) -> None:
-    """Many padded steps, few real tokens: a state is as long as its longest row, not as what was handed over."""
+    """Many padded steps, few real tokens: a state is as long as its longest row."""
     rows = Rows(MODELS[kind], 2)
     for _ in range(6):
         rows.add(4, [1, 2])  # 24 handed over, 12 real; the learned scheme has 16 positions

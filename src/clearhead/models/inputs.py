@@ -35,11 +35,16 @@ def as_rows(ids: Tensor, lengths: Lengths | None, what: str = "tokens") -> tuple
 
 def padding(lengths: Lengths | None, rows: int, width: int, device: torch.device) -> Mask:
     """The padding mask for row lengths, checked."""
-    if lengths is None:
-        return Everything()
+    return Everything() if lengths is None else Padding(row_lengths(lengths, rows, width, device))
+
+
+def row_lengths(lengths: Lengths, rows: int, width: int, device: torch.device) -> Tensor:
+    """One length for each row, (R,), none longer than the rows are wide."""
     found = torch.as_tensor(lengths, device=device)
     if found.shape != (rows,):
         raise UserError(f"{rows} rows need {rows} lengths, not {found.numel()}.")
     if can_be_checked(found) and int(found.max()) > width:
         raise UserError(f"A length of {int(found.max())} is longer than the rows, which hold {width} tokens.")
-    return Padding(found)
+    if can_be_checked(found) and int(found.min()) < 0:
+        raise UserError(f"A length of {int(found.min())} is below 0.")
+    return found

@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import pool
-from clearhead.models.inputs import Lengths, padding
+from clearhead.models.inputs import Lengths, as_rows, padding, row_lengths
 from clearhead.models.output import ModelOutput
 from clearhead.nn.attention import Problem, build_score, reference
 from clearhead.nn.attention.masks import Mask
@@ -63,7 +63,7 @@ class RecurrentState:
             more = self.past.new_zeros(len(steps), max(lacking, BLOCK), steps.shape[2])
             self.past = torch.cat([self.past, more], dim=1)
         self.past[torch.arange(len(steps), device=steps.device).unsqueeze(1), slots] = steps
-        added = count if lengths is None else torch.as_tensor(lengths, device=steps.device)
+        added = count if lengths is None else row_lengths(lengths, len(steps), count, steps.device)
         self.length = self.length + added
 
     def reorder(self, rows: Tensor) -> None:
@@ -130,7 +130,11 @@ class Recurrent(nn.Module):
     ) -> ModelOutput:
         """As the Transformer's encoder-decoder; packed ids are laid out in rows for the recurrence."""
         if target.dim() == 1:
+            if state is not None:
+                raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
             return self._packed(source, target, source_lengths, target_lengths, look)
+        if target_lengths is not None:
+            row_lengths(target_lengths, *target.shape, target.device)  # refuses those that cannot be
         fresh = state is None
         if state is None:
             if source is None:
@@ -157,8 +161,16 @@ class Recurrent(nn.Module):
         target_lengths: Lengths | None,
         look: Look | None,
     ) -> ModelOutput:
-        if source is None or source_lengths is None or target_lengths is None:
-            raise UserError("Packed tokens (one dimension) need the length of each sequence: give lengths.")
+        if source is None:
+            raise UserError("Without a state the model needs a source.")
+        as_rows(source, source_lengths, "source tokens")  # refuses lengths that cannot be
+        as_rows(target, target_lengths, "target tokens")
+        assert source_lengths is not None
+        assert target_lengths is not None
+        if len(source_lengths) != len(target_lengths):
+            raise UserError(
+                f"There are {len(source_lengths)} packed sources, but {len(target_lengths)} packed targets."
+            )
         result = self.forward(
             unpack(source, source_lengths),
             unpack(target, target_lengths),

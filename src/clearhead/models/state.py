@@ -9,10 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clearhead.models.inputs import Lengths
+from clearhead.models.inputs import Lengths, row_lengths
 from clearhead.nn.attention import KeyValues, Memory
 from clearhead.nn.attention.masks import Everything, Mask, Padding
-from clearhead.nn.tokens import Tokens
+from clearhead.nn.tokens import Tokens, can_be_checked
+
+BLOCK = 64  # a GPU is asked for the longest row after this many slots
 
 
 class DecoderState:
@@ -23,7 +25,8 @@ class DecoderState:
         self.cross = [Memory() for _ in range(layers)]
         self.memory: Tensor | None = None  # encoder output, (B, S, E)
         self.memory_lengths: Tensor | None = None
-        self.slots = 0  # the longest row's length
+        self.slots = 0  # no row is longer than this
+        self._look_at = BLOCK
         self.ragged: Tensor | None = None  # (B,) lengths, once rows differ
 
     def lengths(self, rows: int, device: torch.device | str | None = None) -> Tensor:
@@ -51,10 +54,24 @@ class DecoderState:
         if self.ragged is not None or lengths is not None:
             self.ragged = self._lengths_after(ids, lengths)
         self.slots += ids.shape[1]
+        self._tighten()
+
+    def _tighten(self) -> None:
+        """Bring `slots` down to the longest row: while rows differ, it has counted padding as well.
+
+        A GPU would be waited for, so there it is done only now and then.
+        """
+        if self.ragged is None or torch.compiler.is_compiling():
+            return
+        if can_be_checked(self.ragged) or self.slots >= self._look_at:
+            self.slots = int(self.ragged.max()) if len(self.ragged) else 0
+            self._look_at = self.slots + BLOCK
+            for own in self.own:
+                own.truncate(self.slots)
 
     def _lengths_after(self, ids: Tensor, lengths: Lengths | None) -> Tensor:
         rows, count = ids.shape
-        added = count if lengths is None else torch.as_tensor(lengths, device=ids.device)
+        added = count if lengths is None else row_lengths(lengths, rows, count, ids.device)
         return self.lengths(rows, ids.device) + added
 
     def reorder(self, rows: Tensor) -> None:
@@ -74,6 +91,7 @@ class DecoderState:
         if isinstance(length, Tensor):
             # Slots past a row's end are hidden by `visible` and overwritten by its next tokens.
             self.ragged = self.lengths(len(length), length.device).minimum(length)
+            self._tighten()
             return
         for own in self.own:
             own.truncate(length)
