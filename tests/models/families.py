@@ -85,12 +85,11 @@ def model_for(
         "recurrent": RECURRENT_ROWS[recurrent],
         "image": {"size": 6, "patch": 2},
     }
-    model = build(ModelConfig.from_dict(plain), **changes).to(dtype)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        model = build(ModelConfig.from_dict(plain), **changes).to(dtype)
         for parameter in model.parameters():
-            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.copy_(parameter + 0.3 * drawn)
+            parameter.add_(0.3 * torch.randn(parameter.shape, dtype=torch.float64))
     return model.eval()
 
 

@@ -42,7 +42,7 @@ def _forget_compiled_code():
 @pytest.mark.parametrize(("family", "position"), CASES)
 def test_a_model_compiles_without_a_break(family: str, position: str) -> None:
     torch.manual_seed(0)
-    config = preset("tiny").replace(family=family, position__name=position, position__max_distance=8)
+    config = preset("tiny").replace(family=family, position__name=position, position__max_distance=32)
     model = clearhead.build(config)
     expected = run(model, family)
     expected.sin().sum().backward()

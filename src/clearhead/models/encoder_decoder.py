@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
-from clearhead.models.inputs import Lengths, as_rows, padding
+from clearhead.models.inputs import Lengths, as_rows, padding, refuse_unlike
 from clearhead.models.output import ModelOutput
 from clearhead.models.stack import Stack, Surroundings, position_for_embedding
 from clearhead.models.state import DecoderState
@@ -65,6 +65,7 @@ class EncoderDecoder(nn.Module):
             return self._continue(target, target_lengths, state, look)
         if source is None:
             raise UserError("Without a state the model needs a source.")
+        refuse_unlike(source, target, source_lengths, target_lengths)
         memory, memory_tokens, memory_mask = self._read(source, source_lengths, look)
         ids, tokens, mask = as_rows(target, target_lengths, "target tokens")
         around = Surroundings(

@@ -19,7 +19,8 @@ def pool(x: Tensor, tokens: Tokens, lengths: Sequence[int] | Tensor | None, how:
     """One vector for each text, (B, E): its first token, or the mean of its real tokens."""
     if tokens.lengths is not None:
         pieces = x[0].split(list(tokens.lengths))
-        return torch.stack([piece[0] if how == "first" else piece.mean(0) for piece in pieces])
+        # A text without tokens has no first one and no mean: its vector is 0, as a mean over padding is.
+        return torch.stack([piece[:1].sum(0) if how == "first" else _mean(piece) for piece in pieces])
     if how == "first":
         return x[:, 0]
     if lengths is None:
@@ -27,6 +28,10 @@ def pool(x: Tensor, tokens: Tokens, lengths: Sequence[int] | Tensor | None, how:
     sizes = torch.as_tensor(lengths, device=x.device)
     real = (tokens.position < sizes.unsqueeze(1)).unsqueeze(-1)
     return (x * real).sum(1) / sizes.clamp(min=1).unsqueeze(1).to(x.dtype)
+
+
+def _mean(piece: Tensor) -> Tensor:
+    return piece.sum(0) / max(len(piece), 1)
 
 
 class Head(nn.Module):

@@ -48,3 +48,17 @@ def row_lengths(lengths: Lengths, rows: int, width: int, device: torch.device) -
     if can_be_checked(found) and int(found.min()) < 0:
         raise UserError(f"A length of {int(found.min())} is below 0.")
     return found
+
+
+def refuse_unlike(
+    source: Tensor, target: Tensor, source_lengths: Lengths | None, target_lengths: Lengths | None
+) -> None:
+    """Source and target belong together row by row, or packed sequence by packed sequence."""
+    if source.dim() != target.dim():
+        raise UserError("Source and target must be both packed (one dimension) or both in rows (two).")
+    if source.dim() == 2 and len(source) != len(target):
+        raise UserError(f"There are {len(source)} source rows, but {len(target)} target rows.")
+    if source.dim() == 1 and source_lengths is not None and target_lengths is not None:
+        sources, targets = len(source_lengths), len(target_lengths)
+        if sources != targets:
+            raise UserError(f"There are {sources} packed sources, but {targets} packed targets.")

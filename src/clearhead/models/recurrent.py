@@ -25,13 +25,14 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import pool
-from clearhead.models.inputs import Lengths, as_rows, padding, row_lengths
+from clearhead.models.inputs import Lengths, as_rows, padding, refuse_unlike, row_lengths
 from clearhead.models.output import ModelOutput
-from clearhead.nn.attention import Problem, build_score, reference
+from clearhead.nn.attention import build_score
 from clearhead.nn.attention.masks import Mask
+from clearhead.nn.attention.problem import masked_softmax
 from clearhead.nn.layers import Output, TokenEmbedding
+from clearhead.nn.layers.embedding import check_ids
 from clearhead.nn.look import Look
-from clearhead.nn.positions import Position
 from clearhead.nn.tokens import Tokens, pack, unpack
 
 BLOCK = 64  # the history grows by this many steps
@@ -116,7 +117,6 @@ class Recurrent(nn.Module):
         self.combine = nn.Linear(width + memory + width, width)
         self.dropout = nn.Dropout(config.dropout)
         self.output = Output(target, config.embedding)
-        self.no_position = Position()
 
     def forward(
         self,
@@ -134,15 +134,17 @@ class Recurrent(nn.Module):
                 raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
             return self._packed(source, target, source_lengths, target_lengths, look)
         if target_lengths is not None:
-            row_lengths(target_lengths, *target.shape, target.device)  # refuses those that cannot be
+            rows, count = target.shape
+            row_lengths(target_lengths, rows, count, target.device)  # refuses those that cannot be
         fresh = state is None
         if state is None:
             if source is None:
                 raise UserError("Without a state the model needs a source.")
+            refuse_unlike(source, target, source_lengths, target_lengths)
             state = self.begin(source, source_lengths)
         elif source is not None:
             raise UserError("The state already holds the source: give source=None together with a state.")
-        hidden, steps, weights = self._write(target, state, look is not None)
+        hidden, steps, weights = self._write(target, state)
         if not fresh:
             state.append(steps, target_lengths)
         logits = self.output(hidden)
@@ -163,14 +165,11 @@ class Recurrent(nn.Module):
     ) -> ModelOutput:
         if source is None:
             raise UserError("Without a state the model needs a source.")
+        refuse_unlike(source, target, source_lengths, target_lengths)
         as_rows(source, source_lengths, "source tokens")  # refuses lengths that cannot be
         as_rows(target, target_lengths, "target tokens")
         assert source_lengths is not None
         assert target_lengths is not None
-        if len(source_lengths) != len(target_lengths):
-            raise UserError(
-                f"There are {len(source_lengths)} packed sources, but {len(target_lengths)} packed targets."
-            )
         result = self.forward(
             unpack(source, source_lengths),
             unpack(target, target_lengths),
@@ -188,6 +187,7 @@ class Recurrent(nn.Module):
         """Read the source once; the state from which decoding starts."""
         rows, count = source.shape
         mask = padding(source_lengths, rows, count, source.device)
+        check_ids(source, len(self.source_embedding.weight))
         x = self.dropout(self.source_embedding(source))
         lengths = None if source_lengths is None else torch.as_tensor(source_lengths, device=source.device)
         if lengths is None:
@@ -200,19 +200,20 @@ class Recurrent(nn.Module):
         mean = pool(memory, Tokens.padded(count, device=source.device), lengths, "mean")
         return RecurrentState(memory, mask, lengths, torch.tanh(self.first(mean)))
 
-    def _write(
-        self, target: Tensor, state: RecurrentState, want_weights: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _write(self, target: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Tensor]:
         """Hidden (B, T, E), flat states after each token (B, T, K), attention weights (B, 1, T, S)."""
+        check_ids(target, len(self.target_embedding.weight))
         words = self.dropout(self.target_embedding(target))  # (B,T,E)
         flat = state.hidden
+        keys = self.score.keys(state.memory.unsqueeze(1))  # (B,1,S,·), the same for every step
+        one, source = (Tokens.padded(n, device=target.device) for n in (1, state.memory.shape[1]))
+        allowed = state.mask.allowed(one, source)
         outputs, steps, looked = [], [], []
         for word in words.unbind(1):
             carried = flat.unflatten(-1, (len(self.cells), self.parts, -1))  # (B, layers, parts, E)
-            problem = self._problem(carried[:, -1, 0], state)
-            context = reference(problem)[:, 0, 0]  # (B,M)
-            if want_weights:
-                looked.append(problem.weights())
+            weights = self._attend(carried[:, -1, 0], keys, allowed)
+            context = (weights @ state.memory.unsqueeze(1))[:, 0, 0]  # (B,M)
+            looked.append(weights)
             x, new = torch.cat([word, context], dim=-1), []
             for i, cell in enumerate(self.cells):
                 x, pieces = self._cell(cell, x, carried[:, i])
@@ -221,8 +222,7 @@ class Recurrent(nn.Module):
             flat = torch.stack(new, dim=1).flatten(1)
             steps.append(flat)
             outputs.append(torch.tanh(self.combine(torch.cat([x, context, word], dim=-1))))
-        weights = torch.cat(looked, dim=2) if looked else words.new_zeros(0)
-        return torch.stack(outputs, dim=1), torch.stack(steps, dim=1), weights
+        return torch.stack(outputs, dim=1), torch.stack(steps, dim=1), torch.cat(looked, dim=2)
 
     def _cell(self, cell: nn.Module, x: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
         """One step of one layer: its output, and what it carries on, (B, parts, E)."""
@@ -232,17 +232,7 @@ class Recurrent(nn.Module):
         hidden, memory = cell(x, (carried[:, 0], carried[:, 1]))
         return hidden, torch.stack([hidden, memory], dim=1)
 
-    def _problem(self, query: Tensor, state: RecurrentState) -> Problem:
-        """Attention of one decoder state over all encoder states, as a problem with one head."""
-        keys = state.memory.unsqueeze(1)
-        device = query.device
-        return Problem(
-            query[:, None, None],
-            keys,
-            keys,
-            Tokens.padded(1, device=device),
-            Tokens.padded(keys.shape[2], device=device),
-            state.mask,
-            self.score,
-            self.no_position,
-        )
+    def _attend(self, query: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
+        """Weights (B, 1, 1, S) of one decoder state over all encoder states: attention with one head."""
+        scores = self.score.compare(self.score.queries(query[:, None, None]), keys)
+        return masked_softmax(scores, allowed)

@@ -1,7 +1,7 @@
 """What the recurrent encoder-decoder costs: its products, and what it keeps for the backward pass.
 
-The decoder looks at the source once for each target token, and projects the source
-anew each time: attention is counted as so many rows with one query each.
+The decoder looks at the source once for each target token; the source's keys are
+projected once for all of them.
 
 Shapes: B rows, S source tokens, T target tokens, E width, M memory width.
 """
@@ -32,7 +32,7 @@ def recurrent_products(model: Recurrent, batch: Batch) -> Iterator[Product]:
         assert isinstance(cell, nn.RNNCellBase)
         size = cell.weight_ih.numel() + cell.weight_hh.numel()
         yield Product(part, "weights", 2 * batch.target_tokens * size)
-    sight = Sight(batch.target_tokens, 1, batch.source_length)
+    sight = Sight(batch.rows, batch.target_length, batch.source_length)
     memory = _memory_width(model)
     yield from score_products("decoder attention", model.score, 1, memory, sight)
     yield Product("decoder attention", "scores", 2 * sight.pairs * memory)

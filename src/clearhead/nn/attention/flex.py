@@ -81,7 +81,7 @@ def flex(problem: Problem) -> Tensor:
     k, v = problem.k, problem.v
     if not problem.score.compares_directly:
         k, v = problem.spread(k), problem.spread(v)
-    q, k = problem.score.as_product(problem.q, k)
+    q, k = problem.score.queries(problem.q), problem.score.keys(k)
     rows, heads = q.shape[0], q.shape[1] if problem.mask.heads > 1 else None
     blocks = None
     if parts or queries.segment is not None:

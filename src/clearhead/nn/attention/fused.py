@@ -82,7 +82,10 @@ def _run_length(problem: Problem) -> int:
     if not problem.position.has_bias and not any(p.depends_on_query for p in problem.mask.parts):
         return problem.q.shape[2]
     heads = problem.q.shape[1] if problem.position.has_bias else problem.mask.heads
-    per_query = problem.q.shape[0] * heads * problem.k.shape[2]
+    # A bias by distance is the same for all rows that stand alike; one that needs the query never is.
+    alike = problem.position.elementwise_bias and problem.queries.start is not None
+    rows = problem.mask.rows if alike else problem.q.shape[0]
+    per_query = rows * heads * problem.k.shape[2]
     return max(1, RUN_ELEMENTS // max(per_query, 1))
 
 
@@ -150,7 +153,7 @@ def _inputs(problem: Problem, groups_inside: bool) -> _Inputs:
     k, v = problem.k, problem.v
     if not grouped:
         k, v = problem.spread(k), problem.spread(v)
-    q, k = problem.score.as_product(problem.q, k)
+    q, k = problem.score.queries(problem.q), problem.score.keys(k)
     return _Inputs(q, k, v, problem.score.scale, problem.dropout, grouped)
 
 

@@ -26,6 +26,7 @@ class Mask:
 
     depends_on_query = True  # False: a key is hidden from all queries or from none
     heads = 1  # how many heads the mask tells apart; 1: all see the same
+    rows = 1  # and how many rows
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
         """True where the query may look at the key; broadcasts to (R, H, T, S)."""
@@ -156,6 +157,7 @@ class All(Mask):
     def __init__(self, parts: Sequence[Mask]) -> None:
         self._parts = tuple(parts)
         self.heads = max([1, *[part.heads for part in self._parts]])
+        self.rows = max([1, *[part.rows for part in self._parts]])
 
     @property
     def parts(self) -> tuple[Mask, ...]:
@@ -202,6 +204,7 @@ class Prefix(Mask):
 
     def __init__(self, length: int | Sequence[int] | Tensor) -> None:
         self.length = torch.as_tensor(length)
+        self.rows = self.length.numel()
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
         length = _of_sequence(self.length, key)
@@ -229,6 +232,8 @@ class Padding(Mask):
             raise UserError("Padding takes either lengths or keep, one of them.")
         self.lengths = None if lengths is None else torch.as_tensor(lengths)
         self.keep = None if keep is None else keep.bool()
+        own = self.keep if self.lengths is None else self.lengths
+        self.rows = own.shape[0] if own is not None and own.dim() else 1
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
         if self.lengths is not None:
@@ -245,6 +250,7 @@ class Document(Mask):
 
     def __init__(self, documents: Sequence[Sequence[int]] | Tensor) -> None:
         self.documents = torch.atleast_2d(torch.as_tensor(documents))  # (R or 1, T)
+        self.rows = len(self.documents)
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
         documents = self.documents.to(key.index.device)
@@ -268,7 +274,7 @@ class Boolean(Mask):
         while visible.dim() < 4:
             visible = visible.unsqueeze(0) if visible.dim() != 3 else visible.unsqueeze(1)
         self.visible = visible
-        self.heads = visible.shape[1]
+        self.rows, self.heads = visible.shape[:2]
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
         visible = self.visible.to(key.index.device)

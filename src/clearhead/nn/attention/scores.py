@@ -1,8 +1,8 @@
 """How alike a query and a key are: the five scores of the lectures, one class each.
 
-A score that can be written as a dot product (all but the additive one) says so
-with `as_product`, which lets fused kernels compute it. `pairs` is the plain
-definition, used by the reference and the tiled kernel.
+Each maps queries and keys (or leaves them as they are) and then compares pairs.
+All but the additive one compare by a dot product, so fused kernels can do it;
+`pairs` is the whole definition, used by the reference and the tiled kernel.
 
 Shapes: R rows, H heads, T queries, S keys, Q query size, K key size (of one head).
 """
@@ -17,22 +17,40 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError, nearest
 
+Heads = Tensor | slice  # which heads a tensor holds, by number or all of them
+ALL_HEADS = slice(None)
+
 
 class Score(nn.Module):
-    """Base: `pairs` gives the score of every query with every key."""
+    """Base. A score first maps queries and keys, each once, then compares every pair.
+
+    Where `is_product`, comparing is `scale · q·k` of the mapped ones, which fused kernels compute.
+    """
 
     is_product = True
     compares_directly = True  # q and k live in one space, as rotations and relative positions need
     scale = 1.0
 
-    def as_product(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """q' (R, H, T, D) and k' (R, H, S, D) with score = scale · q'·k'."""
-        return q, k
+    def queries(self, q: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        """(R, H, T, Q) as they enter the comparison."""
+        return q
 
-    def pairs(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> Tensor:
-        """Scores (R, H, T, S); `heads` says which heads q and k hold, for per-head parameters."""
-        q, k = self.as_product(q, k, heads)
+    def keys(self, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        """(R, H, S, K) as they enter the comparison."""
+        return k
+
+    def compare(self, q: Tensor, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        """Scores (R, H, T, S) of mapped queries and keys."""
         return (q * self.scale) @ k.transpose(-2, -1)
+
+    def pairs(self, q: Tensor, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        """Scores (R, H, T, S); `heads` says which heads q and k hold, for per-head parameters."""
+        return self.compare(self.queries(q, heads), self.keys(k, heads), heads)
+
+
+def per_head(x: Tensor, matrix: Tensor) -> Tensor:
+    """(R, H, T, A) times one (A, B) matrix for each head, without a copy of the matrix for each row."""
+    return torch.einsum("rhta,hab->rhtb", x, matrix)
 
 
 class Dot(Score):
@@ -61,8 +79,8 @@ class Bilinear(Score):
         """Begin near the scaled dot product: a random map whose scores have about unit variance."""
         nn.init.normal_(self.weight, std=1.0 / math.sqrt(self.weight.shape[1] * self.weight.shape[2]))
 
-    def as_product(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
-        return q @ self.weight[heads], k  # (R,H,T,Q) @ (H,Q,K)
+    def queries(self, q: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        return per_head(q, self.weight[heads])
 
 
 class ReducedRank(Score):
@@ -82,8 +100,11 @@ class ReducedRank(Score):
         for factor in (self.query, self.key):
             nn.init.normal_(factor, std=1.0 / math.sqrt(factor.shape[1] * math.sqrt(rank)))
 
-    def as_product(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
-        return q @ self.query[heads], k @ self.key[heads]
+    def queries(self, q: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        return per_head(q, self.query[heads])
+
+    def keys(self, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        return per_head(k, self.key[heads])
 
 
 class Additive(Score):
@@ -105,11 +126,13 @@ class Additive(Score):
             nn.init.normal_(factor, std=1.0 / math.sqrt(2 * factor.shape[1]))
         nn.init.normal_(self.combine, std=1.0 / math.sqrt(self.combine.shape[1]))
 
-    def as_product(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
-        raise UserError("The additive score is not a dot product: use the reference or the tiled kernel.")
+    def queries(self, q: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        return per_head(q, self.query[heads])
 
-    def pairs(self, q: Tensor, k: Tensor, heads: Tensor | slice = slice(None)) -> Tensor:
-        q, k = q @ self.query[heads], k @ self.key[heads]  # (R,H,T,A), (R,H,S,A)
+    def keys(self, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        return per_head(k, self.key[heads])
+
+    def compare(self, q: Tensor, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
         hidden = torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3))  # (R,H,T,S,A)
         return (hidden @ self.combine[heads][:, None, :, None]).squeeze(-1)
 

@@ -68,11 +68,11 @@ class InputEmbedding(nn.Module):
 
     def forward(self, ids: Tensor, tokens: Tokens, types: Tensor | None = None) -> Tensor:
         """(R, T) ids to (R, T, E)."""
-        _check_ids(ids, self.table.weight.shape[0])
+        check_ids(ids, self.table.weight.shape[0])
         x = self.position.embed(self.table(ids), tokens)
         if self.types is not None:
             types = torch.zeros_like(ids) if types is None else types
-            _check_ids(types, self.types.weight.shape[0], "Token type", "kinds this model has")
+            check_ids(types, self.types.weight.shape[0], "Token type", "kinds this model has")
             x = x + self.types(types)
         elif types is not None:
             raise UserError("This model has no token types: leave token_types away, or build it with them.")
@@ -82,7 +82,7 @@ class InputEmbedding(nn.Module):
         return dropped
 
 
-def _check_ids(ids: Tensor, count: int, what: str = "Token id", among: str = "") -> None:
+def check_ids(ids: Tensor, count: int, what: str = "Token id", among: str = "") -> None:
     """A sentence instead of an index error, where looking costs nothing."""
     if ids.dtype.is_floating_point:
         raise UserError(f"{what}s must be whole numbers, not {ids.dtype}.")

@@ -28,6 +28,21 @@ def distances(queries: Tokens, keys: Tokens) -> Tensor:
     return keys.position.unsqueeze(-2) - queries.position.unsqueeze(-1)
 
 
+def by_distance(numbers: Callable[[Tensor], Tensor], queries: Tokens, keys: Tokens) -> Tensor:
+    """A bias that depends on the distance alone, (R, H, T, S); `numbers` maps distances (…) to (…, H).
+
+    Where positions run in order only T + S − 1 distances occur: they are computed once, and row t of the
+    matrix is a window of them. The gradient then adds up windows instead of T·S single look-ups.
+    """
+    if queries.start is None or keys.start is None or keys.count == 0 or queries.count == 0:
+        return numbers(distances(queries, keys)).permute(0, 3, 1, 2)
+    length, width = queries.count, keys.count
+    first = keys.start - (queries.start + length - 1)
+    every = torch.arange(first, first + length + width - 1, device=queries.position.device)
+    windows = numbers(every).transpose(0, 1).unfold(-1, width, 1)  # (H, T, S), the last query first
+    return windows.flip(-2).unsqueeze(0)
+
+
 def skewed(q: Tensor, vectors: Callable[[Tensor], Tensor], queries: Tokens, keys: Tokens) -> Tensor:
     """`q_t · vector(distance of t and s)` for all t, s: (R, H, T, S), with O(n·d) memory beside the result.
 
@@ -40,7 +55,7 @@ def skewed(q: Tensor, vectors: Callable[[Tensor], Tensor], queries: Tokens, keys
     length, width = queries.count, keys.count
     first = keys.start - (queries.start + length - 1)
     every = torch.arange(first, first + length + width - 1, device=q.device)
-    product = q @ vectors(every).transpose(-2, -1)  # (R,H,T,T+S−1)
+    product = _products(q, vectors(every))  # (R,H,T,T+S−1)
     if length == 1:
         return product
     row = length + width - 2
@@ -49,11 +64,16 @@ def skewed(q: Tensor, vectors: Callable[[Tensor], Tensor], queries: Tokens, keys
     return rows
 
 
+def _products(q: Tensor, vectors: Tensor) -> Tensor:
+    """Every query with the vector of every distance, (R, H, T, N); vectors (N, D), or (H, N, D) by head."""
+    return torch.einsum("rhtd,nd->rhtn" if vectors.dim() == 2 else "rhtd,hnd->rhtn", q, vectors)
+
+
 def _gathered(q: Tensor, vectors: Callable[[Tensor], Tensor], queries: Tokens, keys: Tokens) -> Tensor:
     """The same for rows whose positions do not run in step: look each distance up."""
     extent = max(queries.extent, keys.extent)
     every = torch.arange(-extent + 1, extent, device=q.device)
-    product = q @ vectors(every).transpose(-2, -1)  # (R,H,T,2·extent−1)
+    product = _products(q, vectors(every))  # (R,H,T,2·extent−1)
     index = (distances(queries, keys) + extent - 1).clamp(0, 2 * extent - 2).unsqueeze(1)
     index = index.expand(q.shape[0], q.shape[1], -1, -1)
     return product.gather(-1, index)
@@ -100,7 +120,7 @@ class T5Bias(Position):
     def bias(
         self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
     ) -> Tensor:
-        return self.table[:, heads][self.bucket(distances(queries, keys))].permute(0, 3, 1, 2)
+        return by_distance(lambda distance: self.table[:, heads][self.bucket(distance)], queries, keys)
 
 
 class ALiBi(Position):
@@ -129,7 +149,7 @@ class ALiBi(Position):
         self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
     ) -> Tensor:
         chosen = torch.arange(self.heads, device=q.device)[heads]
-        bias = self.pair_bias(distances(queries, keys).unsqueeze(1), chosen[:, None, None])
+        bias = by_distance(lambda distance: self.pair_bias(distance.unsqueeze(-1), chosen), queries, keys)
         return bias.to(q.dtype)
 
 
@@ -207,8 +227,8 @@ class TransformerXL(Position):
     ) -> Tensor:
         def vectors(distance: Tensor) -> Tensor:
             waves = sinusoid(-distance, self.width, layout="halves").to(q.dtype)  # (N, E)
-            return waves @ self.project[heads]  # (H, N, D)
+            return torch.einsum("ne,hed->hnd", waves, self.project[heads])
 
-        content = self.content[heads].unsqueeze(-2) @ k.transpose(-2, -1)  # u·k (R,H,1,S)
+        content = torch.einsum("hd,rhsd->rhs", self.content[heads], k).unsqueeze(-2)  # u·k (R,H,1,S)
         place = skewed(q + self.place[heads].unsqueeze(-2), vectors, queries, keys)
         return (content + place) * scale
