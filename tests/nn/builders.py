@@ -159,10 +159,10 @@ MASK_ROWS: dict[str, Callable[[Layout], Mask | None]] = {
 }  # fmt: skip
 
 
-def sides(layout: Layout) -> tuple[Tokens, Tokens]:
+def sides(layout: Layout, device: str = "cpu") -> tuple[Tokens, Tokens]:
     """Where the queries and the keys of a layout stand."""
     queries, keys = (
-        Tokens.packed(side) if isinstance(side, tuple) else Tokens.padded(side)
+        Tokens.packed(side, device=device) if isinstance(side, tuple) else Tokens.padded(side, device=device)
         for side in (layout.queries, layout.queries if layout.keys is None else layout.keys)
     )
     return queries, keys
@@ -253,19 +253,21 @@ def case(
     score: str,
     scheme: str,
     mask: str,
-    layout: str,
+    layout: str | Layout,
     dtype: torch.dtype = torch.float64,
     attention: MultiHeadAttention | None = None,
+    device: str = "cpu",
 ) -> Case:
-    """One point of the cross product."""
-    shape = LAYOUT_ROWS[layout]
-    attention = layer_for(score, scheme, shape, dtype) if attention is None else attention
-    queries, keys = sides(shape)
+    """One point of the cross product; the layout is a row's name or one of your own."""
+    shape = LAYOUT_ROWS[layout] if isinstance(layout, str) else layout
+    attention = layer_for(score, scheme, shape, dtype).to(device) if attention is None else attention
+    queries, keys = sides(shape, device)
     generator = torch.Generator().manual_seed(7)
 
     def drawn(tokens: Tokens, width: int) -> Tensor:
         size = (tokens.count, width) if shape.packed else (shape.rows, tokens.count, width)
-        return torch.randn(size, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        made = torch.randn(size, generator=generator, dtype=torch.float64)
+        return made.to(dtype).to(device).requires_grad_()
 
     x = drawn(queries, WIDTH)
     memory = None if shape.keys is None else drawn(keys, attention.config.memory_width or WIDTH)
@@ -273,7 +275,9 @@ def case(
     return Case(attention, x, memory, MASK_ROWS[mask](shape), queries, None if memory is None else keys, name)
 
 
-def cycle_cases(score: str, scheme: str, dtype: torch.dtype) -> Iterator[tuple[Case, str]]:
+def cycle_cases(
+    score: str, scheme: str, dtype: torch.dtype, device: str = "cpu"
+) -> Iterator[tuple[Case, str]]:
     """Each mask once, walking through the layouts: every row of both occurs, without the product.
 
     Which layout a mask meets depends on the pair, so that all pairs together meet nearly all of them.
@@ -282,7 +286,7 @@ def cycle_cases(score: str, scheme: str, dtype: torch.dtype) -> Iterator[tuple[C
     shift = sum(map(ord, score + scheme))
     for number, mask in enumerate(MASK_ROWS):
         layout = layouts[(number + shift) % len(layouts)]
-        yield case(score, scheme, mask, layout, dtype), layout
+        yield case(score, scheme, mask, layout, dtype, device=device), layout
 
 
 def visibility(problem: Problem) -> Tensor:

@@ -117,7 +117,7 @@ def test_sdpa_in_runs(score: str, scheme: str, elements: int, monkeypatch: pytes
         runs.append(rows)
         return run(problem, inputs, rows)
 
-    monkeypatch.setattr(fused, "RUN_ELEMENTS", elements)
+    monkeypatch.setitem(fused.RUN_ELEMENTS, "cpu", elements)
     monkeypatch.setattr(fused, "_run", counted)
     layouts = ("multi-head", "cross, fewer keys", "packed", "grouped")
     for mask, layout in itertools.product(MASK_ROWS, layouts):

@@ -18,6 +18,8 @@ from torch import Tensor
 from clearhead.nn.attention.problem import Problem
 from clearhead.nn.tokens import Place, Tokens
 
+# Its special kernel for few queries finds no valid form for some grouped heads; the plain one always does.
+KERNEL_OPTIONS = {"BACKEND": "TRITON"}
 LONG = 2**22  # from this many scores a head on, compiling pays under `auto`
 
 
@@ -99,5 +101,6 @@ def flex(problem: Problem) -> Tensor:
             block_mask=blocks,
             scale=problem.score.scale,
             enable_gqa=q.shape[1] != k.shape[1],
+            kernel_options=KERNEL_OPTIONS,
         )
     return out

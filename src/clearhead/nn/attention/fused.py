@@ -22,7 +22,9 @@ from torch.utils.checkpoint import checkpoint
 from clearhead.nn.attention.masks import Causal, Prefix, Window
 from clearhead.nn.attention.problem import Problem
 
-RUN_ELEMENTS = 2**24  # a run's mask or bias may hold this many numbers
+# A run's mask or bias may hold this many numbers: little beside a laptop's memory, or beside a GPU's,
+# where few long runs are faster.
+RUN_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
 
 
 def sdpa(problem: Problem) -> Tensor:
@@ -86,7 +88,8 @@ def _run_length(problem: Problem) -> int:
     alike = problem.position.elementwise_bias and problem.queries.start is not None
     rows = problem.mask.rows if alike else problem.q.shape[0]
     per_query = rows * heads * problem.k.shape[2]
-    return max(1, RUN_ELEMENTS // max(per_query, 1))
+    budget = RUN_ELEMENTS.get(problem.q.device.type, RUN_ELEMENTS["cpu"])
+    return max(1, budget // max(per_query, 1))
 
 
 def _run(problem: Problem, inputs: _Inputs, rows: slice) -> Tensor:
