@@ -138,7 +138,9 @@ def test_varlen(score: str, mask: str, layout: str) -> None:
         return
     assert reason is None
     assert choose(one.problem()) == "varlen"
-    check(one, "varlen", BFLOAT16_OUTPUT, BFLOAT16_GRADIENT)
+    # The bilinear score is not divided by √d: larger scores, so a rounding of them weighs more.
+    wider = 3 if score == "bilinear" else 1
+    check(one, "varlen", BFLOAT16_OUTPUT, wider * BFLOAT16_GRADIENT)
 
 
 @pytest.mark.parametrize("layout", ["multi-head", "grouped", "cross, more keys", "packed"])

@@ -241,3 +241,31 @@ def test_pack_and_unpack_are_inverse() -> None:
         assert torch.equal(again[row, :length], x[row, :length])
         assert (again[row, length:] == 9.0).all()
     assert torch.equal(pack(again, torch.tensor(LENGTHS)), pack(x, LENGTHS))
+
+
+@pytest.mark.parametrize("scheme", ["none", "t5", "shaw"])
+def test_layers_share_a_memo_only_where_everything_is_the_same(scheme: str) -> None:
+    """One memo for many calls: a mask's matrix made for one of them must not serve another."""
+    one, two = (
+        layer_for("scaled_dot", scheme, LAYOUT_ROWS["multi-head"], torch.float64, seed) for seed in (0, 1)
+    )
+    torch.manual_seed(4)
+    x = torch.randn(2, 6, WIDTH).double()
+    both = (Tokens.padded(6), Tokens.padded(6, start=3))
+    every = [Causal() & Padding([6, 3]), Padding([2, 6]), Window(1), Prefix(2) & Padding([5, 6])]
+    memo: dict[Any, Any] = {}
+    for layer, mask, tokens in itertools.product((one, two), every, both):
+        layer.kernel = "sdpa"
+        shared = layer(x, mask=mask, queries=tokens, memo=memo)
+        again = layer(x, mask=mask, queries=tokens, memo=memo)
+        layer.kernel = "reference"
+        wanted = layer(x, mask=mask, queries=tokens)
+        assert torch.allclose(shared, wanted, rtol=0, atol=1e-12), repr(mask)
+        assert torch.equal(shared, again), repr(mask)
+    for queries, keys in itertools.product(both, both):
+        mask = every[0]
+        one.kernel = "sdpa"
+        found = one(x, x, mask=mask, queries=queries, keys=keys, memo=memo)
+        one.kernel = "reference"
+        assert torch.allclose(found, one(x, x, mask=mask, queries=queries, keys=keys), rtol=0, atol=1e-12)
+    assert bool(memo) == (scheme != "shaw")  # a bias that needs the query cannot be shared

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -178,8 +177,10 @@ def status(field):
 for job in sys.argv[1:]:
     n, kernel, scheme = job.split()
     run(300, kernel, scheme)  # what is loaded on first use does not count
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak begins anew
+    try:
+        open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+    except OSError:
+        sys.exit(3)
     before = status("VmRSS")
     run(int(n), kernel, scheme)
     print(status("VmHWM") - before)
@@ -189,16 +190,13 @@ for job in sys.argv[1:]:
 def peaks(*jobs: str) -> list[float]:
     """How many MiB each job needed at its peak, beyond what the process held before."""
     command = [sys.executable, "-c", MEASURE, *jobs]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode == 3:
+        pytest.skip("this system does not let a process forget its peak memory")
+    assert done.returncode == 0, done.stderr
     return [int(line) / 2**20 for line in done.stdout.split()]
 
 
-needs_proc = pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc"
-)
-
-
-@needs_proc
 def test_peak_memory_of_a_process() -> None:
     """As float32, the matrix would be 64 MiB at 4,096 and 1,024 MiB at 16,384.
 
@@ -210,7 +208,6 @@ def test_peak_memory_of_a_process() -> None:
     assert sdpa < 400
 
 
-@needs_proc
 @pytest.mark.slow
 def test_peak_memory_with_a_bias() -> None:
     """A run's distances are whole numbers of eight bytes: 128 MiB for a sixteenth of the pairs."""

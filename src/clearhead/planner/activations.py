@@ -103,7 +103,7 @@ def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     size = compared if tiled or matrix else max(compared, value)  # fused kernels have one head size
     numbers = queries * heads * size + keys * groups * (size + (value if tiled or matrix else size))
     if matrix:
-        pairs = 0 if _made_again(layer, sight) else sight.pairs * heads
+        pairs = 0 if _made_again(layer, sight, storage) else sight.pairs * heads
         # Dropout, and the reference where a mask may leave a row empty, change the softmax's result: a copy.
         copied = config.dropout > 0 or (layer.kernel == "reference" and sight.causal)
         numbers += queries * heads * value + pairs * (2 if copied else 1)
@@ -127,11 +127,13 @@ def _keeps_matrix(layer: MultiHeadAttention, storage: Storage) -> bool:
     return layer.config.dropout > 0 or (layer.position.has_bias and bool(list(layer.position.parameters())))
 
 
-def _made_again(layer: MultiHeadAttention, sight: Sight) -> bool:
+def _made_again(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> bool:
     """Whether so many biases are made in runs, and again on the way back, instead of being kept."""
     if layer.kernel == "reference" or not layer.position.has_bias:
         return False
-    return sight.pairs * layer.config.heads > RUN_ELEMENTS
+    rows = 1 if layer.position.elementwise_bias else sight.rows  # a bias by distance serves all rows
+    pairs = rows * sight.queries * sight.keys
+    return pairs * layer.config.heads > RUN_ELEMENTS["cpu" if storage.on_cpu else "cuda"]
 
 
 def _result_lies_as_queries_came(layer: MultiHeadAttention, sight: Sight) -> bool:
@@ -142,21 +144,19 @@ def _result_lies_as_queries_came(layer: MultiHeadAttention, sight: Sight) -> boo
 
 
 def _score_kept(layer: MultiHeadAttention, sight: Sight) -> int:
-    """Numbers a score with matrices of its own keeps: its inputs, and its matrices once for each row."""
+    """Numbers a score with matrices of its own keeps: the queries, or queries and keys, it maps."""
     config, heads = layer.config, layer.config.heads
     if isinstance(layer.score, Bilinear):
-        inputs = sight.rows * sight.queries * heads * config.query_size
-        return inputs + sight.rows * layer.score.weight.numel()
+        return sight.rows * sight.queries * heads * config.query_size
     if isinstance(layer.score, ReducedRank):
-        inputs = sight.queries * config.query_size + sight.keys * config.key_size
-        return sight.rows * (heads * inputs + layer.score.query.numel() + layer.score.key.numel())
+        return sight.rows * heads * (sight.queries * config.query_size + sight.keys * config.key_size)
     return 0
 
 
 def _position_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> int:
     """Bytes a bias costs beside the matrix: the bias itself for the kernel, and what it is made from."""
     scheme, heads, size = layer.position, layer.config.heads, layer.config.key_size
-    if not scheme.has_bias or _made_again(layer, sight):
+    if not scheme.has_bias or _made_again(layer, sight, storage):
         return 0
     table = sight.queries * sight.keys * heads
     numbers = 0 if _keeps_matrix(layer, storage) else table * (1 if scheme.elementwise_bias else sight.rows)
@@ -164,7 +164,7 @@ def _position_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     if isinstance(scheme, (Shaw, TransformerXL)):
         numbers += sight.rows * sight.queries * heads * size
     if isinstance(scheme, (Music, TransformerXL)):
-        numbers += sight.rows * heads * size * distances  # the vectors, once for each row
+        numbers += heads * size * distances  # the vectors
     if isinstance(scheme, TransformerXL):
         numbers += sight.rows * sight.keys * heads * size + heads * distances * scheme.width
     learned_index = ID + 1 if list(scheme.parameters()) and scheme.elementwise_bias else 1

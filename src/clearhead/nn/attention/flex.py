@@ -45,7 +45,7 @@ def worthwhile(problem: Problem) -> bool:
 def _compiled() -> tuple[Callable[..., Any], Callable[..., Any]]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # slow to import
 
-    return torch.compile(flex_attention), create_block_mask
+    return torch.compile(flex_attention, dynamic=False), create_block_mask
 
 
 def _at(tokens: Tokens, row: Tensor, index: Tensor) -> Place:
@@ -61,7 +61,7 @@ def flex(problem: Problem) -> Tensor:
     """Attention with the mask's rule and the position's bias compiled into the kernel."""
     run, create_block_mask = _compiled()
     queries, keys, position, softcap = problem.queries, problem.keys, problem.position, problem.softcap
-    parts = problem.mask.parts
+    parts = [part.to(problem.q.device) for part in problem.mask.parts]
 
     def may_look(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         query, key = _at(queries, row, i), _at(keys, row, j)

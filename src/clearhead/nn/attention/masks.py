@@ -10,6 +10,7 @@ Shapes: R rows, H heads, T queries, S keys.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,6 +82,14 @@ class Mask:
         if visible is None:
             return torch.ones(1, 1, queries, keys, dtype=torch.bool)
         return visible.expand(visible.shape[0], visible.shape[1], queries, keys)
+
+    def to(self, device: torch.device | str) -> Mask:
+        """The same mask with its data on a device; needed only where a kernel reads the data itself."""
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device))
+        return moved
 
     def _device(self) -> torch.device:
         return next((t.device for p in self.parts for t in vars(p).values() if isinstance(t, Tensor)),

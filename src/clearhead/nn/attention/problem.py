@@ -69,17 +69,15 @@ class Problem:
         return self.mask.allowed(queries, keys, heads)
 
     def once_a_pass(self, kind: str, make: Callable[[], Made]) -> Made:
-        """Make something that depends on mask, positions and tokens alone, once for all layers of a pass.
-
-        A stack hands its layers one memo, and keeps all four alive while it does.
-        """
+        """Make something that depends on mask, positions and tokens alone, once for all layers of a pass."""
         if self.memo is None:
             return make()
         scheme = id(self.position) if self.position.has_bias else None  # all that add nothing are alike
         key = (kind, id(self.mask), scheme, id(self.queries), id(self.keys))
         if key not in self.memo:
-            self.memo[key] = make()
-        made: Made = self.memo[key]
+            # Kept with what it was made from, so that no other object can come by the same id meanwhile.
+            self.memo[key] = make(), (self.mask, self.position, self.queries, self.keys)
+        made: Made = self.memo[key][0]
         return made
 
     def spread(self, kv: Tensor, heads: Tensor | None = None) -> Tensor:
