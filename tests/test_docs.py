@@ -13,7 +13,11 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 
 
-@pytest.mark.parametrize("page", [ROOT / "docs" / "tour.md", ROOT / "README.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "docs" / "tour.md", ROOT / "docs" / "attention.md", ROOT / "README.md"],
+    ids=lambda page: page.name,
+)
 def test_examples_in_a_page_run(page: Path) -> None:
     result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert result.attempted > 3, f"{page.name} has lost its examples"
