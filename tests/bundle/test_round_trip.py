@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,7 @@ def test_reading_while_it_is_replaced(small: Bundle, tmp_path: Path) -> None:
     def write() -> None:
         for round_ in range(60):
             save(versions[round_ % 2], path)
+            time.sleep(0.02)  # a writer that never rests could keep a slow reader from ever finishing
         done.set()
 
     writer = threading.Thread(target=write)

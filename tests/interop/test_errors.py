@@ -74,10 +74,12 @@ def test_several_left_over_tensors_are_counted(saved: Save) -> None:
     assert "'transformer.h.1.attn.c_attn.bias' (and 11 more)" in sentence(folder)
 
 
-def test_a_million_layers_fail_at_once(saved: Save) -> None:
+def test_far_too_many_layers_fail_at_once(saved: Save) -> None:
     folder = saved("gpt2")
-    change_config(folder, n_layer=10**9)
+    change_config(folder, n_layer=9_999)
     assert "'transformer.h.2.ln_1.weight' is missing" in sentence(folder)
+    change_config(folder, n_layer=10**9)
+    assert "at most 10000 layers" in sentence(folder)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (7,), (3, 2, 2)])

@@ -219,7 +219,10 @@ class Case:
 
     def output(self, kernel: Kernel | str, problem: Problem | None = None) -> Tensor:
         """What the layer returns when `kernel` computes the middle, (R, T, E)."""
-        mixed = attend(self.problem() if problem is None else problem, kernel)
+        return self.finish(attend(self.problem() if problem is None else problem, kernel))
+
+    def finish(self, mixed: Tensor) -> Tensor:
+        """The last step of the layer, from the kernel's (R, H, T, V) to (R, T, E)."""
         out: Tensor = self.attention.output(mixed.transpose(1, 2).flatten(2))
         return out
 
