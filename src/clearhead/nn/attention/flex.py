@@ -14,12 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.nn.attention.problem import Problem
 from clearhead.nn.tokens import Place, Tokens
 
 # Its special kernel for few queries finds no valid form for some grouped heads; the plain one always does.
 KERNEL_OPTIONS = {"BACKEND": "TRITON"}
+BLOCK = 128  # queries and keys of a block
+RUN = 2**22  # the mask of a run of queries may hold this many numbers while blocks are sought
 LONG = 2**22  # from this many scores a head on, compiling pays under `auto`
 
 
@@ -42,10 +45,10 @@ def worthwhile(problem: Problem) -> bool:
 
 
 @cache
-def _compiled() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # slow to import
+def _compiled() -> tuple[Callable[..., Any], type[Any]]:
+    from torch.nn.attention.flex_attention import BlockMask, flex_attention  # slow to import
 
-    return torch.compile(flex_attention, dynamic=False), create_block_mask
+    return torch.compile(flex_attention, dynamic=False), BlockMask
 
 
 def _at(tokens: Tokens, row: Tensor, index: Tensor) -> Place:
@@ -57,9 +60,40 @@ def _at(tokens: Tokens, row: Tensor, index: Tensor) -> Place:
     return Place(row, index + tokens.index_start, position, tokens.segment[own, index])
 
 
+def _visible_blocks(problem: Problem) -> list[Tensor]:
+    """Which blocks of keys each block of queries sees in part, and which it sees whole.
+
+    For either: how many, (rows, heads, blocks of queries), and which ones first. PyTorch's own function
+    for this makes the whole n×n mask; here it is made for a run of queries at a time.
+    """
+    length, width = problem.q.shape[2], problem.k.shape[2]
+    alike = problem.queries.position.shape[0] == 1 and problem.keys.position.shape[0] == 1
+    rows = problem.mask.rows if alike and problem.queries.segment is None else problem.q.shape[0]
+    heads = problem.q.shape[1] if problem.mask.heads > 1 else 1
+    columns = -(-width // BLOCK)
+    step = max(1, RUN // (rows * heads * columns * BLOCK * BLOCK)) * BLOCK
+    counts = []
+    for begin in range(0, length, step):
+        part = problem.queries[begin : begin + step]
+        allowed = problem.allowed(part, problem.keys)
+        assert allowed is not None
+        down = -(-part.count // BLOCK)
+        short = (0, columns * BLOCK - width, 0, down * BLOCK - part.count)
+        padded = F.pad(allowed.expand(rows, heads, part.count, width), short)
+        tiles = padded.view(rows, heads, down, BLOCK, columns, BLOCK)
+        counts.append(tiles.sum((3, 5), dtype=torch.int32))
+    seen = torch.cat(counts, dim=2)  # (rows, heads, blocks of queries, blocks of keys)
+    whole = seen == BLOCK * BLOCK
+    found = []
+    for kind in ((seen > 0) & ~whole, whole):
+        order = torch.argsort(kind.to(torch.int8), dim=-1, descending=True, stable=True)
+        found += [kind.sum(-1, dtype=torch.int32), order.to(torch.int32)]
+    return found
+
+
 def flex(problem: Problem) -> Tensor:
     """Attention with the mask's rule and the position's bias compiled into the kernel."""
-    run, create_block_mask = _compiled()
+    run, block_mask = _compiled()
     queries, keys, position, softcap = problem.queries, problem.keys, problem.position, problem.softcap
     parts = [part.to(problem.q.device) for part in problem.mask.parts]
 
@@ -84,12 +118,16 @@ def flex(problem: Problem) -> Tensor:
     if not problem.score.compares_directly:
         k, v = problem.spread(k), problem.spread(v)
     q, k = problem.score.queries(problem.q), problem.score.keys(k)
-    rows, heads = q.shape[0], q.shape[1] if problem.mask.heads > 1 else None
     blocks = None
     if parts or queries.segment is not None:
         blocks = problem.once_a_pass(
             "flex blocks",
-            lambda: create_block_mask(may_look, rows, heads, q.shape[2], k.shape[2], device=q.device),
+            lambda: block_mask.from_kv_blocks(
+                *_visible_blocks(problem),
+                BLOCK_SIZE=BLOCK,
+                mask_mod=may_look,
+                seq_lengths=(q.shape[2], k.shape[2]),
+            ),
         )
     # Each kind of mask and bias is compiled by itself, and a process may well use more than eight.
     with torch._dynamo.config.patch(recompile_limit=256):
