@@ -22,7 +22,7 @@ from clearhead.nn.tokens import Place, Tokens
 # Its special kernel for few queries finds no valid form for some grouped heads; the plain one always does.
 KERNEL_OPTIONS = {"BACKEND": "TRITON"}
 BLOCK = 128  # queries and keys of a block
-RUN = 2**22  # the mask of a run of queries may hold this many numbers while blocks are sought
+RUN = 2**20  # the mask of a run of queries may hold this many numbers while blocks are sought
 LONG = 2**22  # from this many scores a head on, compiling pays under `auto`
 
 
