@@ -110,7 +110,9 @@ class Tokens:
 
     def __getitem__(self, part: slice) -> Tokens:
         """A run of these tokens, as kernels that work block by block need it."""
-        begin, end, _ = part.indices(self.count)
+        # As `part.indices` gives them for a slice that counts up, in a form every compiler can follow.
+        begin = part.start or 0
+        end = self.count if part.stop is None else min(part.stop, self.count)
         start = None if self.start is None else self.start + begin
         extent = self.extent if start is None else start + max(end - begin, 0)
         segment = None if self.segment is None else self.segment[:, begin:end]
