@@ -29,7 +29,7 @@ from clearhead.nn.tokens import Tokens
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What one pass through a stack is the same for all layers: where tokens stand, what they may see."""
+    """What is the same for all layers in one pass: where tokens stand, what they may see."""
 
     tokens: Tokens
     mask: Mask
@@ -37,7 +37,7 @@ class Surroundings:
     memory: Tensor | None = None  # (R, S, E) the encoder's output
     memory_tokens: Tokens | None = None
     memory_mask: Mask | None = None
-    memo: dict[Hashable, Any] = field(default_factory=dict)
+    memo: dict[Hashable, Any] = field(default_factory=dict)  # made once for all layers of this one pass
 
 
 class Layer(nn.Module):
