@@ -74,12 +74,19 @@ def config(family: str, size: Size) -> ModelConfig:
     )
 
 
+def embedding(size: Size) -> nn.Embedding:
+    """With weights of the size ours have: PyTorch's own are so large that tiny gradients slow a CPU down."""
+    table = nn.Embedding(size.vocabulary, size.width)
+    nn.init.normal_(table.weight, std=size.width**-0.5)
+    return table
+
+
 class TorchTranslator(nn.Module):
     """PyTorch's own encoder-decoder with the embedding and output it leaves to its user."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(size.vocabulary, size.width)
+        self.embedding = embedding(size)
         self.body = nn.Transformer(
             size.width, size.heads, size.layers, size.layers, 4 * size.width, dropout=0.0, batch_first=True
         )
@@ -103,7 +110,7 @@ class TorchStack(nn.Module):
     def __init__(self, size: Size, *, causal: bool) -> None:
         super().__init__()
         self.causal = causal
-        self.embedding = nn.Embedding(size.vocabulary, size.width)
+        self.embedding = embedding(size)
         layer = nn.TransformerEncoderLayer(
             size.width, size.heads, 4 * size.width, 0.0, "gelu", batch_first=True, norm_first=causal
         )
