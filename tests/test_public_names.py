@@ -21,6 +21,12 @@ def test_every_public_name_can_be_fetched() -> None:
     assert set(clearhead.__all__) == {*clearhead._HOMES, "__version__"}
 
 
+@pytest.mark.parametrize("name", sorted(set(clearhead.__all__) - {"__version__"}))
+def test_every_public_name_shows_how_it_is_used(name: str) -> None:
+    """The examples themselves are run as doctests."""
+    assert ">>>" in (getattr(clearhead, name).__doc__ or "")
+
+
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse(Path(str(clearhead.__file__)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))

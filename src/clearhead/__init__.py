@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clearhead.nn.look import Look as Look
     from clearhead.nn.positions import check_position as check_position
     from clearhead.nn.positions import position as position
+    from clearhead.nn.tokens import Tokens as Tokens
     from clearhead.planner import plan as plan
     from clearhead.text.tokenizer import Tokenizer as Tokenizer
 
@@ -36,6 +37,7 @@ _HOMES = {
     "ModelConfig": "clearhead.models.config",
     "MultiHeadAttention": "clearhead.nn.attention",
     "Tokenizer": "clearhead.text.tokenizer",
+    "Tokens": "clearhead.nn.tokens",
     "UserError": "clearhead.base.errors",
     "build": "clearhead.models.build",
     "check_position": "clearhead.nn.positions",
@@ -54,6 +56,7 @@ __all__ = [
     "ModelConfig",
     "MultiHeadAttention",
     "Tokenizer",
+    "Tokens",
     "UserError",
     "__version__",
     "build",

@@ -13,7 +13,14 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A sentence for the person at the keyboard: what is wrong, and what to do."""
+    """A sentence for the person at the keyboard: what is wrong, and what to do.
+
+    >>> import clearhead
+    >>> clearhead.build("bse")
+    Traceback (most recent call last):
+    ...
+    clearhead.base.errors.UserError: There is no preset 'bse': did you mean 'base'?
+    """
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

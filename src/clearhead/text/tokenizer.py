@@ -39,6 +39,13 @@ class Tokenizer:
     `specials` maps roles (`pad`, `start`, `stop`, `unknown`) to ids; without it
     they are found by the names well-known vocabularies give them. One token may
     play two roles.
+
+    >>> import clearhead
+    >>> tokenizer = clearhead.Tokenizer.words(["the cat sleeps", "the dog eats"])
+    >>> tokenizer.tokens("the dog sleeps")
+    ['the', 'dog', 'sleeps']
+    >>> tokenizer.decode(tokenizer.encode("the dog sleeps"))
+    'the dog sleeps'
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, specials: Mapping[str, int] | None = None) -> None:

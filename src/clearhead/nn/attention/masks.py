@@ -5,6 +5,13 @@ whether the query may look. The same rule makes the whole matrix, one block of
 it, or runs inside a fused kernel. Masks combine with `&`: a key is visible only
 if every mask allows it. Knows nothing about scores or kernels.
 
+    >>> from clearhead import masks
+    >>> print((masks.Causal() & masks.Padding([2])).show(3))
+      0 1 2
+    0 █ · ·
+    1 █ █ ·
+    2 █ █ ·
+
 Shapes: R rows, H heads, T queries, S keys.
 """
 
