@@ -35,10 +35,7 @@ from .builders import (
     pairs,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 # On the length of the error, relative to the length of the result. Matrix products of a GPU sum in
 # another order; with bfloat16 each of some ten roundings is off by up to 0.4 %.
