@@ -40,6 +40,7 @@ DIALS: dict[str, dict[str, Any]] = {
         f"position {name}": {"position": {"name": name}}
         for name in ("none", "learned", "rotary", "t5", "alibi", "shaw", "music", "transformer_xl")
     },
+    "shaw with values": {"position": {"name": "shaw", "values": True, "max_distance": 4}},
     "t5, grouped": {"position": {"name": "t5"}, "attention": {"kv_heads": 2}},
     "transformer_xl, grouped": {"position": {"name": "transformer_xl"}, "attention": {"kv_heads": 2}},
 }

@@ -128,7 +128,12 @@ class Stack(nn.Module):
 def _position(config: ModelConfig, causal: bool) -> Position:
     attention = config.attention.replace(width=config.width)
     return build_position(
-        config.position, width=config.width, heads=attention.heads, head_dim=attention.key_size, causal=causal
+        config.position,
+        width=config.width,
+        heads=attention.heads,
+        head_dim=attention.key_size,
+        value_dim=attention.value_size,
+        causal=causal,
     )
 
 

@@ -95,7 +95,7 @@ def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     config, score = layer.config, layer.score
     heads, value = config.heads, config.value_size
     queries, keys = sight.rows * sight.queries, sight.rows * sight.keys
-    tiled = layer.kernel == "tiled" or not score.is_product or config.softcap is not None
+    tiled = _is_tiled(layer)
     matrix = _keeps_matrix(layer, storage)
     grouped = tiled or (score.compares_directly and not storage.on_cpu)
     groups = config.groups if grouped and not matrix else heads
@@ -118,11 +118,17 @@ def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     return numbers * storage.item + sums + _position_kept(layer, sight, storage)
 
 
+def _is_tiled(layer: MultiHeadAttention) -> bool:
+    """Whether the tiled kernel serves the layer: asked for, or the fused ones cannot."""
+    fused = layer.score.is_product and layer.config.softcap is None and not layer.position.adds_values
+    return layer.kernel == "tiled" or (layer.kernel != "reference" and not fused)
+
+
 def _keeps_matrix(layer: MultiHeadAttention, storage: Storage) -> bool:
     """Whether the (R, H, T, S) weights are kept: asked for, or the CPU has no fused kernel for this."""
     if layer.kernel == "reference":
         return True
-    if not storage.on_cpu or layer.kernel == "tiled" or not layer.score.is_product or layer.config.softcap:
+    if not storage.on_cpu or _is_tiled(layer):
         return False
     return layer.config.dropout > 0 or (layer.position.has_bias and bool(list(layer.position.parameters())))
 
@@ -156,8 +162,8 @@ def _score_kept(layer: MultiHeadAttention, sight: Sight) -> int:
 def _position_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> int:
     """Bytes a bias costs beside the matrix: the bias itself for the kernel, and what it is made from."""
     scheme, heads, size = layer.position, layer.config.heads, layer.config.key_size
-    if not scheme.has_bias or _made_again(layer, sight, storage):
-        return 0
+    if not scheme.has_bias or _is_tiled(layer) or _made_again(layer, sight, storage):
+        return 0  # the tiled kernel makes a block's bias again as it needs it
     table = sight.queries * sight.keys * heads
     numbers = 0 if _keeps_matrix(layer, storage) else table * (1 if scheme.elementwise_bias else sight.rows)
     distances = sight.queries + sight.keys - 1

@@ -93,6 +93,8 @@ def position_products(part: str, layer: MultiHeadAttention, sight: Sight) -> Ite
     distances = sight.queries + sight.keys - 1
     if isinstance(scheme, (Shaw, TransformerXL)):
         yield Product(part, "scores", 2 * sight.rows * heads * sight.queries * size * distances)
+    if isinstance(scheme, Shaw) and scheme.value_vectors is not None:
+        yield Product(part, "scores", 2 * sight.rows * heads * sight.queries * scheme.value_vectors.numel())
     if isinstance(scheme, TransformerXL):
         # W r: the waves r are constants, so only W needs a gradient. u·k follows.
         yield Product(part, "weights", 2 * distances * scheme.project.numel(), gradients=1)

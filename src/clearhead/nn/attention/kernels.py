@@ -35,7 +35,7 @@ def reference(problem: Problem) -> Tensor:
     scores, allowed = problem.block(problem.q, problem.k, problem.queries, problem.keys)
     weights = masked_softmax(scores, allowed)  # (R,H,T,S)
     weights = F.dropout(weights, problem.dropout, training=problem.dropout > 0)
-    return weights @ problem.spread(problem.v)
+    return problem.mix(weights, problem.v, problem.queries, problem.keys)
 
 
 KERNELS: dict[str, Kernel] = {
@@ -53,6 +53,8 @@ def unsupported(name: str, problem: Problem) -> str | None:
         return None
     if not problem.score.is_product:
         return f"it needs a score that is a dot product, and '{type(problem.score).__name__.lower()}' is not"
+    if problem.position.adds_values:
+        return "the position scheme adds to the values, which takes the weights that this kernel never makes"
     if name == "sdpa":
         return "it has no soft cap" if problem.softcap is not None else None
     if problem.q.device.type != "cuda":

@@ -170,6 +170,10 @@ class MultiHeadAttention(nn.Module):
                 ),
             ),
             (
+                fused and self.position.adds_values,
+                (kernel, scheme, "the kernel never makes the weights it needs", "kernel 'auto' or 'tiled'"),
+            ),
+            (
                 self.kernel == "varlen" and self.position.has_bias,
                 (kernel, scheme, "the kernel adds no bias to the scores", "kernel 'auto' or 'sdpa'"),
             ),

@@ -80,6 +80,12 @@ class Problem:
         made: Made = self.memo[key][0]
         return made
 
+    def mix(self, weights: Tensor, v: Tensor, queries: Tokens, keys: Tokens) -> Tensor:
+        """The values averaged by (R, H, t, s) weights, and what the position scheme adds to them."""
+        mixed = weights @ self.spread(v)
+        added = self.position.values(weights, queries, keys)
+        return mixed if added is None else mixed + added
+
     def spread(self, kv: Tensor, heads: Tensor | None = None) -> Tensor:
         """Grouped heads (R, G, S, ·) repeated to the query heads that share them (R, h, S, ·)."""
         group = self.q.shape[1] // self.k.shape[1]

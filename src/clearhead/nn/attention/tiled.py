@@ -11,10 +11,11 @@ Forward, for each block of queries, walking over the blocks of keys:
 Backward: nothing of size n×n was stored, so each block's weights are recomputed
 from L, `P = exp(S − L)`, and with `D = rowsum(dO ∘ O)`:
 
-    dV += Pᵀ dO        dS = P ∘ (dO Vᵀ − D)        dQ, dK and parameters follow from S
+    dV, dP from O = P V        dS = P ∘ (dP − D)        dQ, dK and parameters from S
 
-The last step is left to autograd on the recomputed block, so every score, bias
-and soft cap works here without a formula of its own. Equals `reference` always.
+The first and the last step are left to autograd on the recomputed block, so every
+score, bias and soft cap works here without a formula of its own. Equals
+`reference` always.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ class _Walk:
         problem = self.problem
         return problem.block(q, k, problem.queries[rows], problem.keys[columns])
 
+    def mix(self, p: Tensor, v: Tensor, rows: slice, columns: slice) -> Tensor:
+        problem = self.problem
+        return problem.mix(p, v.to(self.exact), problem.queries[rows], problem.keys[columns])
+
     def visits(self, rows: slice) -> Iterator[tuple[int, slice]]:
         """The blocks of keys some query of `rows` may see; the others cost nothing."""
         problem = self.problem
@@ -76,7 +81,6 @@ class _Walk:
 class _Tiled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, walk: _Walk, q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> Tensor:
-        problem = walk.problem
         out = q.new_zeros(*q.shape[:3], v.shape[3])
         logsum = q.new_full(q.shape[:3], -torch.inf, dtype=walk.exact)  # L
         for rows in walk.query_blocks:
@@ -96,7 +100,7 @@ class _Tiled(torch.autograd.Function):
                 total = total * rescale + p.sum(-1, keepdim=True)
                 factors = walk.kept(p, rows, number)
                 p = p if factors is None else p * factors
-                result = result * rescale + p @ problem.spread(v[:, :, columns]).to(walk.exact)
+                result = result * rescale + walk.mix(p, v[:, :, columns], rows, columns)
                 m = m_new
             seen = total > 0
             out[:, :, rows] = torch.where(seen, result / total.masked_fill(~seen, 1.0), 0.0).to(out.dtype)
@@ -121,23 +125,22 @@ class _Tiled(torch.autograd.Function):
                 v_block = v[:, :, columns].detach().requires_grad_()
                 with torch.enable_grad():
                     s, allowed = walk.scores(q_block, k_block, rows, columns)
-                    values = walk.problem.spread(v_block).to(walk.exact)
-                p = _weights(s.detach().to(walk.exact), allowed, logsum[:, :, rows].unsqueeze(-1))
-                d_p = d_block @ values.detach().transpose(-2, -1)
-                factors = walk.kept(p, rows, number)
-                dropped = p if factors is None else p * factors
-                d_p = d_p if factors is None else d_p * factors
-                d_s = (p * (d_p - delta[:, :, rows])).to(s.dtype)
-                gradients = torch.autograd.grad(
-                    (s, values),
-                    (q_block, k_block, v_block, *parameters),
-                    (d_s, dropped.transpose(-2, -1) @ d_block),
-                    allow_unused=True,
-                )
-                totals = (d_q[:, :, rows], d_k[:, :, columns], d_v[:, :, columns], *d_parameters)
-                for total, gradient in zip(totals, gradients, strict=True):
-                    if gradient is not None:
-                        total += gradient
+                    p = _weights(s.detach().to(walk.exact), allowed, logsum[:, :, rows].unsqueeze(-1))
+                    p.requires_grad_()
+                    factors = walk.kept(p, rows, number)
+                    dropped = p if factors is None else p * factors
+                    mixed = walk.mix(dropped, v_block, rows, columns)
+                inputs = (p, v_block, *parameters)
+                d_p, d_v_block, *rest = torch.autograd.grad(mixed, inputs, d_block, allow_unused=True)
+                d_s = (p.detach() * (d_p - delta[:, :, rows])).to(s.dtype)
+                inputs = (q_block, k_block, *parameters)
+                d_q_block, d_k_block, *more = torch.autograd.grad(s, inputs, d_s, allow_unused=True)
+                d_q[:, :, rows] += d_q_block
+                d_k[:, :, columns] += d_k_block
+                d_v[:, :, columns] += d_v_block
+                for total, *parts in zip(d_parameters, rest, more, strict=True):
+                    for part in parts:
+                        total += 0 if part is None else part
         return None, d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), *d_parameters
 
 

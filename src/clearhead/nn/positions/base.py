@@ -1,8 +1,9 @@
-"""What a position scheme is: three places where it may touch a sequence.
+"""What a position scheme is: three places where it may touch a sequence, and one exception.
 
 - `embed`: adds something to the embeddings before the first layer;
 - `rotate`: turns queries and keys before they are compared (and stored);
-- `bias`: adds something to the scores.
+- `bias`: adds something to the scores;
+- `values`: adds something to the values, in the one published scheme that does.
 
 Each does nothing unless a scheme overrides it, so attention needs no `if` on
 the scheme. Knows nothing about masks or kernels.
@@ -26,6 +27,7 @@ class Position(nn.Module):
     per_layer = False  # True: every layer learns its own; False: one object serves all layers
     elementwise_bias = True  # the bias can be computed pair by pair inside a fused kernel
     has_bias = False
+    adds_values = False  # `values` does something
     max_length: int | None = None
 
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
@@ -43,6 +45,13 @@ class Position(nn.Module):
 
         `scale` is the score's own factor (1/√d for the scaled dot product), for schemes whose
         definition lies inside it; `heads` says which heads q and k hold.
+        """
+        return None
+
+    def values(self, weights: Tensor, queries: Tokens, keys: Tokens) -> Tensor | None:
+        """What positions add to the result, given (R, H, T, S) weights: (R, H, T, V); None for nothing.
+
+        Only Shaw's scheme has this, and fused kernels, which never make the weights, cannot do it.
         """
         return None
 

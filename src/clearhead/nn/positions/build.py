@@ -32,6 +32,7 @@ class PositionConfig(Config):
     scaling: RotaryScaling | None = None  # rotary: stretching to longer texts
     buckets: int = 32  # t5: how many distances are told apart
     max_distance: int = 128  # t5, shaw, music: further distances are treated as this one
+    values: bool = False  # shaw: positions are added to the values as well, as in the paper
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Sizes:
     width: int | None
     heads: int | None
     head_dim: int | None
+    value_dim: int | None
     causal: bool
 
     def need(self, name: str, scheme: str) -> int:
@@ -65,7 +67,12 @@ POSITIONS: dict[str, Callable[[PositionConfig, Sizes], Position]] = {
     "transformer_xl": lambda config, sizes: TransformerXL(
         *(sizes.need(name, "transformer_xl") for name in ("width", "heads", "head_dim"))
     ),
-    "shaw": lambda config, sizes: Shaw(sizes.need("head_dim", "shaw"), config.max_distance, sizes.causal),
+    "shaw": lambda config, sizes: Shaw(
+        sizes.need("head_dim", "shaw"),
+        config.max_distance,
+        sizes.causal,
+        sizes.need("value_dim", "shaw") if config.values else None,
+    ),
     "music": lambda config, sizes: Music(
         sizes.need("heads", "music"), sizes.need("head_dim", "music"), config.max_distance, sizes.causal
     ),
@@ -78,12 +85,13 @@ def build_position(
     width: int | None = None,
     heads: int | None = None,
     head_dim: int | None = None,
+    value_dim: int | None = None,
     causal: bool = False,
 ) -> Position:
     """The scheme a config names, sized for the model around it."""
     if config.name not in POSITIONS:
         raise UserError(f"There is no position scheme '{config.name}': {nearest(config.name, POSITIONS)}")
-    return POSITIONS[config.name](config, Sizes(width, heads, head_dim, causal))
+    return POSITIONS[config.name](config, Sizes(width, heads, head_dim, value_dim, causal))
 
 
 def position(
@@ -92,6 +100,7 @@ def position(
     width: int | None = None,
     heads: int | None = None,
     head_dim: int | None = None,
+    value_dim: int | None = None,
     causal: bool = False,
     **settings: Any,
 ) -> Position:
@@ -105,4 +114,6 @@ def position(
     torch.Size([1, 2, 5, 8])
     """
     config = PositionConfig.from_dict({"name": name, **settings})
-    return build_position(config, width=width, heads=heads, head_dim=head_dim, causal=causal)
+    return build_position(
+        config, width=width, heads=heads, head_dim=head_dim, value_dim=value_dim, causal=causal
+    )

@@ -156,8 +156,8 @@ class ALiBi(Position):
 class Shaw(Position):
     """Shaw et al.: `(q·k + q·a_distance)/√d`, distances clipped at `max_distance`, shared by the heads.
 
-    This is the key part of their relation-aware attention; their ablation finds the value part adds
-    nothing to it.
+    With `value_dim` the paper's second table as well: values become `v + b_distance`. Their ablation
+    finds no gain from it, and fused kernels cannot add it, so it is not made unless asked for.
     """
 
     needs_comparable = True
@@ -165,15 +165,22 @@ class Shaw(Position):
     elementwise_bias = False
     has_bias = True
 
-    def __init__(self, head_dim: int, max_distance: int = 16, causal: bool = False) -> None:
+    def __init__(
+        self, head_dim: int, max_distance: int = 16, causal: bool = False, value_dim: int | None = None
+    ) -> None:
         super().__init__()
         self.first, self.last = -max_distance, 0 if causal else max_distance
-        self.vectors = nn.Parameter(torch.empty(self.last - self.first + 1, head_dim))
+        count = self.last - self.first + 1
+        self.vectors = nn.Parameter(torch.empty(count, head_dim))
+        self.value_vectors = None if value_dim is None else nn.Parameter(torch.empty(count, value_dim))
+        self.adds_values = value_dim is not None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """As queries and keys: products of about unit variance after the scale."""
         nn.init.normal_(self.vectors, std=self.vectors.shape[-1] ** -0.5)
+        if self.value_vectors is not None:
+            nn.init.normal_(self.value_vectors, std=self.value_vectors.shape[-1] ** -0.5)
 
     def vectors_for(self, distance: Tensor, heads: Tensor | slice) -> Tensor:
         """(N, D) for the distances, those out of reach clipped to the last known ones."""
@@ -183,6 +190,15 @@ class Shaw(Position):
         self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
     ) -> Tensor:
         return skewed(q * scale, lambda distance: self.vectors_for(distance, heads), queries, keys)
+
+    def values(self, weights: Tensor, queries: Tokens, keys: Tokens) -> Tensor | None:
+        if self.value_vectors is None:
+            return None
+        # Each query's weights are added up by distance; then one product with the table does the rest.
+        index = (distances(queries, keys).clamp(self.first, self.last) - self.first).unsqueeze(1)
+        by_distance = weights.new_zeros(*weights.shape[:3], len(self.value_vectors))
+        by_distance = by_distance.scatter_add(-1, index.expand_as(weights), weights)  # (R,H,T,N)
+        return by_distance @ self.value_vectors.to(weights.dtype)
 
 
 class Music(Shaw):
