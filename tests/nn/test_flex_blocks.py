@@ -56,3 +56,19 @@ def test_no_matrix_is_made() -> None:
     with Watch() as watch:
         flex._visible_blocks(problem)
     assert watch.largest <= max(flex.RUN, 16_384 * flex.BLOCK)  # a row of blocks is the least
+
+
+@pytest.mark.parametrize(
+    ("mask", "scheme", "pays"),
+    [
+        ("none", "none", False),
+        ("causal", "none", False),  # the plain fused kernel does these at full speed
+        ("causal", "rotary", False),
+        ("causal", "alibi", True),
+        ("causal & padding", "none", True),
+        ("window", "none", True),
+    ],
+)
+def test_compiling_is_left_to_long_special_cases(mask: str, scheme: str, pays: bool) -> None:
+    problems = [case("scaled_dot", scheme, mask, Layout(HEADS, queries=n)).problem() for n in (128, 2048)]
+    assert [flex.worthwhile(problem) for problem in problems] == [False, pays]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.nn.attention.fused import plain_mask
 from clearhead.nn.attention.problem import Problem
 from clearhead.nn.tokens import Place, Tokens
 
@@ -40,7 +41,7 @@ def unsupported(problem: Problem) -> str | None:
 
 def worthwhile(problem: Problem) -> bool:
     """Long enough, and not something the plain fused kernel already does at full speed."""
-    special = bool(problem.mask.parts) or problem.softcap is not None or problem.position.has_bias
+    special = problem.softcap is not None or problem.position.has_bias or plain_mask(problem) is None
     return special and problem.q.shape[2] * problem.k.shape[2] >= LONG
 
 

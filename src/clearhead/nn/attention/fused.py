@@ -45,7 +45,7 @@ def _by_segment(problem: Problem) -> bool:
 
 def _sdpa_rows(problem: Problem) -> Tensor:
     inputs = _inputs(problem, groups_inside=problem.q.is_cuda)
-    plain = None if problem.position.has_bias else _plain_mask(problem)
+    plain = None if problem.position.has_bias else plain_mask(problem)
     if plain is not None:
         return inputs.call(slice(None), None, is_causal=plain == "causal")
     rows = problem.q.shape[2]
@@ -63,7 +63,7 @@ def _sdpa_rows(problem: Problem) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
-def _plain_mask(problem: Problem) -> str | None:
+def plain_mask(problem: Problem) -> str | None:
     """'all' or 'causal' where the kernel knows the mask itself, else None."""
     queries, keys = problem.queries, problem.keys
     if queries.segment is not None:
