@@ -16,35 +16,19 @@ from clearhead.models import ModelConfig, build
 from clearhead.nn.attention import SCORES
 from clearhead.nn.positions import POSITIONS
 
+from ..nn.builders import NEEDS_DIRECT, POSITION_ROWS
+from ..nn.builders import SCORE_ROWS as BATTERY_SCORES
+
 VOCABULARY = 13
 SOURCE = 5  # tokens of a source row
 
-# Name → settings, small enough that every bucket and clip is met within a few tokens. One row for each.
-POSITION_ROWS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "sinusoidal": {},
-    "learned": {"max_length": 16},
-    "rotary": {},
-    "t5": {"buckets": 6, "max_distance": 5},
-    "alibi": {},
-    "transformer_xl": {},
-    "shaw": {"max_distance": 2},
-    "music": {"max_distance": 3},
-}
-SCORE_ROWS: dict[str, dict[str, Any]] = {
-    "dot": {},
-    "scaled_dot": {},
-    "bilinear": {"query_dim": 3},
-    "reduced_rank": {"score_rank": 3},
-    "additive": {"score_rank": 3},
-}
+# The attention battery's own rows; queries of another size are met here through the bilinear score.
+SCORE_ROWS: dict[str, dict[str, Any]] = {**BATTERY_SCORES, "bilinear": {"query_dim": 3}}
 HEAD_ROWS: dict[str, dict[str, Any]] = {
     "multi-head": {"heads": 4},
     "grouped": {"heads": 4, "kv_heads": 2, "value_dim": 3},
     "multi-query": {"heads": 4, "kv_heads": 1, "softcap": 3.0},
 }
-NEEDS_DIRECT = ("rotary", "transformer_xl", "shaw", "music")
-
 # Name → settings of the recurrent part.
 RECURRENT_ROWS: dict[str, dict[str, Any]] = {
     "gru, additive": {},
