@@ -170,6 +170,14 @@ def test_learned_positions_end_in_a_sentence() -> None:
         learned.embed(torch.zeros(1, 1, 4), Tokens.padded(1, start=8))
 
 
+def test_a_loose_bound_on_ragged_rows_refuses_nothing_that_fits() -> None:
+    """Rows of different lengths know a bound on their positions; what counts is where they really stand."""
+    learned, starts = Learned(8, 4), torch.tensor([2, 7])
+    assert learned.embed(torch.zeros(2, 1, 4), Tokens.ragged(starts, 1, extent=20)).shape == (2, 1, 4)
+    with pytest.raises(UserError, match="was given 9"):
+        learned.embed(torch.zeros(2, 1, 4), Tokens.ragged(starts + 1, 1, extent=20))
+
+
 # --- as published --------------------------------------------------------------------------------
 
 

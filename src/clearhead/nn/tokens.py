@@ -92,6 +92,15 @@ class Tokens:
         """Tokens in a row."""
         return self.position.shape[1]
 
+    def longest(self) -> int:
+        """The least number that every position is below; looked up where `extent` is only a bound.
+
+        Rows that begin at different positions know no more than a bound, and on a GPU looking costs a wait.
+        """
+        if self.start is not None or self.segment is not None or self.position.numel() == 0:
+            return self.extent
+        return int(self.position.max()) + 1
+
     @property
     def offsets(self) -> Tensor:
         """Packed: where each segment begins, and the end of the last one, as int32 `(segments + 1,)`."""

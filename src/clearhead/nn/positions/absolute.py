@@ -67,10 +67,10 @@ class Learned(Position):
 
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
         assert self.max_length is not None
-        if tokens.extent > self.max_length:
+        if tokens.extent > self.max_length and (longest := tokens.longest()) > self.max_length:
             raise UserError(
                 f"This model has learned positions for {self.max_length} tokens and was given "
-                f"{tokens.extent}: shorten the text, or use sinusoidal or rotary positions."
+                f"{longest}: shorten the text, or use sinusoidal or rotary positions."
             )
         # A row that ends in padding may be counted past the end; what stands there is never used.
         return x + self.table[tokens.position.clamp(max=self.max_length - 1)]
