@@ -37,7 +37,9 @@ class Surroundings:
     memory: Tensor | None = None  # (R, S, E) the encoder's output
     memory_tokens: Tokens | None = None
     memory_mask: Mask | None = None
-    memo: dict[Hashable, Any] = field(default_factory=dict)  # made once for all layers of this one pass
+    # What is made once for all layers of this one pass. A layer that is computed again in the backward
+    # pass needs a fresh one, or it would skip what it made the first time.
+    memo: dict[Hashable, Any] = field(default_factory=dict)
 
 
 class Layer(nn.Module):
