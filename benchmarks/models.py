@@ -1,6 +1,6 @@
 """How fast the models are beside their peers: the same shapes, one process, visited in turn.
 
-    python benchmarks/models.py [--device cuda] [--rounds 7] [--compile]
+    python benchmarks/models.py [--device cuda] [--rounds 7] [--compile] [--batch 64]
 
 Each case is a forward and backward pass of one architecture: ours, PyTorch's own `nn.Transformer`
 modules, and Hugging Face's model of that kind with its fused attention. All have the same widths and
@@ -16,7 +16,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -226,10 +226,13 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--compile", action="store_true", help="torch.compile every contender")
+    parser.add_argument("--batch", type=int, help="rows of the batch; as many as fill the device if left out")
     options = parser.parse_args()
     random.seed(0)
     gpu = options.device == "cuda"
     size, dtype = (GPU, torch.bfloat16) if gpu else (CPU, torch.float32)
+    if options.batch:
+        size = replace(size, batch=options.batch)
     how = "compiled" if options.compile else "eager"
     print(
         f"forward and backward, {how}, {size}, {dtype}, {machine(options.device)}, torch {torch.__version__}"

@@ -12,6 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "clearhead"
 FILE_LINES = 400
 FUNCTION_LINES = 60  # without the docstring, which may hold examples
 INIT_ARGUMENTS = 8  # without configs, which are there to carry many settings
+CORE = ("nn", "models")  # elsewhere a record may be one row of a table, as in interop
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -37,6 +38,18 @@ def plain_arguments(function: Function) -> list[str]:
     ]
 
 
+def record_fields(node: ast.ClassDef) -> list[str]:
+    """What a dataclass that is no config is made from: its fields are constructor arguments, too."""
+    marks = [ast.unparse(mark) for mark in node.decorator_list]
+    if not any("dataclass" in mark for mark in marks) or any("Config" in ast.unparse(b) for b in node.bases):
+        return []
+    return [
+        ast.unparse(member.target)
+        for member in node.body
+        if isinstance(member, ast.AnnAssign) and "ClassVar" not in ast.unparse(member.annotation)
+    ]
+
+
 def faults_in(source: str, name: str) -> Iterator[str]:
     lines = source.count("\n")
     if lines > FILE_LINES:
@@ -45,6 +58,9 @@ def faults_in(source: str, name: str) -> Iterator[str]:
         if isinstance(node, Function) and length(node) > FUNCTION_LINES:
             yield f"{name}: {node.name} has {length(node)} lines"
         if isinstance(node, ast.ClassDef):
+            fields = record_fields(node) if name.startswith(CORE) else []
+            if len(fields) > INIT_ARGUMENTS:
+                yield f"{name}: {node.name} has {len(fields)} fields"
             for member in node.body:
                 if isinstance(member, Function) and member.name == "__init__":
                     arguments = plain_arguments(member)

@@ -252,7 +252,7 @@ def _keep_strangers(old: Path, fresh: Path) -> None:
 def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target, follow_symlinks=False)  # costs no room, however large the file
-    except (OSError, NotImplementedError):
+    except (OSError, NotImplementedError):  # another disk, or a system that cannot link a link itself
         shutil.copy2(source, target, follow_symlinks=False)
 
 

@@ -24,7 +24,7 @@ from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.nn.attention.kernels import Kernel, attend
 from clearhead.nn.attention.masks import Mask
-from clearhead.nn.attention.problem import NO_MASK, Problem
+from clearhead.nn.attention.problem import NO_MASK, Definition, Problem
 from clearhead.nn.attention.scores import build_score
 from clearhead.nn.attention.state import KeyValues, Memory
 from clearhead.nn.look import Look
@@ -240,19 +240,8 @@ class MultiHeadAttention(nn.Module):
             if isinstance(state, Memory):
                 state.k, state.v = k, v
         dropout = self.config.dropout if self.training else 0.0
-        return Problem(
-            q,
-            k,
-            v,
-            queries,
-            keys,
-            NO_MASK if mask is None else mask,
-            self.score,
-            self.position,
-            self.config.softcap,
-            dropout,
-            memo,
-        )
+        definition = Definition(self.score, self.position, self.config.softcap, dropout)
+        return Problem(q, k, v, queries, keys, NO_MASK if mask is None else mask, definition, memo)
 
     def _keys_values(self, source: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         k = self.position.rotate(_split(self.key(source), self.config.groups), tokens)

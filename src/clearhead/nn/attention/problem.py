@@ -30,6 +30,16 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
+class Definition:
+    """What a layer's weights are, whatever the tokens: the same in every pass."""
+
+    score: Score
+    position: Position
+    softcap: float | None = None
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
 class Problem:
     """What is asked of a kernel. Nothing here is a choice of how to compute it."""
 
@@ -39,11 +49,28 @@ class Problem:
     queries: Tokens
     keys: Tokens
     mask: Mask
-    score: Score
-    position: Position
-    softcap: float | None = None
-    dropout: float = 0.0
+    definition: Definition
     memo: dict[Hashable, Any] | None = None  # what the layers of one pass share, such as a mask's matrix
+
+    @property
+    def score(self) -> Score:
+        """How alike queries and keys are."""
+        return self.definition.score
+
+    @property
+    def position(self) -> Position:
+        """Where tokens stand."""
+        return self.definition.position
+
+    @property
+    def softcap(self) -> float | None:
+        """The bound that scores bend towards."""
+        return self.definition.softcap
+
+    @property
+    def dropout(self) -> float:
+        """The share of weights set to 0; none outside training."""
+        return self.definition.dropout
 
     def block(
         self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, heads: Tensor | None = None
