@@ -26,8 +26,8 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@
 
-demo: $(READY) ## show the Transformer at work on small numbers
-	$(BIN)/clearhead examples
+demo: $(READY) ## train a translator on the built-in phrasebook and use it (about two minutes)
+	$(BIN)/clearhead demo
 
 test: $(READY) lint ## lint, then the quick tests and all doctests
 	$(PYTEST) -n $(WORKERS)

@@ -20,6 +20,7 @@ SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 LADDER = {
     "base": 0,
     "text": 1,
+    "phrasebook": 1,
     "nn": 2,
     "data": 2,
     "models": 3,
@@ -33,7 +34,8 @@ LADDER = {
     "serving": 6,
     "explorer": 6,
     "api": 6,
-    "cli": 7,
+    "jobs": 7,
+    "cli": 8,
 }
 FRONT_DOORS = {PACKAGE, f"{PACKAGE}.__main__"}  # they stand outside the ladder
 

@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "clearhead"
 FILE_LINES = 400
-FUNCTION_LINES = 60  # without the docstring, which may hold examples
+FUNCTION_LINES = 60  # without the signature and the docstring, which may hold examples
 INIT_ARGUMENTS = 8  # without configs, which are there to carry many settings
 CORE = ("nn", "models")  # elsewhere a record may be one row of a table, as in interop
 
@@ -19,8 +19,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def length(function: Function) -> int:
     assert function.end_lineno is not None
-    whole = function.end_lineno - function.lineno + 1
     first = function.body[0]
+    signature = first.lineno - function.lineno  # a command's options fill many lines and are no logic
+    whole = function.end_lineno - function.lineno + 1 - max(signature - 1, 0)
     if ast.get_docstring(function) is not None:
         assert first.end_lineno is not None
         whole -= first.end_lineno - first.lineno + 1

@@ -69,6 +69,26 @@ class Config:
             raise UserError(f"The {cls._noun} setting '{needed[0]}' is missing{where}.")
         return cls(**values)
 
+    @classmethod
+    def check_names(cls, plain: Mapping[str, Any], path: str = "") -> None:
+        """Refuse unknown names and values of the wrong type, however deep, without building anything.
+
+        For settings that will be completed by others before they must fit together.
+        """
+        hints = typing.get_type_hints(cls)
+        fields = {field.name for field in dataclasses.fields(cls)}
+        for key, value in plain.items():
+            where = f"{path}.{key}" if path else str(key)
+            if key not in fields:
+                raise UserError(f"Unknown {cls._noun} setting '{where}': {nearest(str(key), fields)}")
+            hint = hints[key]
+            if isinstance(hint, type) and issubclass(hint, Config):
+                if not isinstance(value, Mapping):
+                    raise UserError(f"{where} must be a table of settings, not {value!r}.")
+                hint.check_names(value, where)
+            else:
+                _convert(value, hint, where)
+
     def to_dict(self) -> Plain:
         """Plain data (dict, list, str, int, float, bool, None) that `from_dict` reads back."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}

@@ -6,6 +6,8 @@ does not have. Knows nothing about models or their memory.
 
 from __future__ import annotations
 
+import platform
+
 import torch
 
 from clearhead.base.errors import UserError, nearest
@@ -68,3 +70,16 @@ def pick_dtype(name: str = "auto", device: torch.device | None = None) -> torch.
     if name not in _DTYPES:
         raise UserError(f"Unknown number format '{name}': {nearest(name, _DTYPES)}")
     return _DTYPES[name]
+
+
+def name_of_cpu() -> str:
+    """The processor as the system calls it, with the number of threads torch uses."""
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next(
+                (line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), name
+            )
+    except OSError:
+        pass  # not Linux: the short name must do
+    return f"{name}, {torch.get_num_threads()} threads"

@@ -37,6 +37,7 @@ class Bundle:
     model: nn.Module
     tokenizer: Tokenizer | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    source_tokenizer: Tokenizer | None = None  # None: one vocabulary for source and target
 
     @property
     def config(self) -> ModelConfig:
@@ -138,6 +139,8 @@ def save(
         (fresh / manifest.CONFIG).write_text(manifest.to_json(config.to_dict(), "config"), encoding="utf-8")
         if tokenizer is not None:
             tokenizer.save(fresh / manifest.TOKENIZER)
+        if bundle.source_tokenizer is not None:
+            bundle.source_tokenizer.save(fresh / manifest.SOURCE_TOKENIZER)
         manifest.write_metadata(fresh, count_parameters(whole), notes)
         _keep_strangers(target, fresh)
     return target
@@ -193,10 +196,11 @@ def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, veri
     if fault is not None:
         raise UserError(f"The config and the weights of the bundle '{path}' disagree: {fault}.")
     fill(model, path / manifest.WEIGHTS, device, dtype)
-    tokenizer = None
-    if manifest.TOKENIZER in facts.sha256:
-        tokenizer = Tokenizer.load(path / manifest.TOKENIZER)
-    return Bundle(model.eval(), tokenizer, facts.metadata)
+    tokenizer, source_tokenizer = (
+        Tokenizer.load(path / name) if name in facts.sha256 else None
+        for name in (manifest.TOKENIZER, manifest.SOURCE_TOKENIZER)
+    )
+    return Bundle(model.eval(), tokenizer, facts.metadata, source_tokenizer)
 
 
 def read_plan(path: Path) -> nn.Module:
@@ -226,7 +230,7 @@ def _refuse_unsavable(model: nn.Module, config: ModelConfig) -> None:
 
 
 def _refuse_occupied(target: Path, overwrite: bool) -> None:
-    if not target.is_dir() or not any(target.iterdir()):
+    if not target.is_dir() or all(path.name == manifest.COMPANION for path in target.iterdir()):
         return
     if not manifest.is_bundle(target):
         raise UserError(f"The folder '{target}' holds something that is not a bundle: save to another one.")

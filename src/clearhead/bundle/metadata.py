@@ -28,9 +28,11 @@ FORMAT_VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
+SOURCE_TOKENIZER = "source_tokenizer.json"  # where the source has a vocabulary of its own
 METADATA = "metadata.json"
 ALWAYS = (WEIGHTS, CONFIG)  # beside metadata.json itself
-FILES = (*ALWAYS, TOKENIZER, METADATA)
+FILES = (*ALWAYS, TOKENIZER, SOURCE_TOKENIZER, METADATA)
+COMPANION = "training"  # the folder beside them in which a run keeps its state
 
 AGAIN = "Copy it here again, or make it again."
 
@@ -174,7 +176,7 @@ def _check_listing(folder: Path, facts: Facts) -> None:
             raise UserError(
                 f"The bundle '{folder}' is damaged: {METADATA} lists the unknown file {name!r}. {AGAIN}"
             )
-    for name in (*ALWAYS, TOKENIZER):
+    for name in (*ALWAYS, TOKENIZER, SOURCE_TOKENIZER):
         there, listed = (folder / name).is_file(), name in facts.sha256
         if listed and not there:
             raise UserError(f"The bundle '{folder}' is incomplete: {name} is missing. {AGAIN}")

@@ -17,15 +17,28 @@ import typer
 
 import clearhead
 from clearhead.base.errors import UserError
-from clearhead.cli import examples, export, import_, inspect_, plan, presets
+from clearhead.cli import (
+    demo,
+    evaluate,
+    examples,
+    export,
+    generate,
+    import_,
+    inspect_,
+    label,
+    plan,
+    presets,
+    train,
+    translate,
+)
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + the number of the interrupt signal, as shells count it
 
 app = typer.Typer(
     name="clearhead",
-    help="The Transformer, exactly: build, look inside, plan, import and export.",
-    epilog="Start with: clearhead examples",
+    help="The Transformer, exactly: train it from text files, use it, measure it, look inside.",
+    epilog="Start with: clearhead demo",
     no_args_is_help=True,
     add_completion=False,
     # Plain help: the decorated kind imports rich, which would double the time to the first line.
@@ -35,6 +48,12 @@ app = typer.Typer(
 
 # name on the command line -> the function behind it
 COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
+    "train": train.train,
+    "translate": translate.translate,
+    "generate": generate.generate,
+    "label": label.label,
+    "evaluate": evaluate.evaluate,
     "examples": examples.examples,
     "presets": presets.presets,
     "plan": plan.plan,
@@ -59,7 +78,7 @@ def root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """The Transformer, exactly: build, look inside, plan, import and export."""
+    """The Transformer, exactly: train it from text files, use it, measure it, look inside."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

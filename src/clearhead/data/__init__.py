@@ -1,7 +1,8 @@
 """Corpora and batches: from files of text to the padded or packed tensors a model reads.
 
-Here will live the readers of parallel and plain corpora, the filters (length,
-ratio, duplicates), the bucketing by token count and the batch itself, which
-shifts the target right. May import `text` and `base`; knows nothing about
-models, losses or schedules.
+A corpus walks `lines` (bytes to lines) → `records`, `columns`, `hub` (tables to pairs of texts) → `read`
+(any corpus as rows) → `survey` (one pass that counts and, with `keys` and `split`, decides what becomes of
+each row) → `tokenise` and `store` (rows of ids on disk) → `plan` and `load` (which rows make which batch) →
+`batch`, which shifts the target right. May import `text` and `base`; knows nothing about models, losses or
+schedules.
 """

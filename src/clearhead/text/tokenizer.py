@@ -2,9 +2,10 @@
 
 `Tokenizer` is a thin, steady face over the `tokenizers` library: it reads and
 writes that library's own `tokenizer.json`, knows which ids mean padding, start,
-stop and unknown, and makes two tiny vocabularies for teaching. Padding and
-cutting to length belong to `data`, so a file that asks for either is read
-without. No torch; knows nothing about batches or models.
+stop and unknown, and makes two tiny vocabularies for teaching. Learning one
+from a corpus is in `learn`. Padding and cutting to length belong to `data`, so a
+file that asks for either is read without. No torch; knows nothing about batches
+or models.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tokenizers
 
 from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError, nearest
+from clearhead.text import parts
 
 ROLES = ("pad", "start", "stop", "unknown")
 FILE_NAME = "tokenizer.json"
@@ -30,7 +32,8 @@ _USUAL_NAMES = {
     "stop": ("<stop>", "</s>", "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[EOS]"),
     "unknown": ("<unknown>", "<unk>", "[UNK]"),
 }
-_TEACHING = ("<pad>", "<start>", "<stop>", "<unknown>")
+# What the library calls the parts of a normalisation, in words.
+_IN_WORDS = {"NFC": "Unicode NFC", "NFKC": "Unicode NFKC", "Lowercase": "lower case"}
 
 
 class Tokenizer:
@@ -38,7 +41,9 @@ class Tokenizer:
 
     `specials` maps roles (`pad`, `start`, `stop`, `unknown`) to ids; without it
     they are found by the names well-known vocabularies give them. One token may
-    play two roles.
+    play two roles. With `literal`, the name of a special token that stands inside
+    a text ("<stop>" in a page about tokenizers) is a piece of text like any other;
+    without it, such a name becomes the special token, as the library does by itself.
 
     >>> import clearhead
     >>> tokenizer = clearhead.Tokenizer.words(["the cat sleeps", "the dog eats"])
@@ -48,13 +53,24 @@ class Tokenizer:
     'the dog sleeps'
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, specials: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        specials: Mapping[str, int] | None = None,
+        literal: bool = False,
+    ) -> None:
         # A copy, so that the changes below do not reach the caller's object.
         self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
         self._backend.no_padding()
         self._backend.no_truncation()
         self._size = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self._specials = self._usual_specials() if specials is None else self._checked(specials)
+        self._literal = literal
+        self._backend.encode_special_tokens = literal
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._backend.encode_special_tokens = self._literal  # which the library's own state leaves out
 
     # -- from and to disk ---------------------------------------------------
 
@@ -88,13 +104,16 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception for a file it cannot use
             raise UserError(f"it does not describe a tokenizer ({_one_line(error)}).") from error
-        return cls(backend, _roles_in(plain))
+        entries = plain.get("added_tokens") or []
+        return cls(
+            backend, _roles_in(entries), literal=any(entry.get("literal") is True for entry in entries)
+        )
 
     def to_json(self) -> str:
         """The library's own description, with each special token's entry naming its roles.
 
         The library passes over a key it does not know in such an entry, and nowhere
-        else at this level, which is why the roles stand there.
+        else at this level, which is why the roles stand there, and `literal` too.
 
         >>> again = Tokenizer.from_json(Tokenizer.words("to be or not").to_json())
         >>> again.stop, again.decode(again.encode("not to be"))
@@ -105,6 +124,8 @@ class Tokenizer:
             roles = [role for role in ROLES if self._specials.get(role) == entry["id"]]
             if roles:
                 entry["roles"] = roles
+            if self._literal and entry["special"]:
+                entry["literal"] = True
         return json.dumps(plain, ensure_ascii=False, indent=2)
 
     # -- for teaching -------------------------------------------------------
@@ -119,11 +140,7 @@ class Tokenizer:
         >>> tokenizer.decode([5, 4, 5])
         'bab'
         """
-        backend = _word_level(letter for text in _several(texts) for letter in text)
-        one_character = tokenizers.Regex(r"[\s\S]")
-        backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(one_character, behavior="isolated")
-        backend.decoder = tokenizers.decoders.Fuse()
-        return cls(backend, {role: position for position, role in enumerate(ROLES)})
+        return cls(parts.character_level(letter for text in _several(texts) for letter in text), _own_roles())
 
     @classmethod
     def words(cls, texts: str | Iterable[str]) -> Self:
@@ -138,9 +155,7 @@ class Tokenizer:
         splitter = tokenizers.pre_tokenizers.WhitespaceSplit()
         # split by the library, whose idea of white space differs from Python's in rare characters
         seen = [word for text in _several(texts) for word, _ in splitter.pre_tokenize_str(text)]
-        backend = _word_level(seen)
-        backend.pre_tokenizer = splitter
-        return cls(backend, {role: position for position, role in enumerate(ROLES)})
+        return cls(parts.word_level(seen, splitter), _own_roles())
 
     # -- text and ids -------------------------------------------------------
 
@@ -150,7 +165,7 @@ class Tokenizer:
         >>> Tokenizer.words("a b").encode("b a")
         [5, 4]
         """
-        ids: list[int] = self._backend.encode(_text(text), add_special_tokens=specials).ids
+        ids: list[int] = self._backend.encode(checked_text(text), add_special_tokens=specials).ids
         return ids
 
     def encode_batch(self, texts: Sequence[str], specials: bool = False) -> list[list[int]]:
@@ -159,11 +174,16 @@ class Tokenizer:
         >>> Tokenizer.words("a b").encode_batch(["b", "a a"])
         [[5], [4, 4]]
         """
-        encodings = self._backend.encode_batch([_text(text) for text in texts], add_special_tokens=specials)
+        plain = [checked_text(text) for text in texts]
+        # the fast way leaves out where each token stood in the text, which nobody asks for here
+        encodings = self._backend.encode_batch_fast(plain, add_special_tokens=specials)
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int], specials: bool = False) -> str:
         """The text of some ids; special tokens are left out unless `specials` keeps them.
+
+        Any ids make a text. Where a learnt vocabulary writes a rare letter as its
+        bytes and some of these are missing, U+FFFD stands for the incomplete letter.
 
         >>> tokenizer = Tokenizer.words("a b")
         >>> tokenizer.decode([1, 4, 5, 2]), tokenizer.decode([1, 4, 5, 2], specials=True)
@@ -179,7 +199,7 @@ class Tokenizer:
         >>> Tokenizer.characters("no").tokens("on")
         ['o', 'n']
         """
-        tokens: list[str] = self._backend.encode(_text(text), add_special_tokens=specials).tokens
+        tokens: list[str] = self._backend.encode(checked_text(text), add_special_tokens=specials).tokens
         return tokens
 
     def token(self, id: int) -> str:
@@ -204,7 +224,41 @@ class Tokenizer:
             raise UserError(f"There is no token '{token}' in this vocabulary.")
         return found
 
+    def normalise(self, text: str) -> str:
+        """What the text is after the stored normalisation, before it is cut into tokens.
+
+        For the subword vocabularies that `learn_tokenizer` makes, this is exactly what
+        comes back from `decode(encode(text))`.
+
+        >>> Tokenizer.words("a b").normalise("A  b")
+        'A  b'
+        """
+        normaliser = self._backend.normalizer
+        plain: str = (
+            checked_text(text) if normaliser is None else normaliser.normalize_str(checked_text(text))
+        )
+        return plain
+
     # -- what it is ---------------------------------------------------------
+
+    @property
+    def normalisation(self) -> str:
+        """The stored normalisation in words; parts that only the library knows go by its names.
+
+        >>> Tokenizer.words("a").normalisation
+        'none'
+        """
+        parts = _flat(json.loads(self._backend.to_str()).get("normalizer"), "normalizers")
+        return ", then ".join(_IN_WORDS.get(part, part) for part in parts) or "none"
+
+    @property
+    def literal(self) -> bool:
+        """Whether a special token's name inside a text is a piece of text like any other.
+
+        >>> Tokenizer.words("a").literal
+        False
+        """
+        return self._literal
 
     @property
     def vocabulary_size(self) -> int:
@@ -280,26 +334,41 @@ class Tokenizer:
         return self._checked(found)
 
 
-def _word_level(seen: Iterable[str]) -> tokenizers.Tokenizer:
-    vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*_TEACHING, *seen]))}
-    return tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unknown>"))
+def _own_roles() -> dict[str, int]:
+    return {role: position for position, role in enumerate(ROLES)}
 
 
-def _roles_in(plain: Mapping[str, Any]) -> dict[str, int] | None:
+def checked_text(text: str) -> str:
+    """The text itself, if it is one; half a surrogate pair has no UTF-8 and so no tokens."""
+    if not isinstance(text, str):
+        raise UserError(f"A text to encode must be a string, not {text!r}.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"A text to encode must be valid Unicode, but character {error.start + 1} of {text[:40]!r} "
+            "is half of a surrogate pair."
+        ) from error
+    return text
+
+
+def _roles_in(entries: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
     """The roles that `to_json` wrote into the special tokens' entries; None in a plain file."""
-    entries = plain.get("added_tokens") or []
     found = {role: entry["id"] for entry in entries for role in entry.get("roles", ())}
     return found or None
 
 
+def _flat(part: Mapping[str, Any] | None, inner: str) -> list[str]:
+    """The names of a part's parts, in order; `inner` is the key under which a sequence lists them."""
+    if part is None:
+        return []
+    if inner in part:
+        return [name for one in part[inner] for name in _flat(one, inner)]
+    return [str(part["type"])]
+
+
 def _several(texts: str | Iterable[str]) -> Iterable[str]:
     return [texts] if isinstance(texts, str) else texts
-
-
-def _text(text: str) -> str:
-    if not isinstance(text, str):
-        raise UserError(f"A text to encode must be a string, not {text!r}.")
-    return text
 
 
 def _one_line(error: Exception) -> str:

@@ -10,8 +10,6 @@ anything with rows and columns and needs no torch and no drawing library.
 from __future__ import annotations
 
 import html
-import struct
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +17,7 @@ import numpy
 from numpy.typing import NDArray
 
 from clearhead.base.errors import UserError
+from clearhead.base.png import encode_png
 
 Labels = Sequence[str] | None
 Colour = tuple[int, int, int]
@@ -148,14 +147,7 @@ def _png(colours: NDArray[numpy.uint8], cell: int) -> bytes:
     for i in range(height):
         for j in range(width):
             dots[i * step + 1 : (i + 1) * step, j * step + 1 : (j + 1) * step] = colours[i, j]
-    lines = b"".join(b"\0" + line.tobytes() for line in dots)  # each line says: filter none
-    header = struct.pack(">IIBBBBB", dots.shape[1], dots.shape[0], 8, 2, 0, 0, 0)
-    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in chunks)
-
-
-def _chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return encode_png(dots)
 
 
 def _mask_colours(allowed: NDArray[numpy.bool_]) -> NDArray[numpy.uint8]:

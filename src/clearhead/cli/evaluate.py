@@ -1,0 +1,127 @@
+"""`clearhead evaluate`: how good a bundle is, in figures and in examples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clearhead.base.errors import UserError
+from clearhead.cli.table import show_table
+
+
+def evaluate(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a trained model.")],
+    source: Annotated[Path | None, typer.Option(metavar="FILE", help="One source text a line.")] = None,
+    target: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What would be right, aligned line by line.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="One file instead: .tsv, .csv, .jsonl, plain text.")
+    ] = None,
+    source_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the source: its name or number.")
+    ] = None,
+    target_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the target: its name or number.")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="BUNDLE", help="A second bundle to compare with, by paired bootstrap."),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="TASK", help="For a bundle that does not say what it was trained for."),
+    ] = None,
+    beam: Annotated[int, typer.Option(min=1, metavar="N", help="Places of the beam; 1 is greedy.")] = 1,
+    length_penalty: Annotated[
+        float, typer.Option(metavar="A", help="Power of the length that scores are divided by.")
+    ] = 1.0,
+    tokenised: Annotated[
+        bool,
+        typer.Option("--tokenised", help="The text is tokenised already: BLEU counts its words as they are."),
+    ] = False,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write report.md and report.html there.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of tables.")] = False,
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
+) -> None:
+    """Measure a bundle on a test set: BLEU, chrF, ROUGE, perplexity, accuracy, F1, Matthews, by task.
+
+    \b
+    Examples:
+      clearhead evaluate runs/en-fr --source test.en --target test.fr --beam 5
+      clearhead evaluate runs/en-fr --against runs/other --file test.tsv --out report
+      clearhead evaluate runs/reviews --file test.csv --json
+    """
+    corpus = {
+        "source": source,
+        "target": target,
+        "file": file,
+        "source_column": source_column,
+        "target_column": target_column,
+    }
+    if source is None and target is None and file is None:
+        raise UserError("Say what to evaluate on: --source FILE --target FILE, or --file FILE.")
+
+    from clearhead.data.config import CorpusConfig  # here, so that --help does not wait for torch
+    from clearhead.evaluation.evaluate import EvaluationConfig
+    from clearhead.evaluation.report import write_report
+    from clearhead.jobs.evaluate import measure, task_named
+
+    found = measure(
+        [bundle] if against is None else [bundle, against],
+        CorpusConfig.from_dict({name: str(value) for name, value in corpus.items() if value is not None}),
+        task_named(task) if task is not None else None,
+        EvaluationConfig(
+            beam=beam,
+            length_penalty=length_penalty,
+            tokenise="none" if tokenised else "13a",
+            lowercase=lowercase,
+        ),
+        device=device,
+    )
+    written = write_report(found.page, out) if out is not None else ()
+    typer.echo(json.dumps(_plain(found), indent=2, ensure_ascii=False)) if as_json else _show(found)
+    for path in written:
+        typer.echo(f"Wrote {path}.", err=True)
+
+
+def _plain(found: Any) -> dict[str, Any]:
+    second = found.second
+    return {
+        "metrics": found.first.metrics,
+        "signatures": found.first.signatures,
+        "against": None if second is None else second.metrics,
+        "comparison": [
+            {
+                "metric": one.metric,
+                "difference": one.difference.mean,
+                "low": one.difference.low,
+                "high": one.difference.high,
+                "p": one.p_value,
+            }
+            for one in found.comparison
+        ],
+    }
+
+
+def _show(found: Any) -> None:
+    several = [found.first] if found.second is None else [found.first, found.second]
+    titles = ["metric", "value"] if len(several) == 1 else ["metric", "first", "second"]
+    rows = [
+        [name, *(f"{one.metrics.get(name, float('nan')):.4g}" for one in several)]
+        for name in found.first.metrics
+    ]
+    show_table(titles, rows, numbers=range(1, len(titles)))
+    for name, signature in found.first.signatures.items():
+        typer.echo(f"{name}: {signature}")
+    for one in found.comparison:
+        sure = "significant" if one.significant else "not significant"
+        typer.echo(
+            f"{one.metric}: difference {one.difference.mean:+.2f}, p = {one.p_value:.4f}, {sure} at 5 %."
+        )

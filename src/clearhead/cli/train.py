@@ -1,0 +1,203 @@
+"""`clearhead train`: from text files to a bundle, in one command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clearhead.base.errors import UserError
+from clearhead.base.settings import parse_settings
+from clearhead.cli.table import show_table
+
+Files = list[Path] | None
+
+
+def train(
+    source: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="One source text a line; repeat for more corpora."),
+    ] = None,
+    target: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="The targets, aligned with --source line by line."),
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="One file instead: .tsv, .csv, .jsonl, or plain text to generate."),
+    ] = None,
+    hub: Annotated[
+        str | None, typer.Option(metavar="NAME[:CONFIG]", help="A data set of the Hugging Face hub instead.")
+    ] = None,
+    source_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the source or text: its name or number.")
+    ] = None,
+    target_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the target or label: its name or number.")
+    ] = None,
+    weight: Annotated[
+        list[float] | None,
+        typer.Option(metavar="W", help="Share of each corpus in an epoch, in their order."),
+    ] = None,
+    validation: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Your own validation set: one file, or source and target."),
+    ] = None,
+    test: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Your own test set: one file, or source and target."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the run and its bundle go.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="TASK", help="translate, summarise, generate, classify or tag.")
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings in a TOML or JSON file.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the files that a recipe names lie.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; may be repeated.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="N", help="How long training may take; sizes the run to it.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Go on with the run in this folder.")
+    ] = None,
+    view: Annotated[str, typer.Option(metavar="KIND", help="auto, live, plain or quiet.")] = "auto",
+) -> None:
+    """Train a translator, summariser, language model, classifier or tagger from text files.
+
+    Reads and checks the corpus, keeps validation and test sets apart, learns the tokenizer, sizes the
+    model to corpus and device, trains, scores the test set, and leaves one bundle. Everything it chose
+    is printed with the reason, and can be set otherwise.
+
+    \b
+    Examples:
+      clearhead train --source train.en --target train.fr --out runs/en-fr
+      clearhead train --file pairs.tsv.gz --out runs/mine --minutes 20
+      clearhead train --file reviews.csv --task classify --out runs/reviews
+      clearhead train --file book.txt --task generate --out runs/book
+      clearhead train --recipe recipes/multi30k-en-de.toml --data DATA --out runs/m30k
+      clearhead train --source a.en --target a.de --set model.layers=4 --set model.dropout=0.2 --out runs/a
+      clearhead train --resume runs/en-fr
+    """
+    changes = parse_settings(settings or [])
+    corpora = _corpora(source, target, file, hub, source_column, target_column, weight)
+    given: dict[str, Any] = {"train": corpora} if corpora else {}
+    for name, files in (("validation", validation), ("test", test)):
+        if files:
+            given[name] = _held_out(files, name, source_column, target_column)
+    if resume is not None:
+        if out is not None or given or recipe is not None or task is not None or minutes is not None:
+            raise UserError(
+                "--resume goes on with a run as it is: leave the files, --out, --task, --recipe and "
+                "--minutes away."
+            )
+    elif out is None:
+        raise UserError("Say where the run goes: --out runs/NAME.")
+    elif not corpora and recipe is None:
+        raise UserError(
+            "Say what to train on: --source FILE --target FILE, or --file FILE, or --hub NAME, "
+            "or --recipe FILE."
+        )
+
+    from clearhead.jobs import train as job  # here, so that --help does not wait for torch
+    from clearhead.jobs.recipe import merged, nested, read_recipe
+    from clearhead.training.loop import Interrupted
+
+    where = resume if resume is not None else out
+    try:
+        if resume is not None:
+            finished = job.resume(resume, nested(changes), view=view)
+        else:
+            base = read_recipe(recipe, data) if recipe is not None else {}
+            said = merged(base, {"data": given}, {"task": task} if task else {}, nested(changes))
+            assert out is not None
+            finished = job.train(out, said, minutes=minutes, view=view)
+    except Interrupted as stop:
+        print(
+            f"clearhead: {stop}; all is saved. Go on with `clearhead train --resume {where}`.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130) from None
+    _tell(finished)
+
+
+def _corpora(
+    source: Files, target: Files, file: Files, hub: str | None, *columns_and_weights: Any
+) -> list[dict[str, Any]]:
+    """The training corpora as a recipe names them."""
+    source_column, target_column, weights = columns_and_weights
+    sources, targets = source or [], target or []
+    if len(sources) != len(targets):
+        raise UserError(
+            f"Every --source needs its --target: there are {len(sources)} of the one and {len(targets)} of "
+            f"the other."
+        )
+    found: list[dict[str, Any]] = [
+        {"source": str(one), "target": str(other)} for one, other in zip(sources, targets, strict=True)
+    ]
+    found += [{"file": str(one)} for one in file or []]
+    found += [{"hub": hub}] if hub else []
+    if weights and len(weights) != len(found):
+        raise UserError(
+            f"There are {len(weights)} weights for {len(found)} corpora: give one --weight for each."
+        )
+    for number, corpus in enumerate(found):
+        corpus.update(_columns(source_column, target_column))
+        if weights:
+            corpus["weight"] = weights[number]
+    return found
+
+
+def _held_out(files: list[Path], name: str, *columns: str | None) -> dict[str, Any]:
+    if len(files) == 1:
+        return {"file": str(files[0]), **_columns(*columns)}
+    if len(files) == 2:
+        return {"source": str(files[0]), "target": str(files[1])}
+    raise UserError(f"--{name} takes one file, or twice: first the sources, then the targets.")
+
+
+def _columns(source_column: str | None, target_column: str | None) -> dict[str, str]:
+    named = {"source_column": source_column, "target_column": target_column}
+    return {name: column for name, column in named.items() if column is not None}
+
+
+def _tell(finished: Any) -> None:
+    """What came of it, and what to do with it."""
+    for sentence in finished.said:
+        typer.echo(sentence)
+    names = {"last": "last weights", "best": "best at a validation", "average": "average of the last ones"}
+    rows = [
+        [f"{names[name]}{' (in the bundle)' if name == finished.chosen else ''}", *_figures(values)]
+        for name, values in finished.validation.items()
+    ]
+    titles = ["on the validation set", *next(iter(finished.validation.values()))]
+    show_table(titles, rows, numbers=range(1, len(titles)))
+    if finished.test is not None:
+        typer.echo()
+        show_table(
+            ["on the test set, greedy", "value"],
+            [[name, f"{value:.4g}"] for name, value in finished.test.metrics.items()],
+            numbers=[1],
+        )
+        for name, signature in finished.test.signatures.items():
+            typer.echo(f"{name}: {signature}")
+    typer.echo(f"\nThe bundle is {finished.folder}. Try:\n  {_next(finished)}")
+
+
+def _figures(values: dict[str, float]) -> list[str]:
+    return [f"{value:.4g}" for value in values.values()]
+
+
+def _next(finished: Any) -> str:
+    commands = {"generate": "generate", "classify": "label", "tag": "label"}
+    command = commands.get(finished.bundle.metadata["task"], "translate")
+    return f'clearhead {command} {finished.folder} "…"'

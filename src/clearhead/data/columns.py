@@ -1,0 +1,226 @@
+"""Which column is the text and which the answer, in a file or data set that has several.
+
+A column is given by its name or number, or else found by the names people use, or else by its place. Values
+become text here too, with a sentence for what is none. Knows nothing about files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from clearhead.base.errors import UserError
+from clearhead.data.config import CorpusConfig, Task
+
+# Names that tell a column's part, best first; which of them is meant depends on the task.
+_SOURCES: dict[Task, tuple[str, ...]] = {
+    "translate": ("source", "src", "input", "question"),
+    "summarise": ("document", "article", "dialogue", "body", "text", "content", "source", "src", "input"),
+    "classify": ("text", "sentence", "review", "content", "document", "body", "comment", "input", "source"),
+    "tag": ("words", "tokens", "sentence", "text", "source"),
+    "generate": (),
+}
+_TARGETS: dict[Task, tuple[str, ...]] = {
+    "translate": ("target", "tgt", "trg", "output", "answer"),
+    "summarise": ("summary", "highlights", "subject", "subject_line", "title", "target", "tgt", "output"),
+    "classify": ("label", "labels", "class", "category", "sentiment", "target", "output"),
+    "tag": ("tags", "ner_tags", "pos_tags", "labels", "target"),
+    "generate": ("text", "document", "content", "story", "body", "article", "sentence"),
+}
+_NUMBERING = {
+    "id",
+    "idx",
+    "index",
+    "guid",
+    "no",
+    "nr",
+    "#",
+}  # never the text itself, unless asked for by name
+_NO_BREAK = {ord(space): None for space in "\u00a0\u2007\u202f"}  # inside a word, as in 10\u202f000
+_LANGUAGES = frozenset(
+    """
+    ar bg cs da de el en es et fa fi fr hr hu it ja ko lt lv nl pl pt ro ru sk sl sv tr uk vi zh
+    arabic bulgarian chinese croatian czech danish dutch english estonian finnish french german greek
+    hungarian italian japanese korean latvian lithuanian persian polish portuguese romanian russian
+    slovak slovene spanish swedish turkish ukrainian vietnamese
+    """.split()  # noqa: SIM905 (sixty words are read more easily without sixty pairs of quotes)
+)
+
+
+class Pick(NamedTuple):
+    """Where the two texts of a row stand, counted from 0; `generate` has a target alone."""
+
+    source: int | None
+    target: int
+
+
+def looks_like_header(cells: Sequence[str], corpus: CorpusConfig, task: Task) -> bool:
+    """Whether the first line of a table names its columns.
+
+    It does if a column was asked for by name, if both parts have a name we know, if one of two columns has,
+    or if all columns are named after languages.
+
+    >>> looks_like_header(["sentence", "label"], CorpusConfig(file="reviews.tsv"), "classify")
+    True
+    >>> looks_like_header(["Go.", "Va !"], CorpusConfig(file="pairs.tsv"), "translate")
+    False
+    """
+    if any(column is not None and not column.isdecimal() for column in _asked(corpus)):
+        return True
+    names = [_plain(cell) for cell in cells]
+    sources, targets = _SOURCES[task], _TARGETS[task]
+    known_source = _known(names, sources)
+    known_target = _known(names, targets)
+    if task == "generate":
+        return known_target is not None
+    if known_source is not None and known_target is not None:
+        return known_source != known_target
+    if len(names) == 2 and (names[0] in sources or names[1] in targets):
+        return True
+    return task == "translate" and 2 <= len(set(names)) == len(names) and _LANGUAGES.issuperset(names)
+
+
+def pick_columns(names: Sequence[str], corpus: CorpusConfig, task: Task, where: str) -> Pick:
+    """Choose the columns of a row by their names, which are all empty where columns have none."""
+    if task == "generate":
+        return Pick(None, _pick_text(names, corpus, where))
+    asked_source, asked_target = corpus.source_column, corpus.target_column
+    if len(names) < 2:
+        raise UserError(
+            f"{where} has {_columns(len(names))}, and the task '{task}' needs two: a text and its answer."
+        )
+    source = None if asked_source is None else _find(asked_source, names, where)
+    target = None if asked_target is None else _find(asked_target, names, where)
+    if source is None:
+        source = _known([_plain(name) for name in names], _SOURCES[task], besides=target)
+    if target is None:
+        target = _known([_plain(name) for name in names], _TARGETS[task], besides=source)
+    places = [place for place, name in enumerate(names) if _plain(name) not in _NUMBERING]
+    if source is None:
+        source = _first_but(places, target, names)
+    if target is None:
+        target = _first_but(places, source, names)
+    if source == target:
+        raise UserError(f"The source and the target of {where} are the same column: name two different ones.")
+    return Pick(source, target)
+
+
+def text_of(value: Any, task: Task, answer: bool, where: str) -> str:
+    """A value as text: a string, nothing, a list of words or tags, or a class given as a number."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if task == "tag" and isinstance(value, Sequence):
+        return " ".join(_word(item, where) for item in value)
+    if task == "classify" and answer:
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+            return str(int(value))
+    shown = repr(value)
+    shown = shown if len(shown) <= 40 else shown[:37] + "…"
+    raise UserError(f"{where} has {shown} where a text should be.")
+
+
+def whole(text: str) -> str:
+    """The text without halves of characters, which JSON's escapes can write and UTF-8 cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def paths_of(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The columns of a record; those inside a table, as in {"translation": {"en": …}}, count singly.
+
+    >>> paths_of({"id": 1, "translation": {"en": "yes", "fr": "oui"}})
+    [('id',), ('translation', 'en'), ('translation', 'fr')]
+    """
+    paths: list[tuple[str, ...]] = []
+    for name, value in record.items():
+        if isinstance(value, Mapping) and value:
+            paths += [(str(name), str(inner)) for inner in value]
+        else:
+            paths.append((str(name),))
+    return paths
+
+
+def at_path(record: Any, path: tuple[str, ...], where: str) -> Any:
+    """The value of a column in a record."""
+    if not isinstance(record, Mapping):
+        raise UserError(f"{where} is not a JSON object, as the lines before it are.")
+    value: Any = record
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            there = ", ".join(f"'{'.'.join(known)}'" for known in paths_of(record)) or "none"
+            raise UserError(f"{where} has no column '{'.'.join(path)}'; its columns: {there}.")
+        value = value[name]
+    return value
+
+
+def _asked(corpus: CorpusConfig) -> tuple[str | None, str | None]:
+    return corpus.source_column, corpus.target_column
+
+
+def _pick_text(names: Sequence[str], corpus: CorpusConfig, where: str) -> int:
+    asked = [column for column in _asked(corpus) if column is not None]
+    if len(asked) == 2:
+        raise UserError(
+            "The task 'generate' learns from one column: give 'source_column' or 'target_column'."
+        )
+    if asked:
+        return _find(asked[0], names, where)
+    known = _known([_plain(name) for name in names], _TARGETS["generate"])
+    if known is not None:
+        return known
+    return next((place for place, name in enumerate(names) if _plain(name) not in _NUMBERING), 0)
+
+
+def _find(column: str, names: Sequence[str], where: str) -> int:
+    """The place of a column given by its name, its last name ("fr" of "translation.fr") or its number."""
+    for shown in ([*names], [_plain(name) for name in names], [name.rpartition(".")[2] for name in names]):
+        for wanted in (column, _plain(column)):
+            if wanted in shown:
+                return shown.index(wanted)
+    if column.isdecimal():
+        number = int(column)
+        if 1 <= number <= len(names):
+            return number - 1
+        raise UserError(f"{where} has no column {number}: it has {_columns(len(names))}, counted from 1.")
+    there = (
+        ", ".join(f"'{name}'" for name in names) if any(names) else "none that has a name, so give a number"
+    )
+    raise UserError(f"{where} has no column '{column}'; its columns: {there}.")
+
+
+def _known(names: Sequence[str], known: Sequence[str], besides: int | None = None) -> int | None:
+    for name in known:
+        if name in names and names.index(name) != besides:
+            return names.index(name)
+    return None
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"
+
+
+def _first_but(places: Sequence[int], taken: int | None, names: Sequence[str]) -> int:
+    candidates: list[int] = [*places, *range(len(names))]
+    for place in candidates:
+        if place != taken:
+            return place
+    return 0
+
+
+def _plain(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _word(item: Any, where: str) -> str:
+    text = str(item) if isinstance(item, (str, int)) and not isinstance(item, bool) else ""
+    text = text.translate(_NO_BREAK)
+    if text.split() != [text]:
+        raise UserError(f"{where} has {item!r} in a list where one word or tag without spaces should be.")
+    return text

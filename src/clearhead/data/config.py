@@ -1,0 +1,114 @@
+"""The settings of a corpus: which files, how they are split, and what is left out.
+
+Read from a recipe's `[data]` table. Knows nothing about tokens or models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+
+Task = Literal["translate", "summarise", "generate", "classify", "tag"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusConfig(Config):
+    """One corpus: two files aligned line by line, one file with columns, one plain text, or a hub data set.
+
+    Every file may be gzipped (`.gz`). A file's form follows its ending: `.tsv`, `.csv`, `.jsonl` (or
+    `.json`) have columns; anything else is plain text.
+    """
+
+    _noun: ClassVar[str] = "corpus"
+
+    source: str | None = None  # file with one source a line …
+    target: str | None = None  # … and its target on the same line of this one
+    file: str | None = None  # or: one file with both, or with text alone
+    hub: str | None = None  # or: a data set of the Hugging Face hub, "name" or "name:configuration"
+    hub_split: str = "train"
+    source_column: str | None = None  # name or number (from 1) of a column; None: found by its name or place
+    target_column: str | None = None
+    weight: float | None = None  # share of an epoch among several corpora; None: every example once
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [
+            self.source is not None or self.target is not None,
+            self.file is not None,
+            self.hub is not None,
+        ]
+        if sum(given) != 1:
+            raise UserError(
+                "A corpus is a source and a target file, or one file with both, or a hub data set: "
+                "give exactly one of the three."
+            )
+        if self.weight is not None and not 0 < self.weight < float("inf"):
+            raise UserError(f"A corpus's weight must be a number above 0, not {self.weight}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitConfig(Config):
+    """How much is kept apart for validation and test where no files for them are given.
+
+    A whole number counts examples (lines of a plain text), a number below 1 is a share, and 0 is none. Which
+    examples is a pure function of the texts and the seed. Examples that share a source stay on one side, and
+    no training example shares a target with a held-out one (for sequence-to-sequence tasks).
+
+    A plain text for `generate` always gives up its end, whatever `how` says: training text, then test text,
+    then validation text. There a share counts characters, cut to the character: `validation=0.1, test=0` is
+    the customary split of tiny Shakespeare.
+    """
+
+    _noun: ClassVar[str] = "split"
+
+    # None: 5 %, at least 50 examples but never more than a tenth, at most 2,000 (or 2 million characters)
+    validation: int | float | None = None
+    test: int | float | None = None
+    how: Literal["random", "tail"] = "random"  # tail: the last examples, for corpora in their order
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("validation", "test"):
+            value = getattr(self, name)
+            if value is not None and not (0 <= value < (1 if isinstance(value, float) else 2**31)):
+                raise UserError(
+                    f"The split setting '{name}' must be a count of examples or a share below 1, not {value}."
+                )
+        if sum(share for share in (self.validation, self.test) if isinstance(share, float)) >= 1:
+            raise UserError(
+                f"The split shares {self.validation} for validation and {self.test} for test "
+                "leave nothing to train on."
+            )
+        if self.seed < 0:
+            raise UserError(f"The split setting 'seed' must be 0 or more, not {self.seed}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterConfig(Config):
+    """What is left out of training; every reason is counted and reported."""
+
+    _noun: ClassVar[str] = "filter"
+    _counts = ("source_tokens", "target_tokens")
+
+    duplicates: bool = True  # pairs that occur twice are kept once
+    source_tokens: int = 256  # longest source …
+    target_tokens: int = 256  # … and target, in tokens
+    too_long: Literal["drop", "cut"] = "drop"  # summaries cut their source instead
+    ratio: float = 4.0  # longer side over shorter side, in tokens, once the longer has 10 or more
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Config):
+    """Everything about the text a model learns from."""
+
+    _noun: ClassVar[str] = "data"
+
+    train: tuple[CorpusConfig, ...] = ()
+    validation: CorpusConfig | None = None
+    test: CorpusConfig | None = None
+    split: SplitConfig = field(default_factory=SplitConfig)
+    filter: FilterConfig = field(default_factory=FilterConfig)

@@ -1,0 +1,173 @@
+"""What a survey found: counts, lengths, classes, and what was left out, as numbers and as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clearhead.data.config import CorpusConfig, Task
+from clearhead.data.read import files_of, name_of
+from clearhead.data.rows import Row
+from clearhead.data.split import (
+    DUPLICATE,
+    EMPTY,
+    FATES,
+    LEAKED,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Fates,
+    rows_with_fate,
+)
+
+_NOUNS: dict[Task, str] = {
+    "translate": "pairs",
+    "summarise": "pairs",
+    "classify": "examples",
+    "tag": "sentences",
+    "generate": "rows",
+}
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long texts are, in characters."""
+
+    total: int = 0
+    mean: float = 0.0
+    percentile_95: int = 0  # 95 of 100 texts are no longer
+    longest: int = 0
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.uint32]) -> Lengths:
+        if len(lengths) == 0:
+            return cls()
+        total = int(lengths.sum(dtype=np.int64))
+        place = -(-95 * len(lengths) // 100) - 1
+        return cls(
+            total=total,
+            mean=total / len(lengths),
+            percentile_95=int(np.partition(lengths, place)[place]),
+            longest=int(lengths.max()),
+        )
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How much of a validation or test file occurs in training, too."""
+
+    rows: int  # of the file
+    examples: int  # of them whose whole example does
+    sources: int  # of them whose source does, apart from case and punctuation
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A corpus and the fate of each of its rows."""
+
+    corpus: CorpusConfig
+    fates: Fates
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Survey:
+    """Everything known about the text of a run before it is turned into tokens."""
+
+    task: Task
+    train: tuple[Part, ...]  # the training corpora; validation and test rows may have been taken from them
+    held: Mapping[int, Part]  # files given for VALIDATION and TEST
+    source: Lengths  # of training rows
+    target: Lengths
+    distinct_sources: int  # among training rows
+    labels: Mapping[str, int]  # classes or tags in their order, with their counts in the training corpora
+    overlaps: Mapping[int, Overlap]  # for files given for VALIDATION and TEST
+    targets_apart: bool  # False: targets repeat so often that held-out ones occur in training
+
+    def count(self, fate: int) -> int:
+        """How many rows of all corpora have a fate."""
+        return sum(part.fates.count(fate) for part in self._parts())
+
+    def rows(self, fate: int) -> Iterator[Row]:
+        """The rows of a fate, read again from wherever they are."""
+        for part in self._parts():
+            if part.fates.count(fate):
+                yield from rows_with_fate(part.corpus, self.task, part.fates, fate)
+
+    @property
+    def validation_overlap(self) -> int:
+        """How many examples of the user's own validation file occur in training."""
+        return self.overlaps[VALIDATION].examples if VALIDATION in self.overlaps else 0
+
+    @property
+    def test_overlap(self) -> int:
+        """How many examples of the user's own test file occur in training."""
+        return self.overlaps[TEST].examples if TEST in self.overlaps else 0
+
+    def _parts(self) -> list[Part]:
+        return [*self.train, *self.held.values()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The findings as plain data."""
+        return {
+            "task": self.task,
+            "files": [path for part in self._parts() for path in files_of(part.corpus)],
+            "rows": {name: self.count(fate) for fate, name in enumerate(FATES)},
+            "source_characters": asdict(self.source),
+            "target_characters": asdict(self.target),
+            "distinct_sources": self.distinct_sources,
+            "labels": dict(self.labels),
+            "overlap": {FATES[fate]: asdict(overlap) for fate, overlap in self.overlaps.items()},
+            "targets_apart": self.targets_apart,
+        }
+
+    def report(self) -> list[str]:
+        """The findings as sentences, one a line."""
+        noun = _NOUNS[self.task]
+        read = ", ".join(f"{len(part.fates):,} {noun} from {name_of(part.corpus)}" for part in self.train)
+        lines = [f"Read {read}."]
+        reasons = {
+            EMPTY: "with an empty side" if self.source.total else "empty",
+            DUPLICATE: "that occur more than once (one of each is kept)",
+            LEAKED: "that share a text with a held-out example",
+        }
+        dropped = [f"{self.count(fate):,} {why}" for fate, why in reasons.items() if self.count(fate)]
+        if dropped:
+            lines.append(f"Left out: {'; '.join(dropped)}.")
+        lines.append(f"Kept apart: {self._kept_apart(VALIDATION)}; {self._kept_apart(TEST)}.")
+        lines.append(f"Training: {self.count(TRAIN):,} {noun}; {self._lengths()}.")
+        if self.labels:
+            most = sorted(self.labels, key=lambda label: -self.labels[label])[:5]
+            shown = ", ".join(f"'{label}' {self.labels[label]:,}" for label in most)
+            what = "classes" if self.task == "classify" else "tags"
+            more = f" and {len(self.labels) - 5} more" if len(self.labels) > 5 else ""
+            lines.append(f"{len(self.labels)} {what}: {shown}{more}.")
+        if not self.targets_apart:
+            lines.append("Many sources share a target here, so held-out targets occur in training as well.")
+        for fate, overlap in self.overlaps.items():
+            if overlap.examples or overlap.sources:
+                lines.append(
+                    f"Of the {overlap.rows:,} {FATES[fate]} {noun}, {overlap.examples:,} occur in training, "
+                    f"and {overlap.sources:,} share their source with it."
+                )
+        return lines
+
+    def _kept_apart(self, fate: int) -> str:
+        count = self.count(fate)
+        if not count:
+            return f"none for {FATES[fate]}"
+        origin = f" from {name_of(self.held[fate].corpus)}" if fate in self.held else ""
+        return f"{count:,} for {FATES[fate]}{origin}"
+
+    def _lengths(self) -> str:
+        def one(name: str, lengths: Lengths) -> str:
+            return f"a {name} has {lengths.mean:.0f} characters (95 % have at most {lengths.percentile_95:,})"
+
+        if self.task == "generate":
+            return f"{self.target.total:,} characters"
+        if self.task in ("classify", "tag"):
+            return one("text", self.source)
+        return f"{one('source', self.source)}, {one('target', self.target)}"

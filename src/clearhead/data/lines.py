@@ -1,0 +1,165 @@
+"""Files of text as lines: plain or gzipped, UTF-8 only, with sentences for whatever is wrong with them.
+
+A line ends with "\\n" (or "\\r\\n", which becomes "\\n") and with nothing else: the other characters that
+Unicode calls line ends occur inside sentences, and would push two aligned files apart. Knows nothing about
+columns or tasks.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from clearhead.base.errors import UserError
+
+OnRead = Callable[[float], None]  # told how many megabytes of the file were read since the last call
+
+_BLOCK = 1 << 20
+_GZIP = b"\x1f\x8b"
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_OTHER_FORMS = {  # first bytes of what people hand over by mistake, and what to do about it
+    b"PK\x03\x04": "a zip archive or an office document: unpack it, or save it as CSV",
+    b"BZh": "compressed with bzip2: unpack it, or compress it with gzip instead",
+    b"\xfd7zXZ\x00": "compressed with xz: unpack it, or compress it with gzip instead",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it, or compress it with gzip instead",
+    b"PAR1": "a Parquet file: save it as JSON lines or CSV",
+    b"%PDF": "a PDF document: save its text as a plain file",
+}
+
+
+def read_lines(path: str | Path, on_read: OnRead | None = None) -> Iterator[str]:
+    """The lines of a text file, each with its "\\n"; the last one only if it has one."""
+    number = 1
+    for block in _whole_lines(path, on_read):
+        text = _decode(block, path, number)
+        if "\r" in text:
+            text = text.replace("\r\n", "\n")
+        lines = io.StringIO(text, newline="\n").readlines()  # with newline="\n", nothing else ends a line
+        yield from lines
+        number += len(lines)
+
+
+def check_file(path: str | Path) -> None:
+    """Refuse what is not a readable file with something in it."""
+    with _opened(path):
+        pass
+
+
+def megabytes(path: str | Path) -> float:
+    """The size of a file on disk."""
+    try:
+        return os.path.getsize(path) / 1e6
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror}.") from error
+
+
+def without_gz(path: str | Path) -> str:
+    """The ending that tells a file's form, in lower case: ".tsv" for "pairs.TSV.gz"."""
+    plain = Path(path)
+    return (plain.with_suffix("") if plain.suffix.lower() == ".gz" else plain).suffix.lower()
+
+
+def _whole_lines(path: str | Path, on_read: OnRead | None) -> Iterator[bytes]:
+    """Blocks of bytes that end where lines end, without the mark that some editors put first."""
+    with _opened(path) as raw:
+        zipped = raw.read(2) == _GZIP
+        raw.seek(0)
+        file = gzip.GzipFile(fileobj=raw) if zipped else raw
+        first, told = True, 0
+        held: list[bytes] = []  # the pieces of a line that goes on in the next block
+        while block := _read(file, path):
+            if first:
+                first = False
+                block = _check_start(block, path)
+                if not block:
+                    continue  # nothing but the mark
+            if on_read is not None:
+                now = raw.tell()
+                on_read((now - told) / 1e6)
+                told = now
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield b"".join([*held, block[:end]])
+                held = [block[end:]]
+            else:
+                held.append(block)
+        rest = b"".join(held)
+        if rest:
+            yield rest
+        elif not held:  # not one block with a byte of text in it
+            raise _empty(path)
+
+
+def _opened(path: str | Path) -> BinaryIO:
+    path = Path(path)
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise UserError(f"'{path}' is a folder, not a file: name a file inside it.")
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(
+                f"'{path}' is not an ordinary file, and it has to be read more than once: save it first."
+            )
+        if status.st_size == 0:
+            raise _empty(path)
+        file = open(path, "rb")  # noqa: SIM115 (handed to the caller, who closes it)
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file '{path}'.") from error
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror}.") from error
+    if path.suffix.lower() == ".gz":
+        if file.read(2) != _GZIP:
+            file.close()
+            raise UserError(
+                f"'{path}' ends in .gz but is not compressed with gzip: fetch it again, or rename it."
+            )
+        file.seek(0)
+    return file
+
+
+def _empty(path: str | Path) -> UserError:
+    return UserError(f"'{path}' is empty: it must hold at least one line of text.")
+
+
+def _read(file: BinaryIO | gzip.GzipFile, path: str | Path) -> bytes:
+    try:
+        return file.read(_BLOCK)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(
+            f"The gzip file '{path}' is damaged or cut off: fetch or compress it again."
+        ) from error
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror}.") from error
+
+
+def _check_start(block: bytes, path: str | Path) -> bytes:
+    """Refuse what is not UTF-8 text by its first bytes, and take off the mark of what is."""
+    for start, what in _OTHER_FORMS.items():
+        if block.startswith(start):
+            raise UserError(f"'{path}' is {what}.")
+    if block.startswith(_UTF16_MARKS) or block[:4096].count(0) * 10 > len(block[:4096]):
+        raise UserError(
+            f"'{path}' is not UTF-8 text but looks like UTF-16 or binary data: "
+            f"convert it, for example with: iconv -f UTF-16 -t UTF-8 '{path}'."
+        )
+    return block.removeprefix(_UTF8_MARK)
+
+
+def _decode(block: bytes, path: str | Path, number: int) -> str:
+    """Decode a block that begins with line `number`."""
+    try:
+        return block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = number + block.count(b"\n", 0, error.start)
+        place = error.start - block.rfind(b"\n", 0, error.start)
+        raise UserError(
+            f"'{path}' is not UTF-8: line {line}, byte {place} is 0x{block[error.start]:02x}; "
+            f"convert the file, for example with: iconv -f WINDOWS-1252 -t UTF-8 '{path}'."
+        ) from error

@@ -1,0 +1,147 @@
+"""From stores to a stream of batches: planned by epoch, made ahead by threads, resumable at any batch.
+
+Batch k of epoch e is a pure function of the stores, the settings and the seed, so a run that resumes at
+(e, k) sees exactly what the uninterrupted run would have seen. Knows nothing about models or devices.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from clearhead.base.errors import UserError
+from clearhead.data.ahead import made_ahead
+from clearhead.data.batch import Batch, Specials, Widths, collate
+from clearhead.data.config import Task
+from clearhead.data.examples import examples_of
+from clearhead.data.plan import BatchConfig, BatchSpec, EpochPlan, plan_epoch, share
+from clearhead.data.shapes import Buckets
+from clearhead.data.store import Store
+
+_AHEAD = 4  # batches each worker may be ahead
+_REMEMBERED = 2  # plans kept: this epoch's and the next one's
+
+
+class Numbered(NamedTuple):
+    """A batch and where it stands."""
+
+    epoch: int
+    number: int  # in its epoch, from 0
+    batch: Batch
+
+
+class Loader:
+    """The batches of one or several stores.
+
+    `weights` (one for each store, None: every example once an epoch) are the stores' shares of an epoch.
+    `evaluation` leaves chance out: every example once, in order of length, with fixed cuts for `generate`.
+    `pin` puts batches into memory that a GPU can read while we go on.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[Store],
+        task: Task,
+        config: BatchConfig,
+        specials: Specials,
+        seed: int,
+        *,
+        weights: Sequence[float | None] | None = None,
+        evaluation: bool = False,
+        pin: bool = False,
+    ) -> None:
+        if not stores:
+            raise ValueError("a loader needs a store")
+        self._task: Task = task
+        self._config = config
+        self._specials = specials
+        self._seed = seed
+        self._weights: list[float | None] = list(weights) if weights is not None else [None] * len(stores)
+        self._evaluation = evaluation
+        self._pin = pin
+        self._examples = examples_of(stores, task, config, seed, evaluation)
+        self._buckets: Buckets | None = self._examples.buckets(config) if config.shapes == "fixed" else None
+        self._plans: dict[int, EpochPlan] = {}
+        self._lock = threading.Lock()
+
+    def count(self, epoch: int = 0) -> int:
+        """How many batches an epoch has."""
+        return len(self.plan(epoch))
+
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Fixed shapes: every (rows, source width, target width) a batch can have, the cheapest first."""
+        if self._buckets is None:
+            raise ValueError("free shapes are as many as there are batches")
+        return [(int(rows), int(source), int(target)) for rows, source, target in self._buckets.shapes]
+
+    def plan(self, epoch: int = 0) -> EpochPlan:
+        """Which examples form which batch of an epoch."""
+        with self._lock:
+            if epoch not in self._plans:
+                while len(self._plans) >= _REMEMBERED:
+                    del self._plans[next(iter(self._plans))]
+                chosen = share(self._examples.counts(epoch), self._weights, self._seed, epoch)
+                self._plans[epoch] = plan_epoch(
+                    self._examples.sizes(epoch),
+                    self._config,
+                    self._seed,
+                    epoch,
+                    buckets=self._buckets,
+                    chosen=None if self._evaluation else chosen,
+                    in_order=self._evaluation,
+                )
+            return self._plans[epoch]
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch from number `start` on."""
+        plan = self._plan_from(epoch, start)
+        tasks = ((epoch, number, plan[number]) for number in range(start, len(plan)))
+        for made in self._made(tasks):
+            yield made.batch
+
+    def stream(self, epoch: int = 0, start: int = 0) -> Iterator[Numbered]:
+        """Batches without end, epoch after epoch, from batch `start` of `epoch` on.
+
+        The next epoch is planned while this one runs, so that nobody waits where one ends.
+        """
+        planner = ThreadPoolExecutor(1, thread_name_prefix="clearhead-plan") if self._config.workers else None
+        tasks = self._endless(self._plan_from(epoch, start), epoch, start, planner)
+        try:
+            yield from self._made(tasks)
+        finally:
+            if planner is not None:
+                planner.shutdown(wait=True, cancel_futures=True)
+
+    def _plan_from(self, epoch: int, start: int) -> EpochPlan:
+        plan = self.plan(epoch)
+        if not 0 <= start <= len(plan):
+            raise UserError(
+                f"Epoch {epoch} has {len(plan)} batches, so it cannot go on at batch {start}: "
+                "the corpus or the batch settings are not those of the run."
+            )
+        return plan
+
+    def _endless(
+        self, plan: EpochPlan, epoch: int, start: int, planner: ThreadPoolExecutor | None
+    ) -> Iterator[tuple[int, int, BatchSpec]]:
+        while True:
+            upcoming: Future[EpochPlan] | None = planner.submit(self.plan, epoch + 1) if planner else None
+            for number in range(start, len(plan)):
+                yield epoch, number, plan[number]
+            epoch, start = epoch + 1, 0
+            plan = upcoming.result() if upcoming else self.plan(epoch)
+
+    def _made(self, tasks: Iterator[tuple[int, int, BatchSpec]]) -> Iterator[Numbered]:
+        workers = self._config.workers
+        return made_ahead(self._make, tasks, workers, _AHEAD * workers)
+
+    def _make(self, task: tuple[int, int, BatchSpec]) -> Numbered:
+        epoch, number, spec = task
+        columns = self._examples.gather(spec.indices, epoch)
+        widths = Widths(spec.rows, spec.source_width, spec.target_width)
+        batch = collate(self._task, columns, widths, self._specials, spec.indices)
+        if self._config.layout == "packed":
+            batch = batch.packed()
+        return Numbered(epoch, number, batch.pin() if self._pin else batch)

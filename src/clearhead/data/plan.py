@@ -1,0 +1,245 @@
+"""Which examples form which batch of an epoch, and in what shape: a pure function of lengths, seed and epoch.
+
+No text and no tokens here, only lengths, so that an epoch of ten million examples is planned in seconds. The
+order is made by sorting hashes of our own, so it is the same on every machine and with every numpy.
+
+Two ways to cut batches: `free` (examples of like length side by side, every batch as wide as its longest row)
+and `fixed` (a few shapes only, chosen once from the lengths, as captured GPU graphs want them: shapes.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+from clearhead.data.ragged import Integers
+from clearhead.data.shapes import Buckets, Sizes
+from clearhead.data.shuffle import shuffled
+
+_POOL = 64  # batches whose examples are sorted by length together
+_FEW = 8  # pools
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchConfig(Config):
+    """How large batches are and how they are laid out."""
+
+    _noun: ClassVar[str] = "batch"
+    _counts = ("tokens", "accumulate", "context", "max_rows", "buckets")
+
+    tokens: int = 4096  # at most so many: rows × longest side, padding included; packed: tokens of a side
+    accumulate: int = 1  # batches whose gradients are added up before a step
+    layout: Literal["padded", "packed"] = "padded"
+    shapes: Literal["free", "fixed"] = "free"  # fixed: few shapes, for captured GPU graphs
+    buckets: int = 8  # fixed: the most shapes there may be
+    workers: int = 1  # threads that make batches ahead; 0: made when they are asked for
+    context: int = 256  # generate: tokens a chunk
+    max_rows: int | None = None  # no more rows in a batch than this
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.workers <= 64:
+            raise UserError(f"The batch setting 'workers' must lie between 0 and 64, not {self.workers}.")
+        if self.layout == "packed" and self.shapes == "fixed":
+            raise UserError(
+                "The batch settings layout='packed' and shapes='fixed' cannot work together: "
+                "packed batches have as many tokens as their examples have."
+            )
+
+
+class BatchSpec(NamedTuple):
+    """One batch to be made: which examples, and padded to what."""
+
+    indices: Integers  # (examples,) in rising order, which is also the order on disk
+    rows: int  # as many as there are examples, or more in a fixed shape
+    source_width: int  # 0 where there is no source
+    target_width: int
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The batches of an epoch, in order."""
+
+    order: Integers  # (examples,) examples, batch by batch
+    bounds: Integers  # (batches + 1,) where each batch begins in `order`
+    shape: Integers  # (batches, 3): rows, source width, target width
+    turn: Integers | None = None  # (batches,) the batches in the order they come; None: as they stand
+
+    def __len__(self) -> int:
+        return len(self.shape)
+
+    def __getitem__(self, number: int) -> BatchSpec:
+        if not 0 <= number < len(self):
+            raise IndexError(f"there is no batch {number} among {len(self)}")
+        at = number if self.turn is None else int(self.turn[number])
+        indices = np.sort(self.order[self.bounds[at] : self.bounds[at + 1]]).astype(np.int64)
+        rows, source, target = self.shape[at].tolist()
+        return BatchSpec(indices, rows, source, target)
+
+    def positions(self) -> int:
+        """Places computed in the epoch, padding included, both sides."""
+        shape = self.shape.astype(np.int64)
+        return int((shape[:, 0] * (shape[:, 1] + shape[:, 2])).sum())
+
+
+def plan_epoch(
+    sizes: Sizes,
+    config: BatchConfig,
+    seed: int,
+    epoch: int,
+    *,
+    buckets: Buckets | None = None,
+    chosen: Integers | None = None,
+    in_order: bool = False,
+) -> EpochPlan:
+    """The batches of one epoch.
+
+    `sizes` are the places each example takes on either side; `chosen` (examples, repeats allowed) is the
+    epoch where it is not simply every example once; `buckets` are the fixed shapes where they are known
+    already. `in_order` leaves chance out: shortest first, for evaluation.
+
+    >>> sizes = Sizes(None, np.array([3, 9, 4, 8], np.int32))
+    >>> plan = plan_epoch(sizes, BatchConfig(tokens=18), seed=1, epoch=0, in_order=True)
+    >>> [plan[k].indices.tolist() for k in range(len(plan))]
+    [[0, 2], [1, 3]]
+    """
+    count = len(sizes) if chosen is None else len(chosen)
+    if count == 0:
+        empty = np.zeros(0, np.int32)
+        return EpochPlan(empty, np.zeros(1, np.int64), np.zeros((0, 3), np.int32))
+    order = np.arange(count, dtype=np.int32) if in_order else shuffled(count, seed, epoch, "examples")
+    if chosen is not None:
+        order = chosen[order]
+    if config.shapes == "fixed":
+        plan = _fixed(
+            sizes, order, buckets or Buckets.choose(sizes, config.tokens, config.buckets, config.max_rows)
+        )
+    elif config.layout == "packed":
+        plan = _packed(sizes, order, config)
+    else:
+        plan = _free(sizes, order, config, in_order)
+    if in_order:
+        return plan
+    return EpochPlan(plan.order, plan.bounds, plan.shape, shuffled(len(plan), seed, epoch, "batches"))
+
+
+def share(counts: list[int], weights: list[float | None], seed: int, epoch: int) -> Integers | None:
+    """The examples of an epoch drawn from several corpora; None where it is simply all of them.
+
+    A corpus without a weight gives every example once; the others share what is left of the epoch (which is
+    as long as all corpora together) by their weights. A corpus that must give more than it has gives all of
+    it several times, and then some of it.
+
+    >>> share([10, 90], [None, None], 1, 0) is None
+    True
+    >>> drawn = share([10, 90], [1.0, 1.0], 1, 0)
+    >>> int((drawn < 10).sum()), int((drawn >= 10).sum()), np.bincount(drawn[drawn < 10]).tolist()
+    (50, 50, [5, 5, 5, 5, 5, 5, 5, 5, 5, 5])
+    """
+    given = [weight for weight in weights if weight is not None]
+    if not given:
+        return None
+    left = sum(n for n, weight in zip(counts, weights, strict=True) if weight is not None)
+    parts = []
+    begin = 0
+    for number, (count, weight) in enumerate(zip(counts, weights, strict=True)):
+        wanted = count if weight is None else round(left * weight / sum(given))
+        if count and wanted:
+            whole, rest = divmod(wanted, count)
+            some = shuffled(count, seed, epoch, f"corpus {number}")[:rest]
+            every = np.tile(np.arange(count, dtype=np.int32), whole)
+            parts.append(begin + np.concatenate([every, some]).astype(np.int64))
+        begin += count
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _free(sizes: Sizes, order: Integers, config: BatchConfig, in_order: bool) -> EpochPlan:
+    """Sort pools by length and cut by the token budget.
+
+    Every second pool runs from long to short, so that a batch across the border of two is no patchwork. Where
+    pools are few they are sorted loosely, or a small corpus would have the same batches in every epoch.
+    """
+    longer = sizes.longer()
+    mean = max(1.0, float(longer.mean()))
+    pool = len(order) if in_order else max(1, int(_POOL * config.tokens / mean))
+    loosely = not in_order and len(order) < _FEW * pool
+    for number, begin in enumerate(range(0, len(order), pool)):
+        part = order[begin : begin + pool]
+        rank = np.argsort(sizes.code(part, loosely), kind="stable")
+        order[begin : begin + pool] = part[rank[::-1] if number % 2 else rank]
+    bounds = _cut(longer[order], config.tokens, config.max_rows)
+    source, target = (_widest(side, order, bounds) for side in (sizes.source, sizes.target))
+    return EpochPlan(order, bounds, np.stack([np.diff(bounds), source, target], 1).astype(np.int32))
+
+
+def _packed(sizes: Sizes, order: Integers, config: BatchConfig) -> EpochPlan:
+    """Cut a plainly shuffled order where the longer side's tokens are used up: nothing is padded."""
+    totals = [
+        np.cumsum(side[order], dtype=np.int64) for side in (sizes.source, sizes.target) if side is not None
+    ]
+    most = config.max_rows or len(order)
+    bounds = [0]
+    while bounds[-1] < len(order):
+        begin = bounds[-1]
+        used = (int(total[begin - 1]) if begin else 0 for total in totals)
+        ends = (
+            int(np.searchsorted(total, before + config.tokens, "right"))
+            for total, before in zip(totals, used, strict=True)
+        )
+        bounds.append(max(begin + 1, min(*ends, begin + most)))
+    edges = np.array(bounds, np.int64)
+    source, target = (_widest(side, order, edges) for side in (sizes.source, sizes.target))
+    return EpochPlan(order, edges, np.stack([np.diff(edges), source, target], 1).astype(np.int32))
+
+
+def _cut(longer: Integers, tokens: int, max_rows: int | None) -> Integers:
+    """Where batches begin, so that rows × longest row stays within `tokens` (one row may exceed it)."""
+    bounds = [0]
+    begin, count = 0, len(longer)
+    steps = np.arange(1, min(tokens, max_rows or tokens, count) + 1)
+    while begin < count:
+        most = max(1, min(tokens // max(1, int(longer[begin])), len(steps)))
+        widest = np.maximum.accumulate(longer[begin : begin + most])
+        fitting = int(np.searchsorted(widest * steps[: len(widest)], tokens, "right"))
+        begin += max(1, fitting)
+        bounds.append(begin)
+    return np.array(bounds, np.int64)
+
+
+def _widest(side: Integers | None, order: Integers, bounds: Integers) -> Integers:
+    """The longest row of each batch on one side."""
+    if side is None:
+        return np.zeros(len(bounds) - 1, np.int32)
+    found: Integers = np.maximum.reduceat(side[order], bounds[:-1])
+    return found
+
+
+def _fixed(sizes: Sizes, order: Integers, buckets: Buckets) -> EpochPlan:
+    """Fill the fixed shapes; what does not fill a batch moves up into a wider shape where that is cheaper."""
+    shape = buckets.shapes
+    bucket = buckets.of(sizes, order)
+    waiting = [[order[bucket == number]] for number in range(len(shape))]
+    parts: list[Integers] = []
+    ends: list[Integers] = []
+    shapes: list[Integers] = []
+    done = 0
+    for number, up in enumerate(buckets.wider):
+        here = np.concatenate(waiting[number])
+        rows = int(shape[number][0])
+        full, rest = divmod(len(here), rows)
+        if rest and up is not None and rest * shape[up][1:].sum() < rows * shape[number][1:].sum():
+            waiting[up].insert(0, here[full * rows :])  # first there, so that nobody moves up for ever
+            here = here[: full * rows]
+        if not len(here):
+            continue
+        parts.append(here)
+        edges = np.minimum(np.arange(rows, len(here) + rows, rows), len(here))
+        ends.append(done + edges)
+        shapes.append(np.tile(shape[number], (len(edges), 1)))
+        done += len(here)
+    bounds = np.concatenate([np.zeros(1, np.int64), *ends])
+    return EpochPlan(np.concatenate(parts), bounds, np.concatenate(shapes).astype(np.int32))

@@ -1,0 +1,161 @@
+"""A corpus as rows of text, one after another: the only way in which the toolkit reads examples.
+
+Streams: the memory it needs does not grow with the corpus. Every pass over the same files gives the same rows
+in the same order. Knows nothing about splits, filters or tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Literal
+
+from clearhead.base.errors import UserError
+from clearhead.data.config import CorpusConfig, Task
+from clearhead.data.hub import check_hub, read_hub
+from clearhead.data.lines import OnRead, check_file, megabytes, read_lines, without_gz
+from clearhead.data.records import read_csv, read_json_lines, read_tsv
+from clearhead.data.rows import Row
+
+Form = Literal["plain", "tsv", "csv", "json"]
+
+_FORMS: dict[str, Form] = {
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".csv": "csv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+}
+_TABLES = {"tsv": read_tsv, "csv": read_csv, "json": read_json_lines}
+_LOOK_AT = 20  # lines of a plain file that must all have a tab for it to be a table
+_LONGEST_PIECE = 1 << 16  # characters; a longer line of plain text comes in several rows
+
+
+def read_rows(corpus: CorpusConfig, task: Task, on_read: OnRead | None = None) -> Iterator[Row]:
+    """The rows of a corpus in their order, those with an empty side included.
+
+    White space around a text is taken off, except for `generate`, which learns every character. There a
+    plain file is one text, and its rows, each a line with its line end, make it up when joined.
+    """
+    if corpus.hub is not None:
+        rows = read_hub(corpus, task)
+    elif corpus.file is None:
+        rows = _read_aligned(corpus, task, on_read)
+    elif (form := _form_of(corpus.file, task)) == "plain":
+        return _read_plain(corpus, task, on_read)
+    else:
+        rows = _TABLES[form](corpus.file, corpus, task, on_read)
+    if task == "tag":
+        return (_tagged(row, corpus) for row in rows)
+    if task == "generate" or corpus.source is not None:
+        return rows
+    return (Row(source.strip(), target.strip(), line) for source, target, line in rows)
+
+
+def check_corpus(corpus: CorpusConfig, task: Task) -> None:
+    """Refuse, before anything long begins, what the first look shows to be wrong."""
+    if corpus.hub is not None:
+        check_hub()
+        return
+    for path in files_of(corpus):
+        check_file(path)
+    for _ in itertools.islice(read_rows(corpus, task), _LOOK_AT):
+        pass
+
+
+def files_of(corpus: CorpusConfig) -> list[str]:
+    """The files a corpus is read from; none for a hub data set."""
+    return [path for path in (corpus.source, corpus.target, corpus.file) if path is not None]
+
+
+def name_of(corpus: CorpusConfig) -> str:
+    """What messages call a corpus."""
+    return " and ".join(f"'{path}'" for path in files_of(corpus)) or f"'{corpus.hub}'"
+
+
+def size_of(corpus: CorpusConfig) -> float | None:
+    """The megabytes that `on_read` will have been told at the end; None where that is not known."""
+    return None if corpus.hub is not None else sum(megabytes(path) for path in files_of(corpus))
+
+
+def ends_documents(corpus: CorpusConfig) -> bool:
+    """Whether each row for `generate` is a document of its own; the lines of a plain text are not."""
+    return corpus.file is None or _form_of(corpus.file, "generate") != "plain"
+
+
+def _form_of(path: str, task: Task) -> Form:
+    """A file's form by its ending; a file without one that says so is a table if its lines have tabs."""
+    form = _FORMS.get(without_gz(path), "plain")
+    if form == "plain" and task != "generate":
+        lines = [line for line in itertools.islice(read_lines(path), _LOOK_AT) if not line.isspace()]
+        if lines and all("\t" in line for line in lines):
+            return "tsv"
+    return form
+
+
+def _read_aligned(corpus: CorpusConfig, task: Task, on_read: OnRead | None) -> Iterator[Row]:
+    if task == "generate":
+        raise UserError("The task 'generate' learns from one text: give one file, not a source and a target.")
+    if corpus.source is None or corpus.target is None:
+        there, missing = ("target", "source") if corpus.source is None else ("source", "target")
+        raise UserError(f"The corpus has a {there} file but no {missing} file: give both.")
+    if corpus.source_column is not None or corpus.target_column is not None:
+        raise UserError(
+            "Columns can be chosen in a .tsv, .csv or .jsonl file, not in a source and a target file, "
+            "where every line is one text."
+        )
+    sources, targets = read_lines(corpus.source, on_read), read_lines(corpus.target, on_read)
+    for number, (source, target) in enumerate(itertools.zip_longest(sources, targets), start=1):
+        if source is None or target is None:
+            longer = number + sum(1 for _ in (targets if source is None else sources))
+            counts = (number - 1, longer) if source is None else (longer, number - 1)
+            raise UserError(
+                f"'{corpus.source}' has {_lines(counts[0])} but '{corpus.target}' has {_lines(counts[1])}: "
+                "line n of one must belong to line n of the other."
+            )
+        yield Row(source.strip(), target.strip(), number)
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count:,} lines"
+
+
+def _read_plain(corpus: CorpusConfig, task: Task, on_read: OnRead | None) -> Iterator[Row]:
+    assert corpus.file is not None
+    if task != "generate":
+        raise UserError(
+            f"'{corpus.file}' is plain text, and the task '{task}' needs two texts for each example: give a "
+            "source and a target file, or one .tsv, .csv or .jsonl file with both."
+        )
+    if corpus.source_column is not None or corpus.target_column is not None:
+        raise UserError(f"'{corpus.file}' is plain text and has no columns to choose from.")
+    for number, line in enumerate(read_lines(corpus.file, on_read), start=1):
+        if len(line) <= _LONGEST_PIECE:
+            yield Row("", line, number)
+        else:
+            for piece in _pieces(line):
+                yield Row("", piece, number)
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """A long line in pieces; cut before a space where there is one, so that words stay whole."""
+    start = 0
+    while start < len(line):
+        end = min(start + _LONGEST_PIECE, len(line))
+        if end < len(line):
+            space = line.rfind(" ", start + 1, end)
+            end = space if space > start else end
+        yield line[start:end]
+        start = end
+
+
+def _tagged(row: Row, corpus: CorpusConfig) -> Row:
+    """Words and tags, each separated by single spaces, as many of one as of the other."""
+    words, tags = row.source.split(), row.target.split()
+    if len(words) != len(tags):
+        raise UserError(
+            f"{name_of(corpus)} line {row.line} has {len(words)} word{'s' * (len(words) != 1)} "
+            f"but {len(tags)} tag{'s' * (len(tags) != 1)}: every word needs one tag."
+        )
+    return Row(" ".join(words), " ".join(tags), row.line)

@@ -1,0 +1,343 @@
+"""A tokenised corpus on disk: written once as a stream, read from disk as it is needed.
+
+A store is a folder: for each column `NAME.ids` (all rows' numbers one after another, 2 bytes each where the
+vocabulary allows it, else 4) and `NAME.offsets` (where each row begins), and a `manifest.json` with counts,
+checksums and whatever facts the writer was given. It appears whole or not at all. Nothing here holds a
+Python object for each row, and a large file is read piece by piece. Knows nothing about batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import weakref
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+
+from clearhead.base.atomic import atomic_folder, atomic_write_text, recover_folder, sha256_of
+from clearhead.base.errors import UserError
+from clearhead.data.config import Task
+from clearhead.data.ragged import Integers, Ragged, take
+
+MANIFEST = "manifest.json"
+VERSION = 1
+_SMALL = 65_536  # ids below this fit into two bytes
+_MAPPED_AT_MOST = 128 * 2**20  # bytes; of a larger file each row is read by itself
+_AT_A_TIME = 2**20  # offsets read together
+
+
+class StoreWriter:
+    """Writes a store row by row, in the order given; nothing is to be seen before the block has ended well.
+
+    `sizes` names the columns and how many different numbers each may hold (the size of its vocabulary).
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp() + "/train"
+    >>> with StoreWriter(folder, "translate", {"source": 100, "target": 100}) as writer:
+    ...     writer.add(source=Ragged.of([[4, 5, 2], [6, 2]]), target=Ragged.of([[7], [8, 9]]))
+    >>> store = Store(folder)
+    >>> len(store), store.tokens("source"), store.gather(np.array([1]), "target").rows()
+    (2, 5, [[8, 9]])
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        task: Task,
+        sizes: Mapping[str, int],
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._folder = Path(folder)
+        self._head: dict[str, Any] = {"version": VERSION, "task": task, "facts": dict(facts or {})}
+        self._sizes = dict(sizes)
+        self._stack = ExitStack()
+        self._columns: dict[str, _ColumnWriter] = {}
+        self._fresh: Path | None = None
+        self.rows = 0
+
+    def __enter__(self) -> Self:
+        self._fresh = self._stack.enter_context(atomic_folder(self._folder))
+        try:
+            for name, size in self._sizes.items():
+                self._columns[name] = self._stack.enter_context(_ColumnWriter(self._fresh, name, size))
+        except BaseException as error:
+            self._stack.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def add(self, **columns: Ragged) -> None:
+        """Add some rows, which every column must have the same number of."""
+        counts = {name: len(rows.lengths) for name, rows in columns.items()}
+        if set(counts) != set(self._columns) or len(set(counts.values())) != 1:
+            raise ValueError(f"a store with columns {sorted(self._columns)} cannot take {counts}")
+        try:
+            for name, rows in columns.items():
+                self._columns[name].add(rows)
+        except OSError as error:
+            raise UserError(f"Cannot write the tokens to '{self._folder}': {error.strerror}.") from error
+        self.rows += next(iter(counts.values()))
+
+    def note(self, **facts: Any) -> None:
+        """Add facts that are known only at the end, such as what was left out."""
+        self._head["facts"].update(facts)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._finish()
+        except BaseException as failure:
+            self._stack.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        self._stack.__exit__(kind, error, trace)
+
+    def _finish(self) -> None:
+        assert self._fresh is not None
+        try:
+            columns = {name: column.close() for name, column in self._columns.items()}
+        except OSError as error:
+            raise UserError(f"Cannot write the tokens to '{self._folder}': {error.strerror}.") from error
+        manifest = {**self._head, "rows": self.rows, "columns": columns}
+        whole = {"manifest": manifest, "sha256": _fingerprint(manifest)}
+        text = json.dumps(whole, ensure_ascii=False, indent=2)
+        atomic_write_text(self._fresh / MANIFEST, text)
+
+
+class _ColumnWriter:
+    """The two files of one column, hashed while they are written."""
+
+    def __init__(self, folder: Path, name: str, size: int) -> None:
+        self._dtype = np.dtype("<u2" if size <= _SMALL else "<u4")
+        self._files: dict[str, BinaryIO] = {}
+        self._hashes: dict[str, Any] = {}
+        for ending in ("ids", "offsets"):
+            path = folder / f"{name}.{ending}"
+            self._files[ending] = open(path, "xb", buffering=2**20)  # noqa: SIM115 (closed in __exit__)
+            self._hashes[ending] = hashlib.sha256()
+        self._tokens = 0
+        self._longest = 0
+        self._limit = min(size, int(np.iinfo(self._dtype).max) + 1)
+        self._write("offsets", np.zeros(1, "<i8"))
+
+    def add(self, rows: Ragged) -> None:
+        if len(rows.items) and not 0 <= rows.items.min() <= rows.items.max() < self._limit:
+            raise ValueError(f"an id lies outside 0 … {self._limit - 1}")
+        if not len(rows.lengths):
+            return
+        self._write("ids", rows.items.astype(self._dtype))
+        self._write("offsets", (self._tokens + np.cumsum(rows.lengths)).astype("<i8"))
+        self._tokens += len(rows.items)
+        self._longest = max(self._longest, int(rows.lengths.max()))
+
+    def close(self) -> dict[str, Any]:
+        for file in self._files.values():
+            file.close()
+        checksums = {ending: found.hexdigest() for ending, found in self._hashes.items()}
+        return {
+            "dtype": self._dtype.name,
+            "tokens": self._tokens,
+            "longest": self._longest,
+            "sha256": checksums,
+        }
+
+    def _write(self, ending: str, values: Integers) -> None:
+        data = values.tobytes()
+        self._files[ending].write(data)
+        self._hashes[ending].update(data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+class Store:
+    """A tokenised corpus, read from disk as it is needed.
+
+    Sizes are checked when it is opened, checksums with `verify` (which reads everything once).
+    """
+
+    def __init__(self, folder: str | Path, *, verify: bool = False) -> None:
+        self.folder = Path(folder)
+        recover_folder(self.folder)
+        manifest = _read_manifest(self.folder)
+        try:
+            self.task: Task = manifest["task"]
+            self.facts: dict[str, Any] = manifest["facts"]
+            self._rows = int(manifest["rows"])
+            columns = {str(name): dict(facts) for name, facts in manifest["columns"].items()}
+            if verify:
+                self._check(columns)
+            self._columns = {
+                name: _Column(self.folder, name, facts, self._rows) for name, facts in columns.items()
+            }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _damaged(self.folder, f"its {MANIFEST} lacks {error}") from error
+
+    @classmethod
+    def open(cls, folder: str | Path, *, verify: bool = False) -> Self:
+        """The store in a folder."""
+        return cls(folder, verify=verify)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._columns)
+
+    def tokens(self, column: str) -> int:
+        """How many numbers a column holds."""
+        return self._columns[column].tokens
+
+    def longest(self, column: str) -> int:
+        """The length of the longest row."""
+        return self._columns[column].longest
+
+    def lengths(self, column: str) -> Integers:
+        """(rows,) int32: the length of every row."""
+        offsets = self._columns[column].offsets
+        found = np.empty(self._rows, np.int32)
+        for begin in range(0, self._rows, _AT_A_TIME):
+            count = min(_AT_A_TIME, self._rows - begin)
+            found[begin : begin + count] = np.diff(offsets.run(begin, count + 1))
+        return found
+
+    def gather(self, indices: Integers, column: str) -> Ragged:
+        """Some rows of a column, copied, in the order asked for."""
+        found = self._columns[column]
+        bounds = found.offsets.runs(indices, np.full(len(indices), 2)).items.reshape(-1, 2)
+        return found.ids.runs(bounds[:, 0], bounds[:, 1] - bounds[:, 0])
+
+    def runs(self, begins: Integers, lengths: Integers, column: str) -> Ragged:
+        """Runs of a column's numbers, across its rows: the corpus as one long text."""
+        return self._columns[column].ids.runs(begins, lengths)
+
+    def flat(self, column: str) -> Integers:
+        """All numbers of a column as one array on disk, not copied."""
+        ids = self._columns[column].ids
+        return np.memmap(ids.path, ids.dtype, "r") if ids.size else np.empty(0, ids.dtype)
+
+    def _check(self, columns: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, facts in columns.items():
+            for ending, expected in facts["sha256"].items():
+                path = self.folder / f"{name}.{ending}"
+                if not path.is_file():
+                    raise _damaged(self.folder, f"'{path.name}' is missing")
+                if sha256_of(path) != expected:
+                    raise _damaged(self.folder, f"'{path.name}' was altered after it was written")
+
+
+class _Column:
+    """One column's two files."""
+
+    def __init__(self, folder: Path, name: str, facts: Mapping[str, Any], rows: int) -> None:
+        self.tokens = int(facts["tokens"])
+        self.longest = int(facts["longest"])
+        dtype = np.dtype({"uint16": "<u2", "uint32": "<u4"}[facts["dtype"]])
+        self.ids = _Numbers(folder, f"{name}.ids", dtype, self.tokens)
+        self.offsets = _Numbers(folder, f"{name}.offsets", np.dtype("<i8"), rows + 1)
+        ends = [int(self.offsets.run(0, 1)[0]), int(self.offsets.run(rows, 1)[0])]
+        if ends != [0, self.tokens]:
+            raise _damaged(folder, f"'{name}.offsets' does not fit '{name}.ids'")
+
+
+class _Numbers:
+    """A file of numbers, of which runs can be fetched from any thread.
+
+    A file of moderate size is mapped. Of a larger one each run is read by itself: reading here and there
+    would soon map all of it, and that would count as our memory.
+    """
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype[Any], count: int) -> None:
+        self.path = folder / name
+        self.dtype = dtype
+        self.size = count * dtype.itemsize
+        try:
+            handle = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            weakref.finalize(self, os.close, handle)
+            found = os.fstat(handle).st_size
+            if found != self.size:
+                raise _damaged(folder, f"'{name}' has {found:,} bytes instead of {self.size:,}")
+            self._handle = handle
+            self._values: Integers | None = None
+            if self.size == 0:  # an empty file cannot be mapped
+                self._values = np.empty(0, dtype)
+            elif self.size <= _MAPPED_AT_MOST or not hasattr(os, "pread"):
+                self._values = np.frombuffer(mmap.mmap(handle, 0, access=mmap.ACCESS_READ), dtype)
+        except FileNotFoundError as error:
+            raise _damaged(folder, f"'{name}' is missing") from error
+        except OSError as error:
+            raise UserError(f"Cannot read '{self.path}': {error.strerror}.") from error
+
+    def run(self, begin: int, length: int) -> Integers:
+        """One run of numbers."""
+        if self._values is not None:
+            return self._values[begin : begin + length]
+        return np.frombuffer(
+            self._read(length * self.dtype.itemsize, begin * self.dtype.itemsize), self.dtype
+        )
+
+    def runs(self, begins: Integers, lengths: Integers) -> Ragged:
+        """Several runs, copied."""
+        if self._values is not None:
+            return take(self._values, begins, lengths)
+        places = (begins * self.dtype.itemsize).tolist()
+        sizes = (lengths * self.dtype.itemsize).tolist()
+        data = b"".join(map(self._read, sizes, places))
+        return Ragged(np.frombuffer(data, self.dtype), lengths)
+
+    def _read(self, size: int, place: int) -> bytes:
+        try:
+            found = os.pread(self._handle, size, place)
+        except OSError as error:
+            raise UserError(f"Cannot read '{self.path}': {error.strerror}.") from error
+        if len(found) != size:
+            raise UserError(f"'{self.path}' was cut off while it was being read.")
+        return found
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        manifest = whole["manifest"]
+        if whole["sha256"] != _fingerprint(manifest):
+            raise _damaged(folder, f"its {MANIFEST} was altered after it was written")
+        version = manifest["version"]
+    except FileNotFoundError as error:
+        raise UserError(f"There is no tokenised corpus in '{folder}': {MANIFEST} is missing.") from error
+    except OSError as error:
+        raise UserError(f"Cannot read '{path}': {error.strerror}.") from error
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(folder, f"its {MANIFEST} is not what was written") from error
+    if version != VERSION:
+        raise UserError(
+            f"The tokenised corpus '{folder}' has format {version}, and this clearhead reads {VERSION}: "
+            "delete that folder and it is made again."
+        )
+    found: dict[str, Any] = manifest
+    return found
+
+
+def _fingerprint(manifest: Mapping[str, Any]) -> str:
+    canonical = json.dumps(manifest, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def _damaged(folder: Path, what: str) -> UserError:
+    return UserError(
+        f"The tokenised corpus '{folder}' is damaged: {what}; delete that folder and it is made again."
+    )

@@ -1,0 +1,344 @@
+"""One pass over a corpus before anything is learnt from it: what is there, and what becomes of it.
+
+Reads every row once, keeps 33 bytes of it (three keys, two lengths, a fate), and decides at the end. The
+texts themselves are read again by whoever needs them. Knows nothing about tokens; filters that count tokens
+come later.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clearhead.base.errors import UserError
+from clearhead.base.progress import progress
+from clearhead.data.config import CorpusConfig, DataConfig, SplitConfig, Task
+from clearhead.data.findings import Lengths, Overlap, Part, Survey
+from clearhead.data.keys import Keys, hashes, member, plain_forms, repeated
+from clearhead.data.lines import OnRead
+from clearhead.data.read import check_corpus, ends_documents, name_of, read_rows, size_of
+from clearhead.data.rows import Row
+from clearhead.data.split import (
+    DUPLICATE,
+    EMPTY,
+    FATES,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Fates,
+    drop_leaks,
+    held_out_counts,
+    rows_with_fate,
+    split_random,
+    split_tail,
+    split_text,
+)
+
+_CHUNK = 8192  # rows keyed at a time
+_FEWEST_EXAMPLES = 10
+_FEWEST_CHARACTERS = 100  # of a plain text
+_TELLING = 40  # a line of plain text this long is not met twice by chance
+_MOST_LABELS = 100_000
+_TEXT = 255  # for a moment: a row of a text that is divided on its own
+
+Sides = Literal["both", "source", "target"]
+
+
+def survey(data: DataConfig, task: Task) -> Survey:
+    """Read and judge everything a run will use; raises a sentence about the first thing that is wrong."""
+    if not data.train:
+        raise UserError("There is nothing to train on: give a source and a target file, or one file.")
+    corpora = [*data.train, *(corpus for corpus in (data.validation, data.test) if corpus is not None)]
+    for corpus in corpora:
+        check_corpus(corpus, task)
+    sizes = [size_of(corpus) for corpus in corpora]
+    total = None if None in sizes else sum(size for size in sizes if size is not None)
+    with progress("Reading", total, unit="MB") as bar:
+        train = _Table(task)
+        for corpus in data.train:
+            train.read(corpus, bar.advance)
+        held = {}
+        for fate, given in ((VALIDATION, data.validation), (TEST, data.test)):
+            if given is not None:
+                held[fate] = _Table(task)
+                held[fate].read(given, bar.advance)
+    return _judge(data, task, train, held)
+
+
+class _Table:
+    """What is remembered of the rows of one or several corpora."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.corpora: list[CorpusConfig] = []
+        self.bounds = [0]  # where each corpus begins, and the end
+        self.labels: Counter[str] = Counter()
+        self._pairs = array("Q")
+        self._keys = array("Q")
+        self._targets = array("Q")
+        self._source_lengths = array("I")
+        self._target_lengths = array("I")
+        self._empty = bytearray()
+
+    def read(self, corpus: CorpusConfig, on_read: OnRead) -> None:
+        plain = is_plain(corpus, self.task)
+        rows = read_rows(corpus, self.task, on_read)
+        while chunk := list(islice(rows, _CHUNK)):
+            self._add(chunk, plain)
+            if len(self.labels) > _MOST_LABELS:
+                raise _not_classes(corpus, len(self.labels), len(self._empty))
+        self.corpora.append(corpus)
+        self.bounds.append(len(self._empty))
+
+    def _add(self, rows: Sequence[Row], plain: bool) -> None:
+        sources, targets = [row.source for row in rows], [row.target for row in rows]
+        self._source_lengths.extend(map(len, sources))
+        self._target_lengths.extend(map(len, targets))
+        if plain:
+            # compared only with the lines of a validation text, and only if long enough to tell
+            keys = hashes([text if len(text) >= _TELLING else "" for text in targets])
+            self._pairs.frombytes(keys)
+            self._keys.frombytes(keys)
+            self._empty += bytes(len(rows))
+            return
+        self._pairs.frombytes(
+            hashes([f"{source}\0{target}" for source, target in zip(sources, targets, strict=True)])
+        )
+        texts = targets if self.task == "generate" else sources
+        self._keys.frombytes(hashes(plain_forms(texts)))
+        if has_targets(self.task):
+            self._targets.frombytes(hashes(plain_forms(targets)))
+        if self.task == "generate":
+            empty = [not target or target.isspace() for target in targets]
+        else:
+            empty = [not source or not target for source, target in zip(sources, targets, strict=True)]
+        self._empty += bytes(empty)
+        if self.task == "classify":
+            self.labels.update(target for target, none in zip(targets, empty, strict=True) if not none)
+        elif self.task == "tag":
+            for target in targets:
+                self.labels.update(target.split())
+
+    def __len__(self) -> int:
+        return len(self._empty)
+
+    @property
+    def pairs(self) -> Keys:
+        return np.frombuffer(self._pairs, dtype=np.uint64)
+
+    @property
+    def keys(self) -> Keys:
+        return np.frombuffer(self._keys, dtype=np.uint64)
+
+    @property
+    def targets(self) -> Keys | None:
+        return np.frombuffer(self._targets, dtype=np.uint64) if has_targets(self.task) else None
+
+    @property
+    def source_lengths(self) -> NDArray[np.uint32]:
+        return np.frombuffer(self._source_lengths, dtype=np.uint32)
+
+    @property
+    def target_lengths(self) -> NDArray[np.uint32]:
+        return np.frombuffer(self._target_lengths, dtype=np.uint32)
+
+    def first_fates(self, fate: int) -> NDArray[np.uint8]:
+        """A fate for every row but the empty ones."""
+        empty = np.frombuffer(self._empty, dtype=np.uint8)
+        return np.where(empty, np.uint8(EMPTY), np.uint8(fate))
+
+
+def _judge(data: DataConfig, task: Task, train: _Table, held: Mapping[int, _Table]) -> Survey:
+    fates = train.first_fates(TRAIN)
+    whole_texts = [is_plain(corpus, task) for corpus in train.corpora]
+    spans = [slice(*bounds) for bounds in zip(train.bounds, train.bounds[1:], strict=False)]
+    for span, plain in zip(spans, whole_texts, strict=True):
+        if plain:
+            fates[span] = _TEXT  # divided on its own, below
+    if data.filter.duplicates:
+        fates[repeated(train.pairs, fates == TRAIN)] = DUPLICATE
+    _check_enough(train, fates, held)
+    labels = _labels(train, held, int(np.count_nonzero(fates == TRAIN)))
+    take = {fate: fate not in held for fate in (VALIDATION, TEST)}
+    splits = _allotted(data.split, fates, spans, whole_texts)
+    apart = _split_examples(fates, train, splits[-1], take)
+    parts = []
+    for corpus, span, plain, split in zip(train.corpora, spans, whole_texts, splits, strict=False):
+        if plain:
+            part = split_text(train.target_lengths[span], split, take[VALIDATION], take[TEST])
+            fates[span] = part.rows
+        else:
+            part = Fates(fates[span].copy())
+        parts.append(Part(corpus, part))
+    if not any(part.fates.count(TRAIN) for part in parts):
+        raise UserError("After the split nothing is left to train on: keep fewer examples apart.")
+    learnt = fates == TRAIN
+    return Survey(
+        task=task,
+        train=tuple(parts),
+        held={fate: Part(table.corpora[0], Fates(table.first_fates(fate))) for fate, table in held.items()},
+        source=Lengths.of(train.source_lengths[learnt]),
+        target=Lengths.of(_without_cuts(train.target_lengths, learnt, spans, parts)),
+        distinct_sources=int(np.count_nonzero(learnt & ~repeated(train.keys, learnt))),
+        labels=labels,
+        overlaps={fate: _overlap(train, learnt, table, fate) for fate, table in held.items()},
+        targets_apart=apart,
+    )
+
+
+def _split_examples(
+    fates: NDArray[np.uint8], train: _Table, split: SplitConfig, take: Mapping[int, bool]
+) -> bool:
+    """Keep rows apart that are examples of their own; whether targets were kept apart, too."""
+    usable = int(np.count_nonzero(fates == TRAIN))
+    if usable < _FEWEST_EXAMPLES:  # a few documents beside a long text, or none
+        return True
+    counts = held_out_counts(split, usable, take[VALIDATION], take[TEST])
+    if split.how == "tail":
+        split_tail(fates, counts)
+    else:
+        split_random(fates, train.keys, train.targets, counts, split.seed)
+    return drop_leaks(fates, train.keys, train.targets)
+
+
+def _allotted(
+    split: SplitConfig, fates: NDArray[np.uint8], spans: Sequence[slice], whole_texts: Sequence[bool]
+) -> list[SplitConfig]:
+    """A split for each corpus that is one text, and as the last one that for all other rows together.
+
+    Shares are the same for all; a number of rows is divided among them by their sizes.
+    """
+    sizes = [span.stop - span.start if plain else 0 for span, plain in zip(spans, whole_texts, strict=True)]
+    sizes.append(int(np.count_nonzero(fates == TRAIN)))
+    ends = np.cumsum(sizes)
+
+    def of(setting: int | float | None, place: int) -> int | float | None:
+        if not isinstance(setting, int):
+            return setting
+        before = int(ends[place]) - sizes[place]
+        return setting * int(ends[place]) // int(ends[-1]) - setting * before // int(ends[-1])
+
+    return [
+        split.replace(validation=of(split.validation, place), test=of(split.test, place))
+        for place in range(len(sizes))
+    ]
+
+
+def _check_enough(train: _Table, fates: NDArray[np.uint8], held: Mapping[int, _Table]) -> None:
+    for fate, table in held.items():
+        if not (table.first_fates(fate) == fate).any():
+            raise UserError(f"{name_of(table.corpora[0])} holds no usable example for {FATES[fate]}.")
+    name = " and ".join(name_of(corpus) for corpus in train.corpora)
+    texts = fates == _TEXT
+    if texts.any():
+        characters = int(train.target_lengths[texts].sum(dtype=np.int64))
+        if characters < _FEWEST_CHARACTERS:
+            raise UserError(
+                f"{name} holds only {characters} characters of text: "
+                f"at least {_FEWEST_CHARACTERS} are needed."
+            )
+        return
+    usable = int(np.count_nonzero(fates == TRAIN))
+    if usable < _FEWEST_EXAMPLES:
+        empty, twice = (int(np.count_nonzero(fates == fate)) for fate in (EMPTY, DUPLICATE))
+        raise UserError(
+            f"{name} holds only {usable} usable examples among {len(fates):,} rows ({empty:,} empty, "
+            f"{twice:,} duplicate): at least {_FEWEST_EXAMPLES} are needed."
+        )
+
+
+def _labels(train: _Table, held: Mapping[int, _Table], usable: int) -> dict[str, int]:
+    """The classes or tags with their counts, in their order; refuses what cannot be learnt."""
+    if train.task not in ("classify", "tag"):
+        return {}
+    what = "class" if train.task == "classify" else "tag"
+    if len(train.labels) < 2:
+        raise UserError(
+            f"All examples of {name_of(train.corpora[0])} have the {what} '{next(iter(train.labels))}': "
+            "there is nothing to tell apart."
+        )
+    if train.task == "classify" and len(train.labels) > max(20, usable // 2):
+        raise _not_classes(train.corpora[0], len(train.labels), usable)
+    for table in held.values():
+        strange = sorted(set(table.labels) - set(train.labels))
+        if strange:
+            raise UserError(
+                f"{name_of(table.corpora[0])} has the {what} '{strange[0]}', which never occurs in training."
+            )
+    numbers = all(label.isdecimal() for label in train.labels)
+    order = sorted(train.labels, key=(lambda label: (int(label), label)) if numbers else str)
+    return {label: train.labels[label] for label in order}
+
+
+def _not_classes(corpus: CorpusConfig, count: int, rows: int) -> UserError:
+    return UserError(
+        f"{name_of(corpus)} has {count:,} different classes in {rows:,} examples, which looks like a column "
+        "of something else: name the column of classes with target_column."
+    )
+
+
+def _without_cuts(
+    lengths: NDArray[np.uint32], learnt: NDArray[np.bool_], spans: Sequence[slice], parts: Sequence[Part]
+) -> NDArray[np.uint32]:
+    """The lengths of training rows, of cut ones only the part that is learnt from."""
+    chosen = learnt.copy()
+    pieces: list[int] = []
+    for span, part in zip(spans, parts, strict=True):
+        for row, cut in part.fates.cut.items():
+            chosen[span.start + row] = False
+            pieces += [end - first for first, end, fate in cut if fate == TRAIN]
+    return np.concatenate([lengths[chosen], np.array(pieces, dtype=np.uint32)])
+
+
+def _overlap(train: _Table, learnt: NDArray[np.bool_], held: _Table, fate: int) -> Overlap:
+    """How many rows of a file for validation or test occur in training as well."""
+    usable = held.first_fates(fate) == fate
+    if is_plain(held.corpora[0], held.task):
+        usable &= held.target_lengths >= _TELLING
+    found = [
+        int(np.count_nonzero(usable & _found(mine, theirs[learnt])))
+        for mine, theirs in ((held.pairs, train.pairs), (held.keys, train.keys))
+    ]
+    return Overlap(rows=int(np.count_nonzero(usable)), examples=found[0], sources=found[1])
+
+
+def _found(few: Keys, many: Keys) -> NDArray[np.bool_]:
+    return member(few, many[member(many, few)])  # never sorts the many
+
+
+def is_plain(corpus: CorpusConfig, task: Task) -> bool:
+    """Whether a corpus is one text, to be divided by characters, and not a number of examples."""
+    return task == "generate" and not ends_documents(corpus)
+
+
+def has_targets(task: Task) -> bool:
+    """Whether a task's targets are texts of their own, which must not leak."""
+    return task in ("translate", "summarise")
+
+
+def sample_texts(found: Survey, limit: int, sides: Sides = "both") -> Iterator[str]:
+    """Texts of training rows to learn a tokenizer from: at most `limit`, spread evenly over the corpora.
+
+    Labels and tags are no text, and a row for `generate` has one side alone.
+    """
+    if found.task in ("classify", "tag"):
+        sides = "source"
+    elif found.task == "generate":
+        sides = "target"
+    total = found.count(TRAIN)
+    wanted = min(total, max(limit // (2 if sides == "both" else 1), 1))
+    number = 0
+    for part in found.train:
+        for row in rows_with_fate(part.corpus, found.task, part.fates, TRAIN):
+            if (number + 1) * wanted // total > number * wanted // total:
+                if sides != "target":
+                    yield row.source
+                if sides != "source":
+                    yield row.target
+            number += 1

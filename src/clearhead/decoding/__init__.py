@@ -1,0 +1,31 @@
+"""From a model's scores to ids and text: greedy, sampled and beam search, classes, tags, alignments.
+
+Plain and exact: what is found does not depend on what else is in the batch. Gets
+models and bundles; knows nothing about training or about measuring quality.
+"""
+
+from __future__ import annotations
+
+from clearhead.decoding.alignment import Alignment, alignment, draw_alignment
+from clearhead.decoding.beam import LengthPenalty, beam_search
+from clearhead.decoding.greedy import greedy, sample
+from clearhead.decoding.labels import classify, tag
+from clearhead.decoding.run import Translation, generate, translate
+from clearhead.decoding.steps import Hypothesis, Symbols
+
+__all__ = [
+    "Alignment",
+    "Hypothesis",
+    "LengthPenalty",
+    "Symbols",
+    "Translation",
+    "alignment",
+    "beam_search",
+    "classify",
+    "draw_alignment",
+    "generate",
+    "greedy",
+    "sample",
+    "tag",
+    "translate",
+]

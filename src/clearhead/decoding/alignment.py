@@ -1,0 +1,167 @@
+"""Which source words a model looked at while it wrote each target word, as numbers and as a picture.
+
+The weights are those of one decoder layer's cross-attention, averaged over its
+heads and computed exactly. Row t belongs to the moment at which target token t
+was chosen, that is, to the place that had read everything before it.
+
+Shapes: T target tokens, S source tokens.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
+from clearhead.decoding.batches import at_work, padded, read_sources, refuse_too_long, tokenizers_of
+from clearhead.decoding.run import translate
+from clearhead.decoding.steps import WITH_SOURCE, Symbols
+from clearhead.nn.attention.picture import heat_text
+from clearhead.nn.look import Look
+from clearhead.text.tokenizer import Tokenizer
+
+SHADES = " ░▒▓█"
+EDGES = (
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+)  # weights from which the next shade is used; attention spread thin gets no mark
+END = "⏹"  # the stop symbol in a picture
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Tokens of both sides and the weights between them; each row of weights adds up to 1."""
+
+    source: tuple[str, ...]  # S, the last one the stop symbol
+    target: tuple[str, ...]  # T, likewise
+    weights: tuple[tuple[float, ...], ...]  # (T, S)
+    layer: int
+
+
+def alignment(
+    bundle: Bundle,
+    source: str,
+    target: str | None = None,
+    *,
+    layer: int | None = None,
+    words: bool = False,
+    beam: int = 1,
+    device: str | torch.device | None = None,
+) -> Alignment:
+    """How the model's cross-attention joins a text and its translation (None: the model's own).
+
+    `layer` counts from 0; None is the last but one, which follows words best in trained models (Garg et
+    al. 2019). `words` joins the pieces of words: weights are added over a source word's pieces and
+    averaged over a target word's.
+    """
+    config = bundle.config
+    if config.family not in WITH_SOURCE:
+        raise UserError(f"A model of the family '{config.family}' has no source to be aligned with.")
+    layers = 1 if config.family == "recurrent" else config.depth_of_decoder
+    chosen = max(layers - 2, 0) if layer is None else layer
+    if not 0 <= chosen < layers:
+        raise UserError(f"There is no decoder layer {layer}: this model has layers 0 to {layers - 1}.")
+    reader, writer = tokenizers_of(bundle)
+    if not source.strip():
+        raise UserError("An empty text cannot be aligned.")
+    symbols, [read] = Symbols.of(writer), read_sources(bundle, [source], "translate")
+    if target is None:
+        [own] = translate(bundle, [source], beam=beam, device=device)
+        written = [*(writer.id(token) for token in own.tokens), symbols.stop]
+    else:
+        written = [*writer.encode(target), symbols.stop]
+    if symbols.start is None:
+        raise UserError("This vocabulary has no start token, with which a target begins.")
+    refuse_too_long(bundle, [len(read), len(written)])
+    name = f"decoder.{chosen}.cross.weights"
+    look = Look(name)
+    with at_work(bundle.model, device) as place:
+        given, _ = padded([read], reader.pad, place)
+        inputs, _ = padded([[symbols.start, *written[:-1]]], writer.pad, place)
+        bundle.model(given, inputs, look=look)
+    weights = look[name][0].double().mean(0).tolist()  # over the heads: (T, S)
+    columns, rows = _groups(reader, read, words), _groups(writer, written, words)
+    weights = [[sum(row[i] for i in group) for group in columns] for row in weights]
+    weights = [_average([weights[i] for i in group]) for group in rows]
+    return Alignment(
+        source=tuple(_readable(reader, [read[i] for i in group]) for group in columns),
+        target=tuple(_readable(writer, [written[i] for i in group]) for group in rows),
+        weights=tuple(tuple(row) for row in weights),
+        layer=chosen,
+    )
+
+
+def draw_alignment(found: Alignment, *, numbers: bool = False) -> str:
+    """A picture for the terminal: a row for each target word, darker where it looked at a source word.
+
+    `numbers` prints the weights instead, for terminals without block characters.
+
+    >>> print(draw_alignment(Alignment(("the", "cat"), ("le", "chat"), ((0.9, 0.1), (0.3, 0.7)), 0)))
+         the cat
+    le   ███ ░░░
+    chat ▒▒▒ ▓▓▓
+    """
+    if numbers:
+        return heat_text(found.weights, rows=found.target, columns=found.source)
+    margin = max(_width(name) for name in found.target)
+    widths = [max(_width(name), 2) for name in found.source]
+    lines = [" " * margin + " " + " ".join(_fill(*pair) for pair in zip(found.source, widths, strict=True))]
+    for name, row in zip(found.target, found.weights, strict=True):
+        cells = [_shade(weight) * width for weight, width in zip(row, widths, strict=True)]
+        lines.append(f"{_fill(name, margin)} {' '.join(cells)}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _shade(weight: float) -> str:
+    return SHADES[sum(weight >= edge for edge in EDGES)]
+
+
+def _groups(tokenizer: Tokenizer, ids: Sequence[int], words: bool) -> list[list[int]]:
+    """Places of tokens that belong together: each by itself, or the pieces of a word.
+
+    A piece begins a word where the text up to it, when decoded, ends in white space or the piece itself
+    begins with it. The stop symbol is always by itself.
+    """
+    groups: list[list[int]] = []
+    text, begun = "", 0  # decoded so far, and where in it the last group begins
+    for place, id in enumerate(ids):
+        whole = tokenizer.decode(ids[: place + 1])
+        blank = not text[begun:].strip()  # a space that stands alone belongs to the word after it
+        fresh = text[-1:].isspace() or whole[len(text) : len(text) + 1].isspace()
+        if groups and words and id != tokenizer.stop and (blank or not fresh):
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+            begun = len(text)
+        text = whole
+    return groups
+
+
+def _readable(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """What some tokens look like in text; a lone space or an unfinished byte keeps its token's name."""
+    if list(ids) == [tokenizer.stop]:
+        return END
+    text = tokenizer.decode(ids).strip()
+    if text and "\ufffd" not in text and text.isprintable():
+        return text
+    return "".join(tokenizer.token(id) for id in ids)
+
+
+def _average(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal that a text takes: East Asian letters take two, combining marks none."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(unicodedata.combining(letter) > 0 for letter in text)
+
+
+def _fill(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))

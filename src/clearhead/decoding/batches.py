@@ -1,0 +1,97 @@
+"""Texts on their way to a model and back: a bundle's parts, batches of like length, a model made ready.
+
+Shapes: B rows, T tokens of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.device import pick_device
+from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
+from clearhead.data.config import Task
+from clearhead.data.tokenise import encode_sources
+from clearhead.decoding.steps import positions_of
+from clearhead.text.tokenizer import Tokenizer
+
+NUMBERS = 2**25  # most scores that one step makes at a time: rows × places in the beam × vocabulary
+
+
+def tokenizers_of(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of source and target, which are often one and the same."""
+    target = bundle.tokenizer
+    if target is None:
+        raise UserError("This bundle has no tokenizer, so that it can neither read nor write text.")
+    return bundle.source_tokenizer or target, target
+
+
+def read_sources(bundle: Bundle, texts: Sequence[str], task: Task) -> list[list[int]]:
+    """The ids the model is fed for each text, just as in training.
+
+    Where training cut long sources, the bundle's metadata says so (`source_limit`, in tokens).
+    """
+    limit = bundle.metadata.get("source_limit")
+    return encode_sources(tokenizers_of(bundle)[0], texts, task, limit if isinstance(limit, int) else None)
+
+
+def refuse_too_long(bundle: Bundle, sizes: Sequence[int]) -> None:
+    """A sentence for the first text that has more tokens than the model has learned positions for."""
+    positions = positions_of(bundle.config)
+    for number, size in enumerate(sizes, start=1):
+        if positions is not None and size > positions:
+            raise UserError(
+                f"Text {number} has {size} tokens, and this model has learned positions for {positions}: "
+                f"shorten or divide it."
+            )
+
+
+def by_length(sizes: Sequence[int], tokens: int, rows: int | None = None) -> Iterator[list[int]]:
+    """Numbers of texts in groups of like length: rows × longest is at most `tokens`, but one row at least.
+
+    The longest come first, so that a lack of memory shows at once.
+
+    >>> list(by_length([1, 5, 2, 4], tokens=10))
+    [[1, 3], [2, 0]]
+    """
+    if tokens < 1:
+        raise UserError(f"A batch has room for at least one token, not {tokens}.")
+    group: list[int] = []
+    for number in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        longest = sizes[group[0]] if group else 0
+        if group and ((len(group) + 1) * longest > tokens or len(group) == rows):
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    """ids (B, T) and lengths (B,)."""
+    lengths = [len(row) for row in rows]
+    table = torch.full((len(rows), max(lengths)), fill or 0)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = torch.tensor(row, dtype=torch.long)
+    return table.to(device), torch.tensor(lengths, device=device)
+
+
+@contextmanager
+def at_work(model: nn.Module, device: str | torch.device | None) -> Iterator[torch.device]:
+    """The model on `device` (None: where it is) without dropout and gradients; yields the device.
+
+    It goes back to training afterwards if it was, but stays on the device.
+    """
+    if device is not None:
+        model.to(pick_device(device) if isinstance(device, str) else device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield next(model.parameters()).device
+    finally:
+        model.train(training)

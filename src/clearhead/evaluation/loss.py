@@ -1,0 +1,199 @@
+"""How well a model predicts given texts: cross-entropy in nats, perplexity, bits a byte.
+
+Teacher forcing: the model reads the right text and is asked for each next token
+(or for the class, or the tags). Sums are exact: each place's loss is computed in
+float32 at least and added up in float64, whatever the batches were.
+
+Shapes: B rows, T tokens, N packed tokens, V classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
+from clearhead.data.batch import SKIP, Batch, Widths, collate
+from clearhead.data.config import Task
+from clearhead.data.ragged import Ragged
+from clearhead.data.rows import IGNORED
+from clearhead.data.tokenise import Tokenizers, encode_words
+from clearhead.decoding.batches import at_work, by_length, read_sources, refuse_too_long, tokenizers_of
+from clearhead.decoding.labels import labels_of
+from clearhead.decoding.steps import positions_of
+
+CONTEXT = 256  # tokens of a chunk of a long text, where nothing else is said
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Sums over a corpus, and the usual figures made from them.
+
+    Stop symbols are predicted like any token: their loss is in the sum, and they count as tokens but
+    not as characters or bytes, of which the text has none for them.
+
+    >>> loss = Loss(nats=13.862943611198906, tokens=10, characters=20, bytes=20, correct=4)
+    >>> round(loss.perplexity, 3), round(loss.per_character, 3), round(loss.bits_per_byte, 3)
+    (4.0, 0.693, 1.0)
+    """
+
+    nats: float  # −Σ ln p(label)
+    tokens: int  # labels
+    characters: int = 0  # of the text they stand for; 0: not known
+    bytes: int = 0  # of the same text in UTF-8
+    correct: int = 0  # labels that had the highest score
+
+    @property
+    def per_token(self) -> float:
+        """Cross-entropy in nats a token."""
+        return self.nats / self.tokens if self.tokens else math.nan
+
+    @property
+    def perplexity(self) -> float:
+        """e to the power of nats a token."""
+        return math.exp(self.per_token) if self.per_token < 700 else math.inf
+
+    @property
+    def per_character(self) -> float:
+        """Nats a character, comparable between vocabularies."""
+        return self.nats / self.characters if self.characters else math.nan
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits a byte of UTF-8, comparable between vocabularies and scripts."""
+        return self.nats / math.log(2) / self.bytes if self.bytes else math.nan
+
+    @property
+    def accuracy(self) -> float:
+        """Share of labels that had the highest score."""
+        return self.correct / self.tokens if self.tokens else math.nan
+
+
+def batches_loss(
+    model: nn.Module, batches: Iterable[Batch], device: str | torch.device | None = None
+) -> Loss:
+    """The loss over batches of any task, padded or packed; one look at the device for all of them."""
+    count = 0
+    with at_work(model, device) as place:
+        nats = torch.zeros((), dtype=torch.float64, device=place)
+        correct = torch.zeros((), dtype=torch.long, device=place)
+        for batch in batches:
+            there = batch.to(place)
+            logits, labels = _scores(model, there), there.labels.reshape(-1)
+            flat = logits.reshape(-1, logits.shape[-1])  # (B·T, V), (N, V) or (B, V)
+            wide = flat if flat.dtype == torch.float64 else flat.float()
+            each = F.cross_entropy(wide, labels, ignore_index=IGNORED, reduction="none")
+            nats += each.double().sum()
+            correct += (wide.argmax(-1) == labels).sum()  # an ignored label equals no class
+            count += batch.tokens
+    return Loss(float(nats), count, correct=int(correct))
+
+
+def corpus_loss(
+    bundle: Bundle,
+    rows: Sequence[tuple[str, str]],
+    task: Task,
+    *,
+    batch_tokens: int = 4096,
+    context: int | None = None,
+    documents: bool | None = None,
+    device: str | torch.device | None = None,
+) -> Loss:
+    """The loss of a bundle on rows of (source, target) text, as `Row` describes them for each task.
+
+    generate: the targets are one long text in `context` tokens at a time (by default as many as the
+    model has learned positions for, or 256), or each a document of its own (None: as in training).
+    """
+    texts = [target for _, target in rows]
+    if not texts:
+        raise UserError("The loss of no texts at all is not defined: give at least one.")
+    if task == "generate":
+        whole = bool(bundle.metadata.get("documents", False)) if documents is None else documents
+        batches = _chunks(bundle, texts, batch_tokens, context, whole)
+    else:
+        batches = _rows(bundle, rows, task, batch_tokens)
+    found = batches_loss(bundle.model, batches, device)
+    if task in ("classify", "tag"):
+        return found
+    sizes = sum(map(len, texts)), sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    return Loss(found.nats, found.tokens, *sizes, correct=found.correct)
+
+
+def _scores(model: nn.Module, batch: Batch) -> Tensor:
+    if batch.source is None:
+        logits: Tensor = model(batch.inputs, lengths=batch.lengths).logits
+        return logits
+    sizes = {"source_lengths": batch.source_lengths, "target_lengths": batch.lengths}
+    logits = model(batch.source, batch.inputs, **sizes).logits
+    return logits
+
+
+def _rows(bundle: Bundle, rows: Sequence[tuple[str, str]], task: Task, batch_tokens: int) -> Iterator[Batch]:
+    """Batches of examples that are rows of their own."""
+    reader, writer = tokenizers_of(bundle)
+    specials = Tokenizers(reader, writer).specials()
+    sources = read_sources(bundle, [source for source, _ in rows], task)
+    if task == "classify":
+        names = {name: [number] for number, name in enumerate(labels_of(bundle, task))}
+        targets = [names[_known(names, target)] for _, target in rows]
+        sizes = [len(ids) for ids in sources]
+        sources = [ids[1:] for ids in sources]  # the batch puts the start symbol there itself
+    elif task == "tag":
+        targets = [_tags(bundle, source, target) for source, target in rows]
+        sizes = [len(ids) for ids in sources]
+    else:
+        targets = writer.encode_batch([target for _, target in rows])
+        sizes = [max(len(a), len(b) + 1) for a, b in zip(sources, targets, strict=True)]
+    refuse_too_long(bundle, sizes)
+    for group in by_length(sizes, batch_tokens):
+        source, target = (Ragged.of([column[i] for i in group]) for column in (sources, targets))
+        if task in ("classify", "tag"):
+            widths = Widths(len(group), 0, max(sizes[i] for i in group))
+        else:
+            widths = Widths(len(group), int(source.lengths.max()), int(target.lengths.max()) + 1)
+        yield collate(task, {"source": source, "target": target}, widths, specials)
+
+
+def _chunks(
+    bundle: Bundle, texts: Sequence[str], batch_tokens: int, context: int | None, documents: bool
+) -> Iterator[Batch]:
+    """A long text, or documents, as one stream in chunks; every token is predicted once."""
+    reader, writer = tokenizers_of(bundle)
+    specials = Tokenizers(reader, writer).specials()
+    rows = Ragged.of(writer.encode_batch(texts))
+    stream = rows.framed(specials.start, specials.stop).items if documents else rows.items
+    if not documents:
+        stream = np.concatenate([[specials.start], stream])  # so that the first token is predicted, too
+    width = context or positions_of(bundle.config) or CONTEXT
+    pieces = [stream[i : i + width + 1] for i in range(0, len(stream) - 1, width)]
+    for group in by_length([len(piece) - 1 for piece in pieces], batch_tokens):
+        chosen = Ragged.of([pieces[i].tolist() for i in group])
+        widths = Widths(len(group), 0, int(chosen.lengths.max()) - 1)
+        yield collate("generate", {"target": chosen}, widths, specials)
+
+
+def _tags(bundle: Bundle, source: str, target: str) -> list[int]:
+    """The number of each word's tag on its first piece, SKIP on the others."""
+    names = {name: number for number, name in enumerate(labels_of(bundle, "tag"))}
+    words, tags = source.split(), target.split()
+    if len(words) != len(tags):
+        raise UserError(f"'{source[:60]}' has {len(words)} words but {len(tags)} tags.")
+    pieces = encode_words(tokenizers_of(bundle)[0], words)
+    found: list[int] = []
+    for ids, name in zip(pieces, tags, strict=True):
+        found += [names[_known(names, name)], *[SKIP] * (len(ids) - 1)]
+    return found
+
+
+def _known(names: Iterable[str], name: str) -> str:
+    known = list(names)
+    if name not in known:
+        raise UserError(f"The label '{name}' is none of those the model knows: {', '.join(known[:20])}.")
+    return name

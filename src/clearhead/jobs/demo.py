@@ -1,0 +1,101 @@
+"""The demonstration: a translator trained from scratch on the built-in phrasebook, and put to work.
+
+Nothing is downloaded: the sentences come from a grammar (`phrasebook`). The
+held-out ones combine words as no training sentence did, so what is right there
+has been understood, not remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from clearhead.api import load
+from clearhead.base.atomic import atomic_write_text
+from clearhead.base.errors import UserError, nearest
+from clearhead.bundle import Bundle, is_bundle
+from clearhead.decoding.alignment import alignment, draw_alignment
+from clearhead.decoding.run import translate
+from clearhead.jobs.folder import RunFolder
+from clearhead.jobs.recipe import Table
+from clearhead.jobs.train import resume, train
+from clearhead.phrasebook import PAIRS, examples, split
+
+TRAIN, HELD_OUT, SEED = 120_000, 1000, 1
+
+# Found by trial on two CPU cores: narrow and shallow, so that two minutes are enough to see each construction
+# often, and with little dropout, because the grammar never runs out of sentences.
+RECIPE: Table = {
+    "steps": 1500,
+    "tokenizer": {"vocabulary": 1500},
+    "model": {
+        "width": 128,
+        "layers": 2,
+        "dropout": 0.0,
+        "attention": {"heads": 4},
+        "feedforward": {"width": 256},
+        "embedding": {"dropout": 0.0},
+        "norm": {"place": "pre"},
+    },
+    "batch": {"tokens": 2048},
+    "schedule": {"name": "cosine", "rate": 3e-3, "warmup": 100, "floor": 0.02},
+    "objective": {"label_smoothing": 0.0},
+    "averaging": {"snapshots": 0},
+    "validation": {"every": 300, "decode": 100, "patience": None},
+    "saving": {"log_every": 20},
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One sentence of the demonstration."""
+
+    source: str
+    output: str
+    right: str
+
+
+def demonstrate(out: Path, pair: str = "en-fr", *, again: bool = False, view: str = "auto") -> Bundle:
+    """Train the demonstration's translator, or find the one that is there."""
+    if pair not in PAIRS:
+        raise UserError(f"The phrasebook has no pair '{pair}': {nearest(pair, PAIRS)}")
+    folder = RunFolder(out)
+    if is_bundle(out) and not again:
+        return load(out)
+    if folder.record.exists() and not again:
+        return resume(out, view=view).bundle
+    texts = write_phrasebook(out.with_name(f"{out.name}-phrasebook"), pair)
+    if again:
+        folder.remove()
+    files = {name: {"file": str(path)} for name, path in texts.items()}
+    settings: Table = {"data": {**files, "train": [files["train"]]}, **RECIPE}
+    return train(out, settings, view=view).bundle
+
+
+def write_phrasebook(
+    folder: Path, pair: str, count: int = TRAIN, held_out: int = HELD_OUT
+) -> dict[str, Path]:
+    """The phrasebook as three files of tab-separated pairs."""
+    parts = split(pair, count, held_out, SEED)
+    found = {}
+    for name, pairs in (("train", parts.train), ("validation", parts.validation), ("test", parts.test)):
+        found[name] = folder / f"{name}.tsv"
+        atomic_write_text(found[name], _as_tsv(pairs))
+    return found
+
+
+def show(bundle: Bundle, pair: str) -> list[Shown]:
+    """A few sentences, translated now."""
+    chosen = examples(pair)
+    outputs = translate(bundle, [source for source, _ in chosen])
+    return [Shown(source, one.text, right) for (source, right), one in zip(chosen, outputs, strict=True)]
+
+
+def picture(bundle: Bundle, source: str) -> str:
+    """Which source words the decoder looked at for each word it wrote."""
+    return draw_alignment(alignment(bundle, source, words=True))
+
+
+def _as_tsv(pairs: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"{source}\t{target}\n" for source, target in pairs)

@@ -1,0 +1,212 @@
+"""From text files to everything a run needs: tokenizers, tokenised corpora, held-out texts.
+
+First everything is read and judged in memory; nothing is written before it is
+known that training can begin. What is then written goes into the run's folder,
+and `ready.json` is the last of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clearhead.base.atomic import atomic_write_text
+from clearhead.base.errors import UserError
+from clearhead.data.config import DataConfig, FilterConfig, Task
+from clearhead.data.findings import Part, Survey
+from clearhead.data.read import ends_documents
+from clearhead.data.rows import Row
+from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
+from clearhead.data.store import Store, StoreWriter
+from clearhead.data.survey import sample_texts
+from clearhead.data.tokenise import Dropped, Tokenizers, store_sizes, tokenise
+from clearhead.jobs.recipe import as_json
+from clearhead.text.learn import TokenizerConfig, learn_tokenizer
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.sizing import PAIRS, Facts
+
+READY = "ready.json"
+TARGET_TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
+HELD_OUT = {VALIDATION: "validation", TEST: "test"}
+SAMPLE = 4000  # texts that are tokenised to learn how long texts are in tokens
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run reads from its folder."""
+
+    tokenizers: Tokenizers
+    labels: tuple[str, ...]
+    train: tuple[Store, ...]
+    validation: Store
+    held_out: dict[str, list[Pair]]  # "validation" and "test": texts as they were
+    notes: dict[str, Any]  # for the bundle's metadata
+
+    @property
+    def source_tokenizer(self) -> Tokenizer | None:
+        """The source's own tokenizer, where it has one."""
+        return None if self.tokenizers.source is self.tokenizers.target else self.tokenizers.source
+
+
+class _Listener:
+    """Passes texts on, and keeps some of them, spread evenly, to measure them afterwards."""
+
+    def __init__(self, texts: Iterable[str], expected: int) -> None:
+        self._texts = texts
+        self._every = max(expected // SAMPLE, 1)
+        self.kept: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        for number, text in enumerate(self._texts):
+            if number % self._every == 0:
+                self.kept.append(text)
+            yield text
+
+
+def learn_tokenizers(found: Survey, config: TokenizerConfig) -> tuple[Tokenizers, Facts]:
+    """One vocabulary for both sides, or one for each; and the corpus measured in tokens, by a sample."""
+    rows = min(found.count(TRAIN), config.sample)
+    if not config.shared and found.task in PAIRS:
+        heard = [_Listener(sample_texts(found, config.sample, side), rows) for side in ("source", "target")]
+        source, target = (learn_tokenizer(listener, config) for listener in heard)
+        return Tokenizers(source, target), _measured(found, Tokenizers(source, target), heard)
+    listener = _Listener(sample_texts(found, config.sample), rows * (2 if found.task in PAIRS else 1))
+    tokenizers = Tokenizers.of(learn_tokenizer(listener, config))
+    return tokenizers, _measured(found, tokenizers, [listener, listener])
+
+
+def _measured(found: Survey, tokenizers: Tokenizers, heard: Sequence[_Listener]) -> Facts:
+    def tokens(characters: int, listener: _Listener, tokenizer: Tokenizer) -> int:
+        length = sum(len(text) for text in listener.kept)
+        count = sum(len(ids) + 1 for ids in tokenizer.encode_batch(listener.kept))
+        return round(characters * count / length) if length else 0
+
+    shared = tokenizers.source is tokenizers.target
+    reads, writes = found.task != "generate", found.task in (*PAIRS, "generate")
+    return Facts(
+        task=found.task,
+        examples=found.count(TRAIN),
+        source_tokens=tokens(found.source.total, heard[0], tokenizers.source) if reads else 0,
+        target_tokens=tokens(found.target.total, heard[1], tokenizers.target) if writes else 0,
+        vocabulary=tokenizers.target.vocabulary_size,
+        source_vocabulary=None if shared else tokenizers.source.vocabulary_size,
+        classes=len(found.labels),
+    )
+
+
+def words_in(found: Survey) -> int:
+    """About how many words the training text has, at six characters a word with its space."""
+    source = found.source.total if found.task != "generate" else 0
+    target = found.target.total if found.task in (*PAIRS, "generate") else 0
+    return (source + target) // 6
+
+
+def is_ready(folder: Path) -> bool:
+    """Has the folder been filled to the end?"""
+    return (folder / READY).is_file()
+
+
+def write_all(found: Survey, data: DataConfig, tokenizers: Tokenizers, folder: Path) -> list[str]:
+    """Tokenise everything into the run's folder; returns what should be said about it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizers.target.save(folder / TARGET_TOKENIZER)
+    if tokenizers.source is not tokenizers.target:
+        tokenizers.source.save(folder / SOURCE_TOKENIZER)
+    labels = tuple(found.labels)
+    said, counts = [], {}
+    for number, part in enumerate(found.train):
+        rows = rows_with_fate(part.corpus, found.task, part.fates, TRAIN)
+        dropped = _write(
+            rows, found.task, tokenizers, data.filter, folder / f"train-{number}", labels, documents_of(part)
+        )
+        counts[f"train-{number}"] = dropped.to_dict()
+        said.append(f"Tokenised: {dropped.report()}")
+        if dropped.kept == 0:
+            raise UserError(
+                f"No training example is left after the filters ({dropped.report()[:-1]}): "
+                "allow more with data.filter."
+            )
+    for fate, name in HELD_OUT.items():
+        held = list(found.rows(fate))
+        atomic_write_text(folder / f"{name}.jsonl", _as_lines(held))
+        if fate == VALIDATION:
+            lenient = _lenient(data.filter, found.task)
+            given = found.held.get(fate) or found.train[0]
+            dropped = _write(
+                held, found.task, tokenizers, lenient, folder / name, labels, documents_of(given)
+            )
+            counts[name] = dropped.to_dict()
+            if dropped.kept == 0:
+                raise UserError(
+                    "There is no validation example: give validation files, or data.split.validation."
+                )
+    notes = {
+        "survey": found.to_dict(),
+        "tokenised": counts,
+        "labels": list(labels),
+        "documents": documents_of(found.train[0]),
+        "normalisation": tokenizers.target.normalisation,
+    }
+    atomic_write_text(folder / READY, as_json(notes))
+    return said
+
+
+def open_all(folder: Path, task: Task, corpora: int) -> Prepared:
+    """What `write_all` wrote."""
+    target = Tokenizer.load(folder / TARGET_TOKENIZER)
+    own = folder / SOURCE_TOKENIZER
+    source = Tokenizer.load(own) if own.is_file() else target
+    try:
+        notes = json.loads((folder / READY).read_text(encoding="utf-8"))
+        held_out = {name: _from_lines(folder / f"{name}.jsonl") for name in HELD_OUT.values()}
+    except (OSError, ValueError) as error:
+        raise UserError(f"The tokenised corpus in '{folder}' is damaged ({error}): train anew.") from error
+    return Prepared(
+        tokenizers=Tokenizers(source, target),
+        labels=tuple(notes["labels"]),
+        train=tuple(Store(folder / f"train-{number}") for number in range(corpora)),
+        validation=Store(folder / "validation"),
+        held_out=held_out,
+        notes=notes,
+    )
+
+
+def documents_of(part: Part) -> bool:
+    """Is each row of a corpus a text of its own?"""
+    return ends_documents(part.corpus)
+
+
+def _write(
+    rows: Iterable[Row],
+    task: Task,
+    tokenizers: Tokenizers,
+    filter: FilterConfig | None,
+    folder: Path,
+    labels: Sequence[str],
+    documents: bool,
+) -> Dropped:
+    with StoreWriter(folder, task, store_sizes(task, tokenizers, labels)) as writer:
+        dropped = tokenise(rows, task, tokenizers, filter, writer, labels, documents=documents)
+        writer.note(dropped=dropped.to_dict())
+    return dropped
+
+
+def _lenient(filter: FilterConfig, task: Task) -> FilterConfig | None:
+    """Held-out examples are all kept; where training cuts long texts, they are cut, too."""
+    if filter.too_long != "cut" or task == "generate":
+        return None
+    return filter.replace(target_tokens=2**30, ratio=1e9)
+
+
+def _as_lines(rows: Iterable[Row]) -> str:
+    return "".join(json.dumps([row.source, row.target], ensure_ascii=False) + "\n" for row in rows)
+
+
+def _from_lines(path: Path) -> list[Pair]:
+    with open(path, encoding="utf-8") as file:
+        return [(source, target) for source, target in map(json.loads, file)]

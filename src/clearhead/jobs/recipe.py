@@ -1,0 +1,147 @@
+"""From what a user said and what sizing chose to one complete config.
+
+A user says little: a recipe file, a few `--set a.b=c`. What is not said is
+chosen. Every value is printed with where it comes from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clearhead.base.errors import UserError
+from clearhead.base.settings import read_table
+from clearhead.training.config import TrainConfig
+from clearhead.training.sizing import Choice, as_table, looks
+
+Table = dict[str, Any]
+
+YOURS = "your setting"
+# where the corpora of a recipe are named: their files are found relative to a folder of data
+_FILES = ("source", "target", "file")
+
+
+def merged(*tables: Mapping[str, Any]) -> Table:
+    """Nested tables laid over each other; the last one wins.
+
+    >>> merged({"model": {"width": 64, "layers": 2}}, {"model": {"layers": 4}})
+    {'model': {'width': 64, 'layers': 4}}
+    """
+    whole: Table = {}
+    for table in tables:
+        for key, value in table.items():
+            if isinstance(value, Mapping) and isinstance(whole.get(key), dict):
+                whole[key] = merged(whole[key], value)
+            else:
+                whole[key] = merged(value) if isinstance(value, Mapping) else value
+    return whole
+
+
+def nested(settings: Mapping[str, Any]) -> Table:
+    """`{"a.b": 1}` as `{"a": {"b": 1}}`, refusing paths that contradict each other."""
+    table: Table = {}
+    for path, value in settings.items():
+        *parts, last = path.split(".")
+        inner = table
+        for part in parts:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise UserError(
+                    f"The setting '{path}' contradicts another one: '{part}' has a value already."
+                )
+        inner[last] = value
+    return table
+
+
+def read_recipe(path: Path, data: Path | None = None) -> Table:
+    """A recipe file's table; the files it names are looked for below `data`, or beside the recipe.
+
+    A file that is there as written, seen from the working folder, is taken so.
+    """
+    table = read_table(path)
+    plain = table.get("data")
+    if isinstance(plain, dict):
+        corpora = [plain.get("validation"), plain.get("test")]
+        corpora += plain["train"] if isinstance(plain.get("train"), list) else []
+        for corpus in corpora:
+            if isinstance(corpus, dict):
+                for key in _FILES:
+                    if isinstance(corpus.get(key), str):
+                        corpus[key] = _found(corpus[key], data or path.parent)
+    return table
+
+
+def _found(name: str, folder: Path) -> str:
+    if Path(name).is_absolute() or Path(name).exists():
+        return name
+    return str(folder / name)
+
+
+def compose(choices: Sequence[Choice], said: Table, vocabulary: Mapping[str, int | None]) -> TrainConfig:
+    """The whole config: defaults, under what was chosen, under what the user said.
+
+    `vocabulary` holds the sizes the tokenizers came out with, which nobody can set otherwise.
+    """
+    model = said.get("model")
+    for name, size in vocabulary.items():
+        wanted = model.get(name) if isinstance(model, dict) else None
+        if wanted is not None and wanted != size:
+            raise UserError(
+                f"model.{name}={wanted} cannot be: the tokenizer has {size} tokens. Set tokenizer.vocabulary."
+            )
+    table = merged(as_table(choices), said, {"model": dict(vocabulary)})
+    schedule = table.setdefault("schedule", {})
+    if isinstance(schedule, dict) and "steps" not in _table(said, "schedule"):
+        schedule["steps"] = table.get("steps", TrainConfig().steps)
+        warmup = schedule.get("warmup", 0)
+        if isinstance(warmup, int) and "warmup" not in _table(said, "schedule"):
+            steps = schedule["steps"]
+            schedule["warmup"] = min(warmup, max(steps // 4, 1)) if isinstance(steps, int) else warmup
+    if "steps" in said and "every" not in _table(said, "validation") and isinstance(table["steps"], int):
+        table.setdefault("validation", {})["every"] = looks(table["steps"])
+    return TrainConfig.from_dict(table)
+
+
+def explained(choices: Sequence[Choice], said: Table, config: TrainConfig) -> list[Choice]:
+    """What is printed: every choice with its final value, and every setting of the user's own."""
+    own = _flat(said)
+    final = _flat(config.to_dict())
+    found = []
+    for choice in choices:
+        value = final.get(choice.name, choice.value)
+        if choice.name in own:
+            reason = YOURS
+        elif value == choice.value:
+            reason = choice.reason
+        else:
+            reason = "follows from your settings"
+        found.append(Choice(choice.name, value, reason))
+    named = {choice.name for choice in choices}
+    found += [
+        Choice(name, final[name], YOURS)
+        for name in own
+        if name not in named and name in final and not name.startswith("data.")
+    ]
+    return found
+
+
+def _table(said: Table, name: str) -> Mapping[str, Any]:
+    inner = said.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _flat(table: Mapping[str, Any], path: str = "") -> Table:
+    found: Table = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found.update(_flat(value, f"{path}{key}."))
+        else:
+            found[path + key] = value
+    return found
+
+
+def as_json(plain: Mapping[str, Any]) -> str:
+    """JSON as it stands in a run's folder."""
+    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"

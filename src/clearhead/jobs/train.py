@@ -1,0 +1,237 @@
+"""Train a model from text files, from the first line read to the bundle, or go on where a run stopped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clearhead.base.device import pick_device, pick_dtype
+from clearhead.base.errors import UserError
+from clearhead.base.seed import seed_everything
+from clearhead.data.batch import Specials
+from clearhead.data.config import DataConfig, Task
+from clearhead.data.findings import Survey
+from clearhead.data.load import Loader
+from clearhead.data.survey import survey
+from clearhead.data.tokenise import Tokenizers
+from clearhead.jobs import prepare
+from clearhead.jobs.finish import Finished, finish
+from clearhead.jobs.folder import RunFolder
+from clearhead.jobs.recipe import Table, compose, explained, merged
+from clearhead.jobs.validate import DecodingValidator
+from clearhead.models.build import build, count_parameters
+from clearhead.text.learn import TokenizerConfig
+from clearhead.training import doctor
+from clearhead.training.config import ComputeConfig, TrainConfig, differences
+from clearhead.training.flops import peak_of
+from clearhead.training.loop import Corpus, Trainer
+from clearhead.training.sizing import (
+    Choice,
+    Machine,
+    as_table,
+    choose,
+    choose_filters,
+    choose_vocabulary,
+)
+from clearhead.training.view import View, choices_table, make_view
+
+VALIDATION_TOKENS = 8192  # places of a validation batch
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Everything that was decided before the first byte is written."""
+
+    config: TrainConfig
+    survey: Survey
+    tokenizers: Tokenizers
+    choices: list[Choice]
+    findings: list[str]
+
+
+def train(out: str | Path, settings: Table, *, minutes: float | None = None, view: str = "auto") -> Finished:
+    """Train from scratch into a new folder.
+
+    `settings` are nested tables as in a recipe file; what they leave open is chosen from the corpus and
+    the device. `minutes` is how long training may take.
+    """
+    folder = RunFolder(Path(out))
+    folder.refuse_occupied()
+    if minutes is not None and not minutes > 0:
+        raise UserError(f"The time for training must be more than 0 minutes, not {minutes}.")
+    watching = make_view(view)
+    with watching:
+        plan = _decide(settings, minutes)
+        _tell(plan, watching)
+        with folder.locked():
+            notes = _notes(plan)
+            folder.write_record(plan.config, {"settings": settings, "notes": notes})
+            for sentence in prepare.write_all(plan.survey, plan.config.data, plan.tokenizers, folder.data):
+                watching.say(sentence)
+            return _run(folder, plan.config, notes, watching)
+
+
+def resume(out: str | Path, settings: Table | None = None, *, view: str = "auto") -> Finished:
+    """Go on with the run in a folder, as if it had never stopped.
+
+    `settings` may change what is seen of a run, not what it computes.
+    """
+    folder = RunFolder(Path(out))
+    config, record = folder.read_record()
+    if settings:
+        changed = TrainConfig.from_dict(merged(config.to_dict(), settings))
+        unlike = differences(config, changed)
+        if unlike:
+            raise UserError(
+                f"The run in '{folder.path}' cannot go on with other settings, which would silently make "
+                f"another run of it ({'; '.join(unlike)}): leave them away, or train anew."
+            )
+        config = changed
+    with make_view(view) as watching, folder.locked():
+        if not prepare.is_ready(folder.data):
+            _prepare_again(folder, config, watching)
+        return _run(folder, config, record["notes"], watching)
+
+
+def _prepare_again(folder: RunFolder, config: TrainConfig, view: View) -> None:
+    """The run stopped before its corpus was tokenised; both are pure functions of the files."""
+    found = survey(config.data, config.task)
+    tokenizers, _ = prepare.learn_tokenizers(found, config.tokenizer)
+    sizes = (tokenizers.target.vocabulary_size, tokenizers.source.vocabulary_size)
+    if sizes != (config.model.vocabulary, config.model.source_vocabulary or config.model.vocabulary):
+        raise UserError(f"The files of the run in '{folder.path}' have changed since it began: train anew.")
+    for sentence in prepare.write_all(found, config.data, tokenizers, folder.data):
+        view.say(sentence)
+
+
+def _decide(said: Table, minutes: float | None) -> _Plan:
+    """Read the corpus, learn the tokenizers, choose what was left open; writes nothing."""
+    early = _checked_early(said)
+    task: Task = early.task
+    first = choose_filters(task)
+    data = DataConfig.from_dict(merged(as_table(first).get("data", {}), said.get("data", {})), "data")
+    compute = early.compute
+    device = pick_device(compute.device)
+    dtype = pick_dtype(compute.dtype, device)
+    found = survey(data, task)
+    first.append(choose_vocabulary(prepare.words_in(found)))
+    learning = merged(as_table(first).get("tokenizer", {}), said.get("tokenizer", {}))
+    tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig.from_dict(learning, "tokenizer"))
+    machine = Machine(device.type == "cuda", peak_of(device, dtype), minutes)
+    choices = [*first, *choose(facts, machine)]
+    sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": facts.source_vocabulary}
+    config = compose(choices, said, sizes)
+    build(config.model, device="meta")  # refuses dials that cannot work together
+    held = found.overlaps.values()
+    findings = doctor.found(
+        [
+            *(doctor.overlap(one.examples, one.rows) for one in held),
+            doctor.vocabulary_too_large(facts.source_tokens + facts.target_tokens, facts.vocabulary),
+        ]
+    )
+    return _Plan(config, found, tokenizers, explained(choices, said, config), [str(one) for one in findings])
+
+
+def _checked_early(said: Table) -> TrainConfig:
+    """Refuse a wrong name or type before anything is read.
+
+    Settings that are right in themselves may not fit together before the rest is chosen, so only the
+    tables that are needed now are built whole.
+    """
+    TrainConfig.check_names(said)
+    plain: Table = {"compute": said.get("compute", {})}
+    plain |= {name: said[name] for name in ("task", "seed") if name in said}
+    return TrainConfig.from_dict(plain)
+
+
+def _tell(plan: _Plan, view: View) -> None:
+    for line in plan.survey.report():
+        view.say(line)
+    choices_table([(choice.name, _value(choice.value), choice.reason) for choice in plan.choices], sys.stderr)
+    size = count_parameters(plan.config.model)
+    view.say(f"A model of {size:,} parameters; {plan.tokenizers.target.normalisation}.")
+    for sentence in plan.findings:
+        view.say(f"Doctor: {sentence}")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _notes(plan: _Plan) -> dict[str, Any]:
+    """What the bundle will say about itself."""
+    filter = plan.config.data.filter
+    return {
+        "task": plan.config.task,
+        "labels": list(plan.survey.labels),
+        "documents": prepare.documents_of(plan.survey.train[0]),
+        **({"source_limit": filter.source_tokens} if filter.too_long == "cut" else {}),
+        "corpus": {"rows": plan.survey.to_dict()["rows"], "report": plan.survey.report()},
+        "recipe": plan.config.to_dict(),
+        "chosen": [
+            {"setting": choice.name, "value": choice.value, "reason": choice.reason}
+            for choice in plan.choices
+        ],
+        "findings": plan.findings,
+    }
+
+
+def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View) -> Finished:
+    """Train, from the beginning or from the last checkpoint, and finish."""
+    prepared = prepare.open_all(folder.data, config.task, len(config.data.train))
+    compute: ComputeConfig = config.compute
+    if compute.threads is not None:
+        torch.set_num_threads(compute.threads)
+    device = pick_device(compute.device)
+    seed_everything(config.seed)
+    model = build(config.model)
+    specials = prepared.tokenizers.specials()
+    trainer = Trainer(
+        model,
+        _corpus(config, prepared, specials, device),
+        config,
+        folder.training,
+        device,
+        pick_dtype(compute.dtype, device),
+        view,
+        DecodingValidator(config, prepared, notes),
+    )
+    view.start(f"Training {folder.path}", _headlines(config, device))
+    outcome = trainer.run()
+    view.stop()
+    view.say(f"Training ended: {outcome.why}.")
+    return finish(trainer, outcome, folder, config, prepared, notes)
+
+
+def _corpus(
+    config: TrainConfig, prepared: prepare.Prepared, specials: Specials, device: torch.device
+) -> Corpus:
+    training = Loader(
+        prepared.train,
+        config.task,
+        config.batch,
+        specials,
+        config.seed,
+        weights=[corpus.weight for corpus in config.data.train],
+        pin=device.type == "cuda",
+    )
+    judging = config.batch.replace(
+        tokens=min(config.batch.tokens, VALIDATION_TOKENS), layout="padded", shapes="free", workers=0
+    )
+    validation = Loader([prepared.validation], config.task, judging, specials, config.seed, evaluation=True)
+    return Corpus(training, validation)
+
+
+def _headlines(config: TrainConfig, device: torch.device) -> Sequence[str]:
+    model = config.model
+    return [
+        f"{config.task}: {model.family}, {model.layers} layers of width {model.width}, "
+        f"vocabulary {model.vocabulary:,}, {count_parameters(model):,} parameters, on {device}"
+    ]

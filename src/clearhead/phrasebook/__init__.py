@@ -1,0 +1,10 @@
+"""The phrasebook: a grammar that says one meaning in English, French and German.
+
+Endless sentence pairs with exact answers, for demonstrations and tests: `pairs` makes them, `split`
+deals them out so that held-out combinations of words are new, `examples` shows a few. Imports `base`
+only; no torch.
+"""
+
+from clearhead.phrasebook.book import PAIRS, Split, examples, pairs, size, split
+
+__all__ = ["PAIRS", "Split", "examples", "pairs", "size", "split"]

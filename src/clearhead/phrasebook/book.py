@@ -1,0 +1,173 @@
+"""The phrasebook itself: endless pairs of sentences with exact answers, and a fair split of them.
+
+Everything is a pure function of its arguments, alike on every machine. Knows nothing about
+files, tokenizers or models. No torch.
+
+What a translation means here: "you" is one person addressed politely (vous, Sie), "they" without
+anybody named before is masculine, "love" is adorer and lieben, "like" is aimer and mögen, the simple
+past is the passé composé and the Perfekt ("was" and "had": imperfect and preterite), "will" is the
+futur simple, "going to" the futur proche (in German both are werden). French sets a plain space
+before ? and !.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.phrasebook import compose_phrases as phrases
+from clearhead.phrasebook import english, french, german
+from clearhead.phrasebook.compose import compose
+from clearhead.phrasebook.compose_clauses import OBJECTS, PEOPLE
+from clearhead.phrasebook.draw import Draw
+from clearhead.phrasebook.meaning import Sentence, construction, content_words
+from clearhead.phrasebook.showcase import SHOWCASE
+
+PAIRS = ("en-fr", "en-de")
+_SAY: dict[str, Callable[[Sentence], str]] = {"en-fr": french.say, "en-de": german.say}
+_HELD_OUT_PARTS = 20  # one part in twenty of all combinations is kept from training
+_PATIENCE = 40  # draws for each sentence wanted before giving up; a fresh phrasebook needs about one
+_WORD = re.compile(r"\w+")
+
+Pair = tuple[str, str]
+
+
+class Split(NamedTuple):
+    """Sentence pairs to learn from, to choose by and to be judged by."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
+
+
+def pairs(pair: str = "en-fr", count: int = 1000, seed: int = 0) -> Iterator[Pair]:
+    """`count` pairs of an English sentence and its translation, no English sentence twice.
+
+    >>> len({source for source, target in pairs("en-fr", count=100, seed=1)})
+    100
+    """
+    say = _sayer(pair)
+    _check_counts(count)
+    return ((source, say(sentence)) for source, sentence in _distinct(count, seed))
+
+
+def split(pair: str = "en-fr", train: int = 100_000, held_out: int = 1000, seed: int = 0) -> Split:
+    """Pairs to train on, and `held_out` each for validation and test, whose combinations are new.
+
+    A *combination* is the set of content words of a sentence: nouns, names, adjectives, verbs other
+    than "to be", numbers and times, each as a lemma. Whether two sentences share a combination does not
+    depend on articles, pronouns, tense, number, negation or construction: "Paul reads the red book." and
+    "Did Paul not read red books?" have the same. Combinations of two words and more are dealt out by
+    their hash and `seed`: one in forty to validation, one in forty to test, the rest to training. So no
+    combination of a held-out sentence occurs in training, in any form, nor in the other held-out set;
+    yet every word of a held-out sentence, in both languages, and its construction do occur there.
+    """
+    say = _sayer(pair)
+    _check_counts(train, held_out)
+    parts = Split([], [], [])
+    waiting: list[tuple[int, Pair, str]] = []
+    constructions: set[str] = set()
+    known: set[str] | None = None  # every word of the training sentences, once they are complete
+    for drawn, (source, sentence) in enumerate(_distinct(None, seed)):
+        part = _part(sentence, seed)
+        if part == 0 and known is None:
+            parts.train.append((source, say(sentence)))
+            constructions.add(construction(sentence))
+        elif part:
+            waiting.append((part, (source, say(sentence)), construction(sentence)))
+        if len(parts.train) >= train:
+            known = known or _words_of(parts.train) | constructions
+            _admit(waiting, parts, known, held_out)
+            if len(parts.validation) == len(parts.test) == held_out:
+                return parts
+        if drawn > _PATIENCE * (train + 2 * held_out + 100):
+            break
+    raise UserError(
+        f"The phrasebook cannot hold out {held_out} sentences in words that {train} training sentences "
+        "have all shown: train on more, or hold out fewer."
+    )
+
+
+def size() -> int:
+    """A number of distinct English sentences that the phrasebook surely exceeds.
+
+    Counts one construction only: a pronoun or a name, a verb in any of its forms, and one thing with an
+    article or possessive and at most one adjective.
+    """
+    subjects = len(phrases.PRONOUNS) + len(phrases.NAMED)
+    total = 0
+    for verb, nouns in OBJECTS.items():
+        if "person" not in verb.subjects or verb.gives:
+            continue
+        progressive = 1 if "present" in verb.tenses and not verb.stative else 0
+        forms = 2 * (len(verb.tenses) + progressive)
+        if verb.past == verb.base:  # "I read" is a past, and no present
+            forms -= 1
+        for noun in nouns:
+            if noun.kinds[0] in (*PEOPLE, "activity", "language", "transport"):
+                continue
+            determiners = 8 if phrases.can_be_owned(noun) and verb.key != "know" else 2
+            numbers = 2 if noun.counted else 1
+            total += subjects * forms * determiners * numbers * (1 + len(phrases.QUALITIES[noun]))
+    return total
+
+
+def examples(pair: str = "en-fr") -> list[Pair]:
+    """A few sentences that show what is to be learnt, with their answers.
+
+    >>> examples("en-fr")[0]
+    ('I love deep learning.', "J'adore l'apprentissage profond.")
+    """
+    say = _sayer(pair)
+    return [(english.say(sentence), say(sentence)) for sentence in SHOWCASE]
+
+
+def _sayer(pair: str) -> Callable[[Sentence], str]:
+    if pair not in _SAY:
+        raise UserError(f"The phrasebook has no pair '{pair}': {nearest(pair, PAIRS)}")
+    return _SAY[pair]
+
+
+def _check_counts(*counts: int) -> None:
+    if min(counts) < 0:
+        raise UserError(
+            f"The phrasebook cannot make {min(counts)} sentences: give a number that is not negative."
+        )
+
+
+def _distinct(count: int | None, seed: int) -> Iterator[tuple[str, Sentence]]:
+    """English sentences with their meanings, none twice; without `count`, for ever."""
+    draw = Draw(seed)
+    seen: set[str] = set()
+    while count is None or len(seen) < count:
+        sentence = compose(draw)
+        source = english.say(sentence)
+        if source not in seen:
+            seen.add(source)
+            yield source, sentence
+
+
+def _part(sentence: Sentence, seed: int) -> int:
+    """Which part of a split a sentence belongs to: 0 training, 1 validation, 2 test."""
+    words = content_words(sentence)
+    if len(words) < 2:
+        return 0
+    digest = hashlib.blake2b(f"{seed}|{'|'.join(words)}".encode(), digest_size=8).digest()
+    at = int.from_bytes(digest, "big") % (2 * _HELD_OUT_PARTS)
+    return at + 1 if at < 2 else 0
+
+
+def _words_of(sentence_pairs: Iterable[Pair]) -> set[str]:
+    """Every word of both languages."""
+    return set(_WORD.findall("\n".join(sentence for both in sentence_pairs for sentence in both)))
+
+
+def _admit(waiting: list[tuple[int, Pair, str]], parts: Split, known: set[str], held_out: int) -> None:
+    """Move held-out sentences whose every word has been seen in training to their part."""
+    for part, both, name in waiting:
+        if len(parts[part]) < held_out and {name, *_words_of((both,))} <= known:
+            parts[part].append(both)
+    waiting.clear()

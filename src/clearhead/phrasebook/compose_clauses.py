@@ -1,0 +1,274 @@
+"""Random clauses that make sense and have one right answer.
+
+One function for each kind of clause: acting on something, happening, being able, being.
+The rules that keep a sentence unambiguous are here: the gender of whatever French must
+agree with is always known, and an English verb whose past looks like its present is never
+left undecided. Knows no language.
+"""
+
+from __future__ import annotations
+
+from clearhead.phrasebook import compose_phrases as phrases
+from clearhead.phrasebook import times
+from clearhead.phrasebook.adjectives import ADJECTIVE
+from clearhead.phrasebook.draw import Draw, Urn
+from clearhead.phrasebook.meaning import Both, Clause, Name, Party, Phrase, Pronoun, person
+from clearhead.phrasebook.nouns import NOUN
+from clearhead.phrasebook.times import Time
+from clearhead.phrasebook.verbs import VERB, VERBS
+from clearhead.phrasebook.words import Adjective, Noun, Verb
+
+PEOPLE = ("person", "family")
+TRANSITIVE: tuple[Verb, ...] = tuple(verb for verb in VERBS if verb.objects)
+OBJECTS: dict[Verb, tuple[Noun, ...]] = {verb: phrases.nouns_of(verb.objects) for verb in TRANSITIVE}
+BE = VERB["be"]
+# verbs that can stand without their object, because it is asked for or told before
+OPEN: tuple[Verb, ...] = tuple(
+    verb
+    for verb in TRANSITIVE
+    if not verb.german_preposition and "person" in verb.subjects and verb.key not in ("give", "show")
+)
+_TENSES = Urn({"present": 50, "past": 24, "future": 14, "near": 12})
+_MODALS = (VERB["want"], VERB["can"], VERB["must"])
+_MODAL_FITS = tuple(  # what people can want to do, be able to do or have to do
+    verb
+    for verb in TRANSITIVE
+    if verb.key not in ("love", "like", "know", "want", "have") and "person" in verb.subjects
+)
+_HAPPENS = tuple(VERB[key] for key in ("sleep", "work", "sing", "laugh", "go", "stay", "arrive", "leave"))
+_IN_PLACES = (
+    "see",
+    "find",
+    "eat",
+    "drink",
+    "eat (animal)",
+    "drink (animal)",
+    "read",
+    "write",
+    "wait for",
+    "buy",
+)
+_TIMELESS = ("have", "want", "know", "love", "like", "understand")  # states, which have no day or hour
+_FEELINGS = tuple(ADJECTIVE[key] for key in ("tired", "happy", "sad", "sick"))
+_ALWAYS_GIVEN = ("give", "show")  # incomplete without somebody who is given or shown the thing
+_NARROW = ("many", "count", "every", "a")  # subjects about whom a denial or a question is unclear
+
+
+def is_clear(party: Party) -> bool:
+    """Whether a denial about the party is clear: not "many cats", "three cats", "every cat" or "a cat"."""
+    return not (isinstance(party, Phrase) and party.determiner in _NARROW)
+
+
+def deniable(clause: Clause) -> bool:
+    """Whether "not" would leave one reading only."""
+    target = clause.target
+    counted = isinstance(target, Both) or (
+        isinstance(target, Phrase) and target.determiner in ("count", "many")
+    )
+    return is_clear(clause.subject) and not counted
+
+
+def negated(draw: Draw, clause: Clause) -> Clause:
+    """The clause, sometimes denied."""
+    return clause._replace(negative=True) if deniable(clause) and draw.chance(0.25) else clause
+
+
+def settled(clause: Clause) -> Clause:
+    """The clause in the progressive where the plain English present would look like a past: "I read"."""
+    verb = clause.verb
+    doubtful = verb.past == verb.base and clause.tense == "present" and not clause.modal
+    if doubtful and not clause.negative and person(clause.subject) != 1 and not clause.progressive:
+        time = times.NOW[0] if clause.time else None
+        return clause._replace(progressive=True, adverb="", time=time)
+    return clause
+
+
+def hour(draw: Draw) -> tuple[int, int]:
+    """An hour and its quarters, never so late that French would speak of noon."""
+    full, quarters = 1 + draw.below(11), draw.below(4)
+    return full, 2 if full == 11 and quarters == 3 else quarters
+
+
+def when(draw: Draw, tense: str, progressive: bool) -> Time:
+    """A time that goes with the tense."""
+    if tense == "present":
+        return draw.pick(times.NOW if progressive else times.HABIT)
+    share = draw.below(10)
+    if share < 5:
+        return draw.pick(times.PAST if tense == "past" else times.FUTURE)
+    if share < 7:
+        return draw.pick(times.WEEKDAYS)
+    if share < 8:
+        return times.at_clock(*hour(draw))
+    year = 1950 + draw.below(75) if tense == "past" and draw.chance(0.5) else None
+    return times.date(1 + draw.below(28), 1 + draw.below(12), year)
+
+
+def tense_for(draw: Draw, verb: Verb) -> tuple[str, bool]:
+    """A tense that the verb has, and whether English uses the progressive."""
+    tense = _TENSES.draw(draw)
+    if tense not in verb.tenses:
+        tense = "present"
+    return tense, tense == "present" and not verb.stative and draw.chance(0.6)
+
+
+def told_again(draw: Draw) -> Party:
+    """A subject that a pronoun can take up: he, she or they in every language."""
+    while True:
+        party = phrases.subject(draw, PEOPLE)
+        if isinstance(party, Pronoun | Name | Both):
+            return party
+        if isinstance(party, Phrase) and (party.plural or party.noun.pronoun) and is_clear(party):
+            return party
+
+
+def target_for(draw: Draw, verb: Verb, tense: str) -> Party:
+    """What the verb is done to: somebody, a thing, or two things."""
+    noun = draw.pick(OBJECTS[verb])
+    kind = noun.kinds[0]
+    if kind in PEOPLE and not (verb.key == "have" and tense == "present"):
+        if verb.key == "have":
+            noun, kind = NOUN["dog"], "animal"
+        else:
+            return phrases.person_met(draw, tense == "past")
+    first = phrases.thing_for(draw, verb, noun)
+    if draw.chance(0.06) and first.determiner in ("the", "a", "some"):
+        other = draw.pick(OBJECTS[verb])
+        if other is not noun and other.kinds[0] == kind:
+            return Both(
+                first, phrases.thing_for(draw, verb, other, "the" if first.determiner == "the" else "a")
+            )
+    return first
+
+
+def transitive(draw: Draw, verb: Verb | None = None) -> Clause:
+    """Somebody does something to something."""
+    verb = verb or draw.pick(TRANSITIVE)
+    tense, progressive = tense_for(draw, verb)
+    subject = phrases.subject(draw, verb.subjects)
+    clause = Clause(subject, verb, tense, target_for(draw, verb, tense), progressive=progressive)
+    clause = avoiding_self(_given(draw, clause))
+    if clause.recipient:
+        return negated(draw, clause)
+    return _with_circumstance(draw, negated(draw, clause))
+
+
+def _given(draw: Draw, clause: Clause) -> Clause:
+    """With somebody who is given the thing, where the verb has such a one."""
+    verb = clause.verb
+    if verb.key in _ALWAYS_GIVEN or (verb.gives and draw.chance(0.5)):
+        target = clause.target.first if isinstance(clause.target, Both) else clause.target
+        return clause._replace(target=target, recipient=phrases.person_met(draw, past=False))
+    return clause
+
+
+def avoiding_self(clause: Clause) -> Clause:
+    """Without "I see us" and "Paul helps Paul": the other one becomes a child."""
+    subject, other = clause.subject, clause.recipient or clause.target
+    pronouns = isinstance(subject, Pronoun) and isinstance(other, Pronoun)
+    both_speak = pronouns and person(subject) in (0, 2) and other is not None and person(other) in (0, 2)
+    addressed = pronouns and person(subject) == 3 and other is not None and person(other) == 3
+    inside = isinstance(subject, Both) and other in subject
+    if not (both_speak or addressed or inside or (isinstance(subject, Name | Phrase) and other == subject)):
+        return clause
+    child = Phrase(NOUN["child"])
+    return clause._replace(recipient=child) if clause.recipient else clause._replace(target=child)
+
+
+def _with_circumstance(draw: Draw, clause: Clause) -> Clause:
+    """Perhaps an adverb, a time or a place; never so much that the sentence grows long."""
+    share = draw.below(20)
+    key = clause.verb.key
+    plain = clause.tense == "present" and not clause.progressive
+    if share < 3 and plain and not clause.negative and deniable(clause) and key not in _TIMELESS:
+        return settled(clause._replace(adverb=draw.pick(("often", "always", "never"))))
+    if share < 8 and key not in _TIMELESS and not (plain and (clause.verb.stative or clause.negative)):
+        time = when(draw, clause.tense, clause.progressive)
+        return settled(clause._replace(time=time, time_first=draw.chance(0.4)))
+    if share < 11 and key in _IN_PLACES and not _is_a_place(clause.target):
+        return settled(clause._replace(place=phrases.where(draw, "in")))
+    return settled(clause)
+
+
+def _is_a_place(party: Party | None) -> bool:
+    return isinstance(party, Phrase) and party.noun.kinds[0] in ("building", "place")
+
+
+def happening(draw: Draw) -> Clause:
+    """Somebody sleeps, goes somewhere, arrives, …"""
+    verb = draw.pick(_HAPPENS)
+    if verb.key in ("arrive", "leave"):
+        return _coming_and_going(draw, verb)
+    tense, progressive = tense_for(draw, verb)
+    choose = phrases.third_subject if verb.with_etre and tense == "past" else phrases.subject
+    clause = negated(draw, Clause(choose(draw, verb.subjects), verb, tense, progressive=progressive))
+    if verb.key == "go":
+        clause = clause._replace(place=phrases.where(draw, "to"))
+    elif verb.key == "stay" or (verb.key in ("sleep", "work", "sing") and draw.chance(0.5)):
+        clause = clause._replace(place=phrases.where(draw, "in"))
+    if draw.chance(0.4):
+        if tense == "present" and clause.negative:
+            return clause._replace(progressive=True, time=draw.pick(times.NOW), time_first=draw.chance(0.4))
+        return clause._replace(time=when(draw, tense, progressive), time_first=draw.chance(0.4))
+    return clause
+
+
+def _coming_and_going(draw: Draw, verb: Verb) -> Clause:
+    """Arriving or leaving, with its hour or day."""
+    tense = draw.pick(("present", "past", "past", "future", "near"))
+    choose = phrases.third_subject if tense == "past" else phrases.subject
+    clause = negated(draw, Clause(choose(draw, verb.subjects), verb, tense))
+    if tense == "present" or draw.chance(0.35):
+        return clause._replace(time=times.at_clock(*hour(draw)))
+    return clause._replace(time=when(draw, tense, False), time_first=draw.chance(0.4))
+
+
+def able(draw: Draw) -> Clause:
+    """Somebody wants to, can or must do something."""
+    modal, verb = draw.pick(_MODALS), draw.pick(_MODAL_FITS)
+    subject = phrases.subject(draw, PEOPLE)
+    clause = Clause(subject, verb, "present", target_for(draw, verb, "present"), modal=modal)
+    clause = avoiding_self(_given(draw, clause))
+    if modal.key != "must" and deniable(clause) and draw.chance(0.3):
+        clause = clause._replace(negative=True)
+    if not clause.negative and not clause.recipient and draw.chance(0.25):
+        return clause._replace(time=draw.pick(times.FUTURE), time_first=draw.chance(0.4))
+    return clause
+
+
+def being(draw: Draw) -> Clause:
+    """Somebody or something is so, or is somewhere."""
+    tense = _TENSES.draw(draw)
+    tense = "present" if tense == "near" else tense
+    if draw.chance(0.4):
+        party = phrases.subject(draw, ("animal", "thing", "clothes", "text", "family", "person", "vehicle"))
+        lies = isinstance(party, Phrase) and party.noun.kinds[0] in ("thing", "text", "clothes")
+        place = (
+            phrases.where(draw) if lies else phrases.where(draw, draw.pick(("in", "in front of", "behind")))
+        )
+        return negated(draw, Clause(party, BE, tense, place=place))
+    if draw.chance(0.45):
+        party = _bare(phrases.subject(draw, (*PEOPLE, "animal")))
+        adjective = _feeling_of(draw, party)
+    else:
+        kinds = ("food", "text", "vehicle", "building", "clothes", "thing", "animal", "furniture")
+        noun = draw.pick(phrases.OF_KIND[draw.pick(kinds)])
+        adjective = draw.pick([a for a in phrases.QUALITIES[noun] if not a.attributive_only])
+        party = phrases.phrase_of(draw, noun, draw.pick(("the", "the", "mine", "this", "of")), 0.0)
+        tense = "present" if tense == "future" else tense
+    clause = Clause(party, BE, tense, quality=adjective)
+    if not adjective.colour and draw.chance(0.3):
+        clause = clause._replace(degree=draw.pick(("very", "too")))
+    return negated(draw, clause)
+
+
+def _bare(party: Party) -> Party:
+    """Without adjectives, so that nobody sad is called happy."""
+    return party._replace(adjectives=()) if isinstance(party, Phrase) else party
+
+
+def _feeling_of(draw: Draw, party: Party) -> Adjective:
+    """How somebody feels; of "I", "we" and "you" only what is written alike in both genders."""
+    if isinstance(party, Pronoun) and party.key in ("I", "we", "you"):
+        return ADJECTIVE[draw.pick(("sad", "sick", "rich"))]
+    return draw.pick(_FEELINGS)

@@ -1,0 +1,135 @@
+"""When something happens: days, dates, hours and adverbs, each said in every language.
+
+A `Time` is a ready phrase in English, French and German together with the content
+words that it adds to a sentence. Knows nothing about where a sentence puts it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from clearhead.phrasebook.numbers import english_number, french_number, german_number
+
+
+class Time(NamedTuple):
+    english: str
+    french: str
+    german: str
+    content: tuple[str, ...]  # what counts as content words of a sentence
+
+
+def _plain(english: str, french: str, german: str) -> Time:
+    return Time(english, french, german, (english,))
+
+
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_FRENCH_DAYS = ("lundi", "mardi", "mercredi", "jeudi", "vendredi", "samedi", "dimanche")
+_GERMAN_DAYS = ("Montag", "Dienstag", "Mittwoch", "Donnerstag", "Freitag", "Samstag", "Sonntag")
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+_FRENCH_MONTHS = (
+    "janvier", "février", "mars", "avril", "mai", "juin",
+    "juillet", "août", "septembre", "octobre", "novembre", "décembre",
+)  # fmt: skip
+_GERMAN_MONTHS = (
+    "Januar", "Februar", "März", "April", "Mai", "Juni",
+    "Juli", "August", "September", "Oktober", "November", "Dezember",
+)  # fmt: skip
+
+WEEKDAYS = tuple(
+    Time(f"on {english}", french, f"am {german}", (english,))
+    for english, french, german in zip(DAYS, _FRENCH_DAYS, _GERMAN_DAYS, strict=True)
+)
+PAST = (
+    _plain("yesterday", "hier", "gestern"),
+    _plain("this morning", "ce matin", "heute Morgen"),
+    _plain("last week", "la semaine dernière", "letzte Woche"),
+)
+NOW = (
+    _plain("now", "maintenant", "jetzt"),
+    _plain("today", "aujourd'hui", "heute"),
+)
+HABIT = (_plain("every day", "tous les jours", "jeden Tag"),)
+FUTURE = (
+    _plain("tomorrow", "demain", "morgen"),
+    _plain("this evening", "ce soir", "heute Abend"),
+    _plain("next week", "la semaine prochaine", "nächste Woche"),
+)
+
+ADVERBS = {  # English: French, German; "never" also negates
+    "often": ("souvent", "oft"),
+    "always": ("toujours", "immer"),
+    "never": ("jamais", "nie"),
+}
+
+
+def date(day: int, month: int, year: int | None = None) -> Time:
+    """A day of the calendar; months count from 1.
+
+    >>> date(14, 7, 1998)[:3]
+    ('on 14 July 1998', 'le 14 juillet 1998', 'am 14. Juli 1998')
+    >>> date(1, 5)[:3]
+    ('on 1 May', 'le 1er mai', 'am 1. Mai')
+    """
+    tail = f" {year}" if year else ""
+    content = (str(day), MONTHS[month - 1], *((str(year),) if year else ()))
+    return Time(
+        f"on {day} {MONTHS[month - 1]}{tail}",
+        f"le {'1er' if day == 1 else day} {_FRENCH_MONTHS[month - 1]}{tail}",
+        f"am {day}. {_GERMAN_MONTHS[month - 1]}{tail}",
+        content,
+    )
+
+
+def clock(hour: int, quarters: int = 0) -> Time:
+    """An hour from 1 to 11 and its quarters, without the preposition.
+
+    >>> clock(7, 2)[:3]
+    ('half past seven', 'sept heures et demie', 'halb acht')
+    >>> clock(1, 0)[:3], clock(1, 3)[:3]
+    (("one o'clock", 'une heure', 'ein Uhr'), ('a quarter to two', 'deux heures moins le quart', 'Viertel vor zwei'))
+    """  # noqa: E501
+    after = hour + 1
+    content = (
+        english_number(after if quarters == 3 else hour),
+        ("o'clock", "quarter", "half", "quarter to")[quarters],
+    )
+    if quarters == 0:
+        uhr = "ein Uhr" if hour == 1 else f"{german_number(hour)} Uhr"
+        return Time(f"{english_number(hour)} o'clock", _heures(hour), uhr, content)
+    if quarters == 1:
+        return Time(
+            f"a quarter past {english_number(hour)}",
+            f"{_heures(hour)} et quart",
+            f"Viertel nach {german_number(hour)}",
+            content,
+        )
+    if quarters == 2:  # German counts the half towards the hour that comes
+        return Time(
+            f"half past {english_number(hour)}",
+            f"{_heures(hour)} et demie",
+            f"halb {german_number(after)}",
+            content,
+        )
+    return Time(
+        f"a quarter to {english_number(after)}",
+        f"{_heures(after)} moins le quart",
+        f"Viertel vor {german_number(after)}",
+        content,
+    )
+
+
+def at_clock(hour: int, quarters: int = 0) -> Time:
+    """The same as an adverbial.
+
+    >>> at_clock(3)[:3]
+    ("at three o'clock", 'à trois heures', 'um drei Uhr')
+    """
+    english, french, german, content = clock(hour, quarters)
+    return Time(f"at {english}", f"à {french}", f"um {german}", content)
+
+
+def _heures(hour: int) -> str:
+    return "une heure" if hour == 1 else f"{french_number(hour)} heures"

@@ -1,0 +1,186 @@
+"""Learn a vocabulary from texts.
+
+`learn_tokenizer` turns texts and a `TokenizerConfig` into a `Tokenizer`. The
+three subword kinds work on bytes, so that no input is ever unknown or lost. The
+result depends on the texts and the config alone, not on threads or chance.
+Knows nothing about files, languages or models. No torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import ClassVar, Literal
+
+import tokenizers
+from tokenizers import models, trainers
+
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+from clearhead.text import parts
+from clearhead.text.tokenizer import ROLES, Tokenizer, checked_text
+from clearhead.text.unigram import learn_pieces
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig(Config):
+    """How a tokenizer is learnt.
+
+    >>> TokenizerConfig(kind="unigram", vocabulary=4000).smallest
+    260
+    """
+
+    _noun: ClassVar[str] = "tokenizer"
+    _counts: ClassVar[tuple[str, ...]] = ("vocabulary", "sample")
+
+    # the subword method; "characters" and "words" are for teaching, and know only what they have seen
+    kind: Literal["bpe", "unigram", "wordpiece", "characters", "words"] = "bpe"
+    # the most tokens, the four special ones included; a small corpus gives fewer
+    vocabulary: int = 8000
+    # one vocabulary for both sides of a pair of texts, or one for each
+    shared: bool = True
+    # make every letter small before anything else; what the letters were is lost
+    lowercase: bool = False
+    # the Unicode form that texts are brought to
+    normalisation: Literal["none", "nfc", "nfkc"] = "none"
+    # subwords stay within "words" (letters, digits and signs apart), or within what stands between "spaces",
+    # which is right for text that is already tokenised
+    split: Literal["words", "spaces"] = "words"
+    # the most lines to learn from
+    sample: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocabulary < self.smallest:
+            raise UserError(
+                f"A vocabulary of {self.vocabulary} is too small for the tokenizer kind '{self.kind}': "
+                f"the smallest possible is {self.smallest}."
+            )
+
+    @property
+    def smallest(self) -> int:
+        """The smallest vocabulary of this kind: the special tokens, and what it cannot do without."""
+        needed = {"bpe": 256, "unigram": 256, "wordpiece": 2 * 256, "characters": 1, "words": 1}
+        return len(parts.SPECIALS) + needed.get(self.kind, 1)
+
+
+def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    """Learn a vocabulary from the first `config.sample` texts; reads no further than that.
+
+    For "bpe", "unigram" and "wordpiece", `decode(encode(text)) == normalise(text)` for
+    any text whatsoever. "characters" and "words" turn what they do not know into
+    `<unknown>`, and "words" forgets what white space stood between the words.
+
+    >>> tokenizer = learn_tokenizer(["low lower lowest"] * 9, TokenizerConfig(vocabulary=266))
+    >>> tokenizer.tokens("slowly")
+    ['s', 'low', 'l', 'y']
+    >>> tokenizer.decode(tokenizer.encode("日本 <stop>"))
+    '日本 <stop>'
+    """
+    if isinstance(texts, str):
+        raise UserError("A tokenizer is learnt from many texts, not from one string; pass a list of lines.")
+    lines = _Lines(texts, config.sample)
+    if config.kind == "characters" or config.kind == "words":
+        backend = _learn_seen(lines, config)
+    else:
+        backend = _learn_subwords(lines, config, config.kind)
+    specials = {role: position for position, role in enumerate(ROLES)}
+    return Tokenizer(backend, specials, literal=True)
+
+
+class _Lines:
+    """The texts that are learnt from, checked one by one as they stream by."""
+
+    def __init__(self, texts: Iterable[str], most: int) -> None:
+        self._texts = texts
+        self._most = most
+
+    def __iter__(self) -> Iterator[str]:
+        empty = True
+        for text in islice(self._texts, self._most):
+            empty = not checked_text(text).strip() and empty
+            yield text
+        if empty:
+            raise UserError("There is no text to learn a tokenizer from: every line is empty.")
+
+
+def _learn_seen(lines: _Lines, config: TokenizerConfig) -> tokenizers.Tokenizer:
+    """The characters or words seen most often, in the order in which they first appeared."""
+    by_character = config.kind == "characters"
+    splitter = parts.words_apart()
+    normaliser = parts.normaliser(config.normalisation, config.lowercase)
+    seen: Counter[str] = Counter()
+    for line in lines:
+        plain = line if normaliser is None else normaliser.normalize_str(line)
+        seen.update(plain if by_character else (word for word, _ in splitter.pre_tokenize_str(plain)))
+    # `most_common` keeps the order of appearance among equals, so this does not hang on chance
+    kept = {item for item, _ in seen.most_common(config.vocabulary - len(parts.SPECIALS))}
+    known = [item for item in seen if item in kept]
+    backend = parts.character_level(known) if by_character else parts.word_level(known, splitter)
+    if normaliser is not None:
+        backend.normalizer = normaliser
+    return backend
+
+
+def _learn_subwords(lines: _Lines, config: TokenizerConfig, kind: parts.Subwords) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.BPE())
+    normaliser = parts.normaliser(config.normalisation, config.lowercase)
+    if normaliser is not None:
+        backend.normalizer = normaliser
+    backend.pre_tokenizer = parts.bytes_of_words(kind, config.split)
+    learn = {"bpe": _learn_bpe, "wordpiece": _learn_wordpiece, "unigram": _learn_unigram}[kind]
+    backend.model = learn(backend, lines, config.vocabulary)
+    backend.decoder = parts.text_of_bytes(kind)
+    return backend
+
+
+def _learn_bpe(backend: tokenizers.Tokenizer, lines: _Lines, size: int) -> models.Model:
+    """Merge the commonest pair of neighbours, again and again; the library's trainer is deterministic."""
+    backend.train_from_iterator(lines, _merging(size, specials=list(parts.SPECIALS)))
+    model: models.Model = backend.model
+    return model
+
+
+def _learn_wordpiece(backend: tokenizers.Tokenizer, lines: _Lines, size: int) -> models.Model:
+    """Pieces found by merging, as the library's own WordPiece trainer finds them; longest match first.
+
+    That trainer numbers the continued letters in an order that hangs on chance and
+    leaves out those it has not seen. Naming all of them beforehand mends both.
+    """
+    continued = [parts.CONTINUED + letter for letter in parts.BYTE_LETTERS]
+    merging = _merging(size, specials=[*parts.SPECIALS, *continued], continued=parts.CONTINUED)
+    merger = tokenizers.Tokenizer(models.BPE(continuing_subword_prefix=parts.CONTINUED))
+    merger.normalizer, merger.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    merger.train_from_iterator(lines, merging)
+    return models.WordPiece(
+        merger.get_vocab(),
+        unk_token=parts.UNKNOWN,
+        continuing_subword_prefix=parts.CONTINUED,
+        max_input_chars_per_word=parts.WORDPIECE_BYTES,
+    )
+
+
+def _learn_unigram(backend: tokenizers.Tokenizer, lines: _Lines, size: int) -> models.Model:
+    """Pieces with probabilities, by our own trainer: the library's hangs on chance and on the threads."""
+    normaliser, splitter = backend.normalizer, backend.pre_tokenizer
+    words: Counter[str] = Counter()
+    for line in lines:
+        plain = line if normaliser is None else normaliser.normalize_str(line)
+        words.update([word for word, _ in splitter.pre_tokenize_str(plain)])
+    pieces = learn_pieces(words, size - len(parts.SPECIALS))
+    return models.Unigram(
+        [*((name, 0.0) for name in parts.SPECIALS), *pieces], parts.SPECIALS.index(parts.UNKNOWN)
+    )
+
+
+def _merging(size: int, specials: list[str], continued: str = "") -> trainers.BpeTrainer:
+    return trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,  # a pair seen once is no pattern
+        special_tokens=specials,
+        initial_alphabet=list(parts.BYTE_LETTERS),
+        continuing_subword_prefix=continued,
+        show_progress=False,
+    )

@@ -1,0 +1,99 @@
+"""The library's parts that our own vocabularies are put together from.
+
+Normalisers, splitters and decoders chosen so that a text made of any Unicode
+characters is cut into pieces that join to exactly that text again. Every subword
+vocabulary works on bytes, each written as one visible letter of an alphabet of
+256. Knows nothing about learning. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import tokenizers
+from tokenizers import decoders, normalizers, pre_tokenizers
+
+Subwords = Literal["bpe", "unigram", "wordpiece"]
+
+SPECIALS = ("<pad>", "<start>", "<stop>", "<unknown>")  # ids 0 to 3 of every vocabulary made here
+UNKNOWN = SPECIALS[3]
+_VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}  # bytes that are their own letter
+_SHIFTED = [byte for byte in range(256) if byte not in _VISIBLE]  # these get the letters from U+0100 on
+BYTE_LETTERS = tuple(chr(byte if byte in _VISIBLE else 0x100 + _SHIFTED.index(byte)) for byte in range(256))
+CONTINUED = "##"  # how WordPiece marks a piece that does not begin a word
+WORDPIECE_BYTES = 64  # longer words are cut: WordPiece's search takes the square of a word's length
+
+_RUN = "{1,256}"  # characters of one kind; longer runs are cut, for merging takes the square of them, too
+# Letters with their marks, digits, and the rest, each with the space before it; English endings apart.
+_WORDS = (
+    r"'(?:s|t|re|ve|m|ll|d)(?![\p{L}\p{M}])"
+    rf"| ?[\p{{L}}\p{{M}}]{_RUN}| ?\p{{N}}{_RUN}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]{_RUN}"
+    rf"|\s{_RUN}(?!\S)|\s{_RUN}"
+)
+# A word keeps the space after it: in text that is already tokenised all but the last have one, so the
+# first word of a sentence is the same token as elsewhere, and the last is nearly always a full stop.
+_SPACES = rf"\S{_RUN} ?|\s{_RUN}"
+# Cut behind the "<" of a special token's name, so that no piece of text can spell one.
+_NAMES = "<(?=(?:" + "|".join(name[1:-1] for name in SPECIALS) + ")>)"
+_ONE_CHARACTER = r"[\s\S]"
+
+
+def character_level(characters: Iterable[str]) -> tokenizers.Tokenizer:
+    """A backend that knows these characters, in this order, after the four special tokens."""
+    backend = word_level(characters, _isolated(_ONE_CHARACTER))
+    backend.decoder = decoders.Fuse()
+    return backend
+
+
+def word_level(words: Iterable[str], splitter: pre_tokenizers.PreTokenizer) -> tokenizers.Tokenizer:
+    """A backend that knows these words, in this order, after the four special tokens."""
+    vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*SPECIALS, *words]))}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    backend.pre_tokenizer = splitter
+    return backend
+
+
+def words_apart() -> pre_tokenizers.PreTokenizer:
+    """Split at white space, which is lost; no word can be a special token's name."""
+    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), _isolated(_NAMES)])
+
+
+def bytes_of_words(kind: Subwords, split: Literal["words", "spaces"]) -> pre_tokenizers.PreTokenizer:
+    """Cut into words, or at white space only; nothing is lost; each byte then becomes a letter."""
+    # signs and letters are apart in "words", so that only between "spaces" a special token's name could stand
+    steps = [_isolated(_WORDS)] if split == "words" else [_isolated(_SPACES), _isolated(_NAMES)]
+    if kind == "wordpiece":
+        steps.append(_isolated("#"))  # so that a text with "##" in it cannot spell a continued piece
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    if kind == "wordpiece":
+        steps.append(_isolated(_ONE_CHARACTER + f"{{{WORDPIECE_BYTES}}}"))
+    return pre_tokenizers.Sequence(steps)
+
+
+def text_of_bytes(kind: Subwords) -> decoders.Decoder:
+    """Pieces back to text; bytes that are no UTF-8 become U+FFFD."""
+    if kind == "wordpiece":
+        unmarked = decoders.Replace(tokenizers.Regex("^" + CONTINUED), "")
+        return decoders.Sequence([unmarked, decoders.ByteLevel()])
+    return decoders.ByteLevel()
+
+
+def normaliser(form: Literal["none", "nfc", "nfkc"], lowercase: bool) -> normalizers.Normalizer | None:
+    """The steps of a normalisation; None where there are none.
+
+    Lower case comes between the form and the form again: some capitals are two
+    characters where the small letter is one (J with a caron), and some characters
+    show their capital only in the form (the script H).
+    """
+    forms: dict[str, list[normalizers.Normalizer]]
+    forms = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
+    unicode = forms[form]
+    steps = [*unicode, normalizers.Lowercase(), *unicode] if lowercase else unicode
+    if len(steps) > 1:
+        return normalizers.Sequence(steps)
+    return steps[0] if steps else None
+
+
+def _isolated(pattern: str) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(tokenizers.Regex(pattern), behavior="isolated")

@@ -1,0 +1,176 @@
+"""Averages of weights: over all steps with a fading memory (EMA), or over stored snapshots.
+
+Knows nothing about when snapshots are taken or which weights are the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragingConfig(Config):
+    """Which averages of the weights are kept."""
+
+    _noun: ClassVar[str] = "averaging"
+    _counts = ("snapshot_every",)
+    _shares = ("ema",)
+
+    ema: float = 0.0  # decay of the moving average, such as 0.999; 0: none
+    snapshots: int = 0  # how many of the last snapshots are averaged at the end; 0: none
+    snapshot_every: int | None = None  # steps from one snapshot to the next; None: as the run finds best
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.snapshots < 0:
+            raise UserError(f"The averaging setting 'snapshots' must be 0 or more, not {self.snapshots}.")
+
+
+class Ema:
+    """A moving average of a model's trainable weights.
+
+    After update number t (from 0), average ← average + (1 − d)·(weights − average) with
+    d = min(decay, (1 + t) / (10 + t)): young averages forget faster. The count lives on the device
+    beside the averages, so that updates can be recorded and replayed, and nothing waits.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise UserError(f"The decay of a moving average must lie in [0, 1), not {decay}.")
+        self.decay = decay
+        self.names: list[str] = []
+        self.averages: list[Tensor] = []
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                self.names.append(name)
+                self.averages.append(parameter.detach().clone())
+        if not self.averages:
+            raise UserError("This model has no parameter to average.")
+        self.count = torch.zeros((), dtype=torch.float32, device=self.averages[0].device)
+
+    @torch.no_grad()
+    def update(self, parameters: Iterable[Tensor]) -> None:
+        """Take in the weights of now: the trainable parameters, in the model's order."""
+        weights = list(parameters)
+        if len(weights) != len(self.averages):
+            raise ValueError(f"{len(weights)} parameters for {len(self.averages)} averages.")
+        # 1 − d, which is 9 / (10 + t) while the memory grows
+        share = (9.0 / (10.0 + self.count)).clamp_(min=1.0 - self.decay)
+        if self.count.device.type == "cpu":
+            torch._foreach_lerp_(self.averages, weights, share.item())  # one pass; here asking is free
+        else:
+            change = torch._foreach_sub(weights, self.averages)
+            torch._foreach_mul_(change, share)
+            torch._foreach_add_(self.averages, change)
+        self.count.add_(1.0)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The averages by the parameters' names; the tensors themselves."""
+        return dict(zip(self.names, self.averages, strict=True))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps."""
+        return {"count": self.count} | {f"average/{name}": tensor for name, tensor in self.weights().items()}
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave; all of it fits, or nothing is changed."""
+        places = self.tensors()
+        for name, place in places.items():
+            if name not in tensors or tensors[name].shape != place.shape:
+                raise UserError(
+                    f"The stored moving average does not fit at '{name}': it belongs to another model."
+                )
+        for name, place in places.items():
+            place.copy_(tensors[name])
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """Within the block the model computes with the averages; afterwards its own weights are back.
+
+        Bit for bit. Values are copied and no tensor is exchanged, so that recorded steps and optimisers
+        never notice.
+        """
+        weights: list[Tensor] = [weight for weight in model.parameters() if weight.requires_grad]
+        with torch.no_grad():
+            kept = [weight.detach().clone() for weight in weights]
+            torch._foreach_copy_(weights, self.averages)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(weights, kept)
+
+
+def average_files(paths: Sequence[str | Path]) -> dict[str, Tensor]:
+    """The mean of the tensors of several safetensors files, added up in float64.
+
+    Needs room for one model in float64 and one tensor of one file, however many files there are. Tensors
+    of whole numbers are not averaged: the last file's stand.
+    """
+    if not paths:
+        raise UserError("There are no snapshots to average.")
+    sums: dict[str, Tensor] = {}
+    kinds: dict[str, torch.dtype] = {}
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = list(file.keys())
+                if sums:
+                    _same_names(paths[0], sums, path, names)
+                for name in names:
+                    _add(sums, kinds, name, file.get_tensor(name), (paths[0], path))
+        except (SafetensorError, OSError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise UserError(f"The weights '{path}' are damaged or cut off ({reason}).") from error
+    for name, kind in kinds.items():
+        if kind.is_floating_point:
+            sums[name] = sums[name].div_(len(paths)).to(kind)
+    return sums
+
+
+def _same_names(first: str | Path, known: Iterable[str], path: str | Path, names: Iterable[str]) -> None:
+    odd = sorted(set(known) ^ set(names))
+    if odd:
+        raise UserError(
+            f"Cannot average '{first}' and '{path}': only one of them has the tensor '{odd[0]}'; "
+            "average weights of one and the same model."
+        )
+
+
+def _add(
+    sums: dict[str, Tensor],
+    kinds: dict[str, torch.dtype],
+    name: str,
+    stored: Tensor,
+    paths: tuple[str | Path, str | Path],
+) -> None:
+    """Add one tensor of one file to its sum. `paths`: the first file and this one."""
+    if name not in sums:
+        kinds[name] = stored.dtype
+        # a copy either way: what is read lies in the mapped pages of the file
+        sums[name] = stored.to(torch.float64, copy=True) if stored.is_floating_point() else stored.clone()
+        return
+    if sums[name].shape != stored.shape or kinds[name] != stored.dtype:
+        here, there = (
+            f"{tuple(shape)} {str(kind).removeprefix('torch.')}"
+            for shape, kind in ((sums[name].shape, kinds[name]), (stored.shape, stored.dtype))
+        )
+        raise UserError(
+            f"Cannot average '{paths[0]}' and '{paths[1]}': the tensor '{name}' is {here} in one and {there} "
+            "in the other; average weights of one and the same model."
+        )
+    if stored.is_floating_point():
+        sums[name].add_(stored)
+    else:
+        sums[name].copy_(stored)

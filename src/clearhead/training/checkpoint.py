@@ -1,0 +1,277 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped, on disk, whole or not at all.
+
+A checkpoint is a folder `step-00001000` with three files:
+
+    state.safetensors   every tensor, each once however many names it has
+    state.json          format, step, facts, and which names mean the same tensor
+    SHA256SUMS          the checksums of both, as `sha256sum --check` reads them
+
+The folder appears in one step of the file system when all of it is on disk, and
+only then are older ones removed. Reading trusts nothing: a checkpoint that is
+torn, altered or misnamed is passed over, with a sentence, for the one before it.
+No pickle. Knows nothing about models or optimisers.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from clearhead.base.atomic import _remove_leftovers, atomic_folder, recover_folder, sha256_of
+from clearhead.base.errors import UserError
+
+FORMAT = 1  # raise it when the files change their meaning
+TENSORS, FACTS, SUMS = "state.safetensors", "state.json", "SHA256SUMS"
+
+_NAME = re.compile(r"step-([0-9]{8,})")
+_UNFINISHED = re.compile(r"\.(step-[0-9]{8,})\.writing-.*")
+_SET_ASIDE = re.compile(r"\.(step-[0-9]{8,})\.previous")
+_REMOVED = re.compile(r"\.step-[0-9]{8,}\.removing")
+_ONE_DAY = 24 * 3600.0  # no save takes so long
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved; tensors are on the CPU."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+class Damaged(Exception):
+    """Half a sentence on what is wrong with a checkpoint."""
+
+
+class Checkpoints:
+    """The checkpoints of one run in one folder; the newest `keep` stay."""
+
+    def __init__(self, folder: str | Path, keep: int = 2) -> None:
+        if keep < 1:
+            raise UserError(f"At least one checkpoint must be kept, not {keep}.")
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
+        """Write the checkpoint of a step; when this returns it is on disk, and old ones are gone.
+
+        `facts` must be what JSON gives back unchanged: dicts with string keys, lists, strings, finite
+        numbers, booleans, None. Checkpoints of later steps, which a run that went back passed over, go too.
+        """
+        if step < 0:
+            raise ValueError(f"A step is 0 or more, not {step}.")
+        stored, same = _each_once(tensors)
+        text = _as_json({"format": FORMAT, "step": step, "facts": dict(facts), "same": same})
+        path = self.folder / f"step-{step:08d}"
+        try:
+            with atomic_folder(path) as fresh:
+                save_file(stored, fresh / TENSORS, metadata={"format": "pt"})
+                (fresh / FACTS).write_bytes(text)
+                (fresh / SUMS).write_bytes(_sums(fresh))
+        except SafetensorError as error:  # the library's name for a full disk
+            raise UserError(f"Cannot write the checkpoint '{path}': {_reason(error)}.") from error
+        except OSError as error:
+            raise UserError(f"Cannot write the checkpoint '{path}': {error.strerror}.") from error
+        self._prune(step)
+        return path
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, whole or not, newest first."""
+        return sorted(self._folders(), reverse=True)
+
+    def newest(
+        self, fault: Callable[[Checkpoint], str | None] | None = None
+    ) -> tuple[Checkpoint | None, list[str]]:
+        """The newest whole checkpoint, or None, and a sentence for each one that had to be passed over.
+
+        `fault` may look at a checkpoint that is whole, for what it needs outside itself, and say in half a
+        sentence what is wrong. Also clears away what a killed process left unfinished.
+        """
+        self._tidy()
+        wrong: list[tuple[str, str]] = []  # name of a checkpoint and what is the matter with it
+        found: Checkpoint | None = None
+        folders = self._folders()
+        for step in sorted(folders, reverse=True):
+            try:
+                candidate = _read(folders[step], step)
+                if fault is not None and (reason := fault(candidate)):
+                    raise Damaged(reason)
+                found = candidate
+                break
+            except Damaged as damage:
+                wrong.append((folders[step].name, str(damage)))
+        names = [name for name, _ in wrong] + ([f"step-{found.step:08d}"] if found else [])
+        return found, [
+            f"The checkpoint {name} is damaged ({damage}); "
+            + (f"going on from {names[i + 1]}." if i + 1 < len(names) else "there is no earlier one.")
+            for i, (name, damage) in enumerate(wrong)
+        ]
+
+    def _folders(self) -> dict[int, Path]:
+        if not self.folder.is_dir():
+            return {}
+        names = {path: _NAME.fullmatch(path.name) for path in self.folder.iterdir()}
+        return {int(match[1]): path for path, match in names.items() if match}
+
+    def _prune(self, step: int) -> None:
+        """Remove what is older than the newest `keep`, and what lies in a future that was given up."""
+        folders = self._folders()
+        kept = sorted((known for known in folders if known <= step), reverse=True)[: self.keep]
+        for known, path in folders.items():
+            if known not in kept:
+                _remove(path)
+
+    def _tidy(self) -> None:
+        """Finish what a killed process began: bring back, or clear away."""
+        if not self.folder.is_dir():
+            return
+        for path in list(self.folder.iterdir()):
+            if match := _SET_ASIDE.fullmatch(path.name):
+                recover_folder(self.folder / match[1])
+                shutil.rmtree(path, ignore_errors=True)  # still there: the new one had taken its place
+            elif match := _UNFINISHED.fullmatch(path.name):
+                _remove_leftovers(self.folder / match[1])  # those whose writer is gone
+                with suppress(OSError):  # a writer on another machine cannot be asked, but does not take days
+                    if time.time() - path.stat().st_mtime > _ONE_DAY:
+                        shutil.rmtree(path, ignore_errors=True)
+            elif _REMOVED.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _read(folder: Path, step: int) -> Checkpoint:
+    """A checkpoint whose every byte is what was written."""
+    try:
+        _check_sums(folder)
+        state = json.loads((folder / FACTS).read_bytes())
+        written_as = state["format"], state["step"]
+    except (OSError, UserError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(_reason(error)) from error
+    if written_as[0] != FORMAT:
+        # Not damage: going back further would throw away work that another version can still read.
+        raise UserError(
+            f"The checkpoint '{folder}' has the format {written_as[0]}, and this version of clearhead reads "
+            f"format {FORMAT}: resume with the version that wrote it."
+        )
+    if written_as[1] != step:
+        raise Damaged(f"its {FACTS} says step {written_as[1]}")
+    try:
+        with safe_open(folder / TENSORS, framework="pt") as file:
+            # Copies: the mapped pages would be bound to the file, and lie at odd addresses.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        tensors |= {name: tensors[first] for name, first in state["same"].items()}
+        return Checkpoint(step, tensors, state["facts"])
+    except (OSError, SafetensorError, KeyError) as error:
+        raise Damaged(_reason(error)) from error
+
+
+def _check_sums(folder: Path) -> None:
+    for name in (TENSORS, FACTS, SUMS):
+        if not (folder / name).is_file():
+            raise Damaged(f"{name} is missing")
+    wanted, found = (folder / SUMS).read_bytes(), _sums(folder)
+    for line in found.splitlines():
+        if line not in wanted.splitlines():
+            raise Damaged(f"{line.split()[1].decode()} does not match its checksum")
+    if wanted != found:
+        raise Damaged(f"{SUMS} was altered")
+
+
+def _sums(folder: Path) -> bytes:
+    return "".join(f"{sha256_of(folder / name)}  {name}\n" for name in (TENSORS, FACTS)).encode()
+
+
+def _each_once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors in CPU memory of their own, and for the names left out, the name that has the tensor."""
+    stored: dict[str, Tensor] = {}
+    same: dict[str, str] = {}
+    first_name: dict[tuple[Any, ...], str] = {}
+    pieces_of_memory: set[int] = set()
+    for name, given in tensors.items():
+        tensor = given.detach()
+        identity = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() > 0 and identity in first_name:
+            same[name] = first_name[identity]
+            continue
+        first_name[identity] = name
+        plain = tensor.cpu().contiguous()
+        memory = plain.untyped_storage()
+        # The format has no overlapping tensors: a part of a larger piece of memory is stored by itself.
+        if memory.nbytes() != plain.numel() * plain.element_size() or memory.data_ptr() in pieces_of_memory:
+            plain = plain.clone()
+        pieces_of_memory.add(plain.untyped_storage().data_ptr())
+        stored[name] = plain
+    return stored, same
+
+
+def _as_json(state: dict[str, Any]) -> bytes:
+    """Strict JSON that reads back equal, or a defect of the caller's is shown."""
+    text = json.dumps(state, allow_nan=False, ensure_ascii=False, indent=1)
+    if json.loads(text) != state:
+        raise ValueError(
+            "The facts of a checkpoint must be plain JSON data, which tuples and number keys are not."
+        )
+    return text.encode("utf-8")
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint; whatever happens in between, no half of it is taken for one."""
+    aside = folder.with_name(f".{folder.name}.removing")
+    with suppress(OSError):  # a run does not end because something old cannot be removed
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def rng_tensors() -> dict[str, Tensor]:
+    """Where all global sources of chance stand: torch (CPU, every CUDA device in use), numpy, Python.
+
+    A CUDA device that nothing has been asked of yet is not asked here either: its seed says it all.
+    """
+    legacy: Any = numpy.random.get_state()
+    _, words, place, has_spare, spare = legacy
+    _, python_words, python_spare = random.getstate()
+    found = {
+        "torch": torch.get_rng_state(),
+        "numpy/words": torch.from_numpy(words.astype(numpy.int64)),
+        "numpy/place": torch.tensor([place, has_spare]),
+        "numpy/spare": torch.tensor(spare, dtype=torch.float64),
+        "python/words": torch.tensor(python_words),
+        # the second of a pair of normal numbers, where only the first has been drawn
+        "python/spare": torch.tensor([] if python_spare is None else [python_spare], dtype=torch.float64),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            found[f"cuda/{device}"] = torch.cuda.get_rng_state(device)
+    return found
+
+
+def set_rng(tensors: Mapping[str, Tensor]) -> None:
+    """Put every source of chance back to where `rng_tensors` found it; devices that are gone are left out."""
+    torch.set_rng_state(tensors["torch"])
+    words = tensors["numpy/words"].numpy().astype(numpy.uint32)
+    place, has_spare = tensors["numpy/place"].tolist()
+    numpy.random.set_state(("MT19937", words, place, has_spare, tensors["numpy/spare"].item()))
+    spare = tensors["python/spare"].tolist()
+    random.setstate((3, tuple(tensors["python/words"].tolist()), spare[0] if spare else None))
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for device in range(devices):
+        if f"cuda/{device}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"cuda/{device}"], device)

@@ -1,0 +1,131 @@
+"""A whole training run as data: what `clearhead train` chooses, prints, stores and resumes from.
+
+One `[table]` of a recipe for each part; the parts' own configs stand beside
+their code. Knows nothing about how the values are chosen (`sizing`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+from clearhead.data.config import DataConfig, Task
+from clearhead.data.plan import BatchConfig
+from clearhead.models.config import ModelConfig
+from clearhead.text.learn import TokenizerConfig
+from clearhead.training.averaging import AveragingConfig
+from clearhead.training.optimiser import OptimiserConfig
+from clearhead.training.schedule import ScheduleConfig
+
+# which metrics grow with quality; every other one is a loss
+HIGHER_IS_BETTER = ("bleu", "chrf", "exact", "accuracy", "f1", "matthews", "rouge1", "rouge2", "rougeL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig(Config):
+    """What is learnt from a batch."""
+
+    _noun: ClassVar[str] = "objective"
+    _shares = ("label_smoothing",)
+
+    label_smoothing: float = 0.1  # this share of the target is spread over the whole vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationConfig(Config):
+    """How often the model is looked at from outside, and when training ends early."""
+
+    _noun: ClassVar[str] = "validation"
+    _counts = ("every", "patience")
+
+    every: int = 500  # steps from one validation to the next
+    decode: int = 200  # validation examples that are decoded each time, for metrics such as BLEU; 0: none
+    samples: int = 3  # of those, how many are shown
+    metric: str = "loss"  # the one that chooses the best weights: loss, bleu, chrf, exact, accuracy, …
+    patience: int | None = 10  # validations without a better one until training ends; None: never
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Does the metric grow with quality?"""
+        return self.metric in HIGHER_IS_BETTER
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeConfig(Config):
+    """Where and in which numbers it is computed. None of these changes what is learnt, up to rounding."""
+
+    _noun: ClassVar[str] = "compute"
+    _counts = ("threads",)
+
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bf16", "fp16"] = "auto"  # of the products; weights stay in float32
+    compile: bool = False  # let torch.compile fuse the model's operations (slow to start)
+    graphs: bool | None = None  # replay each step as one CUDA graph; None: where the device can
+    threads: int | None = None  # CPU threads; None: as torch finds them
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavingConfig(Config):
+    """What a run leaves on disk while it goes on."""
+
+    _noun: ClassVar[str] = "saving"
+    _counts = ("keep", "log_every")
+
+    seconds: float = 30.0  # at least so long from one checkpoint to the next (they are taken at validations)
+    every: int | None = None  # or: every so many steps, whatever the clock says
+    keep: int = 2  # checkpoints
+    log_every: int = 50  # steps that one line of the log sums up
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Config):
+    """A training run."""
+
+    _noun: ClassVar[str] = "recipe"
+    _counts = ("steps",)
+
+    task: Task = "translate"
+    seed: int = 1
+    steps: int = 10_000  # updates of the weights
+    data: DataConfig = field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    averaging: AveragingConfig = field(default_factory=AveragingConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    saving: SavingConfig = field(default_factory=SavingConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"The seed must be a whole number from 0 to {2**32 - 1}, not {self.seed}.")
+
+
+# Settings that may differ on resume: they change what is seen of a run, not the run.
+FREE_ON_RESUME = ("saving", "compute.threads")
+
+
+def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
+    """The settings that differ and would change the run, each as `name: old → new`."""
+    before, after = _flat(old.to_dict()), _flat(new.to_dict())
+    return [
+        f"{name}: {before.get(name)!r} → {after.get(name)!r}"
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name) and not name.startswith(FREE_ON_RESUME)
+    ]
+
+
+def _flat(plain: dict[str, object], path: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in plain.items():
+        if isinstance(value, dict):
+            found.update(_flat(value, f"{path}{key}."))
+        else:
+            found[path + key] = value
+    return found

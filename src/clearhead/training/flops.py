@@ -1,0 +1,67 @@
+"""How much arithmetic a step is, for any shape of batch, from the planner's exact count.
+
+For one row, the FLOPs of a Transformer are a polynomial in the two lengths:
+
+    a·S + b·T + c·S² + d·T² + e·S·T + f
+
+Six counts determine it, so that thousands of different batches cost six walks
+through the model.
+"""
+
+from __future__ import annotations
+
+import numpy
+import torch
+from torch import nn
+
+from clearhead.base.errors import UserError
+from clearhead.models.build import build
+from clearhead.models.config import ModelConfig
+from clearhead.planner.batch import Batch as Shape
+from clearhead.planner.devices import find_device, measured_cpu
+from clearhead.planner.totals import count_flops
+
+_POINTS = ((8, 8), (16, 8), (8, 16), (16, 16), (32, 8), (8, 32))
+
+
+class StepFlops:
+    """Training FLOPs (forward and backward) of a batch of rows × (source, target) tokens."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        model: nn.Module = build(config, device="meta")
+        pair = config.family in ("encoder-decoder", "recurrent")
+        points = (
+            _POINTS if pair else tuple((0, t) if config.family == "decoder" else (t, 0) for t in (8, 16, 32))
+        )
+        counts = [count_flops(model, Shape(1, s, t), 1).step for s, t in points]
+        rows = [self._terms(s, t, pair) for s, t in points]
+        self._pair = pair
+        self._factors = numpy.linalg.solve(numpy.array(rows, dtype=float), numpy.array(counts, dtype=float))
+
+    @staticmethod
+    def _terms(source: int, target: int, pair: bool) -> list[float]:
+        if pair:
+            return [source, target, source**2, target**2, source * target, 1.0]
+        length = source or target
+        return [length, length**2, 1.0]
+
+    def __call__(self, rows: int, source: int, target: int) -> float:
+        """FLOPs of one step; a model with one sequence takes its length as `target`."""
+        return rows * float(numpy.dot(self._terms(source, target, self._pair), self._factors))
+
+
+def peak_of(device: torch.device, dtype: torch.dtype) -> float | None:
+    """The device's peak FLOP/s for products in `dtype`: from the planner's table, or measured on a CPU."""
+    kind = "bf16" if dtype in (torch.bfloat16, torch.float16) else "float32"
+    if device.type == "cpu":
+        return measured_cpu().peak("float32")
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device).lower()
+    for known in ("h200", "h100", "a100", "4090", "l4", "p100"):
+        if known in name:
+            try:
+                return find_device({"a100": "a100-80g", "4090": "rtx4090"}.get(known, known)).peak(kind)
+            except UserError:
+                return None
+    return None

@@ -1,0 +1,105 @@
+"""The same update as `step.Stepper`, recorded once for each shape and then replayed.
+
+On a GPU a small model's step is hundreds of tiny operations, and Python needs
+longer to ask for them than the device to do them. A CUDA graph is that list of
+operations, recorded: replaying it costs one call. It is the very same
+operations, so it computes the very same numbers; nothing is compiled, and a
+shape is ready after one pass. Batches must come in few shapes
+(`batch.shapes = "fixed"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.data.batch import Batch
+from clearhead.training.optimiser import set_rate, step_unless
+from clearhead.training.step import Stepper, is_out_of_memory
+
+Shape = tuple[tuple[int, ...], ...]
+
+MOST_SHAPES = 32  # beyond this, recording would cost more than it saves
+
+
+@dataclass
+class _Recording:
+    graph: torch.cuda.CUDAGraph
+    batch: Batch  # where the recorded operations read from
+    weight: Tensor
+
+
+class GraphStepper(Stepper):
+    """A `Stepper` for CUDA devices that replays. What cannot be recorded runs as usual."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._recordings: dict[Shape, _Recording] = {}
+        self._pool: Any = None
+        self._stream = torch.cuda.Stream(self.precision.device)
+
+    def step(self, batches: Sequence[Batch], rate: float) -> None:
+        """One update; replayed where this shape has been recorded."""
+        if len(batches) != 1 or self.parts > 1:
+            super().step(batches, rate)
+            return
+        batch, shape = batches[0], shape_of(batches[0])
+        recording = self._recordings.get(shape)
+        if recording is None:
+            if len(self._recordings) >= MOST_SHAPES:
+                super().step(batches, rate)
+                return
+            try:
+                recording = self._recordings[shape] = self._record(batch)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._recordings.clear()  # memory is short: do without
+                self.split_further(batches)
+                super().step(batches, rate)
+                return
+        set_rate(self.optimiser, rate)
+        for name, place in _tensors(recording.batch).items():
+            place.copy_(getattr(batch, name), non_blocking=True)
+        recording.weight.fill_(1.0 / max(batch.tokens, 1))
+        recording.graph.replay()
+
+    def _record(self, batch: Batch) -> _Recording:
+        """Run once so that every library is loaded and all memory is there, then record."""
+        device = self.precision.device
+        chance = torch.cuda.get_rng_state(device)
+        ours = batch.to(device)
+        copies: dict[str, Any] = {name: tensor.clone() for name, tensor in _tensors(ours).items()}
+        kept = replace(ours, **copies)
+        weight = torch.full((), 1.0 / max(batch.tokens, 1), device=device)
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            self.begin()
+            self.backward(kept, weight)
+            # loads the optimiser's kernels, and changes nothing: a skipped step
+            step_unless(self.optimiser, torch.ones((), device=device))
+            self.forget()
+        torch.cuda.current_stream(device).wait_stream(self._stream)
+        torch.cuda.set_rng_state(chance, device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            self.begin()
+            self.update(self.backward(kept, weight))
+        self._pool = graph.pool()
+        torch.cuda.set_rng_state(chance, device)  # the recording has drawn nothing
+        self.forget()
+        return _Recording(graph, kept, weight)
+
+
+def shape_of(batch: Batch) -> Shape:
+    """What a recording is good for: the shapes of all of a batch's tensors."""
+    return tuple(tuple(tensor.shape) for tensor in _tensors(batch).values())
+
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    found = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}

@@ -1,0 +1,163 @@
+"""The log of a run, as JSON lines, in two files: what the run computed, and what the clock said.
+
+    log.jsonl      a pure function of the run: losses, rates, norms, scores. A run that was
+                   interrupted and resumed writes the same bytes as one that was not.
+    timing.jsonl   everything the clock has a part in: speeds, seconds, dates.
+
+A line is `{"kind": …, "step": …, values…}`, and reaches the system before the
+call returns. Numbers are written so that they read back exactly; numbers that
+are none, which JSON does not have, are written "NaN", "Infinity", "-Infinity",
+and `read_log` makes numbers of exactly these texts again.
+
+Knows nothing about what is logged, and draws nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clearhead.base.errors import UserError
+
+LOG, TIMING = "log.jsonl", "timing.jsonl"
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class RunLog:
+    """Writes both files; goes on at the end of what is there, less a torn last line."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._log = _open(self.folder / LOG)
+            self._timing = _open(self.folder / TIMING)
+        except OSError as error:
+            raise UserError(f"Cannot write the log in '{self.folder}': {error.strerror}.") from error
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Add a line to log.jsonl. No value may depend on the clock."""
+        self._add(self._log, {"kind": kind, "step": step}, values)
+
+    def time(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Add a line to timing.jsonl, with the time of day in seconds as `at`."""
+        self._add(self._timing, {"kind": kind, "step": step, "at": round(time.time(), 3)}, values)
+
+    def position(self) -> int:
+        """The length of log.jsonl in bytes, all of it on disk: what a checkpoint notes for `continue_at`."""
+        os.fsync(self._log)
+        return os.lseek(self._log, 0, os.SEEK_END)
+
+    def continue_at(self, position: int) -> str | None:
+        """Forget what log.jsonl holds after `position`: the run goes on from there and writes it again.
+
+        A log that does not reach so far, or has no line ending there, was changed from outside. The run
+        can go on all the same: what is whole is kept, and a sentence about it is returned.
+        """
+        length = os.lseek(self._log, 0, os.SEEK_END)
+        begin = _end_of_whole_lines(self._log, min(position, length))
+        os.ftruncate(self._log, begin)
+        if begin == position:
+            return None
+        return (
+            f"The log '{self.folder / LOG}' was changed since the checkpoint was taken "
+            f"(it should have a line ending at byte {position}); its lines up to byte {begin} are kept."
+        )
+
+    def close(self) -> None:
+        """Close both files; closing twice does no harm."""
+        for name in ("_log", "_timing"):
+            handle = getattr(self, name)
+            if handle >= 0:
+                os.close(handle)
+                setattr(self, name, -1)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _add(self, handle: int, head: dict[str, Any], values: Mapping[str, Any]) -> None:
+        taken = sorted(set(head) & set(values))
+        if taken:
+            raise ValueError(f"A log line has a '{taken[0]}' of its own: give the value another name.")
+        line = json.dumps(_plain({**head, **values}), allow_nan=False, ensure_ascii=False) + "\n"
+        rest = line.encode("utf-8", "backslashreplace")  # half a character, written as JSON escapes it
+        try:
+            while rest:  # one write as a rule; a full disk takes a part and then refuses
+                rest = rest[os.write(handle, rest) :]
+        except OSError as error:
+            raise UserError(f"Cannot write the log in '{self.folder}': {error.strerror}.") from error
+
+
+def read_log(folder: str | Path, name: str = LOG) -> list[dict[str, Any]]:
+    """The records of a log file, oldest first; a missing file has none, and a torn last line is none."""
+    path = Path(folder) / name
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"Cannot read the log '{path}': {error.strerror}.") from error
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):  # after the last line end: nothing, or torn
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise UserError(f"Line {number} of the log '{path}' is damaged: remove that line.")
+        records.append(_numbers_again(record))
+    return records
+
+
+def _open(path: Path) -> int:
+    """Open for appending, after the last whole line."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+    length = os.lseek(handle, 0, os.SEEK_END)
+    whole = _end_of_whole_lines(handle, length)
+    if whole < length:
+        os.ftruncate(handle, whole)
+    return handle
+
+
+def _end_of_whole_lines(handle: int, length: int) -> int:
+    """How many of the first `length` bytes are whole lines."""
+    block = 1 << 16
+    end = length
+    while end > 0:
+        begin = max(0, end - block)
+        os.lseek(handle, begin, os.SEEK_SET)
+        found = os.read(handle, end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    """Strict JSON: numbers that are not finite become texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _numbers_again(value: Any) -> Any:
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value, value)
+    if isinstance(value, dict):
+        return {key: _numbers_again(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers_again(item) for item in value]
+    return value

@@ -1,0 +1,359 @@
+"""The training loop: steps, the log, validations, checkpoints, and ending well.
+
+A run is a pure function of its config and data. Whatever ends it (the last step,
+patience, Ctrl-C, a kill) it goes on from its last checkpoint as if nothing had
+happened: on one CPU the weights and the log come out the same to the last bit.
+
+Knows nothing about texts, decoding or where data came from; whoever calls hands
+in a validator that may decode.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from clearhead.base.errors import UserError
+from clearhead.data.batch import Batch
+from clearhead.data.load import Loader
+from clearhead.training import doctor
+from clearhead.training.averaging import Ema
+from clearhead.training.config import TrainConfig
+from clearhead.training.doctor import Finding
+from clearhead.training.flops import StepFlops, peak_of
+from clearhead.training.graphs import GraphStepper
+from clearhead.training.interrupt import Interrupts
+from clearhead.training.log import RunLog
+from clearhead.training.objectives import LabelObjective, run_model
+from clearhead.training.objectives import cross_entropy as _cross_entropy
+from clearhead.training.optimiser import build_optimiser
+from clearhead.training.progress import Clock
+from clearhead.training.schedule import rate_at
+from clearhead.training.snapshot import RunState, Snapshots
+from clearhead.training.step import Precision, Stepper
+from clearhead.training.view import QuietView, Sample, View
+from clearhead.training.weights import WeightFiles, named_weights
+
+DOCTOR_COMES = 0.3  # share of the run after which a model should have learnt something
+LONGEST_STREAK = 25  # skipped steps in a row; fp16 may need a dozen to find its scale
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a validator found: numbers by name, and examples to look at."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    samples: Sequence[Sample] = ()
+    findings: Sequence[Finding] = ()
+
+
+Validator = Callable[[nn.Module], Checked]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    steps: int
+    why: str
+    best_step: int
+    best_value: float
+    flops: float
+    labels: int
+    seconds: float
+
+
+@dataclass
+class Corpus:
+    """The batches a run learns from, and those it is judged by."""
+
+    training: Loader
+    validation: Loader
+
+
+class Trainer:
+    """One training run in one folder."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: Corpus,
+        config: TrainConfig,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        view: View | None = None,
+        validator: Validator | None = None,
+    ) -> None:
+        self.model = model.to(device)
+        self.corpus = corpus
+        self.config = config
+        self.view = view or QuietView()
+        self.validator = validator
+        self.precision = Precision(device, dtype)
+        self.log = RunLog(folder)
+        self.files = WeightFiles(folder)
+        self.ema = Ema(self.model, config.averaging.ema) if config.averaging.ema else None
+        self.optimiser = build_optimiser(self.model, config.optimiser, device)
+        self.stepper = self._stepper(device)
+        self.state = RunState()
+        self.snapshots = Snapshots(self, folder, config.saving.keep)
+        self.clock = Clock(peak_of(device, dtype))
+        self.flops = StepFlops(config.model)
+
+    def _stepper(self, device: torch.device) -> Stepper:
+        compute = self.config.compute
+        graphs = device.type == "cuda" if compute.graphs is None else compute.graphs
+        graphs = graphs and device.type == "cuda" and self.config.batch.shapes == "fixed"
+        kind = GraphStepper if graphs and self.config.batch.accumulate == 1 else Stepper
+        stepper = kind(
+            self.model,
+            LabelObjective(self.config.objective.label_smoothing),
+            self.optimiser,
+            self.precision,
+            self.config.optimiser.clip,
+            self.ema,
+            compute.compile,
+        )
+        stepper.on_split = lambda parts: self.view.say(
+            f"Memory ran out: from here on each batch is taken in {parts} parts; the gradient is the same."
+        )
+        return stepper
+
+    # -- the run ------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Train to the end; goes on from the last checkpoint where there is one."""
+        for sentence in self.snapshots.restore():
+            self.view.say(sentence)
+        self.model.train()
+        self.clock.start(self.state.step, self.state.seconds)
+        with Interrupts() as interrupts:
+            for group in self._updates():
+                self._update(group)
+                if interrupts.asked:
+                    self._stop_for(interrupts.name)
+        return self._outcome()
+
+    def _updates(self) -> Iterator[list[Batch]]:
+        """The batches of each update, from where the run stands to its end."""
+        state, size = self.state, self.config.batch.accumulate
+        group: list[Batch] = []
+        if self._ended():
+            return
+        for made in self.corpus.training.stream(state.epoch, state.batch):
+            group.append(made.batch)
+            if len(group) == size:
+                state.epoch, state.batch = made.epoch, made.number + 1
+                yield group
+                group = []
+                if self._ended():
+                    return
+
+    def _ended(self) -> bool:
+        return self.state.step >= self.config.steps or bool(self.state.why)
+
+    def _update(self, group: list[Batch]) -> None:
+        state, saving = self.state, self.config.saving
+        state.step += 1
+        rate = rate_at(self.config.schedule, state.step, self.config.model.width)
+        self.stepper.step(group, rate)
+        for batch in group:
+            shape = batch.inputs.shape
+            source = batch.source.shape[-1] if batch.source is not None else 0
+            rows = shape[0] if len(shape) > 1 else 1
+            state.flops += self.flops(rows, source, shape[-1])
+            state.labels += batch.tokens
+        last = state.step >= self.config.steps
+        if state.step % saving.log_every == 0 or last:
+            self._log(rate)
+        elif self.clock.wants_to_show():
+            self._show(self.stepper.meter.read(reset=False), rate)
+        validated = state.step % self.config.validation.every == 0 or last
+        if validated:
+            self._validate()
+        by_step = saving.every is not None and state.step % saving.every == 0
+        due = validated and self.clock.since_checkpoint() >= saving.seconds
+        if by_step or due or self._ended():
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint from which the run can go on."""
+        self.state.seconds = self.clock.elapsed()
+        self.snapshots.save()
+        self.clock.checkpointed()
+
+    # -- what is seen of it -------------------------------------------------
+
+    def _log(self, rate: float) -> None:
+        sums = self.stepper.meter.read()
+        state = self.state
+        state.skipped += int(sums["skipped"])
+        steps, labels = max(sums["steps"], 1.0), max(sums["labels"], 1.0)
+        if sums["steps"]:
+            state.train_loss = sums["nll"] / labels
+        self.log.write(
+            "train",
+            state.step,
+            {
+                "epoch": state.epoch,
+                "loss": sums["nll"] / labels if sums["steps"] else math.nan,
+                "objective": sums["objective"] / labels if sums["steps"] else math.nan,
+                "rate": rate,
+                "gradient_norm": sums["norm"] / steps if sums["steps"] else math.nan,
+                "labels": state.labels,
+                "flops": state.flops,
+                "skipped": state.skipped,
+            },
+        )
+        self._show(sums, rate)
+        self.log.time("train", state.step, self.clock.figures())
+        if sums["worst_streak"] >= LONGEST_STREAK:
+            self._give_up(rate)
+
+    def _show(self, sums: Mapping[str, float], rate: float) -> None:
+        self.clock.look(self.state.step, self.config.steps, self.state.labels, self.state.flops)
+        if sums["steps"]:
+            self.clock.loss = sums["nll"] / max(sums["labels"], 1.0)
+            self.clock.norm = sums["norm"] / sums["steps"]
+        skipped = self.state.skipped + int(sums["skipped"])
+        self.view.step(self.clock.progress(self.state.epoch, rate, skipped))
+
+    def _give_up(self, rate: float) -> None:
+        """Too many steps in a row were not finite; the weights are those before the first of them."""
+        self.save()
+        bad = [name for name, weight in self.model.named_parameters() if not bool(weight.isfinite().all())]
+        if bad:
+            reason = f"the weights themselves are not finite (first: {bad[0]})"
+        elif self.precision.scaled:
+            reason = "fp16 overflows whatever the scale: use compute.dtype=bf16 or float32"
+        else:
+            reason = (
+                f"the learning rate of {rate:.2g} is probably too high: lower schedule.rate, lengthen "
+                f"schedule.warmup, or lower optimiser.clip (now {self.config.optimiser.clip:g})"
+            )
+        raise UserError(
+            f"Training stopped at step {self.state.step}: the loss or its gradient was not finite "
+            f"{LONGEST_STREAK} times in a row; {reason}. The weights from before that are kept."
+        )
+
+    def _stop_for(self, name: str) -> None:
+        self.save()
+        raise Interrupted(self.state.step, name)
+
+    # -- judging ------------------------------------------------------------
+
+    def judge(self) -> Checked:
+        """Loss over the whole validation set, and whatever the validator finds."""
+        with self.evaluating():
+            values = validation_loss(self.model, self.corpus.validation, self.precision)
+            found = self.validator(self.model) if self.validator is not None else Checked()
+        return Checked({**values, **found.values}, found.samples, found.findings)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The model as it would be used: no dropout, and the running mean of its weights if there is one."""
+        self.model.eval()
+        try:
+            with torch.no_grad(), self.ema.applied(self.model) if self.ema is not None else nullcontext():
+                yield
+        finally:
+            self.model.train()
+
+    def score(self, values: Mapping[str, float]) -> float:
+        """The chosen metric as a number that is better when it is lower."""
+        metric = self.config.validation.metric
+        if metric not in values:
+            known = ", ".join(sorted(values))
+            raise UserError(f"There is no validation metric '{metric}' in this run: known are {known}.")
+        value = values[metric]
+        if not math.isfinite(value):
+            return math.inf
+        return -value if self.config.validation.higher_is_better else value
+
+    def _validate(self) -> None:
+        state, validation = self.state, self.config.validation
+        found = self.judge()
+        score = self.score(found.values)
+        best = score < state.best_score or not state.weights
+        with self.evaluating():
+            checksum = self.files.write(state.step, named_weights(self.model))
+        state.take_note(state.step, score, checksum, best, max(self.config.averaging.snapshots, 1))
+        self.log.write("validation", state.step, {**found.values, "best": best})
+        self.view.validation(state.step, found.values, best, found.samples)
+        self._warn(self._examine(found))
+        if validation.patience is not None and state.waited >= validation.patience:
+            state.why = (
+                f"{validation.patience} validations in a row brought no better {validation.metric} "
+                f"than at step {state.best_step}"
+            )
+
+    def _examine(self, checked: Checked) -> list[Finding]:
+        """The doctor's look at this validation, once the run has had time to learn something."""
+        state, loss = self.state, checked.values["loss"]
+        state.best_loss = min(state.best_loss, loss)
+        if state.step < self.config.steps * DOCTOR_COMES:
+            return []
+        findings = [*checked.findings, doctor.parted(state.train_loss, loss, state.best_loss)]
+        if not state.reads_source:  # what has been learnt is not looked for again
+            with self.evaluating():
+                help = doctor.source_help(self.model, self.corpus.validation, self.precision)
+            findings.append(doctor.ignores_source(help))
+            state.reads_source = findings[-1] is None
+        return doctor.found(findings)
+
+    def _warn(self, findings: Sequence[Finding]) -> None:
+        """Say each kind of finding once in a run."""
+        for finding in findings:
+            if finding.kind not in self.state.warned:
+                self.state.warned.append(finding.kind)
+                self.log.write(
+                    "finding", self.state.step, {"finding": finding.kind, "sentence": str(finding)}
+                )
+                self.view.say(f"Doctor: {finding}")
+
+    def _outcome(self) -> Outcome:
+        state = self.state
+        value = -state.best_score if self.config.validation.higher_is_better else state.best_score
+        return Outcome(
+            steps=state.step,
+            why=state.why or f"all {self.config.steps:,} steps are done",
+            best_step=state.best_step,
+            best_value=value,
+            flops=state.flops,
+            labels=state.labels,
+            seconds=self.clock.elapsed(),
+        )
+
+
+class Interrupted(Exception):
+    """A signal ended the run, and all is saved."""
+
+    def __init__(self, step: int, name: str) -> None:
+        super().__init__(f"stopped by {name} after step {step}")
+        self.step = step
+        self.name = name
+
+
+def validation_loss(model: nn.Module, loader: Loader, precision: Precision) -> dict[str, float]:
+    """Mean −log p of every label, its perplexity, and how often the label has the highest score."""
+    sums = torch.zeros(2, dtype=torch.float32 if precision.device.type == "mps" else torch.float64)
+    sums = sums.to(precision.device)
+    labels = 0
+    for batch in loader.batches(0):
+        ours = batch.to(precision.device)
+        with precision.context():
+            logits = run_model(model, ours)
+        _, nll = _cross_entropy(logits, ours.labels, 0.0)
+        hits = (logits.argmax(-1) == ours.labels).sum()
+        sums += torch.stack([nll.to(sums.dtype), hits.to(sums.dtype)])
+        labels += batch.tokens
+    nll_sum, hits_sum = sums.tolist()
+    loss = nll_sum / max(labels, 1)
+    return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": hits_sum / max(labels, 1)}

@@ -1,0 +1,169 @@
+"""Adam and AdamW as training needs them: nothing waits for the device, a bad step changes nothing.
+
+torch's fused kernels, with the learning rate as a tensor on the device, so that
+it can change between replays of a recorded step. A step can be called off by a
+tensor (`step_unless`): the kernels read it themselves, and nobody has to ask the
+device whether the gradients were finite. The state goes out and in as tensors
+named after the parameters, bit for bit.
+
+Knows nothing about schedules, losses or files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+from clearhead.nn.layers.embedding import TokenEmbedding
+
+# What torch's Adam keeps for each parameter: the number of its updates and the two moments.
+KEPT = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimiserConfig(Config):
+    """How a gradient becomes an update. The defaults are those of "Attention Is All You Need", §5.3."""
+
+    _noun: ClassVar[str] = "optimiser"
+
+    name: Literal["adam", "adamw"] = "adam"  # adamw: weight decay apart from the gradient
+    betas: tuple[float, float] = (0.9, 0.98)  # memory of the two moments
+    eps: float = 1e-9  # added to the root of the second moment
+    weight_decay: float = 0.0  # not on norms, biases and embeddings
+    clip: float = 1.0  # longest gradient, over all parameters together; 0: any
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError(f"Both optimiser.betas must lie in [0, 1), not {self.betas}.")
+        for name in ("eps", "weight_decay", "clip"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise UserError(f"The optimiser setting '{name}' must be a number from 0 up, not {value}.")
+
+
+def build_optimiser(
+    model: nn.Module, config: OptimiserConfig, device: torch.device | str
+) -> torch.optim.Optimizer:
+    """Adam or AdamW over a model's trainable parameters, its state already in memory.
+
+    The state exists from the start, so that memory which does not suffice shows at once and a recorded
+    step finds everything in its place. `set_rate` before the first step.
+    """
+    device = torch.device(device)
+    groups = _groups(model, config.weight_decay)
+    for group in groups:
+        group["lr"] = torch.zeros((), dtype=torch.float32, device=device)
+    if not groups:
+        raise UserError("This model has no parameter to train.")
+    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    optimiser = kind(
+        groups,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+        capturable=device.type == "cuda",
+    )
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            optimiser.state[parameter] = _fresh_state(parameter)
+    return optimiser
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Change the learning rate where it stands, so that a recorded step sees it."""
+    for group in optimiser.param_groups:
+        group["lr"].fill_(rate)
+
+
+def step_unless(optimiser: torch.optim.Optimizer, found_inf: Tensor) -> None:
+    """Take the optimiser's step, unless `found_inf` (0-d) is not zero: then nothing changes at all.
+
+    Parameters, moments and counts of steps stay bit for bit what they were. The device decides; nobody
+    waits for it. The fused kernels read the tensor from the optimiser, where torch's own gradient scaler
+    puts it too, and take exactly 1.0 as "do not".
+    """
+    adam: Any = optimiser
+    adam.found_inf = (found_inf != 0).to(torch.float32)
+    try:
+        adam.step()
+    finally:
+        del adam.found_inf
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+    """Shorten all gradients together to the length `limit` (0: leave them) and return the length before.
+
+    A length that is not finite makes every gradient so: call the step off then.
+    """
+    owners = [parameter for parameter in parameters if parameter.grad is not None]
+    norm = nn.utils.get_total_norm([owner.grad for owner in owners if owner.grad is not None])
+    if limit > 0:
+        nn.utils.clip_grads_with_norm_(owners, limit, norm)
+    return norm
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The optimiser's state as `kind/parameter`, the tensors themselves and not copies of them."""
+    return {
+        f"{kind}/{name}": optimiser.state[parameter][kind]
+        for name, parameter in _trained(model)
+        for kind in KEPT
+    }
+
+
+def load_optimiser_tensors(
+    optimiser: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what `optimiser_tensors` gave; all of it fits, or nothing is changed."""
+    places = optimiser_tensors(optimiser, model)
+    for name, place in places.items():
+        if name not in tensors:
+            raise UserError(f"The optimiser's state lacks '{name}': it belongs to another model.")
+        if tensors[name].shape != place.shape:
+            raise UserError(
+                f"The optimiser's state '{name}' has the shape {tuple(tensors[name].shape)} where this model "
+                f"has {tuple(place.shape)}: it belongs to another model."
+            )
+    unknown = sorted(set(tensors) - set(places))
+    if unknown:
+        raise UserError(f"The optimiser's state has '{unknown[0]}', which this model has not.")
+    for name, place in places.items():
+        place.copy_(tensors[name])  # into the memory a recorded step knows
+
+
+def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Each trainable parameter once, under the first of its names."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """All parameters in one group, or those that shrink and those that do not in two."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, TokenEmbedding)}
+    shrinking: list[nn.Parameter] = []
+    kept: list[nn.Parameter] = []
+    for _, parameter in _trained(model):
+        spared = weight_decay == 0 or parameter.ndim < 2 or id(parameter) in embeddings
+        (kept if spared else shrinking).append(parameter)
+    groups = [
+        {"params": shrinking, "weight_decay": weight_decay},
+        {"params": kept, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _fresh_state(parameter: nn.Parameter) -> dict[str, Tensor]:
+    """What torch's fused Adam makes at its first step."""
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+        "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+        "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+    }

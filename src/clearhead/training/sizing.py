@@ -1,0 +1,252 @@
+"""What to train when nobody says: model, vocabulary, batch and steps from the corpus and the device.
+
+Rules of thumb, each with the reason that is printed beside its value. They are
+defaults: a recipe or `--set` overrides any of them. Returns plain settings and
+builds nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from clearhead.data.config import Task
+
+FAMILIES: dict[Task, tuple[str, str]] = {
+    "translate": ("encoder-decoder", "an encoder reads the source, a decoder writes the target"),
+    "summarise": ("encoder-decoder", "an encoder reads the text, a decoder writes the summary"),
+    "generate": ("decoder", "each token is predicted from those before it"),
+    "classify": ("encoder", "the whole text is read at once, and one label given"),
+    "tag": ("encoder", "the whole text is read at once, and each word gets a label"),
+}
+PAIRS = ("translate", "summarise")
+
+CPU_MINUTES = 40.0  # what a person may wait for on a laptop
+GPU_MINUTES = 20.0
+CPU_EFFICIENCY = 0.45  # of the measured peak: what small products reach
+GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
+FEWEST_EPOCHS = 6.0  # a model that would see its corpus less often is too large for the time
+
+
+class Choice(NamedTuple):
+    """One setting that was chosen, and why."""
+
+    name: str
+    value: Any
+    reason: str
+
+
+class Size(NamedTuple):
+    """A model's size, and up to how many target tokens of training text it is meant for."""
+
+    tokens: float
+    width: int
+    layers: int
+    heads: int
+    inner: int
+    dropout: float
+
+
+# More text carries a larger model and needs less dropout. The second row is the size with which
+# published work on 29,000 image captions does best.
+SIZES = (
+    Size(60_000, 64, 2, 4, 128, 0.2),
+    Size(900_000, 128, 4, 4, 256, 0.3),
+    Size(5_000_000, 256, 4, 8, 1024, 0.25),
+    Size(40_000_000, 512, 6, 8, 2048, 0.15),
+    Size(math.inf, 512, 6, 8, 2048, 0.1),
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What sizing looks at."""
+
+    task: Task
+    examples: int  # in the training set
+    source_tokens: int  # in the training set, all together
+    target_tokens: int
+    vocabulary: int
+    source_vocabulary: int | None = None
+    classes: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that size a model: of the target, or of the only text."""
+        return max(self.target_tokens if self.task in (*PAIRS, "generate") else self.source_tokens, 1)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it will run."""
+
+    gpu: bool
+    peak: float | None  # FLOP/s
+    minutes: float | None = None  # how long training may take; None: a default for the device
+
+    @property
+    def budget(self) -> float:
+        """FLOPs that fit into the time."""
+        minutes = self.minutes or (GPU_MINUTES if self.gpu else CPU_MINUTES)
+        share = GPU_EFFICIENCY if self.gpu else CPU_EFFICIENCY
+        return (self.peak or 5e10) * share * minutes * 60
+
+
+def choose_filters(task: Task) -> list[Choice]:
+    """What a task leaves out of its training text."""
+    if task == "translate":
+        return []
+    found = [Choice("data.filter.too_long", "cut", "the beginning of a long text says most of it")]
+    if task == "summarise":
+        found.append(
+            Choice("data.filter.source_tokens", 512, "attention grows with the square of the length")
+        )
+    return [] if task == "generate" else found
+
+
+def choose_vocabulary(words: int) -> Choice:
+    """How many tokens a corpus of so many words is cut into.
+
+    >>> choose_vocabulary(725_000).value
+    8500
+    """
+    size = round(min(max(10 * math.sqrt(max(words, 1)), 400), 32_000), -2)
+    return Choice(
+        "tokenizer.vocabulary",
+        int(size),
+        f"10·√words, for about {words:,} words: each token is seen often enough to be learnt",
+    )
+
+
+def choose(facts: Facts, machine: Machine) -> list[Choice]:
+    """Every setting of a run that depends on the corpus or the device, with the reason."""
+    family, why = FAMILIES[facts.task]
+    size, size_reason = _size(facts, machine)
+    steps, batch, steps_reason = _steps(facts, machine, size)
+    found = [
+        Choice("model.family", family, why),
+        *_model(facts, size, size_reason),
+        *_batch(facts, machine, batch),
+        Choice("steps", steps, steps_reason),
+        *_learning(facts, size, steps),
+        *_averaging(steps),
+    ]
+    return found
+
+
+def _size(facts: Facts, machine: Machine) -> tuple[Size, str]:
+    """The size for this much text, or a smaller one if the device would be too slow for it."""
+    number = next(i for i, size in enumerate(SIZES) if facts.tokens <= size.tokens)
+    reason = f"{facts.tokens:,} training tokens carry this size"
+    while number > 0 and _affordable_epochs(facts, machine, SIZES[number]) < FEWEST_EPOCHS:
+        number -= 1
+        reason = f"{facts.tokens:,} training tokens would carry more, but this device has no time for it"
+    return SIZES[number], reason
+
+
+def flops_per_epoch(facts: Facts, size: Size) -> float:
+    """About 6 FLOPs for each weight and token, the output layer included."""
+    layer = 4 * size.width**2 + 2 * size.width * size.inner
+    if facts.task in PAIRS:
+        source = facts.source_tokens * size.layers * layer
+        target = facts.target_tokens * (
+            size.layers * (layer + 4 * size.width**2) + size.width * facts.vocabulary
+        )
+        return 6.0 * (source + target)
+    output = size.width * facts.vocabulary if facts.task == "generate" else 0
+    return 6.0 * facts.tokens * (size.layers * layer + output)
+
+
+def _affordable_epochs(facts: Facts, machine: Machine, size: Size) -> float:
+    return machine.budget / flops_per_epoch(facts, size)
+
+
+def _steps(facts: Facts, machine: Machine, size: Size) -> tuple[int, int, str]:
+    """Updates, and tokens in a batch."""
+    batch = int(min(max(facts.tokens / 50, 1024), 16_384 if machine.gpu else 4096))
+    batch -= batch % 256
+    wanted = min(max(100 * math.sqrt(500_000 / facts.tokens), 3.0), 150.0)
+    affordable = _affordable_epochs(facts, machine, size)
+    epochs = min(wanted, max(affordable, 1.0))
+    steps = max(math.ceil(epochs * facts.tokens / (0.85 * batch)), 100)  # about 15 % of a batch is padding
+    steps = round(steps, -2) if steps >= 1000 else steps
+    limit = (
+        "as often as this device has time for" if epochs < wanted else "as small corpora are read more often"
+    )
+    return steps, batch, f"about {epochs:.0f} passes over the corpus, {limit}"
+
+
+def _model(facts: Facts, size: Size, reason: str) -> Iterator[Choice]:
+    yield Choice("model.width", size.width, reason)
+    yield Choice("model.layers", size.layers, "as the width")
+    yield Choice("model.attention.heads", size.heads, f"heads of {size.width // size.heads}")
+    yield Choice("model.feedforward.width", size.inner, f"{size.inner // size.width} × the width")
+    yield Choice("model.dropout", size.dropout, "the less text, the more dropout")
+    yield Choice("model.embedding.dropout", size.dropout, "as the layers")
+    yield Choice("model.norm.place", "pre", "trains steadily at any depth")
+    if facts.task == "generate":
+        yield Choice("model.position.name", "rotary", "depends on distance alone")
+        yield Choice("model.embedding.scale", False, "rotary positions are not added to the embedding")
+        yield Choice("model.feedforward.activation", "gelu", "customary in language models")
+        yield Choice("model.initialisation", "scaled", "customary in language models")
+    if facts.task in ("classify", "tag"):
+        yield Choice("model.head.kind", facts.task, "the task")
+        yield Choice("model.head.classes", max(facts.classes, 1), "labels in the training text")
+        yield Choice("model.head.dropout", size.dropout, "as the layers")
+        if facts.task == "classify":
+            yield Choice(
+                "model.head.pooling", "mean", "every word has its say, which needs less text to learn"
+            )
+
+
+def _batch(facts: Facts, machine: Machine, tokens: int) -> Iterator[Choice]:
+    yield Choice("batch.tokens", tokens, "about a fiftieth of the corpus in a step")
+    if machine.gpu:
+        yield Choice("batch.shapes", "fixed", "few shapes, so that each step can be recorded and replayed")
+    if facts.task == "generate":
+        context = 256 if facts.tokens < 40_000_000 else 512
+        yield Choice("batch.context", context, "tokens that one prediction can look back on")
+
+
+def _learning(facts: Facts, size: Size, steps: int) -> Iterator[Choice]:
+    rate = 7e-4 * (512 / size.width) ** 1.4 if facts.task in PAIRS else 1e-3 * (256 / size.width) ** 0.5
+    rate = float(f"{min(rate, 5e-3):.1g}")
+    yield Choice("schedule.rate", rate, "the narrower the model, the larger the steps it bears")
+    yield Choice("schedule.warmup", max(min(2000, steps // 4), 1), "steady moments before large steps")
+    if facts.task in PAIRS:
+        yield Choice("schedule.name", "inverse-sqrt", "the paper's")
+        yield Choice("objective.label_smoothing", 0.1, "the paper's")
+    else:
+        yield Choice("schedule.name", "cosine", "ends with small steps")
+        yield Choice("schedule.floor", 0.1, "a tenth of the peak at the end")
+        yield Choice("objective.label_smoothing", 0.0, "probabilities are to be true ones")
+        yield Choice("optimiser.name", "adamw", "weight decay apart from the gradient")
+        yield Choice("optimiser.weight_decay", 0.1, "customary with AdamW")
+
+
+def looks(steps: int) -> int:
+    """Steps from one validation to the next: 25 in a run, or fewer in a short one."""
+    return max(steps // 25, min(20, steps))
+
+
+def _averaging(steps: int) -> Iterator[Choice]:
+    yield Choice("validation.every", looks(steps), "25 looks at the model in a run")
+    yield Choice("averaging.snapshots", 10, "the mean of the last 10 looks is smoother than any of them")
+
+
+def as_table(choices: Sequence[Choice]) -> dict[str, Any]:
+    """The chosen settings as nested tables, as a recipe has them.
+
+    >>> as_table([Choice("model.width", 64, ""), Choice("steps", 5, "")])
+    {'model': {'width': 64}, 'steps': 5}
+    """
+    table: dict[str, Any] = {}
+    for choice in choices:
+        *path, last = choice.name.split(".")
+        inner = table
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = choice.value
+    return table

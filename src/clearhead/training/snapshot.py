@@ -1,0 +1,165 @@
+"""All that a run is at one moment, to disk and back.
+
+Weights, optimiser, moving average, loss scale, the sums of the unfinished line
+of the log, every source of chance, the place in the data, the best so far and
+the end of the log: with these a resumed run goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.training.averaging import Ema
+from clearhead.training.checkpoint import Checkpoint, Checkpoints, rng_tensors, set_rng
+from clearhead.training.log import RunLog
+from clearhead.training.optimiser import load_optimiser_tensors, optimiser_tensors
+from clearhead.training.step import Stepper
+from clearhead.training.weights import WeightFiles, named_weights, set_weights
+
+FOLDER = "checkpoints"
+PARTS = ("model", "optimiser", "ema", "scale", "meter", "rng")
+
+
+@dataclass
+class RunState:
+    """What a run knows about itself, in plain numbers."""
+
+    step: int = 0  # updates done
+    epoch: int = 0
+    batch: int = 0  # batches of this epoch that are done
+    labels: int = 0  # labels learnt from
+    flops: float = 0.0
+    skipped: int = 0
+    parts: int = 1  # into how many a batch is cut since memory ran out
+    best_score: float = math.inf  # lower is better, whatever the metric
+    best_step: int = 0
+    waited: int = 0  # validations since the best one
+    weights: dict[int, str] = field(default_factory=dict)  # step → checksum of the weight files that count
+    recent: list[int] = field(default_factory=list)  # the last validations' steps, for averaging
+    train_loss: float = 0.0  # of the last line of the log
+    best_loss: float = math.inf  # lowest validation loss, whatever the metric
+    reads_source: bool = False  # the right source has been seen to help
+    warned: list[str] = field(default_factory=list)  # kinds of findings that have been said
+    why: str = ""  # why it ended before its last step
+    seconds: float = 0.0  # of training so far
+
+    def take_note(self, step: int, score: float, checksum: str, best: bool, keep: int) -> None:
+        """Take in a validation: its weights count while they are the best or among the last `keep`."""
+        if best:
+            self.best_score, self.best_step, self.waited = score, step, 0
+        else:
+            self.waited += 1
+        self.recent = [*(old for old in self.recent if old != step), step][-keep:]
+        self.weights[step] = checksum
+        wanted = {*self.recent, self.best_step}
+        self.weights = {old: known for old, known in self.weights.items() if old in wanted}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, which knows no infinity and no numbers as keys."""
+        plain = asdict(self)
+        for name in ("best_score", "best_loss"):
+            plain[name] = plain[name] if math.isfinite(plain[name]) else None
+        plain["weights"] = {str(step): checksum for step, checksum in self.weights.items()}
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> RunState:
+        """What `to_dict` gave."""
+        known = {one.name for one in fields(cls)}
+        state = cls(**{name: value for name, value in plain.items() if name in known})
+        for name in ("best_score", "best_loss"):
+            setattr(state, name, math.inf if plain[name] is None else float(plain[name]))
+        state.weights = {int(step): str(checksum) for step, checksum in plain["weights"].items()}
+        return state
+
+
+class Run(Protocol):
+    """What a run is made of."""
+
+    model: nn.Module
+    optimiser: torch.optim.Optimizer
+    ema: Ema | None
+    stepper: Stepper
+    state: RunState
+    files: WeightFiles
+    log: RunLog
+
+
+class Snapshots:
+    """A run's checkpoints: gathers what it is made of, and puts it back."""
+
+    def __init__(self, run: Run, folder: Path, keep: int) -> None:
+        self.run = run
+        self.checkpoints = Checkpoints(folder / FOLDER, keep=keep)
+        self._mentioned: deque[set[int]] = deque(maxlen=keep)  # weight files of the checkpoints that are kept
+
+    def save(self) -> None:
+        """Write a checkpoint; then remove weight files that none of the kept ones mentions."""
+        run = self.run
+        state = run.state
+        state.parts = run.stepper.parts
+        facts = {**state.to_dict(), "log": run.log.position()}
+        self.checkpoints.save(state.step, self._tensors(), facts)
+        self._mentioned.append(set(state.weights))
+        run.files.keep_only(set().union(*self._mentioned))
+
+    def restore(self) -> list[str]:
+        """Go back to the newest checkpoint that is whole; returns what a person should know."""
+        found, said = self.checkpoints.newest(self._fault)
+        if found is None:
+            self.run.log.continue_at(0)
+            return said
+        said += self._set(found)
+        return [*said, f"Going on after step {found.step:,}."]
+
+    def _fault(self, found: Checkpoint) -> str | None:
+        """What is wrong with the weight files that a checkpoint mentions."""
+        return self.run.files.fault(RunState.from_dict(found.facts).weights)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        run = self.run
+        parts: dict[str, Mapping[str, Tensor]] = {
+            "model": named_weights(run.model),
+            "optimiser": optimiser_tensors(run.optimiser, run.model),
+            "ema": run.ema.tensors() if run.ema is not None else {},
+            "scale": run.stepper.scale.tensors() if run.stepper.scale is not None else {},
+            "meter": {"values": run.stepper.meter.values},
+            "rng": rng_tensors(),
+        }
+        return {f"{part}/{name}": tensor for part, table in parts.items() for name, tensor in table.items()}
+
+    @torch.no_grad()
+    def _set(self, found: Checkpoint) -> list[str]:
+        run = self.run
+        parts: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
+        for path, tensor in found.tensors.items():
+            part, _, name = path.partition("/")
+            parts[part][name] = tensor
+        expected = {name: tuple(tensor.shape) for name, tensor in named_weights(run.model).items()}
+        if expected != {name: tuple(tensor.shape) for name, tensor in parts["model"].items()}:
+            raise UserError(
+                "The checkpoint belongs to another model: its weights have other names or shapes."
+            )
+        set_weights(run.model, parts["model"])
+        load_optimiser_tensors(run.optimiser, run.model, parts["optimiser"])
+        if run.ema is not None:
+            run.ema.load_tensors(parts["ema"])
+        if run.stepper.scale is not None:
+            for name, place in run.stepper.scale.tensors().items():
+                place.copy_(parts["scale"][name])
+        run.stepper.meter.values.copy_(parts["meter"]["values"])
+        run.state = RunState.from_dict(found.facts)
+        run.stepper.parts = run.state.parts
+        self._mentioned.append(set(run.state.weights))
+        said = run.log.continue_at(int(found.facts["log"]))
+        set_rng(parts["rng"])  # last, so that nothing above can draw from it
+        return [said] if said else []

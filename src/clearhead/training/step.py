@@ -1,0 +1,257 @@
+"""One update of the weights: losses, gradients, clipping, the optimiser's step.
+
+Nothing here waits for the device: what a step finds out (losses, norms, steps
+that had to be skipped) is added up in tensors and read when somebody asks.
+An update whose loss or gradient is not finite leaves weights and optimiser as
+they were. A batch that does not fit into memory is taken in parts, which gives
+the same gradient.
+
+Knows nothing about epochs, validation or files.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from clearhead.base.errors import UserError
+from clearhead.data.batch import Batch
+from clearhead.training.averaging import Ema
+from clearhead.training.objectives import Objective
+from clearhead.training.optimiser import clip_gradients, set_rate, step_unless
+
+MOST_PARTS = 4096  # a batch is cut into no more parts than this before giving up
+
+# What is added up over steps, in the order of `Meter.values`.
+SUMS = ("objective", "nll", "labels", "norm", "steps", "skipped", "streak", "worst_streak")
+
+
+class Meter:
+    """Sums over steps that live on the device; reading them is the only wait.
+
+    `streak` counts the skipped steps in a row; `worst_streak` is the longest since the last reading.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        # float64 so that long sums stay exact; Apple's GPUs have none
+        kind = torch.float32 if device.type == "mps" else torch.float64
+        self.values = torch.zeros(len(SUMS), dtype=kind, device=device)
+
+    def add(self, sums: Tensor, norm: Tensor, bad: Tensor) -> None:
+        """Take in one update: sums (3,) of objective, nll and labels; its gradient norm; 1.0 if skipped."""
+        good = 1.0 - bad
+        with torch.no_grad():
+            # nan × 0 is nan: what was not finite must be left out, not multiplied away
+            clean = torch.where(bad.bool(), torch.zeros_like(sums), sums)
+            clean_norm = torch.where(bad.bool(), torch.zeros_like(norm), norm)
+            streak = (self.values[6] + bad) * bad
+            worst = torch.maximum(self.values[7], streak)
+            counts = torch.stack([good, bad]).to(self.values.dtype)
+            added = torch.cat([clean.to(self.values.dtype), clean_norm.to(self.values.dtype)[None], counts])
+            self.values[:6].add_(added)
+            self.values[6].copy_(streak)
+            self.values[7].copy_(worst)
+
+    def read(self, reset: bool = True) -> dict[str, float]:
+        """The sums since the last reset; the running streak outlives a reset."""
+        found = dict(zip(SUMS, self.values.tolist(), strict=True))
+        if reset:
+            self.values[:6].zero_()
+            self.values[7].zero_()
+        return found
+
+
+@dataclass(frozen=True)
+class Precision:
+    """In which numbers a pass is computed.
+
+    Whatever it is, the weights that are learnt, the optimiser's moments and all sums are float32. In bf16
+    a step runs on a copy of the weights in bf16, made anew for each step, so that no operation has to
+    convert anything; fp16, whose range is too small for that, leaves what needs range to float32.
+    """
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def copies(self) -> bool:
+        """Does a step run on a copy of the weights?"""
+        return self.dtype == torch.bfloat16
+
+    def context(self) -> AbstractContextManager[object]:
+        """Run a model with float32 weights: products in `dtype`."""
+        if self.dtype == torch.float32:
+            return nullcontext()
+        # without the cache of cast weights, which must not outlive the capture of a CUDA graph
+        return torch.autocast(self.device.type, self.dtype, cache_enabled=False)
+
+    def kernels(self) -> AbstractContextManager[object]:
+        """Attention without cuDNN, which compiles two seconds for each shape, and in vain for small ones."""
+        if self.device.type != "cuda":
+            return nullcontext()
+        return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+    @property
+    def scaled(self) -> bool:
+        """fp16's smallest numbers are too large for gradients: the loss is scaled up."""
+        return self.dtype == torch.float16
+
+
+class LossScale:
+    """fp16's factor on the loss: halved after an overflow, doubled after `patience` good steps.
+
+    Lives on the device, so that nothing has to be waited for.
+    """
+
+    def __init__(self, device: torch.device, start: float = 2.0**14, patience: int = 1000) -> None:
+        self.patience = patience
+        self.factor = torch.full((), start, device=device)
+        self.good = torch.zeros((), device=device)
+
+    def update(self, bad: Tensor) -> None:
+        """Take note of whether an update overflowed (1.0) or not (0.0)."""
+        with torch.no_grad():
+            self.good.add_(1.0).mul_(1.0 - bad)
+            grown = (self.good >= self.patience).float()
+            self.factor.mul_(1.0 - 0.5 * bad + grown).clamp_(1.0, 2.0**24)
+            self.good.mul_(1.0 - grown)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps."""
+        return {"factor": self.factor, "good": self.good}
+
+
+class Stepper:
+    """Makes updates. `step(batches, rate)` is one update from one or more batches."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        optimiser: torch.optim.Optimizer,
+        precision: Precision,
+        clip: float = 1.0,
+        ema: Ema | None = None,
+        compile: bool = False,
+    ) -> None:
+        self.objective = objective
+        self.optimiser = optimiser
+        self.precision = precision
+        self.clip = clip
+        self.ema = ema
+        self.meter = Meter(precision.device)
+        self.scale = LossScale(precision.device) if precision.scaled else None
+        self.parts = 1  # into how many a batch is cut since memory ran out
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.worker = copy.deepcopy(model).to(precision.dtype) if precision.copies else model
+        self.copies = [parameter for parameter in self.worker.parameters() if parameter.requires_grad]
+        self.called: Callable[..., Any] = torch.compile(self.worker) if compile else self.worker
+        self.on_split: Callable[[int], None] = lambda parts: None  # told when memory ran out
+
+    def step(self, batches: Sequence[Batch], rate: float) -> None:
+        """One update of the weights; memory that runs out is answered by smaller parts."""
+        set_rate(self.optimiser, rate)
+        while True:
+            try:
+                sums = self.gradients(batches)
+                break
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self.split_further(batches)
+        self.update(sums)
+
+    def gradients(self, batches: Sequence[Batch]) -> Tensor:
+        """Gradients of the mean loss over all labels of the batches; returns its sums (3,)."""
+        self.begin()
+        labels = sum(batch.tokens for batch in batches)
+        weight = torch.full((), 1.0 / max(labels, 1), device=self.precision.device)
+        sums = [
+            self.backward(part.to(self.precision.device), weight)
+            for batch in batches
+            for part in self._cut(batch)
+        ]
+        return torch.stack(sums).sum(0)
+
+    def begin(self) -> None:
+        """Forget old gradients, and bring the copy of the weights up to date."""
+        self.forget()
+        if self.precision.copies:
+            with torch.no_grad():
+                torch._foreach_copy_(list[Tensor](self.copies), list[Tensor](self.parameters))
+
+    def forget(self) -> None:
+        """Drop all gradients."""
+        for parameter in (*self.parameters, *self.copies):
+            parameter.grad = None
+
+    def backward(self, batch: Batch, weight: Tensor) -> Tensor:
+        """Add a batch's gradient, weighted, to what is there; returns (objective, nll, labels)."""
+        with nullcontext() if self.precision.copies else self.precision.context(), self.precision.kernels():
+            losses = self.objective(self.called, batch)
+            loss = losses.objective * weight
+            if self.scale is not None:
+                loss = loss * self.scale.factor
+            loss.backward()
+        if self.precision.copies:
+            self._collect()
+        labels = (batch.labels >= 0).sum()
+        kind = self.meter.values.dtype
+        return torch.stack([losses.objective.detach().to(kind), losses.nll.to(kind), labels.to(kind)])
+
+    def _collect(self) -> None:
+        """Add the copy's gradients to the weights' own, in float32."""
+        pairs = [(mine, its.grad) for mine, its in zip(self.parameters, self.copies, strict=True)]
+        owners = [mine for mine, gradient in pairs if gradient is not None]
+        fresh = [torch.empty_like(mine) for mine in owners]
+        torch._foreach_copy_(fresh, [gradient for _, gradient in pairs if gradient is not None])
+        for owner, gradient in zip(owners, fresh, strict=True):
+            owner.grad = gradient if owner.grad is None else owner.grad.add_(gradient)
+        for copied in self.copies:
+            copied.grad = None
+
+    def update(self, sums: Tensor) -> None:
+        """Clip, step unless something is not finite, and take note."""
+        if self.scale is not None:
+            torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], self.scale.factor)
+        norm = clip_gradients(self.parameters, self.clip)
+        bad = (~(torch.isfinite(norm) & torch.isfinite(sums[0]))).float()
+        step_unless(self.optimiser, bad)
+        if self.scale is not None:
+            self.scale.update(bad)
+        if self.ema is not None:
+            self.ema.update(self.parameters)
+        self.meter.add(sums, norm, bad)
+
+    def _cut(self, batch: Batch) -> list[Batch]:
+        """The batch in `parts` parts, or in as many as it has rows."""
+        pieces = [batch]
+        while len(pieces) < self.parts and all(piece.rows > 1 for piece in pieces):
+            pieces = [half for piece in pieces for half in piece.halves()]
+        return pieces
+
+    def split_further(self, batches: Sequence[Batch]) -> None:
+        """Memory ran out: from now on take batches in twice as many parts."""
+        self.forget()  # the gradients of the part that did fit
+        if self.precision.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.parts >= MOST_PARTS or all(batch.rows <= self.parts // 2 for batch in batches):
+            raise UserError(
+                "Memory ran out even for a single example: make the model smaller (model.width, "
+                "model.layers), or leave out long examples (data.filter.source_tokens, "
+                "data.filter.target_tokens)."
+            )
+        self.parts *= 2
+        self.on_split(self.parts)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Is it memory that ran out? The CPU's allocator says so only in its text."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

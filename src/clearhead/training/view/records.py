@@ -1,0 +1,70 @@
+"""What a view is told about a run. Plain records; nothing here draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands. Numbers that are not known yet are NaN, or None where the type says so."""
+
+    step: int
+    """Updates done."""
+    steps: int
+    """Updates in all."""
+    epoch: int
+    """Passes over the corpus that are complete; the one under way is shown as the next number."""
+    loss: float
+    """Mean −log p of a label, in nats."""
+    perplexity: float
+    rate: float
+    """The learning rate."""
+    tokens_per_second: float
+    mfu: float | None
+    """Share of the device's peak arithmetic, 0 to 1."""
+    seconds_left: float | None
+    skipped: int
+    """Steps left out because their loss or gradient was not finite."""
+    gradient_norm: float
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done, 0 to 1."""
+        return min(max(self.step / self.steps, 0.0), 1.0) if self.steps > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One validation example and what the model made of it; a text that does not apply is empty."""
+
+    source: str
+    reference: str
+    output: str
+
+
+class View(Protocol):
+    """Someone who watches a run."""
+
+    def start(self, title: str, lines: Sequence[str] = ()) -> None:
+        """The run begins: its name, and a few lines about it."""
+
+    def step(self, progress: Progress) -> None:
+        """The run has come so far. Cheap enough for every step."""
+
+    def validation(
+        self, step: int, values: Mapping[str, float], best: bool, samples: Sequence[Sample] = ()
+    ) -> None:
+        """A validation gave these values, the best so far or not."""
+
+    def say(self, sentence: str) -> None:
+        """A message that stays on the screen or in the log."""
+
+    def stop(self) -> None:
+        """The run is over, in whatever way; calling it again does nothing."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...

@@ -1,0 +1,70 @@
+"""Small bundles with random weights, for tests on the level of text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from clearhead.bundle import Bundle
+from clearhead.models import build as build_anyhow
+from clearhead.text.tokenizer import Tokenizer
+
+ENGLISH = ["the cat sleeps", "a dog eats the fish", "one bird sings", "who sees the old green house"]
+FRENCH = ["le chat dort", "un chien mange le poisson", "un oiseau chante", "qui voit la vieille maison verte"]
+
+
+def build(*what: Any, **changes: Any) -> torch.nn.Module:
+    """The same weights each time, without disturbing anybody's chance."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return build_anyhow(*what, **changes)
+
+
+def shaken(model: torch.nn.Module, size: float = 0.3) -> torch.nn.Module:
+    """Random parameters everywhere, so that outputs differ and depend on what is read."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(size * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def translator(separate: bool = False, family: str = "encoder-decoder", **changes: Any) -> Bundle:
+    reader = Tokenizer.words(ENGLISH)
+    writer = Tokenizer.words(FRENCH if separate else ENGLISH + FRENCH)
+    if separate:
+        changes["source_vocabulary"] = reader.vocabulary_size
+    model = build(
+        "tiny",
+        family=family,
+        vocabulary=writer.vocabulary_size,
+        embedding__tie_output=False,
+        embedding__output_bias=True,
+        **changes,
+    )
+    shaken(model)
+    with torch.no_grad():
+        model.output.weight.mul_(2.0)
+        model.output.bias[writer.stop] = 1.0
+    return Bundle(model, writer, {"task": "translate"}, reader if separate else None)
+
+
+def writer(**changes: Any) -> Bundle:
+    tokenizer = Tokenizer.characters("\n abcdefgh")
+    settings = {"position__name": "learned", "position__max_length": 24, **changes}
+    model = build("tiny", family="decoder", vocabulary=tokenizer.vocabulary_size, **settings)
+    return Bundle(shaken(model), tokenizer, {"task": "generate"})
+
+
+def labeller(kind: str, labels: list[str], **changes: Any) -> Bundle:
+    tokenizer = Tokenizer.words(ENGLISH)
+    model = build(
+        "tiny",
+        family="encoder",
+        vocabulary=tokenizer.vocabulary_size,
+        head__kind=kind,
+        head__classes=len(labels),
+        **changes,
+    )
+    return Bundle(shaken(model), tokenizer, {"task": kind, "labels": labels})

@@ -1,0 +1,219 @@
+"""Texts through a bundle: translated, continued, classified, tagged, aligned."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from clearhead.base.errors import UserError
+from clearhead.decoding import (
+    Alignment,
+    alignment,
+    classify,
+    draw_alignment,
+    generate,
+    tag,
+    translate,
+)
+from clearhead.decoding.alignment import END, _groups
+from clearhead.decoding.batches import by_length
+from clearhead.decoding.beam import LengthPenalty, beam_search
+from clearhead.decoding.labels import class_probabilities
+from clearhead.decoding.steps import Symbols
+from clearhead.nn.look import Look
+from clearhead.text.tokenizer import Tokenizer
+
+from .bundles import ENGLISH, labeller, translator, writer
+
+
+def many(count: int = 23) -> list[str]:
+    chance = random.Random(3)
+    words = " ".join(ENGLISH).split()
+    return [" ".join(chance.choices(words, k=chance.randint(1, 9))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent"])
+def test_order_is_kept_and_batches_do_not_matter(beam: int, family: str) -> None:
+    bundle, texts = translator(family=family), many()
+    texts[4] = texts[9] = ""
+    alone = [translate(bundle, [text], beam=beam)[0] for text in texts]
+    assert len({one.text for one in alone}) > 10, "the texts are all translated alike"
+    for room in (10_000, 20):
+        found = translate(bundle, texts, beam=beam, batch_tokens=room)
+        assert [one.text for one in found] == [one.text for one in alone]
+        for one, wanted in zip(found, alone, strict=True):
+            assert one.score == pytest.approx(wanted.score, abs=1e-5)
+            assert (one.tokens, one.stopped) == (wanted.tokens, wanted.stopped)
+    assert found[4].text == ""
+    assert found[4].tokens == ()
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_translation_is_what_the_search_finds(separate: bool) -> None:
+    bundle = translator(separate)
+    reader = bundle.source_tokenizer if separate else bundle.tokenizer
+    text = "the old cat sees one fish"
+    source = torch.tensor([[*reader.encode(text), reader.stop]])
+    symbols, penalty = Symbols.of(bundle.tokenizer), LengthPenalty(0.7)
+    [[best, *_]] = beam_search(bundle.model, source, symbols=symbols, beams=4, penalty=penalty, max_length=6)
+    [found] = translate(bundle, [text], beam=4, length_penalty=0.7, max_length=6)
+    assert found.text == bundle.tokenizer.decode(best.ids)
+    assert found.tokens == tuple(bundle.tokenizer.token(id) for id in best.ids)
+    assert found.score == pytest.approx(best.score, abs=1e-6)
+    assert found.logp == pytest.approx(best.logp, abs=1e-6)
+
+
+def test_a_model_in_training_goes_on_training() -> None:
+    bundle = translator(dropout=0.5)
+    wanted = translate(bundle, ENGLISH)
+    bundle.model.train()
+    assert translate(bundle, ENGLISH) == wanted
+    assert bundle.model.training
+    assert all(parameter.requires_grad for parameter in bundle.model.parameters())
+
+
+def test_nothing_to_translate() -> None:
+    assert translate(translator(), []) == []
+
+
+def test_a_text_longer_than_the_positions() -> None:
+    bundle = translator(position__name="learned", position__max_length=8)
+    assert translate(bundle, ["the " * 7])[0].text is not None  # and the stop symbol makes eight
+    with pytest.raises(UserError, match=r"Text 2 has 9 tokens.* positions for 8: shorten"):
+        translate(bundle, ["the cat", "the " * 8])
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: translate(writer(), ["a"]), "does not translate"),
+        (lambda: translate(labeller("tag", ["a"]), ["a"]), "does not translate"),
+        (lambda: generate(translator(), "the"), "does not continue"),
+        (lambda: classify(translator(), ["the"]), "does not classify"),
+        (lambda: tag(labeller("classify", ["a", "b"]), ["the"]), "does not tag"),
+        (lambda: alignment(writer(), "a"), "no source"),
+        (lambda: alignment(translator(), " "), "empty text"),
+        (lambda: alignment(translator(), "the", layer=2), "layers 0 to 1"),
+        (lambda: generate(writer(), "a" * 24), "24 tokens.* 24"),
+        (lambda: translate(translator(), ["the"], batch_tokens=0), "at least one token"),
+        (lambda: translate(translator(), ["the"], device="gpu"), "Unknown device"),
+    ],
+)
+def test_refusals(call, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        call()
+
+
+def test_a_bundle_without_tokenizer_or_labels() -> None:
+    bundle = translator()
+    bundle.tokenizer = None
+    with pytest.raises(UserError, match="no tokenizer"):
+        translate(bundle, ["the"])
+    nameless = labeller("classify", ["a", "b"])
+    nameless.metadata["labels"] = ["a"]
+    with pytest.raises(UserError, match="does not name the 2 labels"):
+        classify(nameless, ["the"])
+
+
+def test_generation() -> None:
+    bundle = writer()
+    text = generate(bundle, "abc", 6)
+    assert text.startswith("abc")
+    assert text == generate(bundle, "abc", 6)
+    ids = bundle.tokenizer.encode("abc")
+    with torch.no_grad():
+        while len(ids) < 9 and ids[-1] != 2:
+            logits = bundle.model(torch.tensor([ids])).logits[0, -1]
+            logits[[0, 1]] = -torch.inf
+            ids.append(int(logits.argmax()))
+    assert text == bundle.tokenizer.decode(ids)
+    warm = {generate(bundle, "abc", 12, temperature=2.0, seed=seed) for seed in range(4)}
+    assert len(warm) > 1
+    assert generate(bundle, "abc", 12, temperature=2.0, seed=1) in warm
+    assert generate(bundle, "", 3).startswith("\n")  # a model of one long text begins on a new line
+    assert len(generate(bundle, "abc", 999)) <= 24  # and ends where its positions do
+    bundle.metadata["documents"] = True
+    assert not generate(bundle, "", 3).startswith("\n")
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_classes(pooling: str) -> None:
+    bundle = labeller("classify", ["good", "bad", "neither"], head__pooling=pooling)
+    texts = [*many(), ""]
+    found = classify(bundle, texts, batch_tokens=30)
+    assert {name for name, _ in found} <= {"good", "bad", "neither"}
+    for text, (name, share) in zip(texts, found, strict=True):
+        with torch.no_grad():
+            ids = torch.tensor([[1, *bundle.tokenizer.encode(text)]])
+            wanted = bundle.model(ids).logits[0].softmax(-1)
+        assert share == pytest.approx(float(wanted.max()), abs=1e-5)
+        assert name == ["good", "bad", "neither"][int(wanted.argmax())]
+    for shares in class_probabilities(bundle, texts):
+        assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_tags() -> None:
+    bundle = labeller("tag", ["noun", "verb", "other"])
+    texts = [*many(), "", "  the   cat "]
+    found = tag(bundle, texts, batch_tokens=30)
+    for text, tags in zip(texts, found, strict=True):
+        words = text.split()
+        assert len(tags) == len(words)
+        if words:
+            with torch.no_grad():
+                wanted = bundle.model(torch.tensor([bundle.tokenizer.encode(text)])).logits[0].argmax(-1)
+            assert tags == [["noun", "verb", "other"][i] for i in wanted.tolist()]
+    assert len({name for tags in found for name in tags}) > 1
+
+
+def test_batches_hold_every_text_once_and_keep_their_bound() -> None:
+    sizes = [random.Random(1).randint(1, 40) for _ in range(200)]
+    groups = list(by_length(sizes, 100, rows=7))
+    assert sorted(number for group in groups for number in group) == list(range(200))
+    for group in groups:
+        assert len(group) <= 7
+        assert len(group) * max(sizes[number] for number in group) <= 100
+    assert list(by_length([500], 100)) == [[0]]
+
+
+@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent"])
+def test_alignment_holds_the_cross_attention(family: str) -> None:
+    bundle = translator(family=family)
+    found = alignment(bundle, "the cat sleeps", "le chat dort", layer=0)
+    assert found.source == ("the", "cat", "sleeps", END)
+    assert found.target == ("le", "chat", "dort", END)
+    assert [sum(row) for row in found.weights] == pytest.approx([1.0] * 4)
+    by_hand = Look("decoder.0.cross.weights")
+    tokenizer = bundle.tokenizer
+    source = torch.tensor([[*tokenizer.encode("the cat sleeps"), 2]])
+    with torch.no_grad():
+        bundle.model(source, torch.tensor([[1, *tokenizer.encode("le chat dort")]]), look=by_hand)
+    wanted = by_hand["decoder.0.cross.weights"][0].mean(0)
+    assert torch.allclose(torch.tensor(found.weights), wanted.float(), atol=1e-6)
+
+
+def test_the_models_own_translation_is_aligned_when_none_is_given() -> None:
+    bundle = translator()
+    found = alignment(bundle, "the cat sleeps")
+    assert " ".join(found.target[:-1]) == translate(bundle, ["the cat sleeps"])[0].text
+    assert found.layer == 0  # the last but one of two
+
+
+def test_pieces_join_to_words() -> None:
+    tokenizer = Tokenizer.characters("le chat")
+    ids = [*tokenizer.encode("le chat"), tokenizer.stop]
+    assert _groups(tokenizer, ids, words=True) == [[0, 1], [2, 3, 4, 5, 6], [7]]
+    assert _groups(tokenizer, ids, words=False) == [[i] for i in range(8)]
+
+
+def test_the_picture() -> None:
+    found = Alignment(("I", "see", "犬", END), ("je", "vois"), ((0.8, 0.2, 0, 0), (0.05, 0.6, 0.3, 0.05)), 0)
+    assert draw_alignment(found).splitlines() == [
+        "     I  see 犬 ⏹",
+        "je   ██ ░░░",
+        "vois    ▓▓▓ ▒▒",
+    ]
+    assert "0.80" in draw_alignment(found, numbers=True)
