@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-CODE   := src tests benchmarks
+CODE   := src tests benchmarks recipes docs
 
 # Two test workers with one thread each fill a two-core machine; more threads would fight over it.
 WORKERS ?= 2
@@ -54,6 +54,8 @@ bench: $(READY) ## run every script in benchmarks/
 docs: $(READY) ## write the generated pages of docs/ anew
 	$(BIN)/clearhead examples --markdown > docs/worked-examples.md.new
 	mv docs/worked-examples.md.new docs/worked-examples.md
+	$(BIN)/python docs/write_settings.py
+	$(BIN)/python recipes/run.py --table
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,42 +1,181 @@
-"""What the documents show is what happens: their examples are run, their links are followed."""
+"""What the documents show is what happens: examples run, links lead on, commands and settings exist."""
 
 from __future__ import annotations
 
+import ast
 import doctest
+import importlib.util
+import json
 import re
+import shlex
+import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
+
+from clearhead.base.config import Config
+from clearhead.base.settings import parse_settings
+from clearhead.cli.main import COMMANDS, app
+from clearhead.jobs.recipe import nested
+from clearhead.training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "recipes").glob("*.md")])
+RUN = {"tour.md": 60, "attention.md": 3, "README.md": 10, "data.md": 8, "phrasebook.md": 4}  # fewest examples
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ROOMS_NAMED_WHOLE = (
+    "bundle",
+    "planner",
+    "lectures",
+    "interop",
+    "cli",
+    "nn/layers",
+    "phrasebook",
+    "evaluation",
+)
+FOLDERS_NAMED_WHOLE = ("base/chart", "training/view")
 
 
 @pytest.mark.parametrize(
     "page",
-    [ROOT / "docs" / "tour.md", ROOT / "docs" / "attention.md", ROOT / "README.md"],
-    ids=lambda page: page.name,
+    [page for page in PAGES if page.name in RUN and page.parent.name != "recipes"],
+    ids=lambda p: p.name,
 )
 def test_examples_in_a_page_run(page: Path) -> None:
     result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
-    assert result.attempted > 3, f"{page.name} has lost its examples"
+    assert result.attempted >= RUN[page.name], f"{page.name} has lost its examples"
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, heading in LINK.findall(page.read_text(encoding="utf-8")):
+        place = page.parent / target if target else page
+        assert place.exists(), f"{page.name} links to {target}"
+        if heading:
+            assert heading in anchors(place), f"{page.name} links to {target}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings as links spell them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_map_names_every_module() -> None:
     """ARCHITECTURE.md is a map: a file that is not on it cannot be found by it."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     source = ROOT / "src" / "clearhead"
-    rooms_named_whole = ("bundle", "planner", "lectures", "interop", "cli", "nn/layers")
+    for folder in (*ROOMS_NAMED_WHOLE, *FOLDERS_NAMED_WHOLE):
+        assert (source / folder).is_dir(), f"{folder} is gone"
+        assert folder.rpartition("/")[2] + "/" in text, f"{folder} is not on the map"
     for file in source.rglob("*.py"):
         path = file.relative_to(source).as_posix()
-        if path.startswith(rooms_named_whole) or file.name.startswith("__"):
+        if path.startswith((*ROOMS_NAMED_WHOLE, *FOLDERS_NAMED_WHOLE)) or file.name.startswith("__"):
             continue
-        assert f"{file.name}" in text, f"{path} is not on the map"
+        assert f"{file.name}`" in text, f"{path} is not on the map"
+
+
+# -- commands ------------------------------------------------------------------------------------------
+
+
+def command_lines() -> Iterator[tuple[str, str]]:
+    """Every `clearhead …` line in the pages' shell blocks and in the commands' own help."""
+    for page in PAGES:
+        for kind, block in FENCE.findall(page.read_text(encoding="utf-8")):
+            if kind in ("sh", "bash", ""):
+                yield from ((page.name, line) for line in lines_in(block))
+    for name, function in COMMANDS.items():
+        yield from ((f"{name} --help", line) for line in lines_in(function.__doc__ or ""))
+
+
+def lines_in(text: str) -> list[str]:
+    lines = [line.strip().removeprefix("$ ") for line in text.splitlines()]
+    return [line for line in lines if line.startswith("clearhead ")]
+
+
+LINES = sorted(set(command_lines()))
+
+
+def test_there_are_command_lines_to_look_at() -> None:
+    assert len(LINES) > 40
+    assert {shlex.split(line, comments=True)[1] for _, line in LINES} >= set(COMMANDS)
+
+
+@pytest.mark.parametrize("where, line", LINES, ids=[line for _, line in LINES])
+def test_a_command_line_is_understood(where: str, line: str) -> None:
+    """Its command exists, and takes these options with values of this kind; nothing is run."""
+    words = re.split(r"\s(?:[<>|]|\|\|)\s", line)[0]
+    name, *arguments = shlex.split(words, comments=True)[1:]
+    if name in ("COMMAND", "--help", "--version") or "--help" in arguments:
+        return
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    context = command.make_context(name, list(arguments))
+    for setting in context.params.get("settings") or []:
+        if name == "train" and "=" in setting and setting != "A.B=C":
+            TrainConfig.check_names(nested(parse_settings([setting])))
+
+
+# -- settings ------------------------------------------------------------------------------------------
+
+
+def settings_writer() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("write_settings", ROOT / "docs" / "write_settings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    written = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert written == settings_writer().page(), "run `make docs`"
+
+
+def test_the_page_of_settings_has_every_setting() -> None:
+    """By another way than the page was written: the leaves of a whole config."""
+    written = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+
+    def leaves(config: Config) -> Iterator[str]:
+        for name, value in vars(config).items():
+            if isinstance(value, Config):
+                yield from leaves(value)
+            elif value is not None and value != ():  # may stand for a table, and then has no row
+                yield name
+
+    names = set(leaves(TrainConfig()))
+    assert len(names) > 60
+    assert {name for name in names if f"| `{name}` |" not in written} == set()
+
+
+@pytest.mark.parametrize("page", ["training.md", "data.md", "evaluation.md", "README.md"])
+def test_settings_named_in_a_page_exist(page: str) -> None:
+    """Everything written like `table.name` or `table.name=value` that begins with a table of a recipe."""
+    path = ROOT / page if page == "README.md" else ROOT / "docs" / page
+    tables = [name for name in TrainConfig().to_dict() if name not in ("task", "seed", "steps")]
+    pattern = re.compile(rf"`((?:{'|'.join(tables)})\.[a-z_.]+)(?:=[^`]*)?`")
+    found = pattern.findall(path.read_text(encoding="utf-8"))
+    known = flat(TrainConfig().to_dict())
+    assert [name for name in found if name not in known and f"{name}." not in " ".join(known)] == []
+
+
+def flat(plain: dict[str, object], path: str = "") -> set[str]:
+    found = set()
+    for key, value in plain.items():
+        found |= flat(value, f"{path}{key}.") if isinstance(value, dict) else {path + key}
+    return found
+
+
+def test_lines_of_the_log_in_the_page_are_json() -> None:
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    (block,) = [block for kind, block in FENCE.findall(text) if kind == "json"]
+    records = [json.loads(line) for line in block.splitlines()]
+    source = (ROOT / "src" / "clearhead" / "training" / "loop.py").read_text(encoding="utf-8")
+    texts = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+    train = next(record for record in records if record["kind"] == "train")
+    assert set(train) - {"kind", "step"} <= texts
+    assert {record["kind"] for record in records} == {"train", "validation", "finding"}

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from clearhead.api import load as load
     from clearhead.base.errors import UserError as UserError
     from clearhead.bundle import save as save
+    from clearhead.jobs.public import evaluate as evaluate
+    from clearhead.jobs.public import train as train
+    from clearhead.jobs.public import translate as translate
     from clearhead.models.build import build as build
     from clearhead.models.build import count_parameters as count_parameters
     from clearhead.models.config import ModelConfig as ModelConfig
@@ -42,12 +45,15 @@ _HOMES = {
     "build": "clearhead.models.build",
     "check_position": "clearhead.nn.positions",
     "count_parameters": "clearhead.models.build",
+    "evaluate": "clearhead.jobs.public",
     "load": "clearhead.api",
     "masks": "clearhead.nn.attention.masks",
     "plan": "clearhead.planner",
     "position": "clearhead.nn.positions",
     "presets": "clearhead.models.presets",
     "save": "clearhead.bundle",
+    "train": "clearhead.jobs.public",
+    "translate": "clearhead.jobs.public",
 }
 
 __all__ = [
@@ -62,12 +68,15 @@ __all__ = [
     "build",
     "check_position",
     "count_parameters",
+    "evaluate",
     "load",
     "masks",
     "plan",
     "position",
     "presets",
     "save",
+    "train",
+    "translate",
 ]
 
 

@@ -79,6 +79,24 @@ def test_whole_numbers_become_floats_where_floats_are_wanted() -> None:
     assert isinstance(config.extra["a"], float)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nothing(Config):
+    count: int | None = 3
+    text: str | None = None
+    form: Literal["none", "nfc"] = "nfc"
+    both: Literal["none", "nfc"] | None = "nfc"
+
+
+def test_none_is_what_the_setting_means_by_it() -> None:
+    """TOML has no null, and `--set a=none` cannot know whether a name or nothing is meant."""
+    written = Nothing.from_dict({"count": "none", "text": "none", "form": "none", "both": "none"})
+    assert written == Nothing(count=None, text="none", form="none", both="none")
+    said = Nothing.from_dict({"count": None, "text": None, "form": None, "both": None})
+    assert said == Nothing(count=None, text=None, form="none", both=None)
+    with pytest.raises(UserError, match="must be of type int, not 'None'"):
+        Nothing.from_dict({"count": "None"})
+
+
 def test_replace_reaches_inside() -> None:
     config = Outer(width=4)
     assert config.replace(attention__heads=2).attention.heads == 2

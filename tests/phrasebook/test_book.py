@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
-from clearhead.phrasebook import PAIRS, examples, pairs, size, split
+from clearhead.phrasebook import PAIRS, examples, french, german, pairs, size, split
 from clearhead.phrasebook import compose_phrases as phrases
 from clearhead.phrasebook.book import _distinct
 from clearhead.phrasebook.compose import compose
@@ -29,7 +29,7 @@ WORD = re.compile(r"\w+")
 @pytest.fixture(scope="module")
 def meanings() -> dict[str, Sentence]:
     """Many English sentences and what they mean."""
-    return dict(_distinct(40_000, 11))
+    return dict(_distinct(20_000, 11))
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -63,22 +63,20 @@ def test_the_same_in_a_process_with_another_hash_seed() -> None:
     assert len(outputs) == 1
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_one_english_sentence_has_one_answer(pair: str) -> None:
-    answers: dict[str, str] = {}
+def test_one_english_sentence_has_one_answer() -> None:
+    answers: dict[str, tuple[str, str]] = {}
     draw = Draw(3)
-    tell = {"en-fr": "french", "en-de": "german"}[pair]
-    module = __import__(f"clearhead.phrasebook.{tell}", fromlist=["say"])
-    for _ in range(40_000):
+    for _ in range(30_000):
         sentence = compose(draw)
-        answer = module.say(sentence)
+        answer = french.say(sentence), german.say(sentence)
         assert answers.setdefault(say(sentence), answer) == answer
+    assert len(answers) < 30_000  # some did come twice
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_sentences_look_right_on_the_outside(pair: str) -> None:
-    for source, target in pairs(pair, count=15_000, seed=8):
-        assert 2 <= len(source.split()) <= 16
+    for source, target in pairs(pair, count=10_000, seed=8):
+        assert 2 <= len(source.split()) <= 14
         for text in (source, target):
             assert text[0].isupper() or text[0].isdigit()
             assert text[-1] in ".?!"
@@ -86,9 +84,7 @@ def test_sentences_look_right_on_the_outside(pair: str) -> None:
         if pair == "en-fr":
             assert target[-1] == "." or target[-2] == " "
             # no elision or contraction left undone
-            assert not re.search(
-                r"\b(je|me|le|la|ne|de|que) [aâeéèêiîoôuœ]", target.lower().replace("de onze", "")
-            )
+            assert not re.search(r"\b(je|me|le|la|ne|de|que) (?!onze)[aâeéèêiîoôuœ]", target.lower())
             assert not re.search(r"\b(à|de) les\b|\bà le\b|\bde le \w", target)
 
 
@@ -122,9 +118,9 @@ def test_size_counts_what_can_be_said() -> None:
 
 
 def test_split_holds_out_whole_combinations_and_no_word() -> None:
-    meanings = dict(_distinct(35_000, 4))
-    parts = split("en-fr", train=20_000, held_out=300, seed=4)
-    assert (len(parts.train), len(parts.validation), len(parts.test)) == (20_000, 300, 300)
+    meanings = dict(_distinct(25_000, 4))
+    parts = split("en-fr", train=15_000, held_out=200, seed=4)
+    assert (len(parts.train), len(parts.validation), len(parts.test)) == (15_000, 200, 200)
     combinations = [{content_words(meanings[source]) for source, _ in part} for part in parts]
     for one, other in itertools.combinations(combinations, 2):
         assert not one & other

@@ -71,6 +71,7 @@ def atomic_write_bytes(path: str | Path, data: bytes) -> None:
     fresh = _sibling(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(target)
         with open(fresh, "xb") as file:
             file.write(data)
             file.flush()
@@ -162,7 +163,10 @@ def _remove_leftovers(target: Path) -> None:
     for path in target.parent.glob(f".{glob.escape(target.name)}.writing-*"):
         start, process, _ = path.name.rsplit("-", 2)
         if start == mine and process.isdecimal() and not _alive(int(process)):
-            shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _alive(process: int) -> bool:

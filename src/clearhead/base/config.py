@@ -143,6 +143,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if origin is typing.Literal:
         if value in options and not isinstance(value, bool):
             return value
+        if value is None and "none" in options:  # `--set a=none` cannot know which of the two is meant
+            return "none"
         known = [str(option) for option in options]
         raise UserError(f"'{where}' cannot be {value!r}: {nearest(str(value), known)}")
     if isinstance(hint, type) and issubclass(hint, Config):
@@ -171,6 +173,8 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
             return _convert(value, option, where)
         except UserError as error:
             failure = failure or error
+    if value == "none" and type(None) in options:  # TOML has no word of its own for nothing
+        return None
     raise failure or UserError(f"'{where}' cannot be {value!r}.")
 
 

@@ -7,6 +7,7 @@ does not have. Knows nothing about models or their memory.
 from __future__ import annotations
 
 import platform
+import threading
 
 import torch
 
@@ -70,6 +71,12 @@ def pick_dtype(name: str = "auto", device: torch.device | None = None) -> torch.
     if name not in _DTYPES:
         raise UserError(f"Unknown number format '{name}': {nearest(name, _DTYPES)}")
     return _DTYPES[name]
+
+
+def wake(device: torch.device) -> None:
+    """Let a GPU start while the caller does something else: its first use takes seconds."""
+    if device.type == "cuda":
+        threading.Thread(target=lambda: torch.zeros(1, device=device), daemon=True).start()
 
 
 def name_of_cpu() -> str:

@@ -127,6 +127,10 @@ def train(
             file=sys.stderr,
         )
         raise typer.Exit(130) from None
+    except KeyboardInterrupt:  # before the first step or after the last one
+        if where is not None and job.begun(where):
+            print(f"clearhead: stopped. Go on with `clearhead train --resume {where}`.", file=sys.stderr)
+        raise
     _tell(finished)
 
 

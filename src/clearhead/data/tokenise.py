@@ -27,6 +27,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.progress import progress
 from clearhead.data.batch import SKIP, Specials
 from clearhead.data.config import FilterConfig, Task
+from clearhead.data.memo import WordMemo
 from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.rows import Row
 from clearhead.data.store import StoreWriter
@@ -171,6 +172,10 @@ class _Encoder:
     ) -> None:
         self._task: Task = task
         self._tokenizers = tokenizers
+        self._target = WordMemo(tokenizers.target)
+        self._source = self._target
+        if tokenizers.source is not tokenizers.target:
+            self._source = WordMemo(tokenizers.source)
         self._filter = filter
         self._numbers = {name: number for number, name in enumerate(labels)}
         self._documents = documents
@@ -189,8 +194,8 @@ class _Encoder:
         return columns
 
     def _pairs(self, rows: Sequence[Row]) -> dict[str, Ragged]:
-        source = self._cut(Ragged.of(self._tokenizers.source.encode_batch([row.source for row in rows])), 1)
-        target = Ragged.of(self._tokenizers.target.encode_batch([row.target for row in rows]))
+        source = self._cut(self._source.encode([row.source for row in rows]), 1)
+        target = self._target.encode([row.target for row in rows])
         reasons: list[tuple[str, NDArray[np.bool_]]] = [
             ("empty", (source.lengths == 0) | (target.lengths == 0)),
         ]
@@ -208,7 +213,7 @@ class _Encoder:
 
     def _classes(self, rows: Sequence[Row]) -> dict[str, Ragged]:
         numbers = np.array([self._number(row.target, row) for row in rows], np.int64)
-        source = self._cut(Ragged.of(self._tokenizers.source.encode_batch([row.source for row in rows])), 1)
+        source = self._cut(self._source.encode([row.source for row in rows]), 1)
         keep = self._keep(len(rows), [("empty", source.lengths == 0), *self._long(source.lengths + 1)])
         target = Ragged(numbers, np.ones(len(rows), np.int64))
         return {"source": source.keep(keep), "target": target.keep(keep)}
@@ -240,7 +245,7 @@ class _Encoder:
         return {"source": source.keep(keep), "target": target.keep(keep)}
 
     def _texts(self, rows: Sequence[Row]) -> dict[str, Ragged]:
-        text = Ragged.of(self._tokenizers.target.encode_batch([row.target for row in rows]))
+        text = self._target.encode([row.target for row in rows])
         text = text.keep(self._keep(len(rows), [("empty", text.lengths == 0)]))
         if self._documents:
             return {"target": text.framed(self._specials.start, self._specials.stop)}

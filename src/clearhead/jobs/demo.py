@@ -21,6 +21,7 @@ from clearhead.jobs.folder import RunFolder
 from clearhead.jobs.recipe import Table
 from clearhead.jobs.train import resume, train
 from clearhead.phrasebook import PAIRS, examples, split
+from clearhead.training.view import make_view
 
 TRAIN, HELD_OUT, SEED = 120_000, 1000, 1
 
@@ -65,6 +66,9 @@ def demonstrate(out: Path, pair: str = "en-fr", *, again: bool = False, view: st
         return load(out)
     if folder.record.exists() and not again:
         return resume(out, view=view).bundle
+    make_view(view)  # refuses a name it does not know before anything is written
+    if not again:
+        folder.refuse_occupied()
     texts = write_phrasebook(out.with_name(f"{out.name}-phrasebook"), pair)
     if again:
         folder.remove()

@@ -130,7 +130,9 @@ def flops_in_words(flops: float) -> str:
     'Training took 3.3e+15 FLOPs: 0.1 % of the 3.3e+18 of the original base model, 0.014 % of the big one.'
     """
     base, big = (run.table for run in RUNS)
+    shares = [100 * flops / whole for whole in (base, big)]
+    small, large = (f"{share:.2g}" if share < 99.5 else f"{share:,.0f}" for share in shares)
     return (
-        f"Training took {flops:.1e} FLOPs: {100 * flops / base:.2g} % of the {base:.1e} of the original base "
-        f"model, {100 * flops / big:.2g} % of the big one."
+        f"Training took {flops:.1e} FLOPs: {small} % of the {base:.1e} of the original base model, "
+        f"{large} % of the big one."
     )

@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,19 @@ class RunFolder:
                 f"There is a run in '{path}' already: go on with `clearhead train --resume {path}`, "
                 f"or give another --out."
             )
-        if path.is_dir() and (is_bundle(path) or any(path.iterdir())):
+        if path.is_dir() and not self._untouched():
             raise UserError(f"The folder '{path}' is not empty: give another --out.")
+        home = next(place for place in (path, *path.absolute().parents) if place.exists())
+        if not home.is_dir():
+            raise UserError(f"Cannot train into '{path}': '{home}' is no folder.")
+        if not os.access(home, os.W_OK | os.X_OK):
+            raise UserError(f"Cannot train into '{path}': the folder '{home}' cannot be written to.")
+
+    def _untouched(self) -> bool:
+        """Is there nothing in the folder but what a run leaves that was killed before it had begun?"""
+        if any(path != self.training or not path.is_dir() for path in self.path.iterdir()):
+            return False
+        return all(path.name == LOCK or path.name.startswith(f".{RUN}.") for path in self.training.glob("*"))
 
     def remove(self) -> None:
         """Remove a run and its bundle; anything else is left alone."""
@@ -86,16 +97,31 @@ class RunFolder:
             plain = json.loads(self.record.read_text(encoding="utf-8"))
             notes = {key: value for key, value in plain.items() if key != "config"}
             return TrainConfig.from_dict(plain["config"]), notes
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             if isinstance(error, UserError):
                 raise UserError(f"The run in '{self.path}' cannot be resumed: {error}") from error
             raise UserError(f"The run in '{self.path}' is damaged: {TRAINING}/{RUN} is not valid.") from error
 
     @contextmanager
+    def emptied_on_error(self) -> Iterator[None]:
+        """A run whose corpus turns out to be of no use leaves the folder as it was: absent, or empty."""
+        try:
+            yield
+        except (UserError, OSError):
+            shutil.rmtree(self.training, ignore_errors=True)
+            with suppress(OSError):
+                self.path.rmdir()
+            raise
+
+    @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else trains in this folder meanwhile; a killed process's lock is gone with it."""
-        self.training.mkdir(parents=True, exist_ok=True)
-        with open(self.training / LOCK, "a+b") as file:
+        try:
+            self.training.mkdir(parents=True, exist_ok=True)
+            lock = open(self.training / LOCK, "a+b")  # noqa: SIM115 - closed by the next block
+        except OSError as error:
+            raise UserError(f"Cannot train in '{self.path}': {error.strerror}.") from error
+        with lock as file:
             if os.name != "nt":
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -51,6 +51,10 @@ def nested(settings: Mapping[str, Any]) -> Table:
                 raise UserError(
                     f"The setting '{path}' contradicts another one: '{part}' has a value already."
                 )
+        if isinstance(inner.get(last), dict):
+            raise UserError(
+                f"The setting '{path}' contradicts another one: it has settings inside it already."
+            )
         inner[last] = value
     return table
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from clearhead.base.device import pick_device, pick_dtype
+from clearhead.base.device import pick_device, pick_dtype, wake
 from clearhead.base.errors import UserError
 from clearhead.base.seed import seed_everything
 from clearhead.data.batch import Specials
@@ -23,7 +23,7 @@ from clearhead.jobs import prepare
 from clearhead.jobs.finish import Finished, finish
 from clearhead.jobs.folder import RunFolder
 from clearhead.jobs.recipe import Table, compose, explained, merged
-from clearhead.jobs.validate import DecodingValidator
+from clearhead.jobs.validate import DecodingValidator, check_metric
 from clearhead.models.build import build, count_parameters
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training import doctor
@@ -38,7 +38,7 @@ from clearhead.training.sizing import (
     choose_filters,
     choose_vocabulary,
 )
-from clearhead.training.view import View, choices_table, make_view
+from clearhead.training.view import QuietView, View, choices_table, make_view
 
 VALIDATION_TOKENS = 8192  # places of a validation batch
 
@@ -71,7 +71,9 @@ def train(out: str | Path, settings: Table, *, minutes: float | None = None, vie
         with folder.locked():
             notes = _notes(plan)
             folder.write_record(plan.config, {"settings": settings, "notes": notes})
-            for sentence in prepare.write_all(plan.survey, plan.config.data, plan.tokenizers, folder.data):
+            with folder.emptied_on_error():
+                said = prepare.write_all(plan.survey, plan.config.data, plan.tokenizers, folder.data)
+            for sentence in said:
                 watching.say(sentence)
             return _run(folder, plan.config, notes, watching)
 
@@ -94,16 +96,22 @@ def resume(out: str | Path, settings: Table | None = None, *, view: str = "auto"
         config = changed
     with make_view(view) as watching, folder.locked():
         if not prepare.is_ready(folder.data):
-            _prepare_again(folder, config, watching)
+            _prepare_again(folder, config, record["notes"], watching)
         return _run(folder, config, record["notes"], watching)
 
 
-def _prepare_again(folder: RunFolder, config: TrainConfig, view: View) -> None:
+def begun(out: str | Path) -> bool:
+    """Is there a run in this folder that can go on?"""
+    return RunFolder(Path(out)).record.exists()
+
+
+def _prepare_again(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View) -> None:
     """The run stopped before its corpus was tokenised; both are pure functions of the files."""
     found = survey(config.data, config.task)
     tokenizers, _ = prepare.learn_tokenizers(found, config.tokenizer)
     sizes = (tokenizers.target.vocabulary_size, tokenizers.source.vocabulary_size)
-    if sizes != (config.model.vocabulary, config.model.source_vocabulary or config.model.vocabulary):
+    known = (config.model.vocabulary, config.model.source_vocabulary or config.model.vocabulary)
+    if sizes != known or _corpus_facts(found) != notes["corpus"]:
         raise UserError(f"The files of the run in '{folder.path}' have changed since it began: train anew.")
     for sentence in prepare.write_all(found, config.data, tokenizers, folder.data):
         view.say(sentence)
@@ -118,6 +126,7 @@ def _decide(said: Table, minutes: float | None) -> _Plan:
     compute = early.compute
     device = pick_device(compute.device)
     dtype = pick_dtype(compute.dtype, device)
+    wake(device)
     found = survey(data, task)
     first.append(choose_vocabulary(prepare.words_in(found)))
     learning = merged(as_table(first).get("tokenizer", {}), said.get("tokenizer", {}))
@@ -127,6 +136,7 @@ def _decide(said: Table, minutes: float | None) -> _Plan:
     sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": facts.source_vocabulary}
     config = compose(choices, said, sizes)
     build(config.model, device="meta")  # refuses dials that cannot work together
+    check_metric(config)
     held = found.overlaps.values()
     findings = doctor.found(
         [
@@ -152,9 +162,12 @@ def _checked_early(said: Table) -> TrainConfig:
 def _tell(plan: _Plan, view: View) -> None:
     for line in plan.survey.report():
         view.say(line)
-    choices_table([(choice.name, _value(choice.value), choice.reason) for choice in plan.choices], sys.stderr)
+    if type(view) is not QuietView:
+        rows = [(choice.name, _value(choice.value), choice.reason) for choice in plan.choices]
+        choices_table(rows, sys.stderr)
     size = count_parameters(plan.config.model)
-    view.say(f"A model of {size:,} parameters; {plan.tokenizers.target.normalisation}.")
+    form = plan.tokenizers.target.normalisation
+    view.say(f"A model of {size:,} parameters. Normalisation of the text: {form}.")
     for sentence in plan.findings:
         view.say(f"Doctor: {sentence}")
 
@@ -173,7 +186,7 @@ def _notes(plan: _Plan) -> dict[str, Any]:
         "labels": list(plan.survey.labels),
         "documents": prepare.documents_of(plan.survey.train[0]),
         **({"source_limit": filter.source_tokens} if filter.too_long == "cut" else {}),
-        "corpus": {"rows": plan.survey.to_dict()["rows"], "report": plan.survey.report()},
+        "corpus": _corpus_facts(plan.survey),
         "recipe": plan.config.to_dict(),
         "chosen": [
             {"setting": choice.name, "value": choice.value, "reason": choice.reason}
@@ -181,6 +194,10 @@ def _notes(plan: _Plan) -> dict[str, Any]:
         ],
         "findings": plan.findings,
     }
+
+
+def _corpus_facts(found: Survey) -> dict[str, Any]:
+    return {"rows": found.to_dict()["rows"], "report": found.report()}
 
 
 def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View) -> Finished:

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from clearhead.base.errors import UserError, nearest
 from clearhead.bundle import Bundle
+from clearhead.data.config import Task
 from clearhead.decoding.run import generate, translate
 from clearhead.evaluation.evaluate import EvaluationConfig, evaluate
 from clearhead.evaluation.metrics import bleu, chrf, exact_match
@@ -24,6 +26,29 @@ from clearhead.training.view import Sample
 Item = TypeVar("Item")
 
 CONTINUATION = 60  # tokens of a language model's sample
+
+ALWAYS = ("loss", "perplexity", "accuracy")  # need no decoding
+DECODED: dict[Task, tuple[str, ...]] = {
+    "translate": ("bleu", "chrf", "exact"),
+    "summarise": ("bleu", "chrf", "exact", "rouge1", "rouge2", "rougeL"),
+    "generate": (),
+    "classify": ("f1", "matthews"),
+    "tag": ("f1", "matthews"),
+}
+
+
+def check_metric(config: TrainConfig) -> None:
+    """Refuse a metric that validations of this run will not have."""
+    metric, task = config.validation.metric, config.task
+    if metric in DECODED[task] and config.validation.decode < 1:
+        raise UserError(
+            f"The validation metric '{metric}' needs examples that are decoded: validation.decode must be above 0."
+        )
+    known = (*ALWAYS, *DECODED[task])
+    if metric not in known:
+        raise UserError(
+            f"There is no validation metric '{metric}' for the task '{task}': {nearest(metric, known)}"
+        )
 
 
 class DecodingValidator:

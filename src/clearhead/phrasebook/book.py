@@ -30,6 +30,7 @@ PAIRS = ("en-fr", "en-de")
 _SAY: dict[str, Callable[[Sentence], str]] = {"en-fr": french.say, "en-de": german.say}
 _HELD_OUT_PARTS = 20  # one part in twenty of all combinations is kept from training
 _PATIENCE = 40  # draws for each sentence wanted before giving up; a fresh phrasebook needs about one
+_LONGEST = 14  # English words; the few sentences that come out longer are passed over
 _WORD = re.compile(r"\w+")
 
 Pair = tuple[str, str]
@@ -145,7 +146,7 @@ def _distinct(count: int | None, seed: int) -> Iterator[tuple[str, Sentence]]:
     while count is None or len(seen) < count:
         sentence = compose(draw)
         source = english.say(sentence)
-        if source not in seen:
+        if source not in seen and source.count(" ") < _LONGEST:
             seen.add(source)
             yield source, sentence
 

@@ -318,7 +318,7 @@ CONSTRUCTIONS: Urn[Callable[[Draw], Sentence]] = Urn(
         _comparison: 3,
         _two_acts: 8,
         _too_much: 3,
-        _because_it_feels: 2,
+        _because_it_feels: 3,
         _reported: 6,
         asked: 11,
         what: 4,

@@ -163,16 +163,18 @@ def _given(draw: Draw, clause: Clause) -> Clause:
 
 
 def avoiding_self(clause: Clause) -> Clause:
-    """Without "I see us" and "Paul helps Paul": the other one becomes a child."""
+    """Without "I see us" and "Paul helps Paul": the other one becomes somebody else."""
     subject, other = clause.subject, clause.recipient or clause.target
     pronouns = isinstance(subject, Pronoun) and isinstance(other, Pronoun)
     both_speak = pronouns and person(subject) in (0, 2) and other is not None and person(other) in (0, 2)
     addressed = pronouns and person(subject) == 3 and other is not None and person(other) == 3
     inside = isinstance(subject, Both) and other in subject
-    if not (both_speak or addressed or inside or (isinstance(subject, Name | Phrase) and other == subject)):
+    alike = isinstance(subject, Phrase) and isinstance(other, Phrase) and other.noun is subject.noun
+    if not (both_speak or addressed or inside or alike or (isinstance(subject, Name) and other == subject)):
         return clause
-    child = Phrase(NOUN["child"])
-    return clause._replace(recipient=child) if clause.recipient else clause._replace(target=child)
+    children = isinstance(subject, Phrase) and subject.noun.key == "child"
+    somebody = Phrase(NOUN["queen" if children else "child"])
+    return clause._replace(recipient=somebody) if clause.recipient else clause._replace(target=somebody)
 
 
 def _with_circumstance(draw: Draw, clause: Clause) -> Clause:

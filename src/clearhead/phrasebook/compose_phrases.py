@@ -22,12 +22,12 @@ _DETERMINERS = Urn({"the": 34, "a": 26, "mine": 16, "this": 8, "count": 10, "of"
 _SUBJECT_DETERMINERS = Urn(
     {"the": 50, "a": 8, "mine": 22, "this": 10, "count": 5, "of": 4, "many": 2, "every": 2}
 )
-_SUBJECT_KINDS = Urn({"pronoun": 45, "name": 17, "names": 4, "phrase": 34})
+_SUBJECT_KINDS = Urn({"pronoun": 44, "name": 16, "names": 6, "phrase": 34})
 _PREPOSITIONS: dict[str, tuple[str, ...]] = {  # preposition -> kinds of place that it fits
     "in": ("inside",),
     "on": ("surface",),
     "under": ("surface",),
-    "behind": ("building", "plant"),
+    "behind": ("building", "lasting"),
     "in front of": ("building",),
     "next to": ("building", "surface", "opening"),
     "to": ("goal",),
@@ -55,7 +55,6 @@ def qualities_of(noun: Noun) -> tuple[Adjective, ...]:
 
 QUALITIES: dict[Noun, tuple[Adjective, ...]] = {noun: qualities_of(noun) for noun in NOUNS}
 _PLACES: dict[str, tuple[Noun, ...]] = {key: nouns_of(kinds) for key, kinds in _PREPOSITIONS.items()}
-_TREE_ONLY = NOUN["flower"]  # nothing hides behind a flower
 
 
 def can_be_owned(noun: Noun) -> bool:
@@ -131,8 +130,11 @@ def third_subject(draw: Draw, kinds: tuple[str, ...]) -> Party:
 
 
 def two_names(draw: Draw) -> Both:
-    first = draw.below(len(NAMED))
-    return Both(NAMED[first], NAMED[(first + 1 + draw.below(len(NAMED) - 1)) % len(NAMED)])
+    """Two people; half of the time two women or two men, so that "they" is often enough feminine."""
+    first = draw.pick(NAMED)
+    alike = draw.chance(0.5)
+    others = [name for name in NAMED if name != first and (name.gender == first.gender or not alike)]
+    return Both(first, draw.pick(others))
 
 
 def person_met(draw: Draw, past: bool) -> Party:
@@ -174,8 +176,6 @@ def where(draw: Draw, preposition: str = "") -> Place:
     """A place that fits its preposition."""
     preposition = preposition or _WHERE.draw(draw)
     noun = draw.pick(_PLACES[preposition])
-    if noun is _TREE_ONLY:
-        noun = NOUN["tree"]
     determiner = draw.pick(("the", "the", "the", "the", "this", "mine"))
     if determiner == "mine" and not can_be_owned(noun):
         determiner = "the"

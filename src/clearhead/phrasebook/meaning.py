@@ -25,7 +25,8 @@ class Phrase(NamedTuple):
 
     Determiners: `the`, `a` (in the plural: none in English), `some` (a share of what is not
     counted: no article in English), `generic` (things in general: no article in English), `this`,
-    `my`, `your`, `his`, `her`, `our`, `their`, `every`, `many`, `count` and `of` (an owner's).
+    `my`, `your`, `his`, `her`, `our`, `their`, `every`, `many`, `count`, `of` (an owner's) and `none`
+    (after "how many").
     """
 
     noun: Noun

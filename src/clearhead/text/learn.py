@@ -45,8 +45,8 @@ class TokenizerConfig(Config):
     lowercase: bool = False
     # the Unicode form that texts are brought to
     normalisation: Literal["none", "nfc", "nfkc"] = "none"
-    # subwords stay within "words" (letters, digits and signs apart), or within what stands between "spaces",
-    # which is right for text that is already tokenised
+    # subwords stay within "words" (letters and signs apart, digits one by one), or within what stands
+    # between "spaces", which is right for text that is already tokenised
     split: Literal["words", "spaces"] = "words"
     # the most lines to learn from
     sample: int = 1_000_000

@@ -9,7 +9,7 @@ vocabulary works on bytes, each written as one visible letter of an alphabet of
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import tokenizers
 from tokenizers import decoders, normalizers, pre_tokenizers
@@ -25,10 +25,11 @@ CONTINUED = "##"  # how WordPiece marks a piece that does not begin a word
 WORDPIECE_BYTES = 64  # longer words are cut: WordPiece's search takes the square of a word's length
 
 _RUN = "{1,256}"  # characters of one kind; longer runs are cut, for merging takes the square of them, too
-# Letters with their marks, digits, and the rest, each with the space before it; English endings apart.
+# Letters with their marks, single digits, and the rest, each with the space before it; English endings apart.
+# Digits one by one, so that a number never seen is made of pieces that were: it can be copied and compared.
 _WORDS = (
     r"'(?:s|t|re|ve|m|ll|d)(?![\p{L}\p{M}])"
-    rf"| ?[\p{{L}}\p{{M}}]{_RUN}| ?\p{{N}}{_RUN}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]{_RUN}"
+    rf"| ?[\p{{L}}\p{{M}}]{_RUN}| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]{_RUN}"
     rf"|\s{_RUN}(?!\S)|\s{_RUN}"
 )
 # A word keeps the space after it: in text that is already tokenised all but the last have one, so the
@@ -71,6 +72,23 @@ def bytes_of_words(kind: Subwords, split: Literal["words", "spaces"]) -> pre_tok
     return pre_tokenizers.Sequence(steps)
 
 
+def space_between_words(backend: tokenizers.Tokenizer) -> Literal["before", "after"] | None:
+    """Which word a single space between two belongs to, where every word is encoded by itself; else None.
+
+    So it is in the subword vocabularies made here, for texts without other white space. Not with NFKC,
+    which makes white space of other characters.
+    """
+    plain = [normaliser(form, lowercase) for form in ("none", "nfc") for lowercase in (False, True)]
+    if _state(backend.normalizer) not in [_state(one) for one in plain]:
+        return None
+    for kind in get_args(Subwords):
+        if _state(backend.pre_tokenizer) == _state(bytes_of_words(kind, "words")):
+            return "before"
+        if _state(backend.pre_tokenizer) == _state(bytes_of_words(kind, "spaces")):
+            return "after"
+    return None
+
+
 def text_of_bytes(kind: Subwords) -> decoders.Decoder:
     """Pieces back to text; bytes that are no UTF-8 become U+FFFD."""
     if kind == "wordpiece":
@@ -97,3 +115,8 @@ def normaliser(form: Literal["none", "nfc", "nfkc"], lowercase: bool) -> normali
 
 def _isolated(pattern: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(tokenizers.Regex(pattern), behavior="isolated")
+
+
+def _state(part: Any) -> bytes | None:
+    """What a part of the library's consists of, to compare it with another."""
+    return None if part is None else part.__getstate__()

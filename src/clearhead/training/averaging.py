@@ -24,12 +24,10 @@ class AveragingConfig(Config):
     """Which averages of the weights are kept."""
 
     _noun: ClassVar[str] = "averaging"
-    _counts = ("snapshot_every",)
     _shares = ("ema",)
 
     ema: float = 0.0  # decay of the moving average, such as 0.999; 0: none
-    snapshots: int = 0  # how many of the last snapshots are averaged at the end; 0: none
-    snapshot_every: int | None = None  # steps from one snapshot to the next; None: as the run finds best
+    snapshots: int = 0  # at how many of the last validations the weights are averaged at the end; 0: none
 
     def __post_init__(self) -> None:
         super().__post_init__()

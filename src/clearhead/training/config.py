@@ -31,6 +31,12 @@ class ObjectiveConfig(Config):
     _shares = ("label_smoothing",)
 
     label_smoothing: float = 0.1  # this share of the target is spread over the whole vocabulary
+    consistency: float = 0.0  # R-Drop: each example passes twice, and both answers are pulled together
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.consistency < float("inf"):
+            raise UserError(f"objective.consistency must be a number from 0 up, not {self.consistency}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +83,7 @@ class SavingConfig(Config):
     every: int | None = None  # or: every so many steps, whatever the clock says
     keep: int = 2  # checkpoints
     log_every: int = 50  # steps that one line of the log sums up
+    tensorboard: bool = True  # write event files for TensorBoard beside the log
 
 
 @dataclass(frozen=True, kw_only=True)

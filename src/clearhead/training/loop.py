@@ -24,6 +24,7 @@ from clearhead.data.batch import Batch
 from clearhead.data.load import Loader
 from clearhead.training import doctor
 from clearhead.training.averaging import Ema
+from clearhead.training.board import Board
 from clearhead.training.config import TrainConfig
 from clearhead.training.doctor import Finding
 from clearhead.training.flops import StepFlops, peak_of
@@ -98,6 +99,7 @@ class Trainer:
         self.validator = validator
         self.precision = Precision(device, dtype)
         self.log = RunLog(folder)
+        self.board = Board(folder, config.saving.tensorboard)
         self.files = WeightFiles(folder)
         self.ema = Ema(self.model, config.averaging.ema) if config.averaging.ema else None
         self.optimiser = build_optimiser(self.model, config.optimiser, device)
@@ -114,7 +116,7 @@ class Trainer:
         kind = GraphStepper if graphs and self.config.batch.accumulate == 1 else Stepper
         stepper = kind(
             self.model,
-            LabelObjective(self.config.objective.label_smoothing),
+            LabelObjective(self.config.objective.label_smoothing, self.config.objective.consistency),
             self.optimiser,
             self.precision,
             self.config.optimiser.clip,
@@ -134,11 +136,13 @@ class Trainer:
             self.view.say(sentence)
         self.model.train()
         self.clock.start(self.state.step, self.state.seconds)
+        self.board.resumed_after = self.state.step or None
         with Interrupts() as interrupts:
             for group in self._updates():
                 self._update(group)
                 if interrupts.asked:
                     self._stop_for(interrupts.name)
+        self.board.close()
         return self._outcome()
 
     def _updates(self) -> Iterator[list[Batch]]:
@@ -198,22 +202,21 @@ class Trainer:
         steps, labels = max(sums["steps"], 1.0), max(sums["labels"], 1.0)
         if sums["steps"]:
             state.train_loss = sums["nll"] / labels
-        self.log.write(
-            "train",
-            state.step,
-            {
-                "epoch": state.epoch,
-                "loss": sums["nll"] / labels if sums["steps"] else math.nan,
-                "objective": sums["objective"] / labels if sums["steps"] else math.nan,
-                "rate": rate,
-                "gradient_norm": sums["norm"] / steps if sums["steps"] else math.nan,
-                "labels": state.labels,
-                "flops": state.flops,
-                "skipped": state.skipped,
-            },
-        )
+        values = {
+            "epoch": state.epoch,
+            "loss": sums["nll"] / labels if sums["steps"] else math.nan,
+            "objective": sums["objective"] / labels if sums["steps"] else math.nan,
+            "rate": rate,
+            "gradient_norm": sums["norm"] / steps if sums["steps"] else math.nan,
+            "labels": state.labels,
+            "flops": state.flops,
+            "skipped": state.skipped,
+        }
+        self.log.write("train", state.step, values)
         self._show(sums, rate)
         self.log.time("train", state.step, self.clock.figures())
+        self.board.curves("train", state.step, values)
+        self.board.curves("clock", state.step, self.clock.figures())
         if sums["worst_streak"] >= LONGEST_STREAK:
             self._give_up(rate)
 
@@ -287,6 +290,8 @@ class Trainer:
         state.take_note(state.step, score, checksum, best, max(self.config.averaging.snapshots, 1))
         self.log.write("validation", state.step, {**found.values, "best": best})
         self.view.validation(state.step, found.values, best, found.samples)
+        self.board.curves("validation", state.step, found.values)
+        self.board.samples(state.step, found.samples)
         self._warn(self._examine(found))
         if validation.patience is not None and state.waited >= validation.patience:
             state.why = (

@@ -13,6 +13,7 @@ Shapes: B rows, S source tokens, T target tokens, V classes, N places (B·T, or 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from torch.autograd.function import once_differentiable
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch
 from clearhead.data.rows import IGNORED
+from clearhead.training import fused_loss
 
 
 class Losses(NamedTuple):
@@ -84,10 +86,41 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Ten
     >>> torch.allclose(smoothed, same)
     True
     """
+    logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    if fused_loss.fits(logits):
+        return fused_loss.fused_cross_entropy(logits, labels, smoothing)
+    return plain_cross_entropy(logits, labels, smoothing)
+
+
+def plain_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """`cross_entropy` of logits (N, V) for labels (N,) by PyTorch's operations, on any device."""
     found: tuple[Tensor, Tensor] = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), smoothing
+        logits, labels, smoothing
     )
     return found
+
+
+def consistent_cross_entropy(
+    logits: Tensor, labels: Tensor, smoothing: float, consistency: float
+) -> tuple[Tensor, Tensor]:
+    """½·(CE₁ + CE₂) + α/4·(KL(p₁‖p₂) + KL(p₂‖p₁)), and ½·(CE₁ + CE₂) without smoothing, both summed.
+
+    logits (2B, …, V) are those of the first pass and then of the second; both have the labels (B, …).
+    """
+    logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    if fused_loss.fits(logits):
+        return fused_loss.fused_consistent_cross_entropy(logits, labels, smoothing, consistency)
+    return plain_consistent_cross_entropy(logits, labels, smoothing, consistency)
+
+
+def plain_consistent_cross_entropy(
+    logits: Tensor, labels: Tensor, smoothing: float, consistency: float
+) -> tuple[Tensor, Tensor]:
+    """`consistent_cross_entropy` of logits (2N, V) for labels (N,) by PyTorch's operations."""
+    objective, nll = plain_cross_entropy(logits, torch.cat([labels, labels]), smoothing)
+    first, second = logits.chunk(2)
+    apart = disagreement(first, second, labels)
+    return objective / 2 + consistency / 4 * apart, nll / 2
 
 
 def run_model(model: Model, batch: Batch) -> Tensor:
@@ -103,14 +136,42 @@ def run_model(model: Model, batch: Batch) -> Tensor:
 
 
 class LabelObjective:
-    """Predict each label of a batch: the next token, a class, or a tag; one objective for every task."""
+    """Predict each label of a batch: the next token, a class, or a tag; one objective for every task.
 
-    def __init__(self, smoothing: float = 0.0) -> None:
+    With `consistency` α every example passes twice, under two draws of dropout, and what the two say is
+    pulled together (R-Drop, Liang et al. 2021):
+
+        ½·(CE₁ + CE₂) + α/4 · (KL(p₁‖p₂) + KL(p₂‖p₁))
+    """
+
+    def __init__(self, smoothing: float = 0.0, consistency: float = 0.0) -> None:
         if not 0 <= smoothing < 1:
             raise UserError(f"Label smoothing must lie in [0, 1), not {smoothing}.")
         self.smoothing = smoothing
+        self.consistency = consistency
 
     def __call__(self, model: Model, batch: Batch) -> Losses:
-        logits = run_model(model, batch)
-        objective, nll = cross_entropy(logits, batch.labels, self.smoothing)
-        return Losses(objective, nll)
+        if not self.consistency:
+            return Losses(*cross_entropy(run_model(model, batch), batch.labels, self.smoothing))
+        logits = run_model(model, twice(batch))
+        return Losses(*consistent_cross_entropy(logits, batch.labels, self.smoothing, self.consistency))
+
+
+def twice(batch: Batch) -> Batch:
+    """The rows of a batch, and then the same rows again."""
+
+    def doubled(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return torch.cat([value, value])
+        return value if value is None else value + value  # packed lengths are plain numbers
+
+    names = ("source", "source_lengths", "inputs", "lengths", "labels")
+    changes: dict[str, Any] = {name: doubled(getattr(batch, name)) for name in names}
+    return replace(batch, **changes)
+
+
+def disagreement(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
+    """KL(p₁‖p₂) + KL(p₂‖p₁) = Σ_v (p₁ − p₂)·(log p₁ − log p₂), summed over the places that count."""
+    one, two = (torch.log_softmax(logits, -1, dtype=torch.float32) for logits in (first, second))
+    apart = ((one.exp() - two.exp()) * (one - two)).sum(-1)
+    return apart.masked_fill(labels == IGNORED, 0.0).sum()

@@ -232,9 +232,10 @@ class Stepper:
 
     def _cut(self, batch: Batch) -> list[Batch]:
         """The batch in `parts` parts, or in as many as it has rows."""
-        pieces = [batch]
-        while len(pieces) < self.parts and all(piece.rows > 1 for piece in pieces):
-            pieces = [half for piece in pieces for half in piece.halves()]
+        pieces, parts = [batch], 1
+        while parts < self.parts and any(piece.rows > 1 for piece in pieces):
+            pieces = [half for piece in pieces for half in (piece.halves() if piece.rows > 1 else (piece,))]
+            parts *= 2
         return pieces
 
     def split_further(self, batches: Sequence[Batch]) -> None:

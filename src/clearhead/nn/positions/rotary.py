@@ -53,9 +53,14 @@ class RotaryScaling(Config):
             raise UserError(f"A rotary scaling factor is at least 1, not {self.factor}.")
 
 
-def frequencies(head_dim: int, base: float, scaling: RotaryScaling | None) -> Tensor:
-    """Angle per position of each pair of features, (D/2,), after scaling."""
-    even = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu")
+def frequencies(
+    head_dim: int, base: float, scaling: RotaryScaling | None, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Angle per position of each pair of features, (D/2,), after scaling.
+
+    Made on the device that asks: a copy from the host would break the recording of a CUDA graph.
+    """
+    even = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)
     speed = base ** -(even / head_dim)
     if scaling is None:
         return speed
@@ -119,7 +124,7 @@ class Rotary(Position):
         """cos and sin of the angles, (R, 1, T, D/2): computed once for all layers of a pass."""
         settings = (self.head_dim, self.base, self.scaling, like.dtype)
         if settings not in tokens.memo:
-            speed = frequencies(self.head_dim, self.base, self.scaling).to(tokens.position.device)
+            speed = frequencies(self.head_dim, self.base, self.scaling, tokens.position.device)
             angle = (tokens.position.unsqueeze(-1) * speed)[:, None]
             tokens.memo[settings] = (
                 (angle.cos() * self.temperature).to(like.dtype),

@@ -1,0 +1,123 @@
+"""What each recipe is measured by, and what others have measured: one row a recipe.
+
+Knows nothing about training; `run.py` does the work, `table.py` shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clearhead.evaluation.metrics import Tokenisation
+
+Test = tuple[str, str, str]  # what it is called, its sources, its targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """How a recipe's result is found, and what it stands beside."""
+
+    what: str  # what is learnt from what
+    figure: str  # the metric that is compared, by its name in an evaluation
+    published: str  # what others report, and with what
+    beside: tuple[str, ...] = ()  # further metrics
+    beam: int = 1
+    tokenise: Tokenisation = "13a"  # BLEU's; "none" where the text is tokenised already
+    max_length: int | None = None  # most tokens written
+    more_tests: tuple[Test, ...] = ()  # beside the recipe's own test set
+    on_validation: str | None = None  # judged by this value of the validation set, where there is no test set
+    toy: str | None = None  # the corpus that `toy.py` writes for it
+
+
+def _multi30k(language: str) -> tuple[Test, ...]:
+    return tuple(
+        (
+            f"test {year} {images}",
+            f"multi30k/tok/test_{year}_{images}.lc.norm.tok.en.gz",
+            f"multi30k/tok/test_{year}_{images}.lc.norm.tok.{language}.gz",
+        )
+        for year, images in (("2017", "flickr"), ("2017", "mscoco"))
+    )
+
+
+def _multi30k_raw(language: str) -> tuple[Test, ...]:
+    return tuple(
+        (
+            f"test {year} {images}",
+            f"multi30k/test_{year}_{images}.en.gz",
+            f"multi30k/test_{year}_{images}.{language}.gz",
+        )
+        for year, images in (("2017", "flickr"), ("2017", "mscoco"), ("2018", "flickr"))
+    )
+
+
+MEASURES: dict[str, Measure] = {
+    "copy": Measure(what="say the same digits again", figure="exact match", published="100", toy="copy"),
+    "reverse": Measure(what="say digits backwards", figure="exact match", published="100", toy="reverse"),
+    "sort": Measure(what="say digits in rising order", figure="exact match", published="100", toy="sort"),
+    "phrasebook": Measure(
+        what="English → French, the built-in grammar; word combinations never seen in training",
+        figure="exact match",
+        beside=("BLEU",),
+        published="none",
+        toy="phrasebook-en-fr",
+    ),
+    "multi30k-en-de": Measure(
+        what="English → German image captions, lower-cased and tokenised, test 2016",
+        figure="tokenised BLEU",
+        published="41.02 (Wu et al. 2021, Transformer-Tiny); 41.96 with the images",
+        beam=5,
+        tokenise="none",
+        more_tests=_multi30k("de"),
+    ),
+    "multi30k-en-fr": Measure(
+        what="English → French image captions, lower-cased and tokenised, test 2016",
+        figure="tokenised BLEU",
+        published="61.80 (Wu et al. 2021, Transformer-Tiny)",
+        beam=5,
+        tokenise="none",
+        more_tests=_multi30k("fr"),
+    ),
+    "multi30k-en-de-raw": Measure(
+        what="English → German image captions as written, test 2016",
+        figure="BLEU",
+        beside=("chrF",),
+        published="none found for raw text",
+        beam=5,
+        more_tests=_multi30k_raw("de"),
+    ),
+    "multi30k-en-fr-raw": Measure(
+        what="English → French image captions as written, test 2016",
+        figure="BLEU",
+        beside=("chrF",),
+        published="none found for raw text",
+        beam=5,
+        more_tests=_multi30k_raw("fr"),
+    ),
+    "tatoeba-en-fr": Measure(
+        what="English → French sentences, no settings at all; held-out English sides never seen",
+        figure="BLEU",
+        beside=("chrF", "exact match"),
+        published="none on this split",
+        beam=5,
+    ),
+    "tiny-shakespeare": Measure(
+        what="characters of Shakespeare's plays, last tenth of the text",
+        figure="nats a character",
+        on_validation="loss",
+        published="1.4697 (nanoGPT, the same size)",
+    ),
+    "sst2": Measure(
+        what="is a sentence about a film kind or not; trained on phrases, no pre-training",
+        figure="accuracy",
+        published="83.5 (CNN, random embeddings); 83.2 (BERT-Tiny, pre-trained)",
+    ),
+    "aeslc": Measure(
+        what="subject line of an e-mail, the one it was sent with",
+        figure="ROUGE-1",
+        beside=("ROUGE-2", "ROUGE-L"),
+        published="15.04 / 7.39 / 14.93 (base size, no pre-training; from memory of Zhang et al. 2020); "
+        "23.67 / 10.29 / 23.44 (Zhang and Tetreault 2019)",
+        beam=5,
+        max_length=40,
+    ),
+}

@@ -1,0 +1,172 @@
+"""Train a recipe with several seeds and measure it as its published figure was measured.
+
+    python recipes/run.py multi30k-en-de --data DATA --seeds 1 2 3
+    python recipes/run.py copy reverse sort phrasebook      # these write their own data
+    python recipes/run.py --all --data DATA
+    python recipes/run.py --merge other.json                # take in what another machine measured
+    python recipes/run.py --table                           # write the tables of recipes/README.md anew
+
+What was measured goes into `recipes/results.json`, and from there into the tables
+of `recipes/README.md`. A run whose settings were changed with `--set` is printed
+only: it is no longer the recipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import clearhead
+from clearhead.base.errors import UserError
+from clearhead.base.settings import parse_settings
+from clearhead.data.config import CorpusConfig
+from clearhead.data.read import read_rows
+from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Rows, evaluate
+from clearhead.jobs.finish import Finished
+from clearhead.jobs.folder import RunFolder
+from clearhead.jobs.recipe import Table, merged, nested, read_recipe
+from clearhead.jobs.train import train
+from clearhead.training.loop import Interrupted
+from measures import MEASURES, Measure
+from table import read_results, taken_in, write_results, write_tables
+from toy import write as write_toy
+
+HERE = Path(__file__).resolve().parent
+
+
+def run(name: str, seed: int, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Train one recipe with one seed, and measure it."""
+    measure = MEASURES[name]
+    data = _data(measure, chosen)
+    out = chosen.out / f"{name}-seed{seed}"
+    if chosen.again:
+        RunFolder(out).remove()
+    said = read_recipe(HERE / f"{name}.toml", data)
+    said = merged(said, {"seed": seed, "compute": {"device": chosen.device}}, nested(_changes(chosen)))
+    began = time.perf_counter()
+    finished = train(out, said, view=chosen.view)
+    minutes = (time.perf_counter() - began) / 60
+    facts = finished.bundle.metadata["training"]
+    beam = chosen.beam or measure.beam
+    return {
+        "recipe": name,
+        "seed": seed,
+        "machine": _machine(facts),
+        "beam": beam,
+        "figures": {key: round(value, 4) for key, value in figures(finished, measure, data, beam).items()},
+        "minutes": round(minutes, 2),
+        "training_minutes": round(facts["seconds"] / 60, 2),
+        "steps": facts["steps"],
+        "parameters": sum(weight.numel() for weight in finished.bundle.model.parameters()),
+        "flops": facts["flops"],
+        "weights": finished.chosen,
+        "versions": {"clearhead": clearhead.__version__, "torch": torch.__version__.split("+")[0]},
+    }
+
+
+def figures(finished: Finished, measure: Measure, data: Path, beam: int) -> dict[str, float]:
+    """The recipe's own figures by name, the one that is compared first."""
+    if measure.on_validation is not None:
+        return {measure.figure: finished.validation[finished.chosen][measure.on_validation]}
+    assert finished.test is not None, "a recipe has a test set, or is judged on its validation set"
+    config = EvaluationConfig(beam=beam, tokenise=measure.tokenise, max_length=measure.max_length, loss=False)
+    rows = [(example.source, example.reference) for example in finished.test.examples]
+    found = _picked(_evaluated(finished, rows, config), measure, "")
+    for label, source, target in measure.more_tests:
+        corpus = CorpusConfig(source=str(data / source), target=str(data / target))
+        more = [(row.source, row.target) for row in read_rows(corpus, "translate")]
+        found |= _picked(_evaluated(finished, more, config), measure, f", {label}")
+    return found
+
+
+def _evaluated(finished: Finished, rows: Rows, config: EvaluationConfig) -> Evaluation:
+    found = evaluate(finished.bundle, rows, None, config, show=True)
+    for metric, signature in found.signatures.items():
+        print(f"  {metric}: {signature}", file=sys.stderr)
+    return found
+
+
+def _picked(found: Evaluation, measure: Measure, label: str) -> dict[str, float]:
+    return {f"{name}{label}": found.metrics[name] for name in (measure.figure, *measure.beside)}
+
+
+def _data(measure: Measure, chosen: argparse.Namespace) -> Path:
+    """Where the recipe's files lie; those it needs no download for are written first."""
+    if measure.toy is not None:
+        folder: Path = chosen.out / "data"
+        write_toy(folder, measure.toy)
+        return folder
+    if chosen.data is None:
+        raise UserError("Say where the data lie: --data FOLDER.")
+    return Path(chosen.data)
+
+
+def _changes(chosen: argparse.Namespace) -> Table:
+    return parse_settings(chosen.settings)
+
+
+def _machine(facts: dict[str, Any]) -> str:
+    """The GPU, or the CPU with as many cores as were used."""
+    device = str(facts["device"])
+    if torch.cuda.is_available() and device == torch.cuda.get_device_name():
+        return device
+    name = device or platform.machine()
+    return f"{facts['threads']} CPU cores ({name})"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train recipes and measure them.")
+    parser.add_argument("names", nargs="*", metavar="RECIPE", help=", ".join(MEASURES))
+    parser.add_argument("--all", action="store_true", help="every recipe")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the recipes' files lie")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N")
+    parser.add_argument("--beam", type=int, metavar="N", help="places of the beam; as published without it")
+    parser.add_argument("--out", type=Path, default=Path("runs/recipes"), metavar="FOLDER")
+    parser.add_argument("--again", action="store_true", help="replace runs that are there")
+    parser.add_argument("--device", default="auto", metavar="NAME")
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="A.B=C")
+    parser.add_argument("--view", default="plain", metavar="KIND", help="live, plain or quiet")
+    parser.add_argument("--results", type=Path, default=HERE / "results.json", metavar="FILE")
+    parser.add_argument("--merge", type=Path, metavar="FILE", help="take in results of another machine")
+    parser.add_argument("--table", action="store_true", help="write the tables of README.md anew")
+    chosen = parser.parse_args()
+    unknown = sorted(set(chosen.names) - set(MEASURES))
+    if unknown:
+        parser.error(f"there is no recipe '{unknown[0]}': known are {', '.join(MEASURES)}")
+    if not (chosen.names or chosen.all or chosen.table or chosen.merge):
+        parser.error("name a recipe, or give --all, --merge or --table")
+    return chosen
+
+
+def main() -> int:
+    """Do what the command line asks for; returns the exit code."""
+    chosen = _arguments()
+    try:
+        if chosen.merge is not None:
+            write_results(chosen.results, taken_in(read_results(chosen.results), read_results(chosen.merge)))
+        for name in MEASURES if chosen.all else chosen.names:
+            for seed in chosen.seeds:
+                found = run(name, seed, chosen)
+                print(json.dumps(found, ensure_ascii=False), flush=True)
+                if not chosen.settings:
+                    write_results(chosen.results, taken_in(read_results(chosen.results), [found]))
+        if chosen.table or chosen.merge is not None:
+            write_tables(HERE / "README.md", read_results(chosen.results))
+    except UserError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(f"run.py: {stop}.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

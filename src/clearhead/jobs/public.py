@@ -1,0 +1,176 @@
+"""`clearhead.train`, `clearhead.translate` and `clearhead.evaluate`: the jobs as Python functions.
+
+What the commands of the same names do, for those who write Python. A bundle may
+be given as it is or as the folder it lies in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from clearhead.api import load
+from clearhead.base.device import pick_device
+from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle
+from clearhead.data.config import Task
+from clearhead.decoding.run import translate as _translate
+from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
+from clearhead.evaluation.evaluate import evaluate as _evaluate
+from clearhead.jobs import train as job
+from clearhead.jobs.finish import Finished
+from clearhead.jobs.recipe import Table, merged, nested, read_recipe
+
+Where = str | Path
+Pair = tuple[Where, Where]  # a source file and its target file
+
+
+def train(
+    out: Where,
+    source: Where | None = None,
+    target: Where | None = None,
+    *,
+    file: Where | None = None,
+    task: Task | None = None,
+    validation: Where | Pair | None = None,
+    test: Where | Pair | None = None,
+    recipe: Where | None = None,
+    data: Where | None = None,
+    minutes: float | None = None,
+    resume: bool = False,
+    view: str = "quiet",
+    **settings: Any,
+) -> Finished:
+    """Train a model from text files, as `clearhead train` does, and leave its bundle in the folder `out`.
+
+    Two files aligned line by line (`source`, `target`), or one `file`; or a `recipe` whose files lie below
+    `data`. `task` is "translate" unless the recipe says otherwise. What is not set is chosen; `settings` are
+    those of a recipe, with two underscores for the dot: `model__layers=2`. `resume=True` goes on with the run
+    in `out`.
+
+    >>> import clearhead, pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> words = [f"{a} {b}" for a in "abcdefgh" for b in "abcdefgh"]
+    >>> _ = (folder / "pairs.tsv").write_text("".join(f"{word}\\t{word}\\n" for word in words))
+    >>> run = clearhead.train(folder / "run", file=folder / "pairs.tsv", steps=3, model__width=16,
+    ...                       model__attention__heads=2, compute__device="cpu")
+    >>> run.outcome.steps, sorted(run.validation["last"])
+    (3, ['accuracy', 'bleu', 'chrf', 'exact', 'loss', 'perplexity'])
+    >>> clearhead.load(folder / "run").metadata["task"]
+    'translate'
+    """
+    said = nested({name.replace("__", "."): value for name, value in settings.items()})
+    files = {"source": source, "target": target, "file": file}
+    named = {name: str(path) for name, path in files.items() if path is not None}
+    if resume:
+        if named or recipe is not None or minutes is not None or task or validation or test:
+            raise UserError("resume=True goes on with a run as it is: leave files, task and minutes away.")
+        return job.resume(out, said, view=view)
+    if not named and recipe is None:
+        raise UserError("Say what to train on: source and target, or file, or recipe.")
+    table: Table = {"train": [named]} if named else {}
+    for name, given in (("validation", validation), ("test", test)):
+        if given is not None:
+            table[name] = _held_out(given)
+    base = read_recipe(Path(recipe), None if data is None else Path(data)) if recipe is not None else {}
+    whole = merged(base, {"data": table}, {"task": task} if task else {}, said)
+    return job.train(out, whole, minutes=minutes, view=view)
+
+
+def _held_out(given: Where | Pair) -> Mapping[str, str]:
+    if isinstance(given, (str, Path)):
+        return {"file": str(given)}
+    source, target = given
+    return {"source": str(source), "target": str(target)}
+
+
+@overload  # a str is also an iterable of strings, and the first form is the one that is meant then
+def translate(  # type: ignore[overload-overlap]
+    bundle: Bundle | Where,
+    texts: str,
+    *,
+    beam: int = 1,
+    length_penalty: float = 1.0,
+    max_length: int | None = None,
+    device: str | None = None,
+) -> str: ...
+
+
+@overload
+def translate(
+    bundle: Bundle | Where,
+    texts: Iterable[str],
+    *,
+    beam: int = 1,
+    length_penalty: float = 1.0,
+    max_length: int | None = None,
+    device: str | None = None,
+) -> list[str]: ...
+
+
+def translate(
+    bundle: Bundle | Where,
+    texts: str | Iterable[str],
+    *,
+    beam: int = 1,
+    length_penalty: float = 1.0,
+    max_length: int | None = None,
+    device: str | None = None,
+) -> str | list[str]:
+    """What a trained bundle makes of a text, or of each of several, in their order.
+
+    `beam=1` is greedy; `length_penalty` is the power of the length that a beam's scores are divided by.
+
+    >>> import clearhead
+    >>> from clearhead.bundle import Bundle
+    >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
+    >>> bundle = Bundle(clearhead.build("tiny", vocabulary=tokenizer.vocabulary_size), tokenizer)
+    >>> isinstance(clearhead.translate(bundle, "the cat", max_length=3), str)
+    True
+    >>> clearhead.translate(bundle, ["", " "])
+    ['', '']
+    """
+    if beam < 1:
+        raise UserError(f"A beam has at least 1 place, not {beam}.")
+    lines = [texts] if isinstance(texts, str) else list(texts)
+    found = _translate(
+        _opened(bundle, device),
+        lines,
+        beam=beam,
+        length_penalty=length_penalty,
+        max_length=max_length,
+        device=device,
+    )
+    return found[0].text if isinstance(texts, str) else [one.text for one in found]
+
+
+def evaluate(
+    bundle: Bundle | Where,
+    rows: Sequence[tuple[str, str]],
+    *,
+    task: Task | None = None,
+    device: str | None = None,
+    **settings: Any,
+) -> Evaluation:
+    """Measure a bundle on rows of (source, target) text: BLEU, ROUGE, accuracy, perplexity, by its task.
+
+    `settings` are those of `EvaluationConfig`: `beam=5`, `tokenise="none"`, … A language model has rows
+    ("", line).
+
+    >>> import clearhead
+    >>> from clearhead.bundle import Bundle
+    >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
+    >>> model = clearhead.build("tiny", vocabulary=tokenizer.vocabulary_size)
+    >>> found = clearhead.evaluate(Bundle(model, tokenizer, {"task": "translate"}), [("the cat", "cat")])
+    >>> sorted(found.metrics)
+    ['BLEU', 'bits per byte', 'chrF', 'exact match', 'nats per character', 'nats per token', 'perplexity']
+    """
+    config = EvaluationConfig.from_dict(settings)
+    return _evaluate(_opened(bundle, device), list(rows), task, config, device=device)
+
+
+def _opened(bundle: Bundle | Where, device: str | None) -> Bundle:
+    if isinstance(bundle, Bundle):
+        return bundle
+    return load(bundle, device=pick_device(device or "auto"))

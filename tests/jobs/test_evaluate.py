@@ -1,0 +1,73 @@
+"""Bundles measured on files: one, two against each other, and what cannot be measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle, save
+from clearhead.data.config import CorpusConfig
+from clearhead.evaluation.evaluate import EvaluationConfig
+from clearhead.jobs.evaluate import TASKS, measure, task_named
+from clearhead.jobs.finish import Finished
+from clearhead.jobs.train import train
+
+from .making import rows, settings, write_corpus
+
+
+@pytest.fixture(scope="module")
+def test_set(tmp_path_factory: pytest.TempPathFactory) -> CorpusConfig:
+    return CorpusConfig(file=str(write_corpus(tmp_path_factory.mktemp("test"), count=12, seed=5)))
+
+
+def test_one_bundle(finished: Finished, test_set: CorpusConfig) -> None:
+    found = measure([finished.folder], test_set, config=EvaluationConfig(loss=True), device="cpu")
+    assert found.second is None
+    assert list(found.comparison) == []
+    assert {"BLEU", "chrF", "perplexity"} <= set(found.first.metrics)
+    assert [(one.source, one.reference) for one in found.first.examples] == rows("translate", 12, 5)
+
+
+def test_two_bundles_on_the_same_rows(
+    finished: Finished, corpus: Path, test_set: CorpusConfig, tmp_path: Path
+) -> None:
+    train(tmp_path / "second", settings(corpus, seed=2), view="quiet")
+    found = measure([finished.folder, tmp_path / "second"], test_set, device="cpu")
+    assert found.second is not None
+    assert [one.source for one in found.first.examples] == [one.source for one in found.second.examples]
+    assert found.comparison
+    alone = measure([tmp_path / "second"], test_set, device="cpu")
+    assert alone.first.metrics == pytest.approx(found.second.metrics)
+
+
+def test_a_bundle_is_no_better_than_itself(finished: Finished, test_set: CorpusConfig) -> None:
+    found = measure([finished.folder, finished.folder], test_set, device="cpu")
+    assert found.second is not None
+    assert found.first.metrics == found.second.metrics
+    for one in found.comparison:
+        assert one.difference.low == one.difference.score == one.difference.high == 0
+        assert one.p_value == 1.0
+
+
+def test_a_bundle_that_does_not_say_its_task(
+    finished: Finished, test_set: CorpusConfig, tmp_path: Path
+) -> None:
+    bundle = finished.bundle
+    silent = Bundle(bundle.model, bundle.tokenizer, {"documents": False})
+    path = save(silent, tmp_path / "silent")
+    with pytest.raises(UserError, match="name it with --task"):
+        measure([path], test_set, device="cpu")
+    assert measure([path], test_set, "translate", device="cpu").first.task == "translate"
+
+
+def test_nothing_to_measure_on(finished: Finished, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"does not exist|no such file|There is no"):
+        measure([finished.folder], CorpusConfig(file=str(tmp_path / "none.tsv")), device="cpu")
+
+
+def test_tasks_by_name() -> None:
+    assert [task_named(name) for name in TASKS] == list(TASKS)
+    with pytest.raises(UserError, match=r"There is no task 'translat': did you mean 'translate'"):
+        task_named("translat")

@@ -1,0 +1,112 @@
+"""The validator that decodes: which numbers, which samples, for every task."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearhead.base.errors import UserError
+from clearhead.base.seed import seeded
+from clearhead.data.config import DataConfig, Task
+from clearhead.data.survey import survey
+from clearhead.jobs import prepare
+from clearhead.jobs.validate import ALWAYS, DECODED, DecodingValidator, _spread, check_metric
+from clearhead.models.build import build
+from clearhead.text.learn import TokenizerConfig
+from clearhead.training.config import HIGHER_IS_BETTER, TrainConfig
+from clearhead.training.sizing import FAMILIES
+
+from .making import write_corpus
+
+TASKS: tuple[Task, ...] = ("translate", "summarise", "generate", "classify", "tag")
+
+
+def a_validator(task: Task, folder: Path, **validation: Any) -> tuple[DecodingValidator, torch.nn.Module]:
+    data = DataConfig.from_dict({"train": [{"file": str(write_corpus(folder, task))}]})
+    found = survey(data, task)
+    tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig(vocabulary=320))
+    prepare.write_all(found, data, tokenizers, folder / "data")
+    model: dict[str, Any] = {
+        "family": FAMILIES[task][0],
+        "vocabulary": facts.vocabulary,
+        "width": 16,
+        "layers": 1,
+        "attention": {"heads": 2},
+        "feedforward": {"width": 16},
+    }
+    if facts.classes:
+        model["head"] = {"kind": task, "classes": facts.classes}
+    config = TrainConfig.from_dict({"task": task, "model": model, "validation": validation})
+    notes = {"task": task, "labels": list(found.labels), "documents": False}
+    opened = prepare.open_all(folder / "data", task, 1)
+    with seeded(1):
+        return DecodingValidator(config, opened, notes), build(config.model).eval()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_metric_that_may_be_chosen_is_there(task: Task, tmp_path: Path) -> None:
+    validator, model = a_validator(task, tmp_path, decode=5, samples=2)
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        found = validator(model)
+        again = validator(model)
+    assert torch.equal(before, torch.get_rng_state())  # a run's chance is its own
+    assert set(found.values) == set(DECODED[task])
+    assert dict(found.values) == dict(again.values)
+    assert list(found.samples) == list(again.samples)
+    if task == "generate":
+        assert len(found.samples) == 1
+        return
+    assert len(found.samples) == 2
+    held = dict(validator.prepared.held_out["validation"])
+    for sample in found.samples:
+        assert held[sample.source] == sample.reference
+
+
+def test_nothing_is_decoded_where_nothing_is_asked(tmp_path: Path) -> None:
+    validator, model = a_validator("translate", tmp_path, decode=0)
+    found = validator(model)
+    assert not found.values
+    assert not found.samples
+
+
+def test_a_right_answer_is_found_right(tmp_path: Path) -> None:
+    """A model that always says the class which all of the validation examples have."""
+    validator, model = a_validator("classify", tmp_path, decode=50)
+    label = validator.notes["labels"][1]
+    validator.rows = [(source, label) for source, _ in validator.rows]
+    with torch.no_grad():
+        model.head.classifier.weight.zero_()
+        model.head.classifier.bias.copy_(torch.tensor([0.0, 1.0]))
+        found = validator(model)
+    assert {sample.output for sample in found.samples} == {label}
+
+
+@given(st.lists(st.integers(), max_size=50), st.integers(0, 60))
+def test_spread(items: list[int], count: int) -> None:
+    found = _spread(list(enumerate(items)), count)
+    assert len(found) == min(count, len(items))
+    assert sorted(set(found)) == found  # in order, none twice
+    if found and len(found) < len(items):
+        gaps = [b[0] - a[0] for a, b in pairwise(found)]
+        assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_metrics_are_checked_before_anything_is_trained(task: Task) -> None:
+    for metric in (*ALWAYS, *DECODED[task]):
+        check_metric(TrainConfig.from_dict({"task": task, "validation": {"metric": metric}}))
+        assert (metric in HIGHER_IS_BETTER) == (metric not in ("loss", "perplexity"))
+    with pytest.raises(UserError, match=r"There is no validation metric 'los'.*did you mean 'loss'"):
+        check_metric(TrainConfig.from_dict({"task": task, "validation": {"metric": "los"}}))
+
+
+def test_a_decoded_metric_needs_decoding() -> None:
+    with pytest.raises(UserError, match=r"validation\.decode must be above 0"):
+        check_metric(TrainConfig.from_dict({"validation": {"metric": "bleu", "decode": 0}}))

@@ -1,0 +1,154 @@
+"""What must be learnt, is: each task from its text file to its test score, through the command line.
+
+The corpora are made here and small; what is asked of a model lies beyond what a constant answer, or one that
+does not look at the whole input, could reach.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clearhead.evaluation.metrics import bleu
+from clearhead.phrasebook import split
+
+from .commands import Warm, backwards, sequences, settings, write_pairs
+
+# One layer is enough for all of these, and a large learning rate gets there soon.
+SMALL = {
+    "tokenizer__kind": "words",
+    "model__width": 64,
+    "model__layers": 1,
+    "model__attention__heads": 4,
+    "model__feedforward__width": 128,
+    "model__dropout": 0.0,
+    "model__embedding__dropout": 0.0,
+    "objective__label_smoothing": 0.0,
+    "schedule__name": "cosine",
+    "schedule__rate": 0.01,
+    "schedule__warmup": 50,
+    "schedule__floor": 0.01,
+    "batch__tokens": 1024,
+    "averaging__snapshots": 0,
+    "validation__samples": 0,
+}
+
+
+def train(warm: Warm, folder: Path, *arguments: str, steps: int, **changes: Any) -> dict[str, float]:
+    """Train in `folder/run`; how it does on its test set."""
+    said = settings(**{**SMALL, "steps": steps, "validation__every": steps, **changes})
+    ended = warm("train", *arguments, "--out", "run", "--view", "quiet", *said, folder=folder)
+    assert ended.code == 0, ended.stderr
+    print(f"{ended.took:.0f} s, {ended.computed:.0f} s of them computing")
+    facts = json.loads((folder / "run" / "metadata.json").read_text("utf-8"))
+    scores: dict[str, float] = facts["metadata"]["test"]
+    print(scores)
+    return scores
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "rule, steps", [(list, 400), (backwards, 450), (sorted, 600)], ids=["copy", "reverse", "sort"]
+)
+def test_sequences(warm: Warm, tmp_path: Path, rule: Any, steps: int) -> None:
+    every = sequences(7000, 3, 8, "abcdefgh", seed=1)
+    write_pairs(tmp_path / "train.tsv", every[1200:], rule)
+    write_pairs(tmp_path / "validation.tsv", every[1000:1200], rule)
+    write_pairs(tmp_path / "test.tsv", every[:1000], rule)
+    held_out = ("--validation", "validation.tsv", "--test", "test.tsv")
+    scores = train(warm, tmp_path, "--file", "train.tsv", *held_out, steps=steps)
+    assert scores["examples"] == 1000
+    assert scores["exact match"] >= 99.9
+    ended = warm("translate", "run", "h a c b e", folder=tmp_path)
+    assert ended.stdout == " ".join(rule("hacbe")) + "\n"
+
+
+def test_phrasebook(warm: Warm, tmp_path: Path) -> None:
+    parts = split("en-fr", 4000, 200, seed=2)
+    for name, pairs in (("train", parts.train), ("validation", parts.validation), ("test", parts.test)):
+        write_lines(tmp_path / f"{name}.tsv", [f"{source}\t{target}" for source, target in pairs])
+    scores = train(
+        warm,
+        tmp_path,
+        *("--file", "train.tsv", "--validation", "validation.tsv", "--test", "test.tsv"),
+        steps=250,
+        tokenizer__kind="bpe",
+        tokenizer__vocabulary=1000,
+        batch__tokens=2048,
+    )
+    references = [target for _, target in parts.test]
+    constant = max(bleu([one] * len(references), references).value for one in references)
+    print(f"the best constant answer has {constant:.1f} BLEU")
+    assert constant < 15
+    assert scores["BLEU"] > 40
+
+
+def test_summarise(warm: Warm, tmp_path: Path) -> None:
+    """The first two words of a text are its summary."""
+    texts = sequences(2000, 6, 12, "abcdefghijkl", seed=4)
+    write_pairs(tmp_path / "texts.tsv", texts, lambda words: words[:2])
+    scores = train(warm, tmp_path, "--file", "texts.tsv", "--task", "summarise", steps=150)
+    assert scores["exact match"] >= 99
+
+
+def test_generate(warm: Warm, tmp_path: Path) -> None:
+    """A text in which every character follows from those before: the perplexity is near 1."""
+    line = "the cat sat on the mat and saw the rat"
+    write_lines(tmp_path / "text.txt", [line] * 200)
+    scores = train(
+        warm,
+        tmp_path,
+        *("--file", "text.txt", "--task", "generate"),
+        steps=80,
+        tokenizer__kind="characters",
+        batch__context=64,
+    )
+    letters = Counter(line + "\n")
+    assert max(letters.values()) / letters.total() < 0.25  # so a constant guess has a perplexity above 4
+    assert scores["perplexity"] < 1.1
+    ended = warm("generate", "run", "the cat", "--temperature", "0", "--tokens", "31", folder=tmp_path)
+    assert ended.stdout == line + "\n"
+
+
+def test_classify(warm: Warm, tmp_path: Path) -> None:
+    """Which of three words stands somewhere in the text."""
+    chance = random.Random(5)
+    rows = []
+    for words in sequences(1200, 4, 10, "abcdefghij", seed=5):
+        label = chance.choice(["good", "bad", "strange"])
+        words.insert(chance.randint(0, len(words)), label[:2] + "!")
+        rows.append(f"{' '.join(words)},{label}")
+    write_lines(tmp_path / "texts.csv", ["text,label", *rows])
+    scores = train(warm, tmp_path, "--file", "texts.csv", "--task", "classify", steps=80)
+    assert scores["accuracy"] >= 99
+    assert scores["macro F1"] >= 99
+    ended = warm("label", "run", "a b ba! c", folder=tmp_path)
+    assert ended.stdout.split("\t")[0] == "bad"
+
+
+def test_tag(warm: Warm, tmp_path: Path) -> None:
+    """A letter's tag depends on the letter and on the one before it."""
+
+    def tags(words: Sequence[str]) -> list[str]:
+        before = ["", *words[:-1]]
+        return [
+            "AFTER" if other == "x" else "VOWEL" if one in "aeiou" else "OTHER"
+            for one, other in zip(words, before, strict=True)
+        ]
+
+    write_pairs(tmp_path / "texts.tsv", sequences(2000, 4, 10, "abcdefghixxx", seed=6), tags)
+    scores = train(warm, tmp_path, "--file", "texts.tsv", "--task", "tag", steps=200)
+    assert scores["accuracy"] >= 99
+    assert scores["macro F1"] >= 99
+    ended = warm("label", "run", "a x b c", folder=tmp_path)
+    assert ended.stdout == "VOWEL OTHER AFTER OTHER\n"

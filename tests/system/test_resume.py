@@ -1,0 +1,170 @@
+"""A run that is killed or interrupted, however often and whenever, ends as if nothing had happened, to the last bit.
+
+One small run is trained without interruption. Every other run here has the same settings, is stopped in some way,
+resumed, and must leave the same files.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clearhead.jobs.folder import RunFolder
+
+from .commands import Warm, cold
+from .small_run import RESUME, TRAIN, assert_same, go
+
+SEED = 20
+KILLS = 30
+
+
+def phase(run: Path) -> str:
+    """How far a killed run had come, from what it left."""
+    training = run / "training"
+    if not (training / "data" / "ready.json").exists():
+        return "preparing"
+    if (training / "curves.png").exists():
+        return "finishing"
+    parts = (*training.glob("checkpoints/.*.writing-*"), *training.glob("weights/.*.writing-*"))
+    return "saving" if parts else "training"
+
+
+def plan(chance: random.Random, kills: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """When to kill: a fifth while the corpus is prepared, a fifth at the end, the rest in between.
+
+    Half of those in between come by the clock, anywhere; the others at an operation on a file.
+    """
+    for number in range(kills):
+        if number < kills // 5:
+            yield {"operations": chance.randint(1, 40), "after": "run.json"}
+        elif number >= kills - kills // 5:
+            yield {"operations": chance.randint(1, 60), "after": "curves.png"}
+        elif number % 2:
+            yield {"seconds": chance.uniform(0, seconds)}
+        else:
+            yield {"operations": chance.randint(1, 60), "after": "checkpoints"}
+
+
+def test_thirty_kills(warm: Warm, run: Path, whole: Path) -> None:
+    first = cold(*TRAIN, folder=run.parent)  # as a user does; also for the time it takes here and now
+    assert first.code == 0, first.stderr
+    assert_same(run, whole)
+    shutil.rmtree(run)
+    print(f"seed {SEED}")  # shown where the test fails
+    seen: Counter[str] = Counter()
+    for strike in plan(random.Random(SEED), KILLS, first.took / 6):
+        ended = go(warm, run, **strike)
+        assert ended.code in (-signal.SIGKILL, 0), ended.stderr
+        assert "Traceback" not in ended.stderr
+        seen[phase(run) if ended.code else "too late"] += 1
+    print(dict(seen))
+    assert sum(seen.values()) - seen["too late"] >= KILLS * 2 // 3
+    assert seen["preparing"] >= 3
+    assert seen["training"] + seen["saving"] >= 5
+    assert seen["finishing"] >= 3
+    last = go(warm, run)
+    assert last.code == 0, last.stderr
+    assert_same(run, whole)
+
+
+def test_two_kills_of_the_true_command(run: Path, whole: Path) -> None:
+    """The same with fresh processes, by the clock alone."""
+    chance = random.Random(SEED)
+    for _ in range(2):
+        begun = (run / "training" / "run.json").exists()
+        ended = cold(*(RESUME if begun else TRAIN), folder=run.parent, seconds=chance.uniform(6, 9))
+        assert ended.code in (-signal.SIGKILL, 0), ended.stderr
+    last = cold(*(RESUME if (run / "training" / "run.json").exists() else TRAIN), folder=run.parent)
+    assert last.code == 0, last.stderr
+    assert_same(run, whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(warm: Warm, run: Path, whole: Path, number: signal.Signals) -> None:
+    """A request to stop is answered after the step: all is saved, and the way to go on is named."""
+    ended = go(warm, run, operations=3, after="step-00000028", signal=int(number))
+    assert ended.code == 130
+    name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    assert ended.stderr.splitlines()[-1] == (
+        f"clearhead: stopped by {name} after step 28; all is saved. Go on with `clearhead train --resume run`."
+    )
+    assert not (run / "model.safetensors").exists()
+    again = go(warm, run)
+    assert again.code == 0, again.stderr
+    assert "Going on after step 28." in again.stderr
+    assert_same(run, whole)
+
+
+@pytest.mark.parametrize("place", ["ready.json", "curves.png"])
+def test_interrupted_before_the_first_step_and_after_the_last(
+    warm: Warm, run: Path, whole: Path, place: str
+) -> None:
+    ended = go(warm, run, operations=1, after=place, signal=int(signal.SIGINT))
+    assert ended.code == 130
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.splitlines()[-1] == (
+        "clearhead: stopped. Go on with `clearhead train --resume run`."
+    )
+    assert go(warm, run).code == 0
+    assert_same(run, whole)
+
+
+def test_resuming_a_finished_run_changes_nothing(warm: Warm, run: Path, whole: Path) -> None:
+    shutil.copytree(whole, run)
+    ended = go(warm, run)
+    assert ended.code == 0, ended.stderr
+    assert_same(run, whole)
+
+
+def test_one_process_at_a_time(warm: Warm, run: Path, whole: Path) -> None:
+    shutil.copytree(whole, run)
+    with RunFolder(run).locked():
+        ended = go(warm, run)
+    assert ended.code == 2
+    assert ended.stderr == "clearhead: Another process is training in 'run': wait for it.\n"
+    assert_same(run, whole)
+
+
+def test_other_settings_are_refused_with_the_differences(warm: Warm, run: Path, whole: Path) -> None:
+    shutil.copytree(whole, run)
+    changes = ("steps=61", "model.dropout=0.5", "saving.keep=3", "batch.tokens=128")
+    ended = warm(*RESUME, *(word for one in changes for word in ("--set", one)), folder=run.parent)
+    assert ended.code == 2
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("clearhead: The run in 'run' cannot go on with other settings")
+    assert "model.dropout: 0.2 → 0.5; steps: 60 → 61" in ended.stderr
+    assert "saving" not in ended.stderr
+    assert "batch" not in ended.stderr
+    assert_same(run, whole)
+
+
+def test_settings_of_saving_may_change(warm: Warm, run: Path, whole: Path) -> None:
+    """They are seen in what lies about, not in what is computed."""
+    killed = go(warm, run, operations=3, after="step-00000028")
+    assert killed.code == -signal.SIGKILL
+    ended = warm(*RESUME, "--set", "saving.every=11", "--set", "saving.keep=1", folder=run.parent)
+    assert ended.code == 0, ended.stderr
+    assert [path.name for path in (run / "training" / "checkpoints").iterdir()] == ["step-00000060"]
+    for name in ("model.safetensors", "training/log.jsonl", "training/average.safetensors"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_the_corpus_changed_before_it_was_tokenised(warm: Warm, run: Path, whole: Path) -> None:
+    killed = go(warm, run, operations=2, after="train-0")
+    assert killed.code == -signal.SIGKILL
+    corpus = run.parent / "pairs.tsv"
+    before = corpus.read_text("utf-8")
+    corpus.write_text(before + "".join(f"z{n} a\ta z{n}\n" for n in range(20)), "utf-8")
+    ended = go(warm, run)
+    corpus.write_text(before, "utf-8")
+    assert ended.code == 2
+    assert "have changed since it began: train anew." in ended.stderr
+    assert go(warm, run).code == 0
+    assert_same(run, whole)

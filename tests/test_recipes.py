@@ -1,0 +1,210 @@
+"""Every recipe loads, names files that exist, trains, and is measured as its page says."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import os
+import sys
+import types
+from argparse import Namespace
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clearhead.base.errors import UserError
+from clearhead.base.settings import read_table
+from clearhead.jobs.demo import RECIPE, write_phrasebook
+from clearhead.jobs.recipe import compose, read_recipe
+from clearhead.models.build import build
+from clearhead.training.sizing import Facts, Machine, choose, choose_filters
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "recipes"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def script(name: str) -> types.ModuleType:
+    """A script of the recipes' folder; they find each other beside them."""
+    if str(FOLDER) not in sys.path:
+        sys.path.insert(0, str(FOLDER))
+    return importlib.import_module(name)
+
+
+def corpora(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    data = table["data"]
+    for corpus in data["train"]:
+        yield "train", corpus
+    for part in ("validation", "test"):
+        if part in data:
+            yield part, data[part]
+
+
+def files(table: dict[str, Any]) -> dict[str, str]:
+    """Every file a recipe names, and what for."""
+    return {
+        corpus[key]: part
+        for part, corpus in corpora(table)
+        for key in ("source", "target", "file")
+        if key in corpus
+    }
+
+
+def data_folder() -> Path:
+    given = os.environ.get("CLEARHEAD_DATA")
+    folder = Path(given) if given else ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the recipes' corpora are not on this machine (set CLEARHEAD_DATA)")
+    return folder
+
+
+def test_every_recipe_is_measured_and_every_measure_has_its_recipe() -> None:
+    assert sorted(script("measures").MEASURES) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_recipe_is_a_whole_config(name: str, gpu: bool) -> None:
+    """With what sizing would choose under it, for a corpus of its kind, on either device."""
+    said = read_table(FOLDER / f"{name}.toml")
+    task = said["task"]
+    facts = Facts(task, 29_000, 400_000, 400_000, 8000, classes=2)
+    choices = [*choose_filters(task), *choose(facts, Machine(gpu, 1e11))]
+    config = compose(choices, said, {"vocabulary": 8000, "source_vocabulary": None})
+    assert build(config.model, device="meta") is not None
+    assert config.schedule.steps == config.steps
+    assert config.task == task
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_of_a_recipe_is_used(name: str) -> None:
+    said = read_table(FOLDER / f"{name}.toml")
+    said["model"] = {**said.get("model", {}), "widht": 3}
+    with pytest.raises(UserError, match="did you mean 'width'"):
+        compose([], said, {"vocabulary": 8000})
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", NAMES)
+def test_the_files_of_a_recipe_are_where_it_says(name: str) -> None:
+    if script("measures").MEASURES[name].toy is not None:
+        pytest.skip("writes its own data")
+    folder = data_folder()
+    table = read_table(FOLDER / f"{name}.toml")
+    more = [file for test in script("measures").MEASURES[name].more_tests for file in test[1:]]
+    for file in [*files(table), *more]:
+        assert (folder / file).is_file(), file
+    for file in files(read_recipe(FOLDER / f"{name}.toml", folder)):
+        assert Path(file).is_file()
+
+
+def test_the_phrasebook_is_what_the_demo_trains() -> None:
+    table = read_table(FOLDER / "phrasebook.toml")
+    plain = json.loads(json.dumps(RECIPE), object_hook=lambda inner: inner)
+    ours = {key: value for key, value in table.items() if key not in ("task", "data")}
+    ours["validation"]["patience"] = None if ours["validation"]["patience"] == "none" else "changed"
+    assert ours == plain, "recipes/phrasebook.toml and the demo's own settings have parted"
+
+
+def test_the_tables_show_the_results() -> None:
+    """`python recipes/run.py --table` has been run since the last result."""
+    table = script("table")
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    shown = text.partition(table.BEGIN + "\n")[2].partition(table.END)[0]
+    assert shown == table.tables(table.read_results(FOLDER / "results.json"))
+
+
+def test_results_are_taken_in_by_recipe_machine_beam_and_seed(tmp_path: Path) -> None:
+    table = script("table")
+
+    def result(value: float, seed: int = 1, machine: str = "a") -> dict[str, Any]:
+        figures = {"tokenised BLEU": value, "tokenised BLEU, test 2017 flickr": 30.0}
+        return {
+            "recipe": "multi30k-en-de",
+            "seed": seed,
+            "machine": machine,
+            "beam": 5,
+            "figures": figures,
+            "minutes": 1,
+        }
+
+    old = [result(40.0), result(41.0, seed=2)]
+    found = table.taken_in(old, [result(42.0), result(9.0, machine="b")])
+    assert [(one["machine"], one["seed"], one["figures"]["tokenised BLEU"]) for one in found] == [
+        ("a", 1, 42.0),
+        ("a", 2, 41.0),
+        ("b", 1, 9.0),
+    ]
+    shown = table.tables(found)
+    assert "**41.50 ± 0.71** tokenised BLEU (2 seeds, beam 5)" in shown
+    assert "**9.000** tokenised BLEU (1 seed, beam 5)" in shown
+    assert "| multi30k-en-de | tokenised BLEU, test 2017 flickr | 30.00 ± 0.00 | beam 5 | a |" in shown
+    table.write_results(tmp_path / "results.json", found)
+    assert table.read_results(tmp_path / "results.json") == found
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        table.read_results(tmp_path / "results.json")
+
+
+@pytest.mark.parametrize(
+    "name, source, target",
+    [("copy", "3 1 2 3", "3 1 2 3"), ("reverse", "3 1 2 0", "0 2 1 3"), ("sort", "3 1 2 1", "1 1 2 3")],
+)
+def test_the_toys_say_what_is_right(tmp_path: Path, name: str, source: str, target: str) -> None:
+    toy = script("toy")
+    place = toy.write(tmp_path, name)
+    digits = toy.DIGITS[name](source.replace(" ", ""))
+    assert " ".join(digits) == target
+    parts = {part: (place / f"{part}.tsv").read_text().splitlines() for part in toy.PARTS}
+    assert {part: len(lines) for part, lines in parts.items()} == toy.PARTS
+    rows = [tuple(line.split("\t")) for lines in parts.values() for line in lines]
+    assert len({source for source, _ in rows}) == len(rows)
+    for source, target in rows[:200]:
+        assert target.split() == list(toy.DIGITS[name](source.split()))
+
+
+def small_copy(files_of_a_recipe: list[str], folder: Path, out: Path, lines: int) -> None:
+    """The first lines of each file, under the same names."""
+    for name in files_of_a_recipe:
+        opened = gzip.open if name.endswith(".gz") else open
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        with opened(folder / name, "rb") as whole, opened(out / name, "wb") as part:
+            part.writelines(islice(whole, lines))
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_trains_and_is_measured(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few steps on a little of its data, through the whole of `run.py`."""
+    run, measure = script("run"), script("measures").MEASURES[name]
+    table = read_table(FOLDER / f"{name}.toml")
+    source, small = tmp_path / "all", tmp_path / "small"
+    more = [file for test in measure.more_tests for file in test[1:]]
+    if measure.toy is not None:
+        toy = script("toy")
+        if measure.toy in toy.PHRASEBOOKS:
+            write_phrasebook(source / "toy" / measure.toy, toy.PHRASEBOOKS[measure.toy], 200, 60)
+        else:
+            toy.write(source, measure.toy)
+        monkeypatch.setattr(run, "_data", lambda measure, chosen: small)
+    else:
+        source = data_folder()
+    small_copy([*files(table), *more], source, small, 60)
+    settings = ["steps=3", "validation.every=3", "batch.tokens=512", "batch.context=32", "model.layers=1"]
+    settings += ["model.width=32", "model.attention.heads=2", "schedule.warmup=1", "validation.decode=4"]
+    settings += ["batch.shapes=free"] if name != "tatoeba-en-fr" else []
+    chosen = Namespace(
+        data=small, out=tmp_path, again=False, settings=settings, device="cpu", view="quiet", beam=2
+    )
+    found = run.run(name, 7, chosen)
+    assert next(iter(found["figures"])) == measure.figure
+    assert len(found["figures"]) == (1 + len(measure.beside)) * (1 + len(measure.more_tests))
+    assert found["steps"] == 3
+    assert found["recipe"] == name
+    shown = script("table").tables([found])
+    assert f"{measure.figure} (1 seed, beam 2)" in shown

@@ -1,0 +1,192 @@
+"""What is trained when nobody says: sane for any corpus and device, valid for every task, with reasons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clearhead.data.config import Task
+from clearhead.jobs.recipe import compose, explained
+from clearhead.models.build import build
+from clearhead.training.config import TrainConfig
+from clearhead.training.schedule import rate_at
+from clearhead.training.sizing import (
+    CPU_MINUTES,
+    GPU_MINUTES,
+    SIZES,
+    Choice,
+    Facts,
+    Machine,
+    as_table,
+    choose,
+    choose_filters,
+    choose_vocabulary,
+    flops_per_epoch,
+    looks,
+)
+
+TASKS: tuple[Task, ...] = ("translate", "summarise", "generate", "classify", "tag")
+LAPTOP, SERVER = Machine(False, 1e11), Machine(True, 990e12)
+MACHINES = (LAPTOP, SERVER, Machine(False, None), Machine(True, None, 3.0), Machine(False, 5e10, 1.0))
+
+tokens = st.floats(2, 9).map(lambda power: int(10**power))  # 100 to a billion
+any_facts = st.builds(
+    lambda task, size, each, vocabulary: facts_of(task, size, each, vocabulary),
+    st.sampled_from(TASKS),
+    tokens,
+    st.integers(1, 500),
+    st.integers(300, 32_000),
+)
+
+
+def facts_of(task: Task, size: int, each: int = 15, vocabulary: int = 8000) -> Facts:
+    return Facts(
+        task=task,
+        examples=max(size // each, 1),
+        source_tokens=0 if task == "generate" else size,
+        target_tokens=size if task in ("translate", "summarise", "generate") else 0,
+        vocabulary=vocabulary,
+        classes=5 if task in ("classify", "tag") else 0,
+    )
+
+
+def values(choices: Iterable[Choice]) -> dict[str, Any]:
+    return {choice.name: choice.value for choice in choices}
+
+
+@settings(deadline=None, max_examples=150)
+@given(any_facts, st.sampled_from(MACHINES))
+def test_every_choice_is_sane_and_has_a_reason(facts: Facts, machine: Machine) -> None:
+    choices = choose(facts, machine)
+    found = values(choices)
+    assert len(found) == len(choices)  # nothing is chosen twice
+    assert all(len(choice.reason) > 5 for choice in choices)
+    assert 64 <= found["model.width"] <= 512
+    assert found["model.width"] % found["model.attention.heads"] == 0
+    assert 2 <= found["model.layers"] <= 6
+    assert 0 <= found["model.dropout"] <= 0.3
+    assert 1024 <= found["batch.tokens"] <= 16_384
+    assert found["steps"] >= 100
+    assert 1 <= found["schedule.warmup"] <= found["steps"] // 4
+    assert 1e-5 < found["schedule.rate"] <= 5e-3
+    assert 1 <= found["validation.every"] <= found["steps"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(any_facts, st.sampled_from(MACHINES))
+def test_it_makes_a_whole_and_valid_recipe(facts: Facts, machine: Machine) -> None:
+    sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": None}
+    said = {"task": facts.task}
+    choices = [*choose_filters(facts.task), choose_vocabulary(facts.tokens), *choose(facts, machine)]
+    config = compose(choices, said, sizes)
+    assert isinstance(config, TrainConfig)
+    build(config.model, device="meta")
+    assert config.schedule.steps == config.steps
+    assert rate_at(config.schedule, config.steps, config.model.width) > 0
+    final = {choice.name: choice.value for choice in explained(choices, said, config)}
+    for choice in choices:
+        assert final[choice.name] == choice.value  # nobody has said otherwise
+
+
+@settings(deadline=None, max_examples=100)
+@given(tokens, tokens, st.sampled_from(TASKS))
+def test_more_text_never_makes_a_smaller_model_where_there_is_time(one: int, two: int, task: Task) -> None:
+    endless = Machine(True, 1e30)
+    small, large = (values(choose(facts_of(task, size), endless)) for size in sorted((one, two)))
+    for name in ("model.width", "model.layers", "model.feedforward.width", "batch.tokens"):
+        assert small[name] <= large[name]
+
+
+@settings(deadline=None, max_examples=100)
+@given(any_facts, st.floats(9, 16), st.floats(0, 5))
+def test_a_faster_device_never_gets_a_smaller_model(facts: Facts, power: float, more: float) -> None:
+    slow, fast = (values(choose(facts, Machine(True, 10**p)))["model.width"] for p in (power, power + more))
+    assert slow <= fast
+
+
+@settings(deadline=None, max_examples=100)
+@given(any_facts, st.sampled_from([LAPTOP, SERVER]))
+def test_it_fits_into_the_time(facts: Facts, machine: Machine) -> None:
+    """At the rate the rules reckon with; one pass over the corpus is the least there can be."""
+    found = values(choose(facts, machine))
+    size = next(
+        one
+        for one in SIZES
+        if (one.width, one.layers) == (found["model.width"], found["model.layers"])
+        and one.dropout == found["model.dropout"]
+    )
+    passes = found["steps"] * 0.85 * found["batch.tokens"] / facts.tokens
+    spent = passes * flops_per_epoch(facts, size)
+    least = flops_per_epoch(facts, size) * max(1.0, 100 * found["batch.tokens"] / facts.tokens)
+    assert spent <= 1.1 * max(machine.budget, least)
+
+
+@given(st.integers(0, 10**10), st.integers(0, 10**10))
+def test_vocabularies_grow_with_the_text_between_bounds(one: int, two: int) -> None:
+    small, large = (choose_vocabulary(words).value for words in sorted((one, two)))
+    assert 400 <= small <= large <= 32_000
+
+
+@given(st.integers(1, 10**6))
+def test_looks(steps: int) -> None:
+    every = looks(steps)
+    assert 1 <= every <= steps
+    assert steps // every <= 50
+
+
+def test_the_reason_follows_the_cause() -> None:
+    rich, poor = (
+        {choice.name: choice.reason for choice in choose(facts_of("translate", 10**7), machine)}
+        for machine in (SERVER, Machine(False, 1e9))
+    )
+    assert "carry this size" in rich["model.width"]
+    assert "no time for it" in poor["model.width"]
+    assert "has time for" in poor["steps"]
+
+
+def test_the_users_minutes_count() -> None:
+    assert Machine(False, 1e11).budget == pytest.approx(Machine(False, 1e11, CPU_MINUTES).budget)
+    assert Machine(True, 1e15).budget == pytest.approx(Machine(True, 1e15, GPU_MINUTES).budget)
+    assert Machine(False, 1e11, 2.0).budget == pytest.approx(2 * Machine(False, 1e11, 1.0).budget)
+    short, long = (choose(facts_of("translate", 10**7), Machine(False, 1e11, m)) for m in (2.0, 200.0))
+    assert values(short)["model.width"] <= values(long)["model.width"]
+
+
+@pytest.mark.parametrize(
+    "task, family",
+    [
+        ("translate", "encoder-decoder"),
+        ("summarise", "encoder-decoder"),
+        ("generate", "decoder"),
+        ("classify", "encoder"),
+        ("tag", "encoder"),
+    ],
+)
+def test_a_task_chooses_its_family(task: Task, family: str) -> None:
+    found = values(choose(facts_of(task, 10**5), LAPTOP))
+    assert found["model.family"] == family
+    if family == "encoder":
+        assert found["model.head.kind"] == task
+        assert found["model.head.classes"] == 5
+
+
+def test_recorded_steps_need_few_shapes() -> None:
+    assert values(choose(facts_of("translate", 10**6), SERVER))["batch.shapes"] == "fixed"
+    assert "batch.shapes" not in values(choose(facts_of("translate", 10**6), LAPTOP))
+
+
+def test_tables() -> None:
+    table = as_table([Choice("a.b.c", 1, ""), Choice("a.b.d", 2, ""), Choice("e", [3], "")])
+    assert table == {"a": {"b": {"c": 1, "d": 2}}, "e": [3]}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_a_task_leaves_out(task: Task) -> None:
+    found = values(choose_filters(task))
+    assert (found.get("data.filter.too_long") == "cut") == (task in ("summarise", "classify", "tag"))
+    assert math.isfinite(found.get("data.filter.source_tokens", 0))
