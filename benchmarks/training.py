@@ -78,7 +78,7 @@ def batches(size: Size, count: int, device: torch.device) -> list[Batch]:
     """Batches of made-up sentences, about 14 tokens a side, as a run of ours would see them."""
     gpu = device.type == "cuda"
     chance = np.random.default_rng(1)
-    rows = 3 * count * size.tokens // 14
+    rows = max(3 * count * size.tokens // 14, 20_000)  # enough for batches of like lengths
     lengths = np.exp(chance.normal(np.log(13), 0.45, rows))
     columns = {}
     for name in ("source", "target"):
@@ -92,9 +92,8 @@ def batches(size: Size, count: int, device: torch.device) -> list[Batch]:
         return [numbered.batch for numbered in islice(loader.stream(), count)]
 
 
-def ours(size: Size, device: torch.device, dtype: torch.dtype, kind: type[Stepper]) -> Work:
-    """A step as our trainer takes it."""
-    config = ModelConfig.from_dict(
+def our_config(size: Size) -> ModelConfig:
+    return ModelConfig.from_dict(
         {
             "vocabulary": size.vocabulary,
             "width": size.width,
@@ -105,7 +104,11 @@ def ours(size: Size, device: torch.device, dtype: torch.dtype, kind: type[Steppe
             "embedding": {"dropout": size.dropout},
         }
     )
-    model = clearhead.build(config).to(device).train()
+
+
+def ours(size: Size, device: torch.device, dtype: torch.dtype, kind: type[Stepper]) -> Work:
+    """A step as our trainer takes it."""
+    model = clearhead.build(our_config(size)).to(device).train()
     optimiser = build_optimiser(model, OptimiserConfig(), device)
     stepper = kind(model, LabelObjective(SMOOTHING), optimiser, Precision(device, dtype), CLIP)
     return lambda batch: stepper.step([batch], RATE)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -58,7 +57,7 @@ def run(name: str, seed: int, chosen: argparse.Namespace) -> dict[str, Any]:
     return {
         "recipe": name,
         "seed": seed,
-        "machine": _machine(facts),
+        "machine": facts["device"],
         "beam": beam,
         "figures": {key: round(value, 4) for key, value in figures(finished, measure, data, beam).items()},
         "minutes": round(minutes, 2),
@@ -110,15 +109,6 @@ def _data(measure: Measure, chosen: argparse.Namespace) -> Path:
 
 def _changes(chosen: argparse.Namespace) -> Table:
     return parse_settings(chosen.settings)
-
-
-def _machine(facts: dict[str, Any]) -> str:
-    """The GPU, or the CPU with as many cores as were used."""
-    device = str(facts["device"])
-    if torch.cuda.is_available() and device == torch.cuda.get_device_name():
-        return device
-    name = device or platform.machine()
-    return f"{facts['threads']} CPU cores ({name})"
 
 
 def _arguments() -> argparse.Namespace:

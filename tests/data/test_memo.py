@@ -52,15 +52,16 @@ def test_as_the_tokenizer_itself(texts: list[str], case: int) -> None:
         assert memo.encode(texts).rows() == tokenizer.encode_batch(texts)
 
 
-def test_forgets_in_time_and_stays_right() -> None:
+def test_forgets_what_is_rare_and_stays_right() -> None:
     tokenizer = learnt("bpe", "words", "none", False)
-    memo = WordMemo(tokenizer, most_characters=40)
+    memo = WordMemo(tokenizer, most_characters=60)
     largest = 0
-    for number in range(30):
-        texts = [f"cat {number} owls", f"the word{number}"]
+    for number in range(50):
+        texts = [f"cat {number} owls", f"the word{number}", "the cat"]
         assert memo.encode(texts).rows() == tokenizer.encode_batch(texts)
         largest = max(largest, len(memo._numbers))
     assert largest < 30
+    assert {"the ", "cat", "owls"} <= memo._numbers.keys()  # asked for every time
 
 
 def test_each_word_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:

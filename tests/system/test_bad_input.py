@@ -201,7 +201,7 @@ SETTING_CASES = {
 PLACE_CASES = {
     "no --out": (["train", "--file", "pairs.tsv"], "Say where the run goes: --out"),
     "nothing to train on": (["train", *OUT], "Say what to train on"),
-    "a full folder": (["train", "--file", "pairs.tsv", "--out", "full"], "The folder The folder 'full' is not a bundlet empty"),
+    "a full folder": (["train", "--file", "pairs.tsv", "--out", "full"], "The folder 'full' is not empty"),
     "a file in the way": (["train", "--file", "pairs.tsv", "--out", "file"], "Cannot train into 'file'"),
     "a file above": (["train", "--file", "pairs.tsv", "--out", "file/out"], "Cannot train into 'file/out'"),
     "a run is there": (["train", "--file", "pairs.tsv", "--out", "damaged"], "There is a run in 'damaged' already"),

@@ -20,11 +20,12 @@ from clearhead.phrasebook import split
 
 from .commands import Warm, backwards, sequences, settings, write_pairs
 
-# One layer is enough for all of these, and a large learning rate gets there soon.
+# So little is enough for all of these, and a large learning rate gets there soon.
 SMALL = {
     "tokenizer__kind": "words",
     "model__width": 64,
     "model__layers": 1,
+    "model__decoder_layers": 2,
     "model__attention__heads": 4,
     "model__feedforward__width": 128,
     "model__dropout": 0.0,
@@ -57,16 +58,14 @@ def write_lines(path: Path, lines: Sequence[str]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    "rule, steps", [(list, 400), (backwards, 450), (sorted, 600)], ids=["copy", "reverse", "sort"]
-)
-def test_sequences(warm: Warm, tmp_path: Path, rule: Any, steps: int) -> None:
+@pytest.mark.parametrize("rule", [list, backwards, sorted], ids=["copy", "reverse", "sort"])
+def test_sequences(warm: Warm, tmp_path: Path, rule: Any) -> None:
     every = sequences(7000, 3, 8, "abcdefgh", seed=1)
     write_pairs(tmp_path / "train.tsv", every[1200:], rule)
     write_pairs(tmp_path / "validation.tsv", every[1000:1200], rule)
     write_pairs(tmp_path / "test.tsv", every[:1000], rule)
     held_out = ("--validation", "validation.tsv", "--test", "test.tsv")
-    scores = train(warm, tmp_path, "--file", "train.tsv", *held_out, steps=steps)
+    scores = train(warm, tmp_path, "--file", "train.tsv", *held_out, steps=500)
     assert scores["examples"] == 1000
     assert scores["exact match"] >= 99.9
     ended = warm("translate", "run", "h a c b e", folder=tmp_path)
@@ -81,7 +80,7 @@ def test_phrasebook(warm: Warm, tmp_path: Path) -> None:
         warm,
         tmp_path,
         *("--file", "train.tsv", "--validation", "validation.tsv", "--test", "test.tsv"),
-        steps=250,
+        steps=220,
         tokenizer__kind="bpe",
         tokenizer__vocabulary=1000,
         batch__tokens=2048,
@@ -89,8 +88,9 @@ def test_phrasebook(warm: Warm, tmp_path: Path) -> None:
     references = [target for _, target in parts.test]
     constant = max(bleu([one] * len(references), references).value for one in references)
     print(f"the best constant answer has {constant:.1f} BLEU")
-    assert constant < 15
-    assert scores["BLEU"] > 40
+    assert constant < 10
+    assert scores["BLEU"] > 25
+    assert scores["exact match"] >= 5
 
 
 def test_summarise(warm: Warm, tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def test_generate(warm: Warm, tmp_path: Path) -> None:
         warm,
         tmp_path,
         *("--file", "text.txt", "--task", "generate"),
-        steps=80,
+        steps=150,
         tokenizer__kind="characters",
-        batch__context=64,
+        batch__context=128,
     )
     letters = Counter(line + "\n")
     assert max(letters.values()) / letters.total() < 0.25  # so a constant guess has a perplexity above 4

@@ -86,7 +86,7 @@ def a_batch(task: Task = "translate", rows: int = 5, seed: int = 0, empty: int =
         targets = [[*ids, 2] for ids in targets]
     columns = {"source": Ragged.of(sources), "target": Ragged.of(targets)}
     longest = {name: max(len(ids) for ids in lists) for name, lists in (("s", sources), ("t", targets))}
-    places = {"classify": longest["s"] + 1, "tag": longest["s"], "generate": longest["t"]}
+    places = {"classify": longest["s"] + 1, "tag": longest["s"], "generate": longest["t"] - 1}
     target = places.get(task, longest["t"] + 1)
     widths = Widths(rows + empty, longest["s"] + wider, target + wider)
     return collate(task, columns, widths, SPECIALS)

@@ -9,11 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clearhead.data.config import Task
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
 from clearhead.planner.batch import Batch
 from clearhead.planner.totals import count_flops
 from clearhead.training.flops import StepFlops, peak_of
+
+from .making import a_batch, model_config
 
 SMALL: dict[str, Any] = {
     "vocabulary": 50,
@@ -56,8 +59,23 @@ def test_equals_the_planners_count(name: str) -> None:
     check()
 
 
+@pytest.mark.parametrize("task", ["translate", "generate", "classify", "tag"])
+def test_of_a_batch(task: Task) -> None:
+    """Padded: what is computed, padding included; packed: each row as long as it is."""
+    quick = StepFlops(model_config(task))
+    padded = a_batch(task, rows=4, empty=2, wider=3)
+    source = 0 if padded.source is None else padded.source.shape[1]
+    assert quick.of(padded) == quick(6, source, padded.inputs.shape[1])
+    rows = [a_batch(task, rows=1, seed=seed) for seed in range(3)]
+    for row in rows:  # a row by itself has no padding
+        assert quick.of(row.packed()) == pytest.approx(quick.of(row))
+    assert quick.of(padded.packed()) < quick.of(padded)
+
+
 def test_the_peak_of_this_machine() -> None:
+    before = torch.get_rng_state()
     peak = peak_of(torch.device("cpu"), torch.float32)
+    assert torch.equal(before, torch.get_rng_state())  # measuring draws nothing from a run's chance
     assert peak is not None
     assert 1e8 < peak < 1e15
 

@@ -19,6 +19,7 @@ from clearhead.training.sizing import (
     CPU_MINUTES,
     GPU_MINUTES,
     SIZES,
+    SMALL,
     Choice,
     Facts,
     Machine,
@@ -82,7 +83,11 @@ def test_every_choice_is_sane_and_has_a_reason(facts: Facts, machine: Machine) -
 def test_it_makes_a_whole_and_valid_recipe(facts: Facts, machine: Machine) -> None:
     sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": None}
     said = {"task": facts.task}
-    choices = [*choose_filters(facts.task), choose_vocabulary(facts.tokens), *choose(facts, machine)]
+    choices = [
+        *choose_filters(facts.task),
+        choose_vocabulary(facts.tokens, machine.gpu),
+        *choose(facts, machine),
+    ]
     config = compose(choices, said, sizes)
     assert isinstance(config, TrainConfig)
     build(config.model, device="meta")
@@ -114,22 +119,30 @@ def test_a_faster_device_never_gets_a_smaller_model(facts: Facts, power: float, 
 def test_it_fits_into_the_time(facts: Facts, machine: Machine) -> None:
     """At the rate the rules reckon with; one pass over the corpus is the least there can be."""
     found = values(choose(facts, machine))
-    size = next(
-        one
-        for one in SIZES
-        if (one.width, one.layers) == (found["model.width"], found["model.layers"])
-        and one.dropout == found["model.dropout"]
-    )
+    shape = (found["model.width"], found["model.layers"])
+    size = next(one for one in SIZES if (one.width, one.layers) == shape)
+    twice = 2 if found["objective.consistency"] else 1  # every example passes twice
     passes = found["steps"] * 0.85 * found["batch.tokens"] / facts.tokens
-    spent = passes * flops_per_epoch(facts, size)
-    least = flops_per_epoch(facts, size) * max(1.0, 100 * found["batch.tokens"] / facts.tokens)
+    spent = twice * passes * flops_per_epoch(facts, size)
+    least = twice * flops_per_epoch(facts, size) * max(1.0, 100 * found["batch.tokens"] / facts.tokens)
     assert spent <= 1.1 * max(machine.budget, least)
 
 
-@given(st.integers(0, 10**10), st.integers(0, 10**10))
-def test_vocabularies_grow_with_the_text_between_bounds(one: int, two: int) -> None:
-    small, large = (choose_vocabulary(words).value for words in sorted((one, two)))
-    assert 400 <= small <= large <= 32_000
+@given(st.integers(0, 10**10), st.integers(0, 10**10), st.booleans())
+def test_vocabularies_grow_with_the_text_between_bounds(one: int, two: int, gpu: bool) -> None:
+    small, large = (choose_vocabulary(words, gpu).value for words in sorted((one, two)))
+    assert 400 <= small <= large <= (32_000 if gpu else 16_000)
+
+
+@settings(deadline=None, max_examples=100)
+@given(any_facts, st.sampled_from(MACHINES))
+def test_two_passes_are_for_pairs_with_little_text(facts: Facts, machine: Machine) -> None:
+    found = values(choose(facts, machine))
+    assert found["objective.consistency"] >= 0
+    if found["objective.consistency"]:
+        assert facts.task in ("translate", "summarise")
+        assert facts.tokens < SMALL
+    assert found["model.dropout"] == found["model.embedding.dropout"]
 
 
 @given(st.integers(1, 10**6))

@@ -19,7 +19,7 @@ from clearhead.data.ragged import Integers, Ragged, take
 from clearhead.text.parts import space_between_words
 from clearhead.text.tokenizer import Tokenizer
 
-_MOST_CHARACTERS = 4_000_000  # remembered, about half a million words; then all is forgotten
+_MOST_CHARACTERS = 4_000_000  # remembered, about half a million words; then the rarer half is forgotten
 
 # A word that has no space on the side where the tokenizer wants one is remembered with this behind it; no
 # other key can end so. That is the first word of a text, or the last; and whole texts are such words, too.
@@ -38,13 +38,11 @@ class WordMemo:
         self._tokenizer = tokenizer
         self._space = space_between_words(tokenizer.backend) if tokenizer.literal else None
         self._most = most_characters
-        self._forget()
-
-    def _forget(self) -> None:
-        self._numbers: dict[str, int] = {}  # each key's place in what follows
+        self._numbers: dict[str, int] = {}  # each key's place in what follows, in rising order
         self._items: Integers = np.zeros(0, np.int32)  # all ids
         self._begins: Integers = np.zeros(0, np.int64)  # (W,)
         self._lengths: Integers = np.zeros(0, np.int64)  # (W,)
+        self._uses: Integers = np.zeros(0, np.int64)  # (W,) how often each was asked for
         self._characters = 0
 
     def encode(self, texts: Sequence[str]) -> Ragged:
@@ -52,7 +50,7 @@ class WordMemo:
         if self._space is None:
             return Ragged.of(self._tokenizer.encode_batch(texts))
         if self._characters > self._most:
-            self._forget()
+            self._forget_the_rare()
         keys: list[str] = []
         counts = np.empty(len(texts), np.int64)
         bare = 0 if self._space == "before" else -1  # the word that has no space there
@@ -68,6 +66,7 @@ class WordMemo:
         if unknown:
             self._learn(sorted({keys[place] for place in unknown}))
             numbers[unknown] = [self._numbers[keys[place]] for place in unknown]
+        self._uses += np.bincount(numbers, minlength=len(self._uses))
         lengths = self._lengths[numbers]
         ends = np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(counts)])]
         return Ragged(take(self._items, self._begins[numbers], lengths).items, np.diff(ends))
@@ -81,4 +80,16 @@ class WordMemo:
         self._begins = np.concatenate([self._begins, len(self._items) + found.begins])
         self._lengths = np.concatenate([self._lengths, found.lengths])
         self._items = np.concatenate([self._items, found.items.astype(np.int32)])
+        self._uses = np.concatenate([self._uses, np.zeros(len(keys), np.int64)])
         self._characters += sum(map(len, keys))
+
+    def _forget_the_rare(self) -> None:
+        """Keep the half that was used most; older uses count for less and less."""
+        most_used = np.argsort(-self._uses, kind="stable")[: len(self._uses) // 2]
+        keys = list(self._numbers)
+        kept = [keys[number] for number in most_used.tolist()]
+        found = take(self._items, self._begins[most_used], self._lengths[most_used])
+        self._numbers = {key: number for number, key in enumerate(kept)}
+        self._items, self._begins, self._lengths = found.items, found.begins, found.lengths
+        self._uses = self._uses[most_used] // 2
+        self._characters = sum(map(len, kept))

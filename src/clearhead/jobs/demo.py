@@ -41,7 +41,7 @@ RECIPE: Table = {
     },
     "batch": {"tokens": 2048},
     "schedule": {"name": "cosine", "rate": 3e-3, "warmup": 100, "floor": 0.02},
-    "objective": {"label_smoothing": 0.0},
+    "objective": {"label_smoothing": 0.0, "consistency": 0.0},
     "averaging": {"snapshots": 0},
     "validation": {"every": 300, "decode": 100, "patience": None},
     "saving": {"log_every": 20},

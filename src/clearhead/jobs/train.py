@@ -128,7 +128,7 @@ def _decide(said: Table, minutes: float | None) -> _Plan:
     dtype = pick_dtype(compute.dtype, device)
     wake(device)
     found = survey(data, task)
-    first.append(choose_vocabulary(prepare.words_in(found)))
+    first.append(choose_vocabulary(prepare.words_in(found), device.type == "cuda"))
     learning = merged(as_table(first).get("tokenizer", {}), said.get("tokenizer", {}))
     tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig.from_dict(learning, "tokenizer"))
     machine = Machine(device.type == "cuda", peak_of(device, dtype), minutes)

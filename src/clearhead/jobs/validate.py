@@ -42,7 +42,7 @@ def check_metric(config: TrainConfig) -> None:
     metric, task = config.validation.metric, config.task
     if metric in DECODED[task] and config.validation.decode < 1:
         raise UserError(
-            f"The validation metric '{metric}' needs examples that are decoded: validation.decode must be above 0."
+            f"The validation metric '{metric}' needs decoded examples: validation.decode must be above 0."
         )
     known = (*ALWAYS, *DECODED[task])
     if metric not in known:

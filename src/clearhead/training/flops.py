@@ -10,11 +10,14 @@ through the model.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy
 import torch
 from torch import nn
 
 from clearhead.base.errors import UserError
+from clearhead.data.batch import Batch
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
 from clearhead.planner.batch import Batch as Shape
@@ -49,12 +52,21 @@ class StepFlops:
         """FLOPs of one step; a model with one sequence takes its length as `target`."""
         return rows * float(numpy.dot(self._terms(source, target, self._pair), self._factors))
 
+    def of(self, batch: Batch) -> float:
+        """FLOPs of a step on this batch: padding is computed like tokens, and packed rows have none."""
+        if batch.is_packed:
+            targets = batch.lengths
+            sources = batch.source_lengths if batch.source_lengths is not None else [0] * len(targets)
+            return sum(self(1, int(s), int(t)) for s, t in zip(sources, targets, strict=True))
+        source = 0 if batch.source is None else batch.source.shape[1]
+        return self(batch.inputs.shape[0], source, batch.inputs.shape[1])
+
 
 def peak_of(device: torch.device, dtype: torch.dtype) -> float | None:
     """The device's peak FLOP/s for products in `dtype`: from the planner's table, or measured on a CPU."""
     kind = "bf16" if dtype in (torch.bfloat16, torch.float16) else "float32"
     if device.type == "cpu":
-        return measured_cpu().peak("float32")
+        return _measured_peak(torch.get_num_threads())
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device).lower()
@@ -65,3 +77,9 @@ def peak_of(device: torch.device, dtype: torch.dtype) -> float | None:
             except UserError:
                 return None
     return None
+
+
+@cache
+def _measured_peak(threads: int) -> float | None:
+    """Measured once in a process for each number of threads."""
+    return measured_cpu().peak("float32")

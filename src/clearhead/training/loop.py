@@ -169,10 +169,8 @@ class Trainer:
         rate = rate_at(self.config.schedule, state.step, self.config.model.width)
         self.stepper.step(group, rate)
         for batch in group:
-            shape = batch.inputs.shape
-            source = batch.source.shape[-1] if batch.source is not None else 0
-            rows = shape[0] if len(shape) > 1 else 1
-            state.flops += self.flops(rows, source, shape[-1])
+            passes = 2 if self.config.objective.consistency else 1
+            state.flops += passes * self.flops.of(batch)
             state.labels += batch.tokens
         last = state.step >= self.config.steps
         if state.step % saving.log_every == 0 or last:

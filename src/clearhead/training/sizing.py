@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from clearhead.data.config import Task
@@ -27,7 +27,9 @@ CPU_MINUTES = 40.0  # what a person may wait for on a laptop
 GPU_MINUTES = 20.0
 CPU_EFFICIENCY = 0.45  # of the measured peak: what small products reach
 GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
-FEWEST_EPOCHS = 6.0  # a model that would see its corpus less often is too large for the time
+SMALL = 2_000_000  # target tokens below which a corpus is soon known by heart
+MANY_EPOCHS = 50.0  # passes in which a small model learns its corpus by heart
+FEWEST_EPOCHS = 4.0  # a model that would see its corpus less often is too large for the time
 
 
 class Choice(NamedTuple):
@@ -85,13 +87,14 @@ class Machine:
     gpu: bool
     peak: float | None  # FLOP/s
     minutes: float | None = None  # how long training may take; None: a default for the device
+    efficiency: float = 1.0  # what is left of the usual one
 
     @property
     def budget(self) -> float:
         """FLOPs that fit into the time."""
         minutes = self.minutes or (GPU_MINUTES if self.gpu else CPU_MINUTES)
         share = GPU_EFFICIENCY if self.gpu else CPU_EFFICIENCY
-        return (self.peak or 5e10) * share * minutes * 60
+        return (self.peak or 5e10) * share * self.efficiency * minutes * 60
 
 
 def choose_filters(task: Task) -> list[Choice]:
@@ -106,34 +109,64 @@ def choose_filters(task: Task) -> list[Choice]:
     return [] if task == "generate" else found
 
 
-def choose_vocabulary(words: int) -> Choice:
+def choose_vocabulary(words: int, gpu: bool) -> Choice:
     """How many tokens a corpus of so many words is cut into.
 
-    >>> choose_vocabulary(725_000).value
+    >>> choose_vocabulary(725_000, gpu=True).value
     8500
     """
-    size = round(min(max(10 * math.sqrt(max(words, 1)), 400), 32_000), -2)
-    return Choice(
-        "tokenizer.vocabulary",
-        int(size),
-        f"10·√words, for about {words:,} words: each token is seen often enough to be learnt",
-    )
+    factor, most = (10, 32_000) if gpu else (5, 16_000)
+    size = round(min(max(factor * math.sqrt(max(words, 1)), 400), most), -2)
+    why = "each token is seen often enough to be learnt" if gpu else "the output layer costs most on a CPU"
+    return Choice("tokenizer.vocabulary", int(size), f"{factor}·√words, for about {words:,} words: {why}")
 
 
 def choose(facts: Facts, machine: Machine) -> list[Choice]:
     """Every setting of a run that depends on the corpus or the device, with the reason."""
     family, why = FAMILIES[facts.task]
     size, size_reason = _size(facts, machine)
+    restraint = _restraint(facts, machine, size)
+    if restraint.consistency:
+        machine = replace(machine, efficiency=machine.efficiency / 2)  # every example passes twice
     steps, batch, steps_reason = _steps(facts, machine, size)
-    found = [
+    return [
         Choice("model.family", family, why),
         *_model(facts, size, size_reason),
+        Choice("model.dropout", restraint.dropout, restraint.reason),
+        Choice("model.embedding.dropout", restraint.dropout, "as the layers"),
+        Choice("objective.consistency", restraint.consistency, restraint.second_reason),
         *_batch(facts, machine, batch),
         Choice("steps", steps, steps_reason),
         *_learning(facts, size, steps),
         *_averaging(steps),
     ]
-    return found
+
+
+class Restraint(NamedTuple):
+    """What keeps a model from learning a small corpus by heart."""
+
+    dropout: float
+    consistency: float
+    reason: str
+    second_reason: str
+
+
+def _restraint(facts: Facts, machine: Machine, size: Size) -> Restraint:
+    """Less of it the more text there is, and where there is no time for many passes anyway."""
+    epochs = _affordable_epochs(facts, machine, size)
+    if facts.task in PAIRS and facts.tokens < SMALL and epochs > 2 * MANY_EPOCHS:
+        return Restraint(
+            max(round(size.dropout - 0.1, 2), 0.1),
+            2.0,
+            "moderate, because of the consistency",
+            "little text and much time: every example twice, and both answers pulled together (R-Drop)",
+        )
+    dropout = size.dropout * min(1.0, epochs / MANY_EPOCHS)
+    dropout = max(round(dropout * 20) / 20, min(0.1, size.dropout))
+    reason = "the less text, the more dropout"
+    if dropout < size.dropout:
+        reason = f"only about {epochs:.0f} passes over the corpus, in which little is learnt by heart"
+    return Restraint(dropout, 0.0, reason, "only for little text and much time")
 
 
 def _size(facts: Facts, machine: Machine) -> tuple[Size, str]:
@@ -183,8 +216,6 @@ def _model(facts: Facts, size: Size, reason: str) -> Iterator[Choice]:
     yield Choice("model.layers", size.layers, "as the width")
     yield Choice("model.attention.heads", size.heads, f"heads of {size.width // size.heads}")
     yield Choice("model.feedforward.width", size.inner, f"{size.inner // size.width} × the width")
-    yield Choice("model.dropout", size.dropout, "the less text, the more dropout")
-    yield Choice("model.embedding.dropout", size.dropout, "as the layers")
     yield Choice("model.norm.place", "pre", "trains steadily at any depth")
     if facts.task == "generate":
         yield Choice("model.position.name", "rotary", "depends on distance alone")
@@ -194,7 +225,7 @@ def _model(facts: Facts, size: Size, reason: str) -> Iterator[Choice]:
     if facts.task in ("classify", "tag"):
         yield Choice("model.head.kind", facts.task, "the task")
         yield Choice("model.head.classes", max(facts.classes, 1), "labels in the training text")
-        yield Choice("model.head.dropout", size.dropout, "as the layers")
+        yield Choice("model.head.dropout", size.dropout, "the less text, the more dropout")
         if facts.task == "classify":
             yield Choice(
                 "model.head.pooling", "mean", "every word has its say, which needs less text to learn"

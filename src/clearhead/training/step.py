@@ -150,7 +150,7 @@ class Stepper:
         self.scale = LossScale(precision.device) if precision.scaled else None
         self.parts = 1  # into how many a batch is cut since memory ran out
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.worker = copy.deepcopy(model).to(precision.dtype) if precision.copies else model
+        self.worker = copy.deepcopy(model).to(precision.dtype).train() if precision.copies else model
         self.copies = [parameter for parameter in self.worker.parameters() if parameter.requires_grad]
         self.called: Callable[..., Any] = torch.compile(self.worker) if compile else self.worker
         self.on_split: Callable[[int], None] = lambda parts: None  # told when memory ran out

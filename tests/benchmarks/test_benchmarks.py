@@ -1,0 +1,86 @@
+"""The benchmarks measure what they say: like models, the same batches, a corpus of aligned lines."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import clearhead
+from clearhead.data.rows import IGNORED
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def training() -> ModuleType:
+    return load("training")
+
+
+def test_contenders_have_like_models(training: ModuleType) -> None:
+    pytest.importorskip("transformers")
+    size = training.Size(width=32, layers=2, vocabulary=100, tokens=200)
+    models = [
+        clearhead.build(training.our_config(size)),
+        training.TorchTranslator(size),
+        training.marian(size),
+    ]
+    counts = [sum(p.numel() for p in model.parameters() if p.requires_grad) for model in models]
+    assert max(counts) < 1.01 * min(counts)  # PyTorch's has a norm more at the end of each stack
+
+
+def test_every_contender_learns_from_the_same_batches(training: ModuleType) -> None:
+    size = training.Size(width=32, layers=1, vocabulary=20, tokens=300, dropout=0.0)
+    device = torch.device("cpu")
+    batches = training.batches(size, 2, device)
+    assert len(batches) == 2
+    assert all(batch.inputs.numel() <= size.tokens for batch in batches)
+    seconds = training.measure(training.contenders(size, device, torch.float32), batches, 1, gpu=False)
+    assert {"clearhead", "torch.nn"} <= set(seconds)
+    assert all(took > 0 for took in seconds.values())
+
+
+def test_a_plain_loop_learns(training: ModuleType) -> None:
+    size = training.Size(width=32, layers=1, vocabulary=20, tokens=300, dropout=0.0)
+    batch = training.batches(size, 1, torch.device("cpu"))[0]
+    model = training.TorchTranslator(size)
+    scores = training.torch_scores(model)
+    step = training.plain_loop(model, scores, torch.device("cpu"), torch.float32)
+
+    def loss() -> float:
+        with torch.no_grad():
+            logits = scores(batch).flatten(0, 1)
+            return float(
+                torch.nn.functional.cross_entropy(logits, batch.labels.flatten(), ignore_index=IGNORED)
+            )
+
+    before = loss()
+    for _ in range(30):
+        step(batch)
+    assert loss() < before - 0.05
+
+
+def test_the_corpus_is_aligned_word_by_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("resource")  # which Windows has not
+    corpus = load("corpus")
+    monkeypatch.setattr(corpus, "WORDS", 500)
+    paths = tmp_path / "a", tmp_path / "b"
+    corpus.write_corpus(paths, 300)
+    source, target = (path.read_text(encoding="utf-8").splitlines() for path in paths)
+    assert len(source) == len(target) == 300
+    assert [len(line.split()) for line in source] == [len(line.split()) for line in target]
+    assert len(set(source)) > 250
