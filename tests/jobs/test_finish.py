@@ -69,5 +69,7 @@ def test_the_test_set_is_scored_with_the_bundle(finished: Finished) -> None:
 
 
 def test_flops_stand_beside_the_lectures_table(finished: Finished) -> None:
-    assert finished.said == [flops_in_words(finished.outcome.flops)]
+    *findings, last = finished.said
+    assert last == flops_in_words(finished.outcome.flops)
+    assert findings == [f"Doctor: {sentence}" for sentence in finished.bundle.metadata["findings"]]
     assert "100 % of the" in flops_in_words(3.3e18)

@@ -9,6 +9,8 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,24 +81,28 @@ class Warm:
         self._process.wait(timeout=30)
 
 
-def cold(*arguments: str | Path, folder: Path, seconds: float | None = None, timeout: float = 120) -> Ended:
-    """Run one command line as a user does, in a process of its own; with `seconds`, killed after them."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "clearhead", *map(str, arguments)],
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        stdout, stderr = process.communicate(timeout=seconds or timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        stdout, stderr = process.communicate()
-        assert seconds is not None, f"no end after {timeout} s: {stderr}"
-    return Ended(process.returncode, stdout, stderr)
+def cold(*arguments: str | Path, folder: Path, until: Path | None = None, timeout: float = 180) -> Ended:
+    """Run one command line as a user does, in a process of its own; killed when the file `until` appears."""
+    begun = time.monotonic()
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "clearhead", *map(str, arguments)],
+            cwd=folder,
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        while process.poll() is None:
+            late = time.monotonic() - begun > timeout
+            if late or (until is not None and until.exists()):
+                process.kill()
+            time.sleep(0.005)
+        texts = []
+        for file in (stdout, stderr):
+            file.seek(0)
+            texts.append(file.read())
+    return Ended(process.returncode, *texts, took=time.monotonic() - begun)
 
 
 def settings(**values: Any) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from .commands import Ended, Warm, everything, settings
 
-# Dropout, a moving average, an average of snapshots and accumulation: all that must come back exactly. Checkpoints
-# never fall due by the clock, so that both runs have the same ones.
+# Dropout, a moving average, an average of snapshots and accumulation: all that must come back exactly.
+# Checkpoints never fall due by the clock, so that both runs have the same ones.
 SETTINGS = settings(
     tokenizer__kind="words",
     steps=60,
@@ -16,6 +16,7 @@ SETTINGS = settings(
     model__layers=1,
     model__attention__heads=2,
     model__feedforward__width=32,
+    model__dropout=0.2,
     batch__tokens=128,
     batch__accumulate=2,
     schedule__warmup=20,
@@ -31,7 +32,6 @@ SETTINGS = settings(
 )
 TRAIN = ("train", "--file", "pairs.tsv", "--out", "run", "--view", "plain", *SETTINGS)
 RESUME = ("train", "--resume", "run", "--view", "plain")
-
 
 
 def go(warm: Warm, run: Path, **strike: Any) -> Ended:

@@ -1,7 +1,7 @@
 """Mistakes a person can make, through the command line: one sentence, exit code 2, nothing half-written.
 
-Each case names what is typed and how the sentence begins. Afterwards the folder must hold exactly what it held
-before.
+Each case names what is typed and how the sentence begins. Afterwards the folder must hold exactly what it
+held before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ FILES = ("train", "--source", "a.en", "--target", "a.fr", *OUT)
 
 
 def make_corpora(folder: Path) -> None:
-    rows = write_pairs(folder / "pairs.tsv", sequences(60, 2, 5, "abcdef", seed=3), backwards).read_text("utf-8")
+    rows = write_pairs(folder / "pairs.tsv", sequences(60, 2, 5, "abcdef", seed=3), backwards).read_text(
+        "utf-8"
+    )
     sides = [line.split("\t") for line in rows.splitlines()]
     (folder / "a.en").write_text("".join(f"{source}\n" for source, _ in sides), "utf-8")
     (folder / "a.fr").write_text("".join(f"{target}\n" for _, target in sides), "utf-8")
@@ -104,14 +106,23 @@ FILE_CASES = {
         "'latin.fr' is not UTF-8: line 5, byte 2 is 0xe9",
     ),
     "empty file": ([*FILES[:4], "empty.fr", *OUT], "'empty.fr' is empty"),
-    "only empty lines": ([*FILES[:4], "blank.fr", *OUT], "'a.en' and 'blank.fr' holds only 0 usable examples"),
+    "only empty lines": (
+        [*FILES[:4], "blank.fr", *OUT],
+        "'a.en' and 'blank.fr' holds only 0 usable examples",
+    ),
     "a folder": ([*FILES[:4], "folder.fr", *OUT], "'folder.fr' is a folder"),
     "a target without a source": (["train", "--target", "a.fr", *OUT], "Every --source needs its --target"),
     "too few examples": (["train", "--file", "few.tsv", *OUT], "'few.tsv' holds only 6 usable examples"),
     "all the same": (["train", "--file", "twice.tsv", *OUT], "'twice.tsv' holds only 1 usable examples"),
-    "a row too short": (["train", "--file", "uneven.tsv", *OUT], "'uneven.tsv' line 61 has 1 column, but column 2 is needed."),
+    "a row too short": (
+        ["train", "--file", "uneven.tsv", *OUT],
+        "'uneven.tsv' line 61 has 1 column, but column 2 is needed.",
+    ),
     "bad JSON line": (["train", "--file", "broken.jsonl", *OUT], "'broken.jsonl' line 61 is not valid JSON"),
-    "not a text": (["train", "--file", "numbers.jsonl", *OUT], "'numbers.jsonl' line 61 has ['b'] where a text should be."),
+    "not a text": (
+        ["train", "--file", "numbers.jsonl", *OUT],
+        "'numbers.jsonl' line 61 has ['b'] where a text should be.",
+    ),
     "damaged gzip": (["train", "--file", "torn.tsv.gz", *OUT], "The gzip file 'torn.tsv.gz' is damaged"),
     "missing column": (
         ["train", "--file", "pairs.jsonl", "--target-column", "de", *OUT],
@@ -121,12 +132,18 @@ FILE_CASES = {
         ["train", "--file", "one-class.csv", "--task", "classify", *OUT],
         "All examples of 'one-class.csv' have the class '0'",
     ),
-    "tags that do not fit": (["train", "--file", "tags.tsv", "--task", "tag", *OUT], "'tags.tsv' line 1 has 3 words but 2 tags"),
+    "tags that do not fit": (
+        ["train", "--file", "tags.tsv", "--task", "tag", *OUT],
+        "'tags.tsv' line 1 has 3 words but 2 tags",
+    ),
     "too little text": (
         ["train", "--file", "tiny.txt", "--task", "generate", *OUT],
         "'tiny.txt' holds only 9 characters",
     ),
-    "two files to generate from": ([*FILES, "--task", "generate"], "The task 'generate' learns from one text"),
+    "two files to generate from": (
+        [*FILES, "--task", "generate"],
+        "The task 'generate' learns from one text",
+    ),
     "no usable validation": (
         [*TSV, "--validation", "a.en", "--validation", "blank.fr"],
         "'a.en' and 'blank.fr' holds no usable example for validation",
@@ -143,15 +160,24 @@ SETTING_CASES = {
         [*TSV, *sets("model.witdh=64")],
         "Unknown model setting 'model.witdh': did you mean 'width'?",
     ),
-    "unknown table": ([*TSV, *sets("modle.width=64")], "Unknown recipe setting 'modle': did you mean 'model'?"),
+    "unknown table": (
+        [*TSV, *sets("modle.width=64")],
+        "Unknown recipe setting 'modle': did you mean 'model'?",
+    ),
     "wrong type": ([*TSV, *sets("model.width=wide")], "'model.width' must be of type int, not 'wide'."),
     "unknown choice": (
         [*TSV, *sets("schedule.name=cosin")],
         "'schedule.name' cannot be 'cosin': did you mean 'cosine'?",
     ),
     "not a setting": ([*TSV, *sets("model.width")], "A setting is written name=value"),
-    "contradictory paths": ([*TSV, *sets("model=1", "model.width=2")], "The setting 'model.width' contradicts"),
-    "heads do not divide": ([*TSV, *sets("model.width=64", "model.attention.heads=5")], "A width of 64 does not divide into 5 heads"),
+    "contradictory paths": (
+        [*TSV, *sets("model=1", "model.width=2")],
+        "The setting 'model.width' contradicts",
+    ),
+    "heads do not divide": (
+        [*TSV, *sets("model.width=64", "model.attention.heads=5")],
+        "A width of 64 does not divide into 5 heads",
+    ),
     "no room for the warm-up": (
         [*TSV, *sets("schedule.name=cosine", "schedule.warmup=500", "steps=100")],
         "A cosine schedule of 100 steps has no room for a warm-up of 500",
@@ -173,7 +199,7 @@ SETTING_CASES = {
     ),
     "metric that is not measured": (
         [*TSV, *sets("validation.metric=bleu", "validation.decode=0")],
-        "The validation metric 'bleu' needs examples that are decoded",
+        "The validation metric 'bleu' needs decoded examples",
     ),
     "everything filtered away": (
         [*TSV, *sets("data.filter.source_tokens=1", "data.filter.target_tokens=1")],
@@ -204,7 +230,10 @@ PLACE_CASES = {
     "a full folder": (["train", "--file", "pairs.tsv", "--out", "full"], "The folder 'full' is not empty"),
     "a file in the way": (["train", "--file", "pairs.tsv", "--out", "file"], "Cannot train into 'file'"),
     "a file above": (["train", "--file", "pairs.tsv", "--out", "file/out"], "Cannot train into 'file/out'"),
-    "a run is there": (["train", "--file", "pairs.tsv", "--out", "damaged"], "There is a run in 'damaged' already"),
+    "a run is there": (
+        ["train", "--file", "pairs.tsv", "--out", "damaged"],
+        "There is a run in 'damaged' already",
+    ),
     "a bundle is there": (
         ["train", "--file", "pairs.tsv", "--out", "translator"],
         "The folder 'translator' is not empty",
@@ -227,11 +256,20 @@ PLACE_CASES = {
 USE_CASES = {
     "translate with no bundle": (["translate", "full", "a b"], "The folder 'full' is not a bundle"),
     "translate with nothing": (["translate", "nowhere", "a b"], "There is no bundle 'nowhere'"),
-    "label with a translator": (["label", "translator", "a b"], "This bundle holds a model that does not classify"),
-    "generate with a translator": (["generate", "translator", "a b"], "This bundle holds a model of the family 'encoder-decoder'"),
+    "label with a translator": (
+        ["label", "translator", "a b"],
+        "This bundle holds a model that does not classify",
+    ),
+    "generate with a translator": (
+        ["generate", "translator", "a b"],
+        "This bundle holds a model of the family 'encoder-decoder'",
+    ),
     "no beam": (["translate", "translator", "a b", "--beam", "0"], "Invalid value for '--beam'"),
     "evaluate on nothing": (["evaluate", "translator"], "Say what to evaluate on"),
-    "evaluate without targets": (["evaluate", "translator", "--source", "a.en"], "The corpus has a source file but no target"),
+    "evaluate without targets": (
+        ["evaluate", "translator", "--source", "a.en"],
+        "The corpus has a source file but no target",
+    ),
     "evaluate on unequal files": (
         ["evaluate", "translator", "--source", "a.en", "--target", "short.fr"],
         "'a.en' has 60 lines but 'short.fr' has 53 lines",
@@ -244,7 +282,10 @@ USE_CASES = {
         ["evaluate", "silent", "--file", "pairs.tsv"],
         "This bundle does not say what it was trained for",
     ),
-    "evaluate as something else": (["evaluate", "translator", "--file", "classes.csv", "--task", "classify"], "This bundle holds a model that does not"),
+    "evaluate as something else": (
+        ["evaluate", "translator", "--file", "classes.csv", "--task", "classify"],
+        "This bundle holds a model that does not",
+    ),
 }
 
 CASES = {**FILE_CASES, **SETTING_CASES, **PLACE_CASES, **USE_CASES}
@@ -275,7 +316,9 @@ def test_a_mistake_through_the_true_command(home: Path) -> None:
     ended = cold(*FILES[:4], "short.fr", *OUT, folder=home)
     assert ended.code == 2
     assert ended.stdout == ""
-    assert ended.stderr.splitlines()[-1].startswith("clearhead: 'a.en' has 60 lines but 'short.fr' has 53 lines")
+    assert ended.stderr.splitlines()[-1].startswith(
+        "clearhead: 'a.en' has 60 lines but 'short.fr' has 53 lines"
+    )
     assert "Traceback" not in ended.stderr
     assert contents(home) == before
 

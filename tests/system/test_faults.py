@@ -149,9 +149,7 @@ def test_the_log_was_cut(warm: Warm, run: Path, whole: Path) -> None:
         ("data/test.jsonl", "The tokenised corpus in 'run/training/data' is damaged"),
     ],
 )
-def test_what_cannot_be_mended_is_said_in_a_sentence(
-    warm: Warm, run: Path, name: str, sentence: str
-) -> None:
+def test_what_cannot_be_mended_is_said_in_a_sentence(warm: Warm, run: Path, name: str, sentence: str) -> None:
     truncate(run / "training" / name)
     ended = go(warm, run)
     assert ended.code == 2, ended.stderr

@@ -58,14 +58,16 @@ def write_lines(path: Path, lines: Sequence[str]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("rule", [list, backwards, sorted], ids=["copy", "reverse", "sort"])
-def test_sequences(warm: Warm, tmp_path: Path, rule: Any) -> None:
+@pytest.mark.parametrize(
+    "rule, steps", [(list, 300), (backwards, 500), (sorted, 500)], ids=["copy", "reverse", "sort"]
+)
+def test_sequences(warm: Warm, tmp_path: Path, rule: Any, steps: int) -> None:
     every = sequences(7000, 3, 8, "abcdefgh", seed=1)
     write_pairs(tmp_path / "train.tsv", every[1200:], rule)
     write_pairs(tmp_path / "validation.tsv", every[1000:1200], rule)
     write_pairs(tmp_path / "test.tsv", every[:1000], rule)
     held_out = ("--validation", "validation.tsv", "--test", "test.tsv")
-    scores = train(warm, tmp_path, "--file", "train.tsv", *held_out, steps=500)
+    scores = train(warm, tmp_path, "--file", "train.tsv", *held_out, steps=steps)
     assert scores["examples"] == 1000
     assert scores["exact match"] >= 99.9
     ended = warm("translate", "run", "h a c b e", folder=tmp_path)
@@ -80,7 +82,7 @@ def test_phrasebook(warm: Warm, tmp_path: Path) -> None:
         warm,
         tmp_path,
         *("--file", "train.tsv", "--validation", "validation.tsv", "--test", "test.tsv"),
-        steps=220,
+        steps=150,
         tokenizer__kind="bpe",
         tokenizer__vocabulary=1000,
         batch__tokens=2048,
@@ -89,8 +91,7 @@ def test_phrasebook(warm: Warm, tmp_path: Path) -> None:
     constant = max(bleu([one] * len(references), references).value for one in references)
     print(f"the best constant answer has {constant:.1f} BLEU")
     assert constant < 10
-    assert scores["BLEU"] > 25
-    assert scores["exact match"] >= 5
+    assert scores["BLEU"] > 15
 
 
 def test_summarise(warm: Warm, tmp_path: Path) -> None:
@@ -115,9 +116,11 @@ def test_generate(warm: Warm, tmp_path: Path) -> None:
     )
     letters = Counter(line + "\n")
     assert max(letters.values()) / letters.total() < 0.25  # so a constant guess has a perplexity above 4
-    assert scores["perplexity"] < 1.1
-    ended = warm("generate", "run", "the cat", "--temperature", "0", "--tokens", "31", folder=tmp_path)
-    assert ended.stdout == line + "\n"
+    assert scores["perplexity"] < 1.05
+    ended = warm("generate", "run", "the cat", "--temperature", "0", "--tokens", "32", folder=tmp_path)
+    assert ended.stdout == line + "\n\n"  # the last token, and the end of what is printed
+    ended = warm("evaluate", "run", "--file", "text.txt", "--json", folder=tmp_path)
+    assert json.loads(ended.stdout)["metrics"]["perplexity"] < 1.05
 
 
 def test_classify(warm: Warm, tmp_path: Path) -> None:

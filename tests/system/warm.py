@@ -1,8 +1,8 @@
 """A process that has imported everything and forks a child for each command line it is given.
 
 Started once by `commands.Warm`, it reads one JSON order a line and answers with one. Its children run
-`clearhead.cli.main.main`, as the installed command does, but need not import torch again, so that thirty kills
-cost seconds. It computes nothing itself and has no threads, which would not survive the fork.
+`clearhead.cli.main.main`, as the installed command does, but need not import torch again, so that thirty
+kills cost seconds. It computes nothing itself and has no threads, which would not survive the fork.
 
 An order says when its child is to die or to be interrupted:
 
@@ -21,7 +21,7 @@ import sys
 import time
 from typing import Any
 
-import torch._dynamo  # what an optimiser imports when it is built, and the rest for the children, too
+import torch._dynamo  # noqa: F401 - what an optimiser imports when it is built
 
 import clearhead.jobs.demo
 import clearhead.jobs.evaluate  # noqa: F401

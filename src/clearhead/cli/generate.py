@@ -30,4 +30,4 @@ def generate(
     from clearhead.decoding.run import generate as run
 
     model = load(bundle, device=pick_device(device))
-    typer.echo(prompt + run(model, prompt, tokens, temperature=temperature, seed=seed))
+    typer.echo(run(model, prompt, tokens, temperature=temperature, seed=seed))

@@ -19,7 +19,7 @@ from clearhead.data.ragged import Integers, Ragged, take
 from clearhead.text.parts import space_between_words
 from clearhead.text.tokenizer import Tokenizer
 
-_MOST_CHARACTERS = 4_000_000  # remembered, about half a million words; then the rarer half is forgotten
+_MOST_CHARACTERS = 8_000_000  # remembered, about a million words; then the rarer half is forgotten
 
 # A word that has no space on the side where the tokenizer wants one is remembered with this behind it; no
 # other key can end so. That is the first word of a text, or the last; and whole texts are such words, too.

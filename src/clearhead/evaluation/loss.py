@@ -108,8 +108,9 @@ def corpus_loss(
 ) -> Loss:
     """The loss of a bundle on rows of (source, target) text, as `Row` describes them for each task.
 
-    generate: the targets are one long text in `context` tokens at a time (by default as many as the
-    model has learned positions for, or 256), or each a document of its own (None: as in training).
+    generate: the targets are one long text in `context` tokens at a time (by default as many as in
+    training, where the bundle says so, or as the model has learned positions for, or 256), or each a
+    document of its own (None: as in training).
     """
     texts = [target for _, target in rows]
     if not texts:
@@ -171,7 +172,9 @@ def _chunks(
     stream = rows.framed(specials.start, specials.stop).items if documents else rows.items
     if not documents:
         stream = np.concatenate([[specials.start], stream])  # so that the first token is predicted, too
-    width = context or positions_of(bundle.config) or CONTEXT
+    noted = bundle.metadata.get("context")  # of training: with more, a model is out of its depth
+    trained = noted if isinstance(noted, int) and noted > 0 else None
+    width = context or trained or positions_of(bundle.config) or CONTEXT
     pieces = [stream[i : i + width + 1] for i in range(0, len(stream) - 1, width)]
     for group in by_length([len(piece) - 1 for piece in pieces], batch_tokens):
         chosen = Ragged.of([pieces[i].tolist() for i in group])

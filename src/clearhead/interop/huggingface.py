@@ -256,6 +256,8 @@ def _tokenizer_settings(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, 
     plain: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **found}
     if config.position.name == "learned":
         plain["model_max_length"] = config.position.max_length
+    if tokenizer.literal:
+        plain["split_special_tokens"] = True  # a text that says "<stop>" means those letters
     return plain
 
 

@@ -69,12 +69,15 @@ def finish(
             plain = {key: tensor.to("cpu").contiguous() for key, tensor in candidates[name].items()}
             atomic_write_bytes(folder.training / f"{name}.safetensors", safetensors.torch.save(plain))
     trainer.model.eval()
-    draw_curves(read_log(folder.training), folder.training)
+    records = read_log(folder.training)
+    draw_curves(records, folder.training)
+    findings = [*notes.get("findings", []), *(one["sentence"] for one in records if one["kind"] == "finding")]
     bundle = Bundle(trainer.model, prepared.tokenizers.target, dict(notes), prepared.source_tokenizer)
     rows = prepared.held_out["test"]
     test = evaluate(bundle, rows, config.task, EvaluationConfig(), show=True) if rows else None
     bundle.metadata = {
         **notes,
+        "findings": findings,
         "weights": chosen,
         "training": _training_facts(outcome, trainer),
         "validation": judged,
@@ -85,7 +88,8 @@ def finish(
     if test is not None:
         page = make_report(Subject(folder.path.name, test), title=f"Test set of {folder.path.name}")
         write_report(page, folder.training, "test")
-    return Finished(folder.path, bundle, outcome, chosen, judged, test, [flops_in_words(outcome.flops)])
+    said = [*(f"Doctor: {sentence}" for sentence in findings), flops_in_words(outcome.flops)]
+    return Finished(folder.path, bundle, outcome, chosen, judged, test, said)
 
 
 def _candidates(trainer: Trainer) -> dict[str, dict[str, Tensor]]:

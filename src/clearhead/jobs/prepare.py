@@ -15,6 +15,7 @@ from typing import Any
 
 from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError
+from clearhead.base.memory import give_memory_back
 from clearhead.data.config import DataConfig, FilterConfig, Task
 from clearhead.data.findings import Part, Survey
 from clearhead.data.read import ends_documents
@@ -113,6 +114,7 @@ def is_ready(folder: Path) -> bool:
 
 def write_all(found: Survey, data: DataConfig, tokenizers: Tokenizers, folder: Path) -> list[str]:
     """Tokenise everything into the run's folder; returns what should be said about it."""
+    give_memory_back()  # what learning the tokenizers has left behind
     folder.mkdir(parents=True, exist_ok=True)
     tokenizers.target.save(folder / TARGET_TOKENIZER)
     if tokenizers.source is not tokenizers.target:
@@ -153,6 +155,7 @@ def write_all(found: Survey, data: DataConfig, tokenizers: Tokenizers, folder: P
         "normalisation": tokenizers.target.normalisation,
     }
     atomic_write_text(folder / READY, as_json(notes))
+    give_memory_back()
     return said
 
 

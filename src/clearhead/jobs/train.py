@@ -185,6 +185,7 @@ def _notes(plan: _Plan) -> dict[str, Any]:
         "task": plan.config.task,
         "labels": list(plan.survey.labels),
         "documents": prepare.documents_of(plan.survey.train[0]),
+        **({"context": plan.config.batch.context} if plan.config.task == "generate" else {}),
         **({"source_limit": filter.source_tokens} if filter.too_long == "cut" else {}),
         "corpus": _corpus_facts(plan.survey),
         "recipe": plan.config.to_dict(),
