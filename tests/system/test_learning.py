@@ -35,7 +35,7 @@ SMALL = {
     "schedule__rate": 0.01,
     "schedule__warmup": 50,
     "schedule__floor": 0.01,
-    "batch__tokens": 1024,
+    "batch__tokens": 768,
     "averaging__snapshots": 0,
     "validation__samples": 0,
 }
@@ -59,10 +59,10 @@ def write_lines(path: Path, lines: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "rule, steps", [(list, 300), (backwards, 500), (sorted, 500)], ids=["copy", "reverse", "sort"]
+    "rule, steps", [(list, 250), (backwards, 400), (sorted, 450)], ids=["copy", "reverse", "sort"]
 )
 def test_sequences(warm: Warm, tmp_path: Path, rule: Any, steps: int) -> None:
-    every = sequences(7000, 3, 8, "abcdefgh", seed=1)
+    every = sequences(7000, 3, 7, "abcdefgh", seed=1)
     write_pairs(tmp_path / "train.tsv", every[1200:], rule)
     write_pairs(tmp_path / "validation.tsv", every[1000:1200], rule)
     write_pairs(tmp_path / "test.tsv", every[:1000], rule)
@@ -74,6 +74,7 @@ def test_sequences(warm: Warm, tmp_path: Path, rule: Any, steps: int) -> None:
     assert ended.stdout == " ".join(rule("hacbe")) + "\n"
 
 
+@pytest.mark.slow  # `make test-slow`: together these take minutes
 def test_phrasebook(warm: Warm, tmp_path: Path) -> None:
     parts = split("en-fr", 4000, 200, seed=2)
     for name, pairs in (("train", parts.train), ("validation", parts.validation), ("test", parts.test)):
@@ -94,6 +95,7 @@ def test_phrasebook(warm: Warm, tmp_path: Path) -> None:
     assert scores["BLEU"] > 15
 
 
+@pytest.mark.slow  # `make test-slow`: together these take minutes
 def test_summarise(warm: Warm, tmp_path: Path) -> None:
     """The first two words of a text are its summary."""
     texts = sequences(2000, 6, 12, "abcdefghijkl", seed=4)
@@ -102,6 +104,7 @@ def test_summarise(warm: Warm, tmp_path: Path) -> None:
     assert scores["exact match"] >= 99
 
 
+@pytest.mark.slow  # `make test-slow`: together these take minutes
 def test_generate(warm: Warm, tmp_path: Path) -> None:
     """A text in which every character follows from those before: the perplexity is near 1."""
     line = "the cat sat on the mat and saw the rat"
@@ -139,6 +142,7 @@ def test_classify(warm: Warm, tmp_path: Path) -> None:
     assert ended.stdout.split("\t")[0] == "bad"
 
 
+@pytest.mark.slow  # `make test-slow`: together these take minutes
 def test_tag(warm: Warm, tmp_path: Path) -> None:
     """A letter's tag depends on the letter and on the one before it."""
 

@@ -391,13 +391,14 @@ def test_killed_at_any_moment_a_whole_checkpoint_is_there(tmp_path: Path, keep: 
                 continue
             # what was said to be saved is there; one more may have been finished and not yet said
             assert found.step in (told, told + 1)
+            pruned = told > step  # some save came to its end; else kills before the pruning may add up
             step = found.step
             assert torch.equal(found.tensors["numbers"], torch.randn(200_000, generator=generator(step)))
             assert int(found.tensors["step"]) == step
             assert found.facts == {"step": step, "text": "x" * step}
             left = sorted(path.name for path in folder.iterdir())
             assert all(name.startswith("step-") for name in left), left
-            assert len(left) <= keep + 1
+            assert not pruned or len(left) <= keep + 1
         savers.stdin.close()
     assert step > 0
     assert unfinished > 0  # some kills must have come in the middle
