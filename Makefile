@@ -30,7 +30,7 @@ demo: $(READY) ## train a translator on the built-in phrasebook and use it (abou
 	$(BIN)/clearhead demo
 
 test: $(READY) lint ## lint, then the quick tests and all doctests
-	$(PYTEST) -n $(WORKERS)
+	$(PYTEST) -n $(WORKERS) --dist worksteal
 
 test-slow: $(READY) ## the tests that take longer
 	$(PYTEST) -n $(WORKERS) -m "slow and not gpu"

@@ -1,4 +1,4 @@
-"""What all tests share: those marked `gpu` are skipped, with the reason, where there is no GPU."""
+"""What all tests share: the long ones begin first; `gpu` ones are skipped, with the reason, without a GPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # so that no worker is left alone with them at the end
+    items.sort(key=lambda item: "tests/system" not in item.path.as_posix())
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device")

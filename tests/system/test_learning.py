@@ -59,7 +59,12 @@ def write_lines(path: Path, lines: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "rule, steps", [(list, 250), (backwards, 400), (sorted, 450)], ids=["copy", "reverse", "sort"]
+    "rule, steps",
+    [
+        pytest.param(list, 250, id="copy"),
+        pytest.param(backwards, 400, id="reverse"),
+        pytest.param(sorted, 450, id="sort", marks=pytest.mark.slow),
+    ],
 )
 def test_sequences(warm: Warm, tmp_path: Path, rule: Any, steps: int) -> None:
     every = sequences(7000, 3, 7, "abcdefgh", seed=1)
