@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.settings import parse_settings
 from clearhead.data.config import CorpusConfig
 from clearhead.data.read import read_rows
-from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Rows, evaluate
+from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, evaluate
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.folder import RunFolder
 from clearhead.jobs.recipe import Table, merged, nested, read_recipe
@@ -53,13 +54,13 @@ def run(name: str, seed: int, chosen: argparse.Namespace) -> dict[str, Any]:
     finished = train(out, said, view=chosen.view)
     minutes = (time.perf_counter() - began) / 60
     facts = finished.bundle.metadata["training"]
-    beam = chosen.beam or measure.beam
+    scoring = EvaluationConfig(**said.get("test", {}))
     return {
         "recipe": name,
         "seed": seed,
         "machine": facts["device"],
-        "beam": beam,
-        "figures": {key: round(value, 4) for key, value in figures(finished, measure, data, beam).items()},
+        "beam": scoring.beam,
+        "figures": {key: round(value, 4) for key, value in figures(finished, measure, data, scoring).items()},
         "minutes": round(minutes, 2),
         "training_minutes": round(facts["seconds"] / 60, 2),
         "steps": facts["steps"],
@@ -70,25 +71,17 @@ def run(name: str, seed: int, chosen: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def figures(finished: Finished, measure: Measure, data: Path, beam: int) -> dict[str, float]:
+def figures(finished: Finished, measure: Measure, data: Path, scoring: EvaluationConfig) -> dict[str, float]:
     """The recipe's own figures by name, the one that is compared first."""
     if measure.on_validation is not None:
         return {measure.figure: finished.validation[finished.chosen][measure.on_validation]}
     assert finished.test is not None, "a recipe has a test set, or is judged on its validation set"
-    config = EvaluationConfig(beam=beam, tokenise=measure.tokenise, max_length=measure.max_length, loss=False)
-    rows = [(example.source, example.reference) for example in finished.test.examples]
-    found = _picked(_evaluated(finished, rows, config), measure, "")
+    found = _picked(finished.test, measure, "")
     for label, source, target in measure.more_tests:
         corpus = CorpusConfig(source=str(data / source), target=str(data / target))
         more = [(row.source, row.target) for row in read_rows(corpus, "translate")]
-        found |= _picked(_evaluated(finished, more, config), measure, f", {label}")
-    return found
-
-
-def _evaluated(finished: Finished, rows: Rows, config: EvaluationConfig) -> Evaluation:
-    found = evaluate(finished.bundle, rows, None, config, show=True)
-    for metric, signature in found.signatures.items():
-        print(f"  {metric}: {signature}", file=sys.stderr)
+        test = evaluate(finished.bundle, more, None, replace(scoring, loss=False), show=True)
+        found |= _picked(test, measure, f", {label}")
     return found
 
 
@@ -117,7 +110,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="every recipe")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the recipes' files lie")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N")
-    parser.add_argument("--beam", type=int, metavar="N", help="places of the beam; as published without it")
     parser.add_argument("--out", type=Path, default=Path("runs/recipes"), metavar="FOLDER")
     parser.add_argument("--again", action="store_true", help="replace runs that are there")
     parser.add_argument("--device", default="auto", metavar="NAME")

@@ -188,7 +188,7 @@ def _tell(finished: Any) -> None:
     if finished.test is not None:
         typer.echo()
         show_table(
-            ["on the test set, greedy", "value"],
+            [f"on the test set, {finished.test.config.search}", "value"],
             [[name, f"{value:.4g}"] for name, value in finished.test.metrics.items()],
             numbers=[1],
         )

@@ -21,13 +21,13 @@ from clearhead.evaluation.classes import Confusion
 from clearhead.evaluation.loss import Loss, corpus_loss
 from clearhead.evaluation.metrics import (
     Score,
-    Tokenisation,
     bleu_metric,
     chrf_metric,
     exact_match,
     exact_matches,
 )
 from clearhead.evaluation.rouge import KINDS, rouge, rouge_scores
+from clearhead.text.parts import Tokenisation
 
 Rows = Sequence[tuple[str, str]]
 Device = str | torch.device | None
@@ -47,6 +47,11 @@ class EvaluationConfig(Config):
     lowercase: bool = False  # BLEU and chrF
     loss: bool = True  # perplexity as well, which costs one more pass
     batch_tokens: int = 4096  # source tokens of a batch, padding included
+
+    @property
+    def search(self) -> str:
+        """How texts are searched for, in words."""
+        return "greedy" if self.beam == 1 else f"beam {self.beam}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from clearhead.base.errors import UserError
+from clearhead.text.parts import Tokenisation
 
-Tokenisation = Literal["13a", "none", "intl", "char", "zh"]
 References = Sequence[str] | Sequence[Sequence[str]]  # one text for each output, or several
 
 

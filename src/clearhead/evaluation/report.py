@@ -102,8 +102,9 @@ def _facts(subjects: Sequence[Subject], facts: Mapping[str, str]) -> Section:
     for one in subjects:
         found, suffix = one.evaluation, "" if len(subjects) == 1 else f" ({one.name})"
         if found.task in ("translate", "summarise"):
-            search = "greedy" if found.config.beam == 1 else f"beam {found.config.beam}"
-            rows.append([f"search{suffix}", f"{search}, length penalty {found.config.length_penalty:g}"])
+            rows.append(
+                [f"search{suffix}", f"{found.config.search}, length penalty {found.config.length_penalty:g}"]
+            )
         if found.examples:
             rows.append([f"seconds for all outputs{suffix}", f"{found.seconds:.1f}"])
             rows.append([f"different outputs{suffix}", f"{len(set(found.outputs)):,}"])

@@ -74,14 +74,17 @@ def finish(
     findings = [*notes.get("findings", []), *(one["sentence"] for one in records if one["kind"] == "finding")]
     bundle = Bundle(trainer.model, prepared.tokenizers.target, dict(notes), prepared.source_tokenizer)
     rows = prepared.held_out["test"]
-    test = evaluate(bundle, rows, config.task, EvaluationConfig(), show=True) if rows else None
+    asked = EvaluationConfig(
+        beam=config.test.beam, max_length=config.test.max_length, tokenise=config.test.tokenise
+    )
+    test = evaluate(bundle, rows, config.task, asked, show=True) if rows else None
     bundle.metadata = {
         **notes,
         "findings": findings,
         "weights": chosen,
         "training": _training_facts(outcome, trainer),
         "validation": judged,
-        "test": {} if test is None else {"examples": len(rows), "search": "greedy", **test.metrics},
+        "test": {} if test is None else {"examples": len(rows), "search": asked.search, **test.metrics},
         "test_signatures": {} if test is None else test.signatures,
     }
     save(bundle, folder.path)

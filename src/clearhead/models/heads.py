@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from clearhead.models.config import HeadConfig, ModelConfig
 from clearhead.nn.layers import ACTIVATIONS, Output, TokenEmbedding, build_norm
+from clearhead.nn.layers.dropout import Dropout
 from clearhead.nn.tokens import Tokens
 
 
@@ -42,7 +43,7 @@ class Head(nn.Module):
         self.config: HeadConfig = config.head
         width, kind = config.width, config.head.kind
         self.pooler = nn.Linear(width, width) if config.head.pooler else None
-        self.dropout = nn.Dropout(config.head.dropout)
+        self.dropout = Dropout(config.head.dropout)
         self.classifier = nn.Linear(width, config.head.classes) if kind in ("classify", "tag") else None
         self.transform: nn.Module | None = None
         self.words: Output | None = None

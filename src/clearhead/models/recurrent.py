@@ -31,6 +31,7 @@ from clearhead.nn.attention import build_score
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import masked_softmax
 from clearhead.nn.layers import Output, TokenEmbedding
+from clearhead.nn.layers.dropout import Dropout
 from clearhead.nn.layers.embedding import check_ids
 from clearhead.nn.look import Look
 from clearhead.nn.tokens import Tokens, pack, unpack
@@ -115,7 +116,7 @@ class Recurrent(nn.Module):
             )
         self.score = build_score(recurrent.attention, 1, width, memory, width)
         self.combine = nn.Linear(width + memory + width, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.output = Output(target, config.embedding)
 
     def forward(

@@ -14,6 +14,7 @@ from clearhead.models.heads import Head
 from clearhead.models.output import ModelOutput
 from clearhead.models.stack import Stack, Surroundings, position_for_embedding
 from clearhead.nn.attention.masks import Everything
+from clearhead.nn.layers.dropout import Dropout
 from clearhead.nn.look import Look
 from clearhead.nn.tokens import Tokens
 
@@ -29,7 +30,7 @@ class Vision(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(config.width)) if image.class_token else None
         sized = config.replace(position__max_length=image.tokens)
         self.position = position_for_embedding(sized)
-        self.dropout = nn.Dropout(config.embedding.dropout)
+        self.dropout = Dropout(config.embedding.dropout)
         self.encoder = Stack(config, config.layers, causal=False)
         self.head = Head(config, None)
 

@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 Subwords = Literal["bpe", "unigram", "wordpiece"]
+Tokenisation = Literal["13a", "none", "intl", "char", "zh"]  # how BLEU cuts a text; "none": at its spaces
 
 SPECIALS = ("<pad>", "<start>", "<stop>", "<unknown>")  # ids 0 to 3 of every vocabulary made here
 UNKNOWN = SPECIALS[3]

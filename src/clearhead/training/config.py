@@ -15,6 +15,7 @@ from clearhead.data.config import DataConfig, Task
 from clearhead.data.plan import BatchConfig
 from clearhead.models.config import ModelConfig
 from clearhead.text.learn import TokenizerConfig
+from clearhead.text.parts import Tokenisation
 from clearhead.training.averaging import AveragingConfig
 from clearhead.training.optimiser import OptimiserConfig
 from clearhead.training.schedule import ScheduleConfig
@@ -56,6 +57,19 @@ class ValidationConfig(Config):
     def higher_is_better(self) -> bool:
         """Does the metric grow with quality?"""
         return self.metric in HIGHER_IS_BETTER
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestConfig(Config):
+    """How the test set is scored at the end."""
+
+    __test__: ClassVar[bool] = False  # pytest looks for classes of such names
+    _noun: ClassVar[str] = "test"
+    _counts = ("beam", "max_length")
+
+    beam: int = 1  # places of the beam; 1: greedy
+    max_length: int | None = None  # most tokens written; None: 2·source + 20
+    tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +119,7 @@ class TrainConfig(Config):
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
+    test: TestConfig = field(default_factory=TestConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     saving: SavingConfig = field(default_factory=SavingConfig)
 

@@ -217,8 +217,11 @@ def _model(facts: Facts, size: Size, reason: str) -> Iterator[Choice]:
     yield Choice("model.attention.heads", size.heads, f"heads of {size.width // size.heads}")
     yield Choice("model.feedforward.width", size.inner, f"{size.inner // size.width} × the width")
     yield Choice("model.norm.place", "pre", "trains steadily at any depth")
+    if facts.task in (*PAIRS, "generate"):
+        yield Choice(
+            "model.position.name", "rotary", "order shows as distance, which less text suffices to learn"
+        )
     if facts.task == "generate":
-        yield Choice("model.position.name", "rotary", "depends on distance alone")
         yield Choice("model.embedding.scale", False, "rotary positions are not added to the embedding")
         yield Choice("model.feedforward.activation", "gelu", "customary in language models")
         yield Choice("model.initialisation", "scaled", "customary in language models")

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
+from clearhead.nn.layers.dropout import Dropout
 from clearhead.nn.layers.norm import NormConfig, build_norm
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Tokens, can_be_checked
@@ -64,7 +65,7 @@ class InputEmbedding(nn.Module):
         self.position = position
         self.types = TokenEmbedding(config.token_types, width, scale=False) if config.token_types else None
         self.norm = build_norm(norm, width) if config.norm else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, ids: Tensor, tokens: Tokens, types: Tensor | None = None) -> Tensor:
         """(R, T) ids to (R, T, E)."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.base.config import Config
+from clearhead.nn.layers.dropout import Dropout
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(width, inner, bias=config.bias)
         self.output = nn.Linear(inner, width, bias=config.bias)
         self.activation = ACTIVATIONS[config.activation]
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Works on the last dimension, in any layout."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from clearhead.nn.layers.dropout import Dropout
 from clearhead.nn.layers.norm import NormConfig, build_norm
 from clearhead.nn.look import Look
 
@@ -21,7 +22,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = build_norm(norm, width)
         self.norm_first = norm.place == "pre"
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], look: Look | None = None) -> Tensor:
         """x and what the sub-layer adds to it; `look` is offered that contribution."""
