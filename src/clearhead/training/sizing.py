@@ -25,7 +25,7 @@ PAIRS = ("translate", "summarise")
 
 CPU_MINUTES = 40.0  # what a person may wait for on a laptop
 GPU_MINUTES = 20.0
-CPU_EFFICIENCY = 0.45  # of the measured peak: what small products reach
+CPU_EFFICIENCY = 0.3  # of the measured peak: what a step of a small model reaches
 GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
 SMALL = 2_000_000  # target tokens below which a corpus is soon known by heart
 MANY_EPOCHS = 50.0  # passes in which a small model learns its corpus by heart
@@ -219,7 +219,7 @@ def _model(facts: Facts, size: Size, reason: str) -> Iterator[Choice]:
     yield Choice("model.norm.place", "pre", "trains steadily at any depth")
     if facts.task in (*PAIRS, "generate"):
         yield Choice(
-            "model.position.name", "rotary", "order shows as distance, which less text suffices to learn"
+            "model.position.name", "rotary", "order as distance, which little text suffices to learn"
         )
     if facts.task == "generate":
         yield Choice("model.embedding.scale", False, "rotary positions are not added to the embedding")

@@ -27,6 +27,6 @@ class Dropout(nn.Dropout):
 
 
 def kept_places(count: int, dropped: int) -> Tensor:
-    """(count,): True where an element stays; `dropped` of the `VALUES` possible values mean that it does not."""
+    """(count,): True where an element stays; `dropped` of the `VALUES` possible values drop it."""
     draws = torch.empty(-(-count // LANES), dtype=torch.int64).random_(-(2**63), None)
     return draws.view(torch.int16)[:count] >= dropped - VALUES // 2
