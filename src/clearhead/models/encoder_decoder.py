@@ -113,7 +113,9 @@ class EncoderDecoder(nn.Module):
             raise UserError("The state holds no source: make it with model.begin(source).")
         if target.dim() != 2:
             raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
-        rows, source_count = state.memory.shape[:2]
+        sources, source_count = state.memory.shape[:2]
+        shared = len(target) != sources  # a beam's rows read one memory
+        asking = Tokens.padded(target.numel() // sources, device=target.device) if shared else None
         tokens, keys = state.next_tokens(target)
         around = Surroundings(
             tokens,
@@ -121,7 +123,8 @@ class EncoderDecoder(nn.Module):
             keys,
             memory=state.memory,
             memory_tokens=Tokens.padded(source_count, device=target.device),
-            memory_mask=padding(state.memory_lengths, rows, source_count, target.device),
+            memory_mask=padding(state.memory_lengths, sources, source_count, target.device),
+            asking=asking,
         )
         x = self._write(target, around, state, look)
         state.advance(target, lengths)

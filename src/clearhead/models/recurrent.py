@@ -30,6 +30,7 @@ from clearhead.models.output import ModelOutput
 from clearhead.nn.attention import build_score
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import masked_softmax
+from clearhead.nn.attention.state import stacked
 from clearhead.nn.layers import Output, TokenEmbedding
 from clearhead.nn.layers.dropout import Dropout
 from clearhead.nn.layers.embedding import check_ids
@@ -75,6 +76,20 @@ class RecurrentState:
         if self.memory_lengths is not None:
             self.memory_lengths = self.memory_lengths.index_select(0, rows)
             self.mask = padding(self.memory_lengths, len(rows), self.memory.shape[1], rows.device)
+
+    def join(self, other: RecurrentState) -> None:
+        """Take in the rows of another state behind one's own."""
+        lengths = [
+            torch.full(one.memory.shape[:1], one.memory.shape[1], device=one.memory.device)
+            if one.memory_lengths is None
+            else one.memory_lengths
+            for one in (self, other)
+        ]
+        self.memory_lengths = torch.cat(lengths)
+        self.memory, self.past = stacked(self.memory, other.memory, 1), stacked(self.past, other.past, 1)
+        self.length = torch.cat([self.length, other.length])
+        rows, width = self.memory.shape[:2]
+        self.mask = padding(self.memory_lengths, rows, width, self.memory.device)
 
     def truncate(self, length: int | Tensor) -> None:
         """Forget everything from position `length` on; a tensor (B,) gives each row its own."""

@@ -37,6 +37,7 @@ class Surroundings:
     memory: Tensor | None = None  # (R, S, E) the encoder's output
     memory_tokens: Tokens | None = None
     memory_mask: Mask | None = None
+    asking: Tokens | None = None  # queries of the memory, where several rows share a source; None: `tokens`
     # What is made once for all layers of this one pass. A layer that is computed again in the backward
     # pass needs a fresh one, or it would skip what it made the first time.
     memo: dict[Hashable, Any] = field(default_factory=dict)
@@ -80,17 +81,19 @@ class Layer(nn.Module):
 
         def attend_to_memory(y: Tensor) -> Tensor:
             assert self.cross_attention is not None
+            asking = around.tokens if around.asking is None else around.asking
+            # Rows that share a source ask it as if they were further queries of one row.
             out: Tensor = self.cross_attention(
-                y,
+                y if around.asking is None else y.reshape(-1, asking.count, y.shape[-1]),
                 around.memory,
                 mask=around.memory_mask,
-                queries=around.tokens,
+                queries=asking,
                 keys=around.memory_tokens,
                 state=cross,
                 memo=around.memo,
                 look=look.at("cross") if look else None,
             )
-            return out
+            return out.view_as(y)
 
         x = self.attention_residual(x, attend_to_self, look.at("self") if look else None)
         if self.cross_residual is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from clearhead.models.inputs import Lengths, row_lengths
 from clearhead.nn.attention import KeyValues, Memory
 from clearhead.nn.attention.masks import Everything, Mask, Padding
+from clearhead.nn.attention.state import stacked
 from clearhead.nn.tokens import Tokens, can_be_checked
 
 BLOCK = 64  # a GPU is asked for the longest row after this many slots
@@ -74,17 +75,55 @@ class DecoderState:
         added = count if lengths is None else row_lengths(lengths, rows, count, ids.device)
         return self.lengths(rows, ids.device) + added
 
-    def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
+    def reorder(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Row i becomes what row `rows[i]` was; rows may be repeated or left out.
+
+        With `sources`, source j becomes what source `sources[j]` was, and afterwards equally many rows that
+        stand together share each source: a beam's rows read one memory. Without it, sources go with rows.
+        """
         for own, cross in zip(self.own, self.cross, strict=True):
             own.reorder(rows)
-            cross.reorder(rows)
-        if self.memory is not None:
-            self.memory = self.memory.index_select(0, rows)
-        if self.memory_lengths is not None:
-            self.memory_lengths = self.memory_lengths.index_select(0, rows)
+            cross.reorder(rows if sources is None else sources)
         if self.ragged is not None:
             self.ragged = self.ragged.index_select(0, rows)
+        kept = rows if sources is None else sources
+        if self.memory is not None:
+            self.memory = self.memory.index_select(0, kept)
+        if self.memory_lengths is not None:
+            self.memory_lengths = self.memory_lengths.index_select(0, kept)
+
+    def join(self, other: DecoderState) -> None:
+        """Take in the rows of another state behind one's own; they may have other lengths and sources."""
+        if self.slots != other.slots or self.ragged is not None or other.ragged is not None:
+            self.ragged = torch.cat([self._row_lengths(), other._row_lengths()])
+        for own, more in zip(self.own, other.own, strict=True):
+            own.join(more)
+        if self.memory is not None and other.memory is not None:
+            self._join_sources(other)
+        self.slots = max(self.slots, other.slots)
+
+    def _row_lengths(self) -> Tensor:
+        k = self.own[0].k
+        assert k is not None, "a state has rows once its first tokens have passed"
+        return self.lengths(len(k), k.device)
+
+    def _join_sources(self, other: DecoderState) -> None:
+        assert self.memory is not None
+        assert other.memory is not None
+        if self.memory.shape[1] != other.memory.shape[1] or not (
+            self.memory_lengths is None and other.memory_lengths is None
+        ):
+            self.memory_lengths = torch.cat([self._source_lengths(), other._source_lengths()])
+        self.memory = stacked(self.memory, other.memory, 1)
+        for cross, more_cross in zip(self.cross, other.cross, strict=True):
+            cross.join(more_cross)
+
+    def _source_lengths(self) -> Tensor:
+        assert self.memory is not None
+        if self.memory_lengths is not None:
+            return self.memory_lengths
+        sources, width = self.memory.shape[:2]
+        return torch.full((sources,), width, device=self.memory.device)
 
     def truncate(self, length: int | Tensor) -> None:
         """Forget everything from position `length` on; a tensor (B,) gives each row its own."""

@@ -13,10 +13,22 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.nn.tokens import Tokens
 
 BLOCK = 64  # buffers grow by this many slots
+
+
+def stacked(a: Tensor, b: Tensor, slots: int) -> Tensor:
+    """Rows of both, one after the other; the one with fewer slots (a dimension) gets empty ones."""
+    missing = a.shape[slots] - b.shape[slots]
+    behind = [0, 0] * (a.dim() - 1 - slots)  # pad() counts dimensions from the last
+    if missing < 0:
+        a = F.pad(a, [*behind, 0, -missing])
+    elif missing > 0:
+        b = F.pad(b, [*behind, 0, missing])
+    return torch.cat([a, b])
 
 
 class KeyValues:
@@ -63,6 +75,12 @@ class KeyValues:
         if self.k is not None and self.v is not None:
             self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
 
+    def join(self, other: KeyValues) -> None:
+        """Take in another's rows behind one's own."""
+        if self.k is not None and self.v is not None and other.k is not None and other.v is not None:
+            self.k, self.v = stacked(self.k, other.k, 2), stacked(self.v, other.v, 2)
+        self.slots = max(self.slots, other.slots)
+
     def truncate(self, length: int) -> None:
         """Forget everything from position `length` on."""
         self.slots = min(self.slots, length)
@@ -79,6 +97,11 @@ class Memory:
         """As `KeyValues.reorder`."""
         if self.k is not None and self.v is not None:
             self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
+
+    def join(self, other: Memory) -> None:
+        """Take in another's sources behind one's own."""
+        if self.k is not None and self.v is not None and other.k is not None and other.v is not None:
+            self.k, self.v = stacked(self.k, other.k, 2), stacked(self.v, other.v, 2)
 
     def truncate(self, length: int) -> None:
         """The source does not grow, so there is nothing to forget."""

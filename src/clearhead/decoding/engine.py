@@ -1,0 +1,191 @@
+"""The loop of decoding: requests come in, rows of the model go on together, finished texts go out.
+
+Requests that are admitted together and ask for the same form a cohort, and a search decides for each cohort
+what its rows write next; the model then takes one step for the rows of all cohorts at once. Rows of texts
+that have ended leave, and waiting requests take their room, so that no row waits for the longest. The loop
+knows neither how a search chooses nor what kind of model it drives.
+
+Shapes: R rows of all cohorts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from clearhead.decoding.options import Options
+from clearhead.decoding.rows import Rows, Scores
+from clearhead.decoding.steps import Hypothesis, Symbols
+
+REFILL = 4  # newcomers are read in when a fourth of the room is free: reading pays for several at once
+WINDOW = 16  # requests are sorted by length inside windows of so many times the room
+
+
+@dataclass(frozen=True)
+class Request:
+    """One text to be written."""
+
+    given: tuple[int, ...]  # the source as the encoder reads it, or the prompt of a decoder
+    limit: int  # tokens that may be written before only the stop symbol is left
+    options: Options = field(default_factory=Options)
+
+
+class Moves(NamedTuple):
+    """What the rows of a cohort write next."""
+
+    parent: Tensor  # (R',) which of the cohort's rows each new row goes on from
+    token: Tensor  # (R',) what that row writes
+
+
+class Search(Protocol):
+    """Decides for one cohort. At first each request has one row; rows of a request stand together."""
+
+    def advance(self, scores: Scores) -> Moves:
+        """From the scores of the cohort's rows to its next rows; none: everything has ended."""
+
+    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+        """Requests, by number in the cohort, that ended since the last call, and their texts, best first."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """What a search must know of the requests it decides for."""
+
+    requests: Sequence[Request]
+    options: Options  # theirs, the same but for the seed
+    symbols: Symbols
+    vocabulary: int
+    device: torch.device
+
+    @property
+    def limits(self) -> list[int]:
+        return [one.limit for one in self.requests]
+
+    @property
+    def prompts(self) -> list[tuple[int, ...]]:
+        return [one.given for one in self.requests]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [one.options.seed for one in self.requests]
+
+
+MakeSearch = Callable[[Cohort], Search]
+
+
+class _Member(NamedTuple):
+    """A cohort under way."""
+
+    numbers: list[int]  # of its requests, as the caller counts them
+    search: Search
+    scores: Scores  # of its rows
+    width: int  # rows that each of its requests may have
+
+
+class Engine:
+    """Drives one `Rows` with any mixture of searches.
+
+    `room` is how many rows may be under way; a request takes as many as its search is wide.
+    """
+
+    def __init__(self, rows: Rows, symbols: Symbols, make: MakeSearch, room: int) -> None:
+        self.rows, self.symbols, self.make, self.room = rows, symbols, make, max(room, 1)
+
+    def run(self, requests: Iterable[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Each request's number and its texts, best first, as they end: not in the order of the requests."""
+        waiting = _Waiting(requests, WINDOW * self.room)
+        members: list[_Member] = []
+        try:
+            while True:
+                self._refill(members, waiting)
+                if not members:
+                    return
+                yield from self._advance(members)
+        finally:
+            if members:  # the caller has left: so do the rows
+                nobody = torch.zeros(0, dtype=torch.long, device=self.rows.device)
+                self.rows.step(nobody, nobody)
+
+    def _refill(self, members: list[_Member], waiting: _Waiting) -> None:
+        """Read in newcomers while there is room for a good many of them."""
+        taken = sum(len(member.numbers) * member.width for member in members)
+        while (self.room - taken) * REFILL >= self.room or not members:
+            cohort = waiting.take(self.room - taken, at_least_one=not members)
+            if not cohort:
+                return
+            numbers, requests = zip(*cohort, strict=True)
+            options = requests[0].options
+            told = Cohort(requests, options, self.symbols, self.rows.vocabulary, self.rows.device)
+            search = self.make(told)
+            scores = self.rows.admit([one.given for one in requests])
+            members.append(_Member(list(numbers), search, scores, width_of(options)))
+            taken += len(numbers) * width_of(options)
+
+    def _advance(self, members: list[_Member]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """One token for every row; members that have ended leave the list."""
+        parents: list[Tensor] = []
+        tokens: list[Tensor] = []
+        going: list[_Member] = []
+        offset = 0
+        for member in members:
+            rows = member.scores.rows
+            moves = member.search.advance(member.scores)
+            for number, texts in member.search.finished():
+                yield member.numbers[number], texts
+            if len(moves.parent):
+                parents.append(moves.parent + offset)
+                tokens.append(moves.token)
+                going.append(member)
+            offset += rows
+        counts = [len(parent) for parent in parents]
+        members[:] = []
+        none = torch.zeros(0, dtype=torch.long, device=self.rows.device)
+        scores = self.rows.step(torch.cat([none, *parents]), torch.cat([none, *tokens]))
+        begin = 0
+        for member, count in zip(going, counts, strict=True):
+            members.append(member._replace(scores=scores.part(begin, begin + count)))
+            begin += count
+
+
+def width_of(options: Options) -> int:
+    """Rows that a request with these settings may have at a time."""
+    if options.contrastive:
+        return options.top_k or 1
+    return max(options.beam, options.nbest if options.sample else 1)
+
+
+class _Waiting:
+    """Requests that are not read in yet: the longest of a window first, those that ask alike together."""
+
+    def __init__(self, requests: Iterable[Request], window: int) -> None:
+        self.coming = enumerate(requests)
+        self.window = window
+        self.ready: list[tuple[int, Request]] = []
+
+    def take(self, room: int, at_least_one: bool) -> list[tuple[int, Request]]:
+        """As many as fit into `room` rows, all asking alike but for their seeds."""
+        if not self.ready:
+            self.ready = list(islice(self.coming, self.window))
+            # the sort is stable: requests that ask alike stay together once the first of them is met
+            self.ready.sort(key=lambda one: len(one[1].given))
+        if not self.ready:
+            return []
+        asked = _but_for_seed(self.ready[-1][1].options)
+        width = width_of(asked)
+        most = max(room // width, 1 if at_least_one else 0)
+        taken: list[tuple[int, Request]] = []
+        left: list[tuple[int, Request]] = []
+        while self.ready and len(taken) < most:
+            one = self.ready.pop()
+            (taken if _but_for_seed(one[1].options) == asked else left).append(one)
+        self.ready.extend(reversed(left))
+        return taken
+
+
+def _but_for_seed(options: Options) -> Options:
+    return options if options.seed == 0 else options.replace(seed=0)

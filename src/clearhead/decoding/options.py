@@ -1,0 +1,125 @@
+"""What one request asks of decoding, as data: the search, its penalties, its limits, its seed.
+
+Ids stand for tokens here; `run` turns words into them. Which of the settings exclude each other is said once,
+in `Options`, in sentences. Knows nothing about how any of it is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Config):
+    """The settings of one request. Without any of them: the likeliest token each time."""
+
+    _noun: ClassVar[str] = "decoding"
+    _counts = ("beam", "groups", "nbest", "top_k", "max_length", "no_repeat")
+
+    # beam search
+    beam: int = 1  # texts kept at each step; 1: greedy, or one drawn text
+    groups: int = 1  # diverse beams: the beam is divided into groups that avoid each other's tokens
+    diversity: float = 0.0  # taken off a token's score for each earlier group that has just written it
+    length_penalty: float = 1.0  # alpha; 0: none
+    length_kind: Literal["power", "wu"] = "power"  # length^alpha, or ((5 + length) / 6)^alpha
+    coverage: float = 0.0  # beta of Wu et al.: source words that nothing looked at cost something
+    nbest: int = 1  # texts returned for each request
+
+    # chance
+    sample: bool = False  # draw tokens instead of taking the likeliest
+    temperature: float = 1.0  # log-probabilities are divided by it
+    top_k: int | None = None  # only the k likeliest
+    top_p: float = 1.0  # only the fewest likeliest that together reach this probability
+    min_p: float = 0.0  # only those with at least this share of the likeliest one's probability
+    typical: float = 1.0  # only the fewest whose surprise is nearest the expected one, to this probability
+    seed: int = 0
+
+    # contrastive search: the weight of not being like what was written before; needs top_k
+    contrastive: float = 0.0
+
+    # penalties on what was written
+    repetition: float = 1.0  # scores of tokens that occurred are divided (if positive) or multiplied by it
+    frequency: float = 0.0  # taken off a token's score for each time it was written
+    presence: float = 0.0  # taken off once it was written at all
+    no_repeat: int | None = None  # no n-gram of this size is written twice
+
+    # what must and must not be written
+    bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its score)
+    banned: tuple[Ids, ...] = ()  # these sequences are never written
+    prefix: Ids = ()  # the text begins so
+    must_include: tuple[Ids, ...] = ()  # the text contains each of these
+    choices: tuple[Ids, ...] = ()  # the text is one of these
+    regex: str | None = None  # the text matches this expression as a whole
+    min_length: int = 0  # tokens before the stop symbol is allowed
+    max_length: int | None = None  # most tokens written; None: 2·source + 20, or what a decoder has room for
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for wrong, sentence in self._wrongs():
+            if wrong:
+                raise UserError(sentence)
+
+    def _wrongs(self) -> list[tuple[bool, str]]:
+        inf = float("inf")
+        searching, drawing = self.beam > 1, self.sample
+        return [
+            (not 0 < self.temperature < inf, f"A temperature is a number above 0, not {self.temperature}."),
+            (not 0 < self.top_p <= 1, f"top-p is above 0 and at most 1, not {self.top_p}."),
+            (not 0 <= self.min_p <= 1, f"min-p lies from 0 to 1, not {self.min_p}."),
+            (not 0 < self.typical <= 1, f"typical is above 0 and at most 1, not {self.typical}."),
+            (not 0 < self.repetition < inf, f"A repetition penalty is above 0, not {self.repetition}."),
+            (not abs(self.frequency) < inf, f"A frequency penalty is a number, not {self.frequency}."),
+            (not abs(self.presence) < inf, f"A presence penalty is a number, not {self.presence}."),
+            (not abs(self.length_penalty) < inf, f"A length penalty is a number, not {self.length_penalty}."),
+            (not 0 <= self.coverage < inf, f"A coverage penalty is at least 0, not {self.coverage}."),
+            (not 0 <= self.diversity < inf, f"Diversity is at least 0, not {self.diversity}."),
+            (
+                not 0 <= self.contrastive <= 1,
+                f"The contrastive weight lies from 0 to 1, not {self.contrastive}.",
+            ),
+            (not 0 <= self.seed < 2**64, f"A seed is a whole number from 0 to 2^64 - 1, not {self.seed}."),
+            (self.min_length < 0, f"A text has at least 0 tokens, not min_length={self.min_length}."),
+            (
+                self.max_length is not None and self.min_length > self.max_length,
+                f"A text cannot have at least {self.min_length} and at most {self.max_length} tokens.",
+            ),
+            (
+                self.max_length is not None and len(self.prefix) > self.max_length,
+                f"The prefix has {len(self.prefix)} tokens, and the text may have {self.max_length}.",
+            ),
+            (
+                self.beam % self.groups != 0,
+                f"A beam of {self.beam} places does not divide into {self.groups} groups.",
+            ),
+            (
+                self.nbest > self.beam and not drawing,
+                f"A beam of {self.beam} finds at most {self.beam} texts, not {self.nbest}: widen it, or sample.",
+            ),
+            (searching and drawing, "A beam searches and sampling draws: use one of them."),
+            (
+                bool(self.contrastive) and (searching or drawing),
+                "Contrastive search has a way of its own to choose: leave the beam and sampling away.",
+            ),
+            (
+                bool(self.contrastive) and (self.top_k is None or self.top_k < 2),
+                "Contrastive search compares candidates: say how many with top_k, at least 2.",
+            ),
+            (
+                bool(self.coverage) and not searching,
+                "A coverage penalty compares texts of a beam: set the beam to 2 or more.",
+            ),
+            (
+                sum(map(bool, (self.choices, self.regex, self.must_include))) > 1,
+                "Of choices, regex and must_include only one can be asked for at a time.",
+            ),
+            (
+                any(not ids for ids in (*self.banned, *self.must_include)),
+                "A banned or required text must not be empty.",
+            ),
+        ]

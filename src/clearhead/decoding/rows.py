@@ -1,0 +1,213 @@
+"""Many texts under way in one model: what a search asks, and the answer that any PyTorch model gives.
+
+A search sees rows and nothing else: `admit` new requests, then `step` as often as needed, each time saying
+which row every new row goes on from and which token that row wrote. How keys and values are kept and moved is
+the affair of whoever implements `Rows`; `TorchRows` does it for every model that writes, on any device.
+
+Shapes: R rows, V vocabulary, B new requests, S given tokens, E model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.steps import WITH_SOURCE, Symbols, config_of
+from clearhead.nn.look import Look
+
+Extra = Literal["hidden", "attention"]  # what scores may bring beside log-probabilities
+
+
+class Scores(Protocol):
+    """What a model thinks of the next token of R rows: natural log-probabilities of the whole vocabulary.
+
+    `hidden` (R, E), the last hidden states, and `attention` (R, S), how much of the last layer's
+    cross-attention went to each source token (mean over heads), are there for searches that asked for them.
+    """
+
+    hidden: Tensor | None
+    attention: Tensor | None
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+
+    def logp(self) -> Tensor:
+        """(R, V) float32; not to be changed in place."""
+
+    def top(self, count: int) -> tuple[Tensor, Tensor]:
+        """(R, count) the largest and their ids, best first."""
+
+    def at(self, ids: Tensor) -> Tensor:
+        """(R, n): those of ids (n,) in every row."""
+
+    def part(self, begin: int, end: int) -> Scores:
+        """Of rows `begin` to `end` − 1."""
+
+
+class Rows(Protocol):
+    """Texts under way. Rows of one request stand together, and requests keep their order."""
+
+    device: torch.device
+    vocabulary: int
+
+    @property
+    def count(self) -> int:
+        """Rows now."""
+
+    def admit(self, given: Sequence[Sequence[int]]) -> Scores:
+        """New requests, one row each, behind the rows that are there; scores of the new rows alone.
+
+        Given is a source as the encoder reads it, and writing begins behind the start symbol; or the prompt
+        of a decoder, and writing goes on from it.
+        """
+
+    def step(self, parent: Tensor, token: Tensor) -> Scores:
+        """New row i goes on from old row `parent[i]`, which writes `token[i]`; scores of all new rows.
+
+        Parents may be repeated or left out: what nobody goes on from is forgotten.
+        """
+
+
+class PlainScores:
+    """Scores as one tensor."""
+
+    def __init__(self, logp: Tensor, hidden: Tensor | None = None, attention: Tensor | None = None) -> None:
+        self._logp, self.hidden, self.attention = logp, hidden, attention
+
+    @classmethod
+    def of(cls, logits: Tensor, hidden: Tensor | None = None, attention: Tensor | None = None) -> PlainScores:
+        """From logits (R, V), in float32 at least: half precision cannot tell near-equal candidates apart."""
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        return cls(wide.log_softmax(dim=-1), hidden, attention)
+
+    @property
+    def rows(self) -> int:
+        return len(self._logp)
+
+    def logp(self) -> Tensor:
+        return self._logp
+
+    def top(self, count: int) -> tuple[Tensor, Tensor]:
+        if count == 1:  # of equals the first, on every device
+            best, ids = self._logp.max(dim=-1, keepdim=True)
+            return best, ids
+        found = self._logp.topk(count, dim=-1)
+        return found.values, found.indices
+
+    def at(self, ids: Tensor) -> Tensor:
+        return self._logp[:, ids]
+
+    def part(self, begin: int, end: int) -> PlainScores:
+        return PlainScores(
+            self._logp[begin:end],
+            None if self.hidden is None else self.hidden[begin:end],
+            None if self.attention is None else self.attention[begin:end],
+        )
+
+
+class TorchRows:
+    """Rows of a model in PyTorch: encoder-decoder, decoder or the recurrent baseline.
+
+    Sources are read once. Cross-attention's keys and values are kept once for each source, however many rows
+    go on from it; what self-attention remembers is moved only where rows change their places.
+    """
+
+    def __init__(self, model: nn.Module, symbols: Symbols, keep: frozenset[Extra] = frozenset()) -> None:
+        config = config_of(model)
+        self.model, self.symbols, self.keep = model, symbols, keep
+        if "attention" in keep and config.family != "encoder-decoder":
+            raise UserError(f"A model of the family '{config.family}' has no cross-attention to look at.")
+        self.cross = f"decoder.{config.depth_of_decoder - 1}.cross.weights"
+        self.device = next(model.parameters()).device
+        self.vocabulary = config.vocabulary
+        self.has_source = config.family in WITH_SOURCE
+        self.shares_sources = config.family == "encoder-decoder"
+        self.state: Any = None
+        self.source_of = torch.zeros(0, dtype=torch.long)  # (R,) the source of each row; kept on the host
+        self.joined = False  # newcomers may share their sources otherwise than those who were there
+
+    @property
+    def count(self) -> int:
+        return len(self.source_of)
+
+    @torch.no_grad()
+    def admit(self, given: Sequence[Sequence[int]]) -> PlainScores:
+        lengths = torch.tensor([len(one) for one in given])
+        if not len(given) or int(lengths.min()) < 1:
+            raise UserError("A row without any token gives the model nothing to start from.")
+        table = torch.zeros(len(given), int(lengths.max()), dtype=torch.long)
+        for row, ids in enumerate(given):
+            table[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
+        sizes = lengths.to(self.device) if bool((lengths != table.shape[1]).any()) else None
+        state, output, look, last = self._begin(table.to(self.device), sizes, lengths.to(self.device))
+        fresh = torch.arange(len(given))
+        if not self.count:
+            self.state, self.source_of = state, fresh
+        else:
+            self.state.join(state)
+            self.joined = True
+            self.source_of = torch.cat([self.source_of, fresh + int(self.source_of[-1]) + 1])
+        return self._scores(output, look, last)
+
+    def _begin(
+        self, ids: Tensor, sizes: Tensor | None, lengths: Tensor
+    ) -> tuple[Any, Any, Look | None, Tensor]:
+        """A state for these rows alone, what the model gave, and which of its places is each row's last."""
+        if not self.has_source:
+            state = self.model.begin()  # type: ignore[operator]
+            return state, self.model(ids, lengths=sizes, state=state), None, lengths - 1
+        if self.symbols.start is None:
+            raise UserError("This vocabulary has no start token, with which a target begins.")
+        state = self.model.begin(ids, sizes)  # type: ignore[operator]
+        starts = torch.full_like(ids[:, :1], self.symbols.start)
+        look = self._look()
+        return state, self.model(None, starts, state=state, look=look), look, torch.zeros_like(lengths)
+
+    def _look(self) -> Look | None:
+        return Look(self.cross) if "attention" in self.keep else None
+
+    def _scores(self, output: Any, look: Look | None, last: Tensor) -> PlainScores:
+        """Those at place `last` (R,) of each row."""
+        rows = torch.arange(len(last), device=self.device)
+        hidden = output.hidden[rows, last] if "hidden" in self.keep else None
+        attention = None
+        if look is not None:
+            weights = look[self.cross].mean(
+                1
+            )  # (sources, queries, S): rows that share a source stand together
+            attention = weights.reshape(len(last), -1, weights.shape[-1])[:, -1]
+        return PlainScores.of(output.logits[rows, last], hidden, attention)
+
+    @torch.no_grad()
+    def step(self, parent: Tensor, token: Tensor) -> PlainScores:
+        if not len(parent):
+            self.state, self.source_of, self.joined = None, self.source_of[:0], False
+            return PlainScores(torch.zeros(0, self.vocabulary, device=self.device))
+        self._reorder(parent)
+        tokens = token.unsqueeze(1)
+        look = self._look()
+        given = (None, tokens) if self.has_source else (tokens,)
+        output = self.model(*given, state=self.state, look=look)
+        return self._scores(output, look, torch.zeros_like(token))
+
+    def _reorder(self, parent: Tensor) -> None:
+        stay = len(parent) == self.count and not self.joined
+        if stay and bool((parent == torch.arange(self.count, device=parent.device)).all()):
+            return
+        self.joined = False
+        sources = self.source_of[parent.cpu()]
+        kept, renumbered, counts = torch.unique_consecutive(sources, return_inverse=True, return_counts=True)
+        if not self.shares_sources:
+            self.state.reorder(parent)
+        elif bool((counts == counts[0]).all()):
+            self.state.reorder(parent, kept.to(self.device))
+        else:
+            # Requests with beams of unlike width side by side: each row gets a source of its own.
+            self.state.reorder(parent, sources.to(self.device))
+            renumbered = torch.arange(len(parent))
+        self.source_of = renumbered
