@@ -144,3 +144,15 @@ def test_weight_files_of_every_kept_checkpoint_stay(tmp_path: Path) -> None:
         mentioned = RunState.from_dict(facts["facts"]).weights
         assert mentioned
         assert trainer.files.fault(mentioned) is None
+
+
+def test_a_resumed_run_still_knows_the_files_of_older_checkpoints(tmp_path: Path) -> None:
+    settings = {"validation__every": 2, "saving__every": 2, "saving__keep": 4, "averaging__snapshots": 1}
+    a_trainer(tmp_path / "data", tmp_path / "run", run_config(steps=8, **settings)).run()
+    again = a_trainer(tmp_path / "data", tmp_path / "run", run_config(steps=10, **settings))
+    again.run()
+    folder = tmp_path / "run" / "checkpoints"
+    assert Checkpoints(folder, keep=4).steps() == [10, 8, 6, 4]
+    for known in folder.glob("step-*/state.json"):
+        mentioned = RunState.from_dict(json.loads(known.read_text())["facts"]).weights
+        assert again.files.fault(mentioned) is None

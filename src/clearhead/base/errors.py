@@ -29,4 +29,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean '{close[0]}'?"
-    return "known: " + ", ".join(names)
+    return f"known: {', '.join(names)}."

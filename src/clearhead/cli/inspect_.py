@@ -48,9 +48,15 @@ def _show(found: Description) -> None:
         ["layers", found.layers],
         ["vocabulary", found.vocabulary],
         ["made", f"{found.created} with {versions}"],
-        *([name, _text(value)] for name, value in found.metadata.items()),
+        *([name, _text(value)] for name, value in found.metadata.items() if not _large(value)),
     ]
     typer.echo(plain_table(facts[0], facts[1:]))
+    for name, value in found.metadata.items():
+        if name == "recipe":  # its settings that say something are among those that were chosen
+            typer.echo("\nrecipe\n  all settings of the run that made it: --json")
+        elif _large(value):
+            typer.echo(f"\n{name}")
+            _tree(value)
     typer.echo("\nconfig")
     for name, value in found.config.items():
         _setting(name, value)
@@ -69,6 +75,26 @@ def _setting(name: str, value: object) -> None:
             _setting(f"{name}.{inner}", setting)
     else:
         typer.echo(f"  {name} = {_text(value)}")
+
+
+def _large(value: object) -> bool:
+    """Too much for one line."""
+    return isinstance(value, dict | list) and len(_text(value)) > 60
+
+
+def _tree(value: object, path: str = "") -> None:
+    """One line for each value inside; tables of a list on a line each, what is not set left out."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _tree(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list) and _large(value):
+        for number, inner in enumerate(value):
+            if isinstance(inner, dict) and all(not isinstance(one, dict | list) for one in inner.values()):
+                typer.echo("  " + " · ".join(_text(one) for one in inner.values() if one is not None))
+            else:
+                _tree(inner, f"{path}.{number}" if path else str(number))
+    elif value is not None:
+        typer.echo(f"  {path} = {_text(value)}" if path else f"  {_text(value)}")
 
 
 def _text(value: object) -> str:

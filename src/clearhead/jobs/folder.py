@@ -96,6 +96,8 @@ class RunFolder:
         try:
             plain = json.loads(self.record.read_text(encoding="utf-8"))
             notes = {key: value for key, value in plain.items() if key != "config"}
+            if not {"corpus", "labels"} <= set(notes["notes"]):
+                raise KeyError("notes")
             return TrainConfig.from_dict(plain["config"]), notes
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             if isinstance(error, UserError):

@@ -14,6 +14,7 @@ No pickle. Knows nothing about models or optimisers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -92,6 +93,14 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, whole or not, newest first."""
         return sorted(self._folders(), reverse=True)
+
+    def facts(self) -> dict[int, dict[str, Any]]:
+        """What the checkpoints that are there say about themselves, by step; damaged ones are passed over."""
+        found = {}
+        for step, folder in self._folders().items():
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                found[step] = json.loads((folder / FACTS).read_bytes())["facts"]
+        return found
 
     def newest(
         self, fault: Callable[[Checkpoint], str | None] | None = None

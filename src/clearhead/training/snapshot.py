@@ -121,6 +121,14 @@ class Snapshots:
         said += self._set(found)
         return [*said, f"Going on after step {found.step:,}."]
 
+    def _mentioned_before(self, step: int) -> list[set[int]]:
+        """The weight files of the older checkpoints that are still kept, the oldest first."""
+        return [
+            set(RunState.from_dict(facts).weights)
+            for known, facts in sorted(self.checkpoints.facts().items())
+            if known < step
+        ]
+
     def _fault(self, found: Checkpoint) -> str | None:
         """What is wrong with the weight files that a checkpoint mentions."""
         return self.run.files.fault(RunState.from_dict(found.facts).weights)
@@ -159,6 +167,7 @@ class Snapshots:
         run.stepper.meter.values.copy_(parts["meter"]["values"])
         run.state = RunState.from_dict(found.facts)
         run.stepper.parts = run.state.parts
+        self._mentioned.extend(self._mentioned_before(found.step))
         self._mentioned.append(set(run.state.weights))
         said = run.log.continue_at(int(found.facts["log"]))
         set_rng(parts["rng"])  # last, so that nothing above can draw from it
