@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from clearhead.api import load as load
     from clearhead.base.errors import UserError as UserError
     from clearhead.bundle import save as save
+    from clearhead.decoding.options import Options as Options
     from clearhead.jobs.public import evaluate as evaluate
+    from clearhead.jobs.public import generate as generate
     from clearhead.jobs.public import train as train
     from clearhead.jobs.public import translate as translate
     from clearhead.models.build import build as build
@@ -39,6 +41,7 @@ _HOMES = {
     "Look": "clearhead.nn.look",
     "ModelConfig": "clearhead.models.config",
     "MultiHeadAttention": "clearhead.nn.attention",
+    "Options": "clearhead.decoding.options",
     "Tokenizer": "clearhead.text.tokenizer",
     "Tokens": "clearhead.nn.tokens",
     "UserError": "clearhead.base.errors",
@@ -46,6 +49,7 @@ _HOMES = {
     "check_position": "clearhead.nn.positions",
     "count_parameters": "clearhead.models.build",
     "evaluate": "clearhead.jobs.public",
+    "generate": "clearhead.jobs.public",
     "load": "clearhead.api",
     "masks": "clearhead.nn.attention.masks",
     "plan": "clearhead.planner",
@@ -61,6 +65,7 @@ __all__ = [
     "Look",
     "ModelConfig",
     "MultiHeadAttention",
+    "Options",
     "Tokenizer",
     "Tokens",
     "UserError",
@@ -69,6 +74,7 @@ __all__ = [
     "check_position",
     "count_parameters",
     "evaluate",
+    "generate",
     "load",
     "masks",
     "plan",

@@ -72,7 +72,7 @@ SURFACE = {
     ],
     "inspect": ["--json", "BUNDLE"],
     "import": ["--out", "--overwrite", "FOLDER"],
-    "export": ["--out", "--to", "BUNDLE"],
+    "export": ["--out", "--quantize", "--to", "BUNDLE"],
 }
 
 

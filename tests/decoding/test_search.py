@@ -142,12 +142,11 @@ def plain_beam(model: nn.Module, row: Tensor, limit: int, beams: int, divisor: L
             extensions += [(text, token, logp + float(scores[token])) for token in tokens]
         extensions = [one for one in extensions if one[2] > -math.inf]
         extensions.sort(key=lambda one: -one[2])
-        live = []
-        for text, token, logp in extensions[: beams - len(finished)]:
+        for text, token, logp in extensions[:beams]:
             if token == SYMBOLS.stop:
                 finished.append(Hypothesis(text, logp, True, logp / divisor.at(len(text) + 1)))
-            else:
-                live.append(((*text, token), logp))
+        others = [((*text, token), logp) for text, token, logp in extensions if token != SYMBOLS.stop]
+        live = [] if beams == 1 and finished else others[:beams]
     return max(finished, key=lambda one: one.score)
 
 
@@ -258,7 +257,7 @@ def test_sampling_is_seeded_and_follows_the_probabilities() -> None:
     "call, words",
     [
         (lambda model: beam_search(model, ids(1, 3), symbols=SYMBOLS, beams=0), "at least one place"),
-        (lambda model: greedy(model, ids(1, 3), symbols=SYMBOLS, max_length=0), "at least one token"),
+        (lambda model: greedy(model, ids(1, 3), symbols=SYMBOLS, max_length=0), "max_length"),
         (lambda model: greedy(model, ids(2, 3), [3, 0], symbols=SYMBOLS), "without any token"),
         (lambda model: greedy(model, ids(2, 3)[0], symbols=SYMBOLS), "two dimensions"),
         (lambda model: greedy(model, ids(2, 3), symbols=Symbols(None, 2)), "no start token"),

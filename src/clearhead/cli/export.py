@@ -10,17 +10,30 @@ import typer
 
 def export(
     bundle: Annotated[Path, typer.Argument(help="The bundle to export.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Who will read it: huggingface.")],
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="FORMAT", help="Who will read it: huggingface, ctranslate2 or onnx."),
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder to write.")],
+    quantize: Annotated[
+        str | None,
+        typer.Option(
+            "--quantize",
+            metavar="KIND",
+            help="For ctranslate2, the number format of the weights: int8, int16, float16, bfloat16, …",
+        ),
+    ] = None,
 ) -> None:
     """Write a bundle as the folder another toolkit reads.
 
     \b
     Examples:
       clearhead export en-de --to huggingface --out en-de-hf
+      clearhead export en-de --to ctranslate2 --quantize int8 --out en-de-ct2
+      clearhead export en-de --to onnx --out en-de-onnx
     """
     from clearhead.bundle import load_bundle  # here, so that --help does not wait for torch
     from clearhead.interop import export_folder
 
-    export_folder(load_bundle(bundle), out, to=to)
+    export_folder(load_bundle(bundle), out, to=to, quantize=quantize)
     typer.echo(f"Wrote {out}")

@@ -2,32 +2,210 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clearhead.base.errors import UserError, nearest
+from clearhead.cli.asking import Asked, Computing, Files
+from clearhead.cli.grouped import takes_groups
+from clearhead.cli.texts import check_files, open_lines, settings_of, through
 
+if TYPE_CHECKING:
+    from clearhead.decoding.options import Options
+    from clearhead.decoding.writer import Writer
+
+ASK = "> "
+
+
+@takes_groups
 def generate(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a trained language model.")],
-    prompt: Annotated[str, typer.Argument(metavar="[PROMPT]", help="How the text begins.")] = "",
-    tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Most tokens to write.")] = 200,
-    temperature: Annotated[
-        float, typer.Option(min=0.0, metavar="T", help="0: the likeliest token each time; 1: as probable.")
-    ] = 0.8,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="The same seed writes the same text.")] = 0,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    asked: Asked,
+    files: Files,
+    computing: Computing,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PROMPT]", help="How the text begins; without it, lines from a pipe or a talk."
+        ),
+    ] = None,
 ) -> None:
-    """Continue a text with a trained language model.
+    """Continue a text with a trained language model, token by token.
+
+    Draws with a temperature of 0.8 unless another search is asked for, and writes at most 200 tokens unless
+    --max-length says otherwise. Without a prompt: every line of --input or of a pipe is one, and gets one
+    line; at a terminal, a talk begins (/help says what can be changed).
 
     \b
     Examples:
       clearhead generate runs/book "It was"
-      clearhead generate runs/book "It was" --temperature 0 --tokens 50
+      clearhead generate runs/book "It was" --temperature 0 --max-length 50
+      clearhead generate runs/book "It was" --top-p 0.9 --nbest 3 --json
+      clearhead generate runs/book --input prompts.txt --output texts.txt
+      clearhead generate runs/book
     """
-    from clearhead.api import load  # here, so that --help does not wait for torch
-    from clearhead.base.device import pick_device
-    from clearhead.decoding.run import generate as run
+    asked.for_generating().check()
+    if prompt is not None and (files.output is not None or files.input is not None):
+        raise UserError("A prompt's text goes to standard output; --input and --output are for many lines.")
+    if check_files(files, None):
+        typer.echo(f"{files.output} is finished already.", err=True)
+        return
+    talk = prompt is None and files.input is None and _is_terminal()
+    if talk and (files.as_json or files.output is not None):
+        raise UserError("Give a prompt, or --input FILE, or lines on standard input: `… < lines.txt`.")
+    if talk:
+        _talk(computing.writer(bundle, continues=True), asked)
+    elif prompt is not None:
+        _one(computing.writer(bundle, continues=True), asked, prompt, files.as_json)
+    else:
+        _lines(bundle, asked, files, computing)
 
-    model = load(bundle, device=pick_device(device))
-    typer.echo(run(model, prompt, tokens, temperature=temperature, seed=seed))
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _ready(writer: Writer, asked: Asked) -> Options:
+    from clearhead.jobs.writing import refuse_impossible  # here, so that --help does not wait for torch
+
+    options = asked.for_generating().options(writer.tokenizer, continues=True)
+    refuse_impossible(writer, options)
+    return options
+
+
+def _format(writer: Writer, asked: Asked, as_json: bool) -> Any:
+    """JSON has the prompt and what comes behind it apart, plain lines have the whole text."""
+    from clearhead.jobs.formats import Format  # here, so that --help does not wait for torch
+    from clearhead.jobs.writing import continuation
+
+    behind = functools.partial(continuation, writer)
+    return Format(
+        as_json=as_json,
+        nbest=asked.nbest > 1,
+        text_of=behind if as_json else lambda prompt, written: prompt + behind(prompt, written),
+        source="prompt",
+    )
+
+
+def _one(writer: Writer, asked: Asked, prompt: str, as_json: bool) -> None:
+    options = _ready(writer, asked)
+    if not as_json and asked.nbest == 1:
+        _stream(writer, prompt, options)
+        return
+    from clearhead.jobs.lines import Answer  # here, so that --help does not wait for torch
+
+    for number, written in writer.write([prompt], options):
+        format = _format(writer, asked, as_json)
+        typer.echo(format.render(Answer(number, prompt, written, None)), nl=False)
+
+
+def _stream(writer: Writer, prompt: str, options: Options) -> None:
+    """Show the prompt, and each piece behind it as soon as it is certain."""
+    from clearhead.jobs.writing import pieces  # here, so that --help does not wait for torch
+
+    _show(prompt)
+    for piece in pieces(writer, prompt, options):
+        _show(piece)
+    _show("\n")
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _lines(bundle: Path, asked: Asked, files: Files, computing: Computing) -> None:
+    """Each line of a file or pipe is a prompt."""
+    from clearhead.jobs.writing import refuse_long_prompt  # here, so that --help does not wait for torch
+
+    if files.input is None and sys.stdin is None:
+        raise UserError("Give a prompt, or --input FILE, or lines on standard input: `… < lines.txt`.")
+    opened = open_lines(files, None)
+    writer = computing.writer(bundle, continues=True)
+    opened.check = functools.partial(refuse_long_prompt, writer)
+    options = _ready(writer, asked)
+    settings = settings_of(bundle, writer, asked.given(), **{"--json": files.as_json})
+    through(writer, options, opened, _format(writer, asked, files.as_json), files, settings)
+
+
+# -- a talk -------------------------------------------------------------------------------------------
+
+
+def _talk(writer: Writer, asked: Asked) -> None:
+    """Read a line, go on from it, and again, until the input ends; a line that begins with / is a command."""
+    from clearhead.jobs.lines import seed_of  # here, so that --help does not wait for torch
+
+    _ready(writer, asked)
+    typer.echo("Type how a text begins. /help shows the settings, Ctrl-D ends.", err=True)
+    turn = 0
+    while True:
+        try:
+            line = input(ASK)
+        except EOFError:
+            typer.echo(err=True)
+            return
+        try:
+            if line.startswith("/"):
+                asked = _changed(writer, asked, line[1:])
+                continue
+            own = dataclasses.replace(asked, seed=seed_of(asked.seed, turn))
+            turn += 1
+            _stream(writer, line, _ready(writer, own))
+        except UserError as error:
+            typer.echo(f"clearhead: {error}", err=True)
+        except KeyboardInterrupt:  # ends this text, not the talk
+            typer.echo()
+
+
+def _changed(writer: Writer, asked: Asked, line: str) -> Asked:
+    """Obey `/help` or `/NAME VALUE`; a sentence for anything else."""
+    name, _, value = line.strip().partition(" ")
+    if name in ("help", "?", ""):
+        for setting, now in _settings(asked.for_generating()).items():
+            typer.echo(f"  /{setting.ljust(16)}{now}", err=True)
+        typer.echo(
+            "Change one with /NAME VALUE, forget it with /NAME. Ctrl-C stops a text, Ctrl-D ends.", err=True
+        )
+        return asked
+    field = name.removeprefix("--").replace("-", "_")
+    known = {one.name: one for one in dataclasses.fields(Asked)}
+    if field not in known:
+        names = [one.replace("_", "-") for one in known]
+        raise UserError(f"There is no setting '/{name}': {nearest(name, ['help', *names])}")
+    fresh = dataclasses.replace(asked, **{field: _value(known[field], value.strip())})
+    fresh.for_generating().check()
+    _ready(writer, fresh)
+    return fresh
+
+
+def _settings(asked: Asked) -> dict[str, str]:
+    """Every setting as it stands, by the name that changes it."""
+    found = {}
+    for field in dataclasses.fields(asked):
+        value = getattr(asked, field.name)
+        found[field.name.replace("_", "-")] = "" if value is None else str(value)
+    return found
+
+
+def _value(field: dataclasses.Field[Any], text: str) -> Any:
+    """A text as the value of a setting; none at all is what stands there by itself."""
+    if not text:
+        return field.default
+    kind = str(field.type)
+    try:
+        if "list[" in kind:
+            return [text]
+        if "float" in kind:
+            return float(text)
+        if "bool" in kind:
+            return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[
+                text.lower()
+            ]
+        return int(text) if "Annotated[int" in kind or "int |" in kind else text
+    except (ValueError, KeyError) as error:
+        raise UserError(f"'/{field.name.replace('_', '-')}' cannot be '{text}'.") from error

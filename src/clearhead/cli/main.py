@@ -28,9 +28,12 @@ from clearhead.cli import (
     label,
     plan,
     presets,
+    score,
     train,
     translate,
+    verify,
 )
+from clearhead.cli.grouped import GroupedHelp
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + the number of the interrupt signal, as shells count it
@@ -52,8 +55,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "translate": translate.translate,
     "generate": generate.generate,
+    "score": score.score,
     "label": label.label,
     "evaluate": evaluate.evaluate,
+    "verify": verify.verify,
     "examples": examples.examples,
     "presets": presets.presets,
     "plan": plan.plan,
@@ -63,7 +68,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 for _name, _function in COMMANDS.items():
-    app.command(_name)(_function)
+    app.command(_name, cls=GroupedHelp)(_function)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,30 +1,96 @@
-"""Lines of text in and out: from the command line's words, or from a pipe, a few hundred at a time."""
+"""Lines of text on their way in and out of a command: arguments, files, pipes, standard output."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from clearhead.base.errors import UserError
+from clearhead.cli.asking import Files
+
+if TYPE_CHECKING:
+    from clearhead.decoding.options import Options
+    from clearhead.decoding.writer import Writer
+    from clearhead.jobs.formats import Format
+    from clearhead.jobs.lines import Check, Lines
 
 CHUNK = 256  # lines that are worked on together
 
 
 def chunks(texts: Sequence[str] | None) -> Iterator[list[str]]:
     """The texts given as arguments, or the lines of standard input; memory stays bounded for any number."""
-    lines = iter(texts) if texts else _input_lines()
+    from clearhead.jobs.lines import pipe_lines  # here, so that --help does not wait for torch
+
+    lines = iter(texts) if texts else pipe_lines()
     while chunk := list(islice(lines, CHUNK)):
         yield chunk
 
 
-def _input_lines() -> Iterator[str]:
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError("Give a text, or lines on standard input: `… < lines.txt`.")
-    for number, raw in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"Line {number} of the input is not UTF-8 text: convert it first, with iconv say."
-            ) from error
+def check_files(files: Files, texts: Sequence[str] | None) -> bool:
+    """Refuse what can be refused before a bundle is read. True: the output is finished already."""
+    from clearhead.jobs.part import check_output  # here, so that --help does not wait for torch
+
+    if texts and files.input is not None:
+        raise UserError("Texts come as arguments or from --input: use one of them.")
+    if files.output is None and (files.force or files.restart):
+        raise UserError("--force and --restart are about --output: say where the lines go.")
+    if files.output is None:
+        return False
+    return check_output(files.output, files.input, force=files.force, restart=files.restart)
+
+
+def open_lines(files: Files, texts: Sequence[str] | None, check: Check | None = None) -> Lines:
+    """The texts that were given, wherever they come from."""
+    from clearhead.jobs.lines import (
+        Lines,
+        file_lines,
+        pipe_lines,
+    )  # here, so that --help does not wait for torch
+
+    if texts:
+        return Lines(texts, "the texts", check)
+    if files.input is not None:
+        return Lines(file_lines(files.input), f"'{files.input}'", check)
+    return Lines(pipe_lines(), "the input", check)
+
+
+def through(
+    writer: Writer, options: Options, lines: Lines, format: Format, files: Files, settings: dict[str, Any]
+) -> None:
+    """Lead lines through a writer to where they go; `settings` are all that decides what is written."""
+    from clearhead.jobs.lines import count_lines  # here, so that --help does not wait for torch
+    from clearhead.jobs.part import PartFile, Sink, Stream, is_stream, standard_output
+    from clearhead.jobs.writing import write_lines
+
+    total = count_lines(files.input) if files.input is not None and _watched() else None
+    sink: Sink
+    if files.output is None:
+        sink = standard_output()
+    elif is_stream(files.output):
+        with open(files.output, "wb") as file:
+            write_lines(writer, lines, options, format, Stream(file), total)
+        return
+    else:
+        sink = PartFile(files.output, settings, restart=files.restart, force=files.force)
+        if sink.done.lines:
+            typer.echo(f"clearhead: going on behind line {sink.done.lines:,}.", err=True)
+    write_lines(writer, lines, options, format, sink, total)
+    if isinstance(sink, PartFile):
+        typer.echo(f"Wrote {files.output}.", err=True)
+
+
+def settings_of(bundle: Path, writer: Writer, given: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """All that decides what is written, by the names that a person types."""
+    from clearhead.jobs.writing import digest_of  # here, so that --help does not wait for torch
+
+    where = {"bundle": digest_of(bundle), "--dtype": writer.dtype, "--device": writer.device.type}
+    return {**where, **given, **{name: value for name, value in more.items() if value}}
+
+
+def _watched() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -7,34 +7,55 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.texts import chunks
+from clearhead.cli.asking import FILES, Asked, Computing, Files
+from clearhead.cli.grouped import takes_groups
+from clearhead.cli.texts import check_files, open_lines, settings_of, through
 
 
+@takes_groups
 def translate(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a trained model.")],
+    asked: Asked,
+    files: Files,
+    computing: Computing,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; without any, lines from a pipe.")
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, metavar="N", help="Places of the beam; 1 is greedy.")] = 1,
-    length_penalty: Annotated[
-        float, typer.Option(metavar="A", help="Power of the length that scores are divided by.")
-    ] = 1.0,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    alignments: Annotated[
+        bool,
+        typer.Option(
+            "--alignments", help="Which source word each word comes from, as i-j.", rich_help_panel=FILES
+        ),
+    ] = False,
 ) -> None:
     """Translate or summarise texts with a trained bundle, one line for each.
 
-    An empty line stays an empty line; the order is kept.
+    An empty line stays an empty line; the order is kept. A line that is too long for the model is cut behind
+    sentences, else at spaces, and what is written for the parts is joined. With --output, a run that was
+    interrupted goes on where it stopped when the same command is given again.
 
     \b
     Examples:
       clearhead translate runs/en-fr "I love deep learning."
       clearhead translate runs/en-fr --beam 5 < lines.en > lines.fr
+      clearhead translate runs/en-fr --beam 5 --input lines.en.gz --output lines.fr
+      clearhead translate runs/en-fr --beam 8 --nbest 8 --json --input lines.en --output lines.json
+      clearhead translate runs/en-fr --sample --top-p 0.9 --nbest 3 "I love deep learning."
+      clearhead translate runs/en-fr --prefix "J'" --ban profond --alignments "I love deep learning."
     """
-    from clearhead.api import load  # here, so that --help does not wait for torch
-    from clearhead.base.device import pick_device
-    from clearhead.decoding.run import translate as run
+    asked.check()
+    if check_files(files, texts):
+        typer.echo(f"{files.output} is finished already.", err=True)
+        return
 
-    model = load(bundle, device=pick_device(device))
-    for lines in chunks(texts):
-        for one in run(model, lines, beam=beam, length_penalty=length_penalty):
-            typer.echo(one.text)
+    from clearhead.jobs.formats import Format  # here, so that --help does not wait for torch
+    from clearhead.jobs.writing import refuse_impossible
+
+    lines = open_lines(files, texts)
+    writer = computing.writer(bundle, continues=False)
+    options = asked.options(writer.tokenizer, continues=False)
+    refuse_impossible(writer, options)
+    aligned = writer.bundle if alignments else None
+    format = Format(as_json=files.as_json, nbest=asked.nbest > 1, aligned=aligned)
+    extra = {"--json": files.as_json, "--alignments": alignments}
+    through(writer, options, lines, format, files, settings_of(bundle, writer, asked.given(), **extra))

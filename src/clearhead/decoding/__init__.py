@@ -10,15 +10,21 @@ from clearhead.decoding.alignment import Alignment, alignment, draw_alignment
 from clearhead.decoding.beam import LengthPenalty, beam_search
 from clearhead.decoding.greedy import greedy, sample
 from clearhead.decoding.labels import classify, tag
-from clearhead.decoding.run import Translation, generate, translate
+from clearhead.decoding.options import Options
+from clearhead.decoding.run import generate, stream, translate
+from clearhead.decoding.score import Scored, score
 from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.writer import Writer, Written
 
 __all__ = [
     "Alignment",
     "Hypothesis",
     "LengthPenalty",
+    "Options",
+    "Scored",
     "Symbols",
-    "Translation",
+    "Writer",
+    "Written",
     "alignment",
     "beam_search",
     "classify",
@@ -26,6 +32,8 @@ __all__ = [
     "generate",
     "greedy",
     "sample",
+    "score",
+    "stream",
     "tag",
     "translate",
 ]

@@ -18,6 +18,7 @@ import torch
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.batches import at_work, padded, read_sources, refuse_too_long, tokenizers_of
+from clearhead.decoding.options import Options
 from clearhead.decoding.run import translate
 from clearhead.decoding.steps import WITH_SOURCE, Symbols
 from clearhead.nn.attention.picture import heat_text
@@ -72,7 +73,7 @@ def alignment(
         raise UserError("An empty text cannot be aligned.")
     symbols, [read] = Symbols.of(writer), read_sources(bundle, [source], "translate")
     if target is None:
-        [own] = translate(bundle, [source], beam=beam, device=device)
+        [own] = translate(bundle, [source], Options(beam=beam), device=device, way="torch")
         written = [*(writer.id(token) for token in own.tokens), symbols.stop]
     else:
         written = [*writer.encode(target), symbols.stop]

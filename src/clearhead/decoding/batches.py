@@ -16,7 +16,9 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.data.config import Task
 from clearhead.data.tokenise import encode_sources
-from clearhead.decoding.steps import positions_of
+from clearhead.decoding.engine import Request
+from clearhead.decoding.options import Options
+from clearhead.decoding.steps import config_of, limit_of, positions_of
 from clearhead.text.tokenizer import Tokenizer
 
 NUMBERS = 2**25  # most scores that one step makes at a time: rows × places in the beam × vocabulary
@@ -78,6 +80,20 @@ def padded(rows: Sequence[Sequence[int]], fill: int | None, device: torch.device
     for i, row in enumerate(rows):
         table[i, : len(row)] = torch.tensor(row, dtype=torch.long)
     return table.to(device), torch.tensor(lengths, device=device)
+
+
+def requests_of(
+    model: nn.Module, given: Tensor, lengths: Sequence[int] | Tensor | None, options: Options
+) -> list[Request]:
+    """Padded rows (B, T) of ids as requests; a row's own length sets its limit."""
+    if given.dim() != 2 or not given.numel():
+        raise UserError("Decoding starts from padded rows (two dimensions) with at least one token.")
+    config = config_of(model)
+    sizes = [given.shape[1]] * len(given) if lengths is None else torch.as_tensor(lengths).tolist()
+    return [
+        Request(tuple(row[:size]), limit_of(config, size, options.max_length), options)
+        for row, size in zip(given.tolist(), sizes, strict=True)
+    ]
 
 
 @contextmanager

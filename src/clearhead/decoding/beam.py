@@ -1,46 +1,334 @@
-"""Beam search: the best K texts so far are kept at each step, over all sentences of a batch at once.
+"""Beam search: the best K texts under way are kept at each step, for all requests of a cohort at once.
 
-The beam of a sentence has K places. At each step its unfinished texts are
-extended by every token, and the likeliest extensions take the places that no
-finished text holds; a text that ends keeps its place for good. When every text
-has ended, or no unfinished one can beat the best finished one any more, that one
-is the answer. Stopping early is exact: it never changes the answer. With one
-place this is greedy search; with room for every text it is exhaustive search.
+At each step every live text of a request is extended by every token, and the extensions are ranked by their
+log-probability. Those among the first K that end with the stop symbol are finished; the best K of all others
+live on. So a finished text takes no place from the live ones. A request is decided when its n best finished
+texts can no longer be beaten by any live one, whatever it may still write: stopping there never changes what
+is found. With one place the first end is the answer, which is greedy search; with room for every text the
+search is exhaustive. In between, a wider beam may well miss what a narrower one finds: that is pruning, which
+no stopping rule can heal. Diverse beams (Vijayakumar et al. 2016, algorithm 1) divide the places into groups
+that choose one after another, each avoiding what the earlier ones have just written.
 
-Shapes: B sentences still being written, K places, V vocabulary, L tokens.
+Shapes: B requests under way, K places of each in groups of W, R = B·K rows (at first R = B), P texts that a
+group goes on from (1 at first, then W), C candidates of each, L room for tokens, V vocabulary, S source.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.steps import Hypothesis, Run, Symbols, refuse_not_finite
+from clearhead.decoding.arrays import Array, Arrays, arrays_for
+from clearhead.decoding.batches import requests_of
+from clearhead.decoding.engine import Cohort, Engine, Moves
+from clearhead.decoding.finished import Pool, hypothesis
+from clearhead.decoding.lengths import LengthPenalty
+from clearhead.decoding.options import Options
+from clearhead.decoding.processors import Past, Processor, nothing_left
+from clearhead.decoding.processors.bans import AtLeast, Forbid
+from clearhead.decoding.rows import Scores, TorchRows
+from clearhead.decoding.steps import Hypothesis, Symbols
+
+__all__ = ["Beam", "LengthPenalty", "beam_search"]
+
+BLOCK = 32  # texts are given room by so many tokens
+NEVER_SEEN = 1e-30  # attention that counts as none at all; its logarithm is still a number
 
 
-@dataclass(frozen=True)
-class LengthPenalty:
-    """What a text's log-probability is divided by, so that long texts are not at a loss.
+class _Offer(NamedTuple):
+    """Extensions of each row that are worth a look."""
 
-    `power`: length^alpha, so that alpha=1 is the plain average (fairseq's lenpen). `wu`: ((5 + length)
-    / 6)^alpha, of Wu et al. 2016, equation 14. The length counts the stop symbol. alpha=0: nothing.
+    score: Array  # (R, C) what the token adds; -inf: ruled out
+    token: Array  # (R, C)
+    own: Array  # (R, C) the model's log-probability of it, whatever processors made of it
 
-    >>> LengthPenalty(1.0).at(4), LengthPenalty(0.0).at(4), LengthPenalty(1.0, "wu").at(7)
-    (4.0, 1.0, 2.0)
+
+class _Choice(NamedTuple):
+    """What becomes of a group's extensions. A row is a number among the cohort's rows so far."""
+
+    live: Array  # (B, W) scores of the texts that go on; -inf: a place without a text
+    row: Array  # (B, W) which each of them goes on from
+    token: Array  # (B, W)
+    own: Array  # (B, W)
+    ended: Array  # (B, E) scores of the texts that end here, not yet divided; -inf: none
+    ended_row: Array  # (B, E)
+    ended_own: Array  # (B, E)
+
+
+class Beam:
+    """Searches for one cohort with `options.beam` places a request. See the top of this file.
+
+    Texts are ranked by the sum of what `processors_before` made of the log-probabilities, over the length
+    penalty, plus coverage: beta · Σ over source tokens of log min(attention they got, 1), of Wu et al. 2016.
+    `Hypothesis.logp` is the model's own opinion all the same. Processors, where there are any, rule out the
+    forbidden symbols too. Where they do nothing else, the best few tokens of each row are all that is asked
+    of the model; otherwise they work on the whole vocabulary.
     """
 
-    alpha: float = 1.0
-    kind: Literal["power", "wu"] = "power"
+    def __init__(
+        self, cohort: Cohort, processors_before: Sequence[Processor] = (), arrays: Arrays | None = None
+    ) -> None:
+        options, count = cohort.options, len(cohort.requests)
+        self.arrays = arrays or arrays_for(cohort.device)
+        self.options, self.symbols, self.device = options, cohort.symbols, cohort.device
+        self.prompts, self.all_limits = cohort.prompts, cohort.limits
+        self.processors = tuple(processors_before)
+        self.width = options.beam // options.groups
+        self.penalty = LengthPenalty(options.length_penalty, options.length_kind)
+        self.written = 0
+        none = self.arrays.real([0.0] * count)[:, None]
+        self.live = [none] * options.groups  # (B, P) of each group: one empty text
+        self.pools = [Pool(self.arrays, count, options.nbest) for _ in range(options.groups)]
+        self.logps = none[:, :0]  # (R, L) the model's own, of what was written
+        self.tokens = self.arrays.whole([0] * count)[:, None][:, :0]  # (R, L)
+        self.covered: Tensor | None = None  # (R, S) attention that each source token has got
+        allowed = torch.zeros(cohort.vocabulary, dtype=torch.float64, device=self.device)
+        allowed[list(cohort.symbols.forbidden)] = -math.inf
+        self.allowed = self.arrays.take(allowed)  # (V,)
+        self.candidates = min(
+            options.beam + 1 + len(cohort.symbols.forbidden), cohort.vocabulary
+        )  # C; see `_offer`
+        self.stop = torch.tensor([cohort.symbols.stop], device=self.device)
+        self.done: list[tuple[int, list[Hypothesis]]] = []
+        self._settle(list(range(count)), places=1)
 
-    def at(self, length: int) -> float:
-        """The divisor for a text of `length` tokens."""
-        base = float(length) if self.kind == "power" else (5.0 + length) / 6.0
-        return float(base**self.alpha)
+    def _settle(self, requests: list[int], places: int) -> None:
+        """Note what follows from which requests are under way, with so many rows each."""
+        self.requests, self.places = requests, places
+        self.limits = [self.all_limits[number] for number in requests]
+        self.shortest = min(self.limits)
+        self.last_divisor = self.arrays.real([self.penalty.at(limit + 1) for limit in self.limits])  # (B,)
+        self.line = self.arrays.whole(range(len(requests)))[:, None]  # (B, 1)
+        if self.processors:
+            numbers = torch.tensor(requests, device=self.device)
+            self.request_of_row = numbers.repeat_interleave(places)  # (R,)
+
+    def advance(self, scores: Scores) -> Moves:
+        """One more token for every text; requests that are decided leave."""
+        if self.options.coverage:
+            self._cover(scores)
+        offer, willing = self._offer(scores)
+        choices: list[_Choice] = []
+        for group, live in enumerate(self.live):
+            choices.append(self._choose(self._part(offer, group, live), group, choices))
+        for pool, choice in zip(self.pools, choices, strict=True):
+            self._collect(pool, choice, willing)
+        going = self._going(choices).tolist()  # the one look at the device in a step
+        left = [place for place, goes in enumerate(going) if goes]
+        if len(left) < len(going):
+            self._finish([place for place, goes in enumerate(going) if not goes], choices, scores)
+        return self._go_on(choices, left, scores)
+
+    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+        """Requests that were decided since the last call, and their texts, best first, all different."""
+        done, self.done = self.done, []
+        return done
+
+    # -- what could be written -----------------------------------------------------------------------
+
+    def _offer(self, scores: Scores) -> tuple[_Offer, Array | None]:
+        """Each row's best extensions, and whether it would end by itself (R,); None: whichever ends would.
+
+        K + 1 extensions are enough, beside forbidden ones. A stop that is among the first K of the request
+        is among the first K of its row. The K best others of the request are among the K best others of
+        their row, before which at most one stop can stand. A diverse group looks for W of them, and at most
+        K − W tokens are lowered for the sake of earlier groups: of the first K + 1 of a row, W beside a stop
+        keep their height, and whatever stands behind them stays behind.
+        """
+        score: Tensor
+        if self._plain():
+            score, token = scores.top(self.candidates)
+            offer = _Offer(*map(self.arrays.take, (score, token, score)))
+            offer = offer._replace(score=offer.score + self.allowed[offer.token])
+            end = end_own = scores.at(self.stop) if self.written >= self.shortest else score
+        else:
+            plain = scores.logp()
+            shaped = self._processed(plain)
+            score, token = shaped.topk(self.candidates, dim=-1)
+            offer = _Offer(*map(self.arrays.take, (score, token, plain.gather(1, token))))
+            end, end_own = shaped[:, self.stop], plain[:, self.stop]
+        if self.written < self.shortest:
+            return offer, None
+        return self._at_limits(offer, self.arrays.take(end), self.arrays.take(end_own))
+
+    def _at_limits(self, offer: _Offer, end: Array, end_own: Array) -> tuple[_Offer, Array]:
+        """Some may write nothing but the stop symbol, whose scores are `end` and `end_own` (R, 1)."""
+        where, stop = self.arrays.where, self.symbols.stop
+        rows = [int(limit <= self.written) for limit in self.limits for _ in range(self.places)]
+        forced = self.arrays.whole(rows)[:, None] > 0  # (R, 1)
+        _, best = self.arrays.top(offer.score, 1)
+        row = self.arrays.whole(range(len(rows)))[:, None]
+        willing = (~forced | (offer.token[row, best] == stop))[:, 0]
+        first = forced & (self.arrays.whole(range(self.candidates)) == 0)  # (R, C): the stop takes this place
+        score = where(first, end, where(forced, -math.inf, offer.score))
+        token = where(first, stop, offer.token)
+        return _Offer(score, token, where(first, end_own, offer.own)), willing
+
+    def _plain(self) -> bool:
+        """Whether processors only rule out what is forbidden: then the model's own ranking holds."""
+        return all(
+            isinstance(one, Forbid) or (isinstance(one, AtLeast) and self.written >= one.count)
+            for one in self.processors
+        )
+
+    def _processed(self, logp: Tensor) -> Tensor:
+        tokens = self.arrays.give(self.tokens[:, : self.written])
+        past = Past(tokens, self.prompts, self.request_of_row, self.written)
+        for processor in self.processors:
+            logp = processor(logp, past)
+        return logp
+
+    def _cover(self, scores: Scores) -> None:
+        """Add the attention with which the token now looked for is chosen."""
+        if scores.attention is None:
+            raise UserError("A coverage penalty needs a model with cross-attention, and rows that show it.")
+        sizes = [len(self.prompts[number]) for number in self.requests]
+        width = max(sizes)  # others in the batch may have longer sources, or none so long any more
+        got = _fit(scores.attention.double(), width)
+        self.covered = got if self.covered is None else got + _fit(self.covered, width)
+        size = torch.tensor(sizes, device=self.device).repeat_interleave(self.places)
+        outside = torch.arange(width, device=self.device) >= size.unsqueeze(1)  # padding costs nothing
+        logs = self.covered.clamp(NEVER_SEEN, 1.0).log().masked_fill(outside, 0.0)
+        self.coverage = self.arrays.take(self.options.coverage * logs.sum(1))  # (R,)
+
+    # -- what is written -----------------------------------------------------------------------------
+
+    def _part(self, offer: _Offer, group: int, live: Array) -> _Offer:
+        """A group's share, (B, P·C) each, its scores now those of whole texts."""
+        count = len(self.requests)
+        if self.written:
+            begin = group * self.width * self.candidates
+            part = slice(begin, begin + self.width * self.candidates)
+            offer = _Offer(*(one.reshape(count, -1)[:, part] for one in offer))
+        total = live[:, :, None] + offer.score.reshape(count, -1, self.candidates)
+        return offer._replace(score=total.reshape(count, -1))
+
+    def _choose(self, offer: _Offer, group: int, earlier: Sequence[_Choice]) -> _Choice:
+        """Rank a group's extensions: W that may end, and W others."""
+        arrays, line, width = self.arrays, self.line, self.width
+        look, lower = min(2 * width, offer.score.shape[1]), bool(earlier and self.options.diversity)
+        ranks = offer.score - self._lowered(offer.token, earlier) if lower else offer.score
+        rank, where = arrays.top(ranks, look)
+        token, own = offer.token[line, where], offer.own[line, where]
+        row = where // self.candidates + (line * self.places + group * width if self.written else line)
+        score = offer.score[line, where] if lower else rank
+        stops = token == self.symbols.stop
+        ended = arrays.where(stops, score, -math.inf)[:, :width]
+        others, pick = arrays.top(arrays.where(stops, -math.inf, rank), min(width, look))
+        live = arrays.where(others > -math.inf, score[line, pick], -math.inf) if lower else others
+        if (short := width - live.shape[1]) > 0:  # so small a vocabulary: places without a text are rows too
+            live, pick = arrays.wider(live, width), arrays.wider(pick, width)
+            live[:, -short:] = -math.inf
+        chosen = (row[line, pick], token[line, pick], own[line, pick])
+        return _Choice(live, *chosen, ended, row[:, :width], own[:, :width])
+
+    def _lowered(self, token: Array, earlier: Sequence[_Choice]) -> Array:
+        """What diversity takes off (B, P·C): an end is no word that could be avoided."""
+        groups = sum((token[:, :, None] == one.token[:, None, :]).any(2) * 1 for one in earlier)
+        return self.options.diversity * groups * (token != self.symbols.stop)
+
+    def _collect(self, pool: Pool, choice: _Choice, willing: Array | None) -> None:
+        """Put the texts that end here into the pool, if they are good enough for it."""
+        if self.arrays.asking_is_free and not (choice.ended > -math.inf).any():
+            return  # it would change nothing
+        row = choice.ended_row
+        score = choice.ended / self.penalty.at(self.written + 1)
+        if self.options.coverage:
+            score = score + self.coverage[row]
+        asked = row >= 0 if willing is None else willing[row]
+        tokens, logps = self._extended(row, self.symbols.stop, choice.ended_own)
+        pool.add(score, self.written, asked, tokens, logps)
+
+    def _extended(self, row: Array, token: Array | int, own: Array) -> tuple[Array, Array]:
+        """The texts of these rows with one more token, and what the model thought of each."""
+        if self.written >= self.tokens.shape[1]:
+            self.tokens = self.arrays.wider(self.tokens, self.written + BLOCK)
+            self.logps = self.arrays.wider(self.logps, self.written + BLOCK)
+        tokens, logps = self.tokens[row], self.logps[row]
+        tokens[..., self.written] = token
+        logps[..., self.written] = own
+        return tokens, logps
+
+    # -- who goes on ---------------------------------------------------------------------------------
+
+    def _going(self, choices: Sequence[_Choice]) -> Array:
+        """(B,) whether a request's live texts could still change its n best.
+
+        No token adds to a log-probability, so that the live score over the largest divisor that is still to
+        come bounds what a text can become. Coverage is left out of the bound: it is never above 0, but rises
+        as more of the source is seen. Groups are weighed one by one: each has its own n best, and those of
+        all groups together are among them. Where options may lift scores above 0, nothing is bounded.
+        """
+        rising = _may_rise(self.options)
+        divisor = self.arrays.at_least(self.last_divisor, self.penalty.at(self.written + 2))
+        going = None
+        for choice, pool in zip(choices, self.pools, strict=True):
+            best, worst = self.arrays.largest(choice.live), pool.score[:, -1]  # (B,)
+            if self.options.beam == 1:
+                goes = (best > -math.inf) & (worst == -math.inf)
+            else:
+                goes = best > -math.inf if rising else best / divisor > worst
+            going = goes if going is None else going | goes
+        return going
+
+    def _go_on(self, choices: Sequence[_Choice], left: list[int], scores: Scores) -> Moves:
+        """Move everything to the rows that go on; those of a request stand together, K each."""
+        fields = [(choice.live, choice.row, choice.token, choice.own) for choice in choices]
+        some_leave = len(left) < len(self.requests)
+        if some_leave:
+            index = self.arrays.whole(left)
+            fields = [(live[index], row[index], token[index], own[index]) for live, row, token, own in fields]
+            for pool in self.pools:
+                pool.keep(index)
+        self.live, *rest = map(list, zip(*fields, strict=True))
+        row, token, own = (one[0] if len(one) == 1 else self.arrays.joined(one) for one in rest)
+        row, token, own = row.reshape(-1), token.reshape(-1), own.reshape(-1)
+        if left:
+            self.tokens, self.logps = self._extended(row, token, own)
+            if self.covered is not None:
+                self.covered = self.covered.index_select(0, self.arrays.give(row))
+        if left and (some_leave or not self.written):
+            self._settle([self.requests[place] for place in left], self.options.beam)
+        self.written += 1
+        return Moves(self.arrays.give(row), self.arrays.give(token))
+
+    def _finish(self, decided: list[int], choices: Sequence[_Choice], scores: Scores) -> None:
+        index = self.arrays.whole(decided)
+        by_group = [pool.read(index) for pool in self.pools]
+        broken = sum(choice.live[index].sum(1) for choice in choices).tolist()  # not a number: nor is this
+        for place, total, *found in zip(decided, broken, *by_group, strict=True):
+            if math.isnan(total):
+                hypothesis([], [total], False, total)
+            texts = {one.ids: one for texts in found for one in texts}  # groups may find the same text
+            ranked = sorted(texts.values(), key=lambda one: -one.score)[: self.options.nbest]
+            self.done.append((self.requests[place], ranked or [self._cut(place, scores)]))
+
+    def _cut(self, place: int, scores: Scores) -> Hypothesis:
+        """The best text at its limit where processors let none end; before that, nothing may be written."""
+        if self.written < self.limits[place]:
+            raise nothing_left(self.written)
+        lives = [score for live in self.live for score in live[place].tolist()]
+        best = lives.index(max(lives)) if self.written else 0
+        row = place * self.places + best
+        last = float(scores.part(row, row + 1).at(self.stop))
+        logps = [*self.logps[row, : self.written].tolist(), last]
+        score = (max(lives) + last) / self.penalty.at(self.written + 1)
+        return hypothesis(self.tokens[row, : self.written].tolist(), logps, False, score)
+
+
+def _fit(table: Tensor, width: int) -> Tensor:
+    """(R, S) with S made `width`."""
+    return nn.functional.pad(table, (0, width - table.shape[1]))
+
+
+def _may_rise(options: Options) -> bool:
+    """Can a token add to a text's score? Log-probabilities are never above 0, and only these lift them."""
+    return options.frequency < 0 or options.presence < 0 or any(value > 0 for _, value in options.bias)
 
 
 @torch.no_grad()
@@ -53,115 +341,30 @@ def beam_search(
     beams: int = 5,
     penalty: LengthPenalty | None = None,
     max_length: int | None = None,
+    nbest: int = 1,
 ) -> list[list[Hypothesis]]:
-    """For each row of `given` (B, S) its finished texts, best first; the first is the answer.
+    """For each row of `given` (B, S) its `nbest` best texts, best first; fewer where there are no more.
 
-    `given`, `lengths` and `max_length` are as for `greedy`. There are at most `beams` texts a row, and
-    fewer where stopping early left others unfinished. The default penalty is the plain average.
+    `given`, `lengths` and `max_length` are as for `greedy`. The default penalty is the plain average.
 
     >>> import clearhead, torch
     >>> model = clearhead.build("tiny").eval()
-    >>> found = beam_search(model, torch.tensor([[5, 6, 2]]), symbols=Symbols(1, 2, (0, 1)), beams=3)
-    >>> found[0][0].score == max(one.score for one in found[0])
-    True
+    >>> row = torch.tensor([[5, 6, 2]])
+    >>> [texts] = beam_search(model, row, symbols=Symbols(1, 2, (0, 1)), beams=3, nbest=2)
+    >>> len(texts), texts[0].score >= texts[1].score
+    (2, True)
     """
     if beams < 1:
         raise UserError(f"A beam has at least one place, not {beams}.")
-    run = Run(model, given, lengths, symbols, max_length)
-    search = _Search(run, beams, penalty or LengthPenalty())
-    logp = run.first.repeat_interleave(beams, dim=0)  # (B·K, V)
-    run.reorder(torch.arange(len(given), device=given.device).repeat_interleave(beams))
-    while (chosen := search.extend(logp)) is not None:
-        logp = run.step(chosen)
-    return search.answers()
-
-
-class _Search:
-    """The places of all beams. The first K finished texts of a sentence are kept by its first number."""
-
-    def __init__(self, run: Run, beams: int, penalty: LengthPenalty) -> None:
-        self.run, self.beams, self.penalty = run, beams, penalty
-        rows, device, kind = len(run.first), run.first.device, run.first.dtype
-        self.written = 0
-        self.sentences = torch.arange(rows, device=device)  # (B,) numbers in the first batch
-        self.live = torch.full((rows, beams), -torch.inf, device=device, dtype=kind)
-        self.live[:, 0] = 0.0  # there is one empty text, and -inf marks a place without one
-        self.tokens = torch.zeros(rows, beams, run.longest + 1, dtype=torch.long, device=device)
-        self.held = torch.zeros(rows, dtype=torch.long, device=device)  # places of finished texts
-        # One slot more than places: there goes what has not ended, and nobody reads it.
-        self.logp = torch.full((rows, beams + 1), -torch.inf, device=device, dtype=kind)
-        self.score = torch.full_like(self.logp, -torch.inf)
-        self.count = torch.zeros(rows, beams + 1, dtype=torch.long, device=device)
-        self.willing = torch.zeros(rows, beams + 1, dtype=torch.bool, device=device)
-        self.texts = torch.zeros(rows, beams + 1, run.longest + 1, dtype=torch.long, device=device)
-        limits = run.limits.tolist()
-        self.shortest = min(limits)
-        divisors = torch.tensor([penalty.at(limit + 1) for limit in limits], dtype=kind)
-        self.last_divisor = divisors.to(device)  # of the longest text each sentence may get
-
-    def extend(self, logp: Tensor) -> Tensor | None:
-        """One more token in every place, given (B·K, V); what to hand the model, or None at the end."""
-        stop, vocabulary = self.run.symbols.stop, logp.shape[1]
-        scores = logp.view(-1, self.beams, vocabulary)  # (B,K,V)
-        asked = torch.ones_like(self.live, dtype=torch.bool)  # would the model stop here by itself?
-        totals = self.live.unsqueeze(-1) + scores
-        if self.written >= self.shortest:
-            forced = (self.run.limits[self.sentences] <= self.written).unsqueeze(1)  # (B,1)
-            asked = ~forced | (scores.argmax(-1) == stop)
-            others = torch.arange(vocabulary, device=logp.device) != stop
-            totals.masked_fill_(forced.unsqueeze(-1) & others, -torch.inf)
-        best, where = totals.flatten(1).topk(self.beams)  # (B,K), best first
-        free = self.beams - self.held[self.sentences].unsqueeze(1)
-        best = best.masked_fill(torch.arange(self.beams, device=logp.device) >= free, -torch.inf)
-        parent, token = where // vocabulary, where % vocabulary
-        self.tokens = self.tokens.gather(1, parent.unsqueeze(-1).expand_as(self.tokens))
-        self.tokens[:, :, self.written] = token
-        ended = (token == stop) & (best > -torch.inf)
-        self._keep(ended, best, asked.gather(1, parent))
-        self.live = best.masked_fill(ended, -torch.inf)
-        self.written += 1
-        return self._go_on(parent, token)
-
-    def _keep(self, ended: Tensor, logp: Tensor, willing: Tensor) -> None:
-        """Move the texts that have just ended to the finished ones of their sentence."""
-        number = self.sentences.unsqueeze(1)
-        slot = (self.held[number] + ended.cumsum(1) - 1).masked_fill(~ended, self.beams)
-        self.logp[number, slot] = logp
-        self.score[number, slot] = logp / self.penalty.at(self.written + 1)
-        self.count[number, slot] = self.written
-        self.willing[number, slot] = willing
-        self.texts[number, slot] = self.tokens
-        self.held[self.sentences] += ended.sum(1)
-
-    def _go_on(self, parent: Tensor, token: Tensor) -> Tensor | None:
-        """Leave decided sentences behind; the others' next tokens, (B·K,).
-
-        The log-probability of a text can only fall from here on, and the divisor of its end lies between
-        those of the shortest and the longest text it can become: that bounds its score.
-        """
-        nearest = self.penalty.at(self.written + 1)  # if the stop symbol came next
-        bound = self.live.amax(1) / self.last_divisor[self.sentences].clamp(min=nearest)
-        finished = self.score[self.sentences, : self.beams].amax(1)
-        going = (bound > finished).nonzero().squeeze(1)  # the one look at the device in a step
-        if not len(going):
-            return None
-        rows = going.unsqueeze(1) * self.beams + parent[going]
-        self.run.reorder(rows.flatten())
-        self.sentences, self.live = self.sentences[going], self.live[going]
-        self.tokens = self.tokens[going]
-        return token[going].flatten()
-
-    def answers(self) -> list[list[Hypothesis]]:
-        """All finished texts, best first; equals in the order in which they ended."""
-        found = []
-        fields = (self.texts, self.count, self.logp, self.willing, self.score)
-        plain = zip(*(one.tolist() for one in fields), self.held.tolist(), strict=True)
-        for texts, counts, logps, willing, scores, held in plain:
-            if not held:
-                refuse_not_finite(float("nan"))
-            ended = [
-                Hypothesis(tuple(texts[i][: counts[i]]), refuse_not_finite(logps[i]), willing[i], scores[i])
-                for i in range(held)
-            ]
-            found.append(sorted(ended, key=lambda one: -one.score))
-        return found
+    divisor = penalty or LengthPenalty()
+    options = Options(
+        beam=beams,
+        nbest=nbest,
+        length_penalty=divisor.alpha,
+        length_kind=divisor.kind,
+        max_length=max_length,
+    )
+    requests = requests_of(model, given, lengths, options)
+    engine = Engine(TorchRows(model, symbols), symbols, Beam, room=beams * len(requests))
+    found = dict(engine.run(requests))
+    return [found[number] for number in range(len(requests))]

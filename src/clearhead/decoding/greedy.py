@@ -1,23 +1,26 @@
-"""One token after another, the likeliest each time, or one drawn by chance.
+"""A model in PyTorch writes, in one call: the likeliest token each time, or one drawn by chance.
 
-A row that has ended leaves the batch at once, so that none waits for the longest.
+The short way to what the engine does with `Line`, for models without a bundle.
 
-Shapes: B rows, V vocabulary.
+Shapes: B rows, S given tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
-from clearhead.base.errors import UserError
-from clearhead.base.seed import generator
-from clearhead.decoding.steps import Hypothesis, Run, Symbols, refuse_not_finite
+from clearhead.decoding.batches import requests_of
+from clearhead.decoding.engine import Cohort, Engine, Request
+from clearhead.decoding.line import Line
+from clearhead.decoding.options import Options
+from clearhead.decoding.processors import pipeline
+from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, Symbols, config_of
 
 
-@torch.no_grad()
 def greedy(
     model: nn.Module,
     given: Tensor,
@@ -29,7 +32,7 @@ def greedy(
     """The likeliest token at each step; one hypothesis for each row of `given` (B, S).
 
     `given` is the source of an encoder-decoder or the prompt of a decoder, `lengths` say where its rows
-    end. `max_length`: see `Run`; at the limit the stop symbol is written whatever the model prefers.
+    end. `max_length`: see `limit_of`; at the limit the stop symbol is written whatever the model prefers.
 
     >>> import clearhead, torch
     >>> model = clearhead.build("tiny").eval()
@@ -37,11 +40,9 @@ def greedy(
     >>> len(found), len(found[0].ids) <= 4
     (1, True)
     """
-    run = Run(model, given, lengths, symbols, max_length)
-    return _write(run, lambda logp: logp.argmax(dim=-1))
+    return _written(model, requests_of(model, given, lengths, Options(max_length=max_length)), symbols)
 
 
-@torch.no_grad()
 def sample(
     model: nn.Module,
     given: Tensor,
@@ -54,47 +55,20 @@ def sample(
 ) -> list[Hypothesis]:
     """As `greedy`, each token drawn with its probability to the power 1/temperature, normalised.
 
-    The log-probabilities returned are the model's own, at temperature 1. What is drawn depends on the
-    seed and on the batch.
+    The log-probabilities returned are the model's own, at temperature 1. Row i has the seed `seed` + i, and
+    what is drawn for it depends on nothing else.
     """
-    if not temperature > 0:
-        raise UserError(f"A temperature must be above 0, not {temperature}; 0 means greedy.")
-    chance = generator(seed)
-
-    def drawn(logp: Tensor) -> Tensor:
-        share = (logp / temperature).softmax(dim=-1).cpu()  # one source of chance for all devices
-        return torch.multinomial(share, 1, generator=chance).squeeze(1).to(logp.device)
-
-    return _write(Run(model, given, lengths, symbols, max_length), drawn)
+    options = Options(sample=True, temperature=temperature, max_length=max_length)
+    asked = requests_of(model, given, lengths, options)
+    seeded = [replace(one, options=options.replace(seed=seed + row)) for row, one in enumerate(asked)]
+    return _written(model, seeded, symbols)
 
 
-def _write(run: Run, choose: Callable[[Tensor], Tensor]) -> list[Hypothesis]:
-    """Write all rows to their ends. What is known of a row is kept by its number in the first batch."""
-    logp, stop = run.first, run.symbols.stop
-    rows = torch.arange(len(logp), device=logp.device)  # which rows are still being written
-    tokens = torch.full((len(logp), run.longest + 1), stop, device=logp.device)
-    total = torch.zeros(len(logp), device=logp.device, dtype=torch.float64)
-    count = torch.zeros_like(rows)
-    willing = torch.zeros_like(rows, dtype=torch.bool)
-    written = 0
-    while True:
-        chosen = choose(logp)
-        willing[rows] = chosen == stop
-        chosen = chosen.masked_fill(run.limits[rows] <= written, stop)
-        total[rows] += logp.gather(1, chosen.unsqueeze(1)).squeeze(1).double()
-        tokens[rows, written] = chosen
-        count[rows] = written
-        going = (chosen != stop).nonzero().squeeze(1)  # the one look at the device in a step
-        if not len(going):
-            break
-        if len(going) < len(rows):
-            run.reorder(going)
-            rows, chosen = rows[going], chosen[going]
-        logp = run.step(chosen)
-        written += 1
-    return [
-        Hypothesis(tuple(line[:size]), refuse_not_finite(value), ready, value)
-        for line, size, value, ready in zip(
-            tokens.tolist(), count.tolist(), total.tolist(), willing.tolist(), strict=True
-        )
-    ]
+def _written(model: nn.Module, requests: list[Request], symbols: Symbols) -> list[Hypothesis]:
+    has_source = config_of(model).family in WITH_SOURCE
+
+    def search(cohort: Cohort) -> Line:
+        return Line(cohort, pipeline(cohort.options, symbols, cohort.vocabulary, has_source))
+
+    found = dict(Engine(TorchRows(model, symbols), symbols, search, room=len(requests)).run(requests))
+    return [found[number][0] for number in range(len(requests))]

@@ -99,7 +99,7 @@ class Options(Config):
             ),
             (
                 self.nbest > self.beam and not drawing,
-                f"A beam of {self.beam} finds at most {self.beam} texts, not {self.nbest}: widen it, or sample.",
+                f"A beam of {self.beam} finds at most so many texts, not {self.nbest}: widen it, or sample.",
             ),
             (searching and drawing, "A beam searches and sampling draws: use one of them."),
             (

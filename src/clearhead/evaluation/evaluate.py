@@ -15,7 +15,9 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.data.config import Task
 from clearhead.decoding.labels import class_probabilities, labels_of, tag
+from clearhead.decoding.options import Options
 from clearhead.decoding.run import translate
+from clearhead.decoding.writer import Dtype, Way
 from clearhead.evaluation.bootstrap import Bootstrap, bootstrap_scores, bootstrap_texts
 from clearhead.evaluation.classes import Confusion
 from clearhead.evaluation.loss import Loss, corpus_loss
@@ -46,7 +48,9 @@ class EvaluationConfig(Config):
     tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
     lowercase: bool = False  # BLEU and chrF
     loss: bool = True  # perplexity as well, which costs one more pass
-    batch_tokens: int = 4096  # source tokens of a batch, padding included
+    batch_tokens: int = 4096  # source tokens of a batch that is read at once, padding included
+    dtype: Dtype = "float32"  # of the weights and products while texts are written
+    way: Way = "auto"  # native: by the C++ engine; torch: by PyTorch; auto: by the faster one
 
     @property
     def search(self) -> str:
@@ -207,11 +211,10 @@ def _write(
     written = translate(
         bundle,
         sources,
-        beam=config.beam,
-        length_penalty=config.length_penalty,
-        max_length=config.max_length,
-        batch_tokens=config.batch_tokens,
+        Options(beam=config.beam, length_penalty=config.length_penalty, max_length=config.max_length),
         device=device,
+        dtype=config.dtype,
+        way=config.way,
         show=show,
     )
     outputs = [one.text for one in written]

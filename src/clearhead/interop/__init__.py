@@ -1,6 +1,7 @@
-"""Models from elsewhere and to elsewhere, by tables of names: Hugging Face both ways, llama2.c in.
+"""Models from elsewhere and to elsewhere: Hugging Face both ways, llama2.c in, CTranslate2 and ONNX out.
 
-Nothing here needs the other toolkits, and no pickle file is ever read.
+No pickle file is ever read. The last two write through packages of their own formats, which are
+optional; nothing else here needs the other toolkits.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from pathlib import Path
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle import Bundle
 from clearhead.interop.checkpoint import CONFIG, read_json
+from clearhead.interop.ctranslate2 import export_ctranslate2
 from clearhead.interop.huggingface import export_huggingface, import_huggingface
 from clearhead.interop.llama2c import find_llama2c, import_llama2c
+from clearhead.interop.onnx import export_onnx
 
 __all__ = ["export_folder", "import_folder", "is_foreign"]
 
-_EXPORTS = {"huggingface": export_huggingface}
+_EXPORTS = {"huggingface": export_huggingface, "ctranslate2": export_ctranslate2, "onnx": export_onnx}
 
 
 def import_folder(folder: str | Path) -> Bundle:
@@ -37,10 +40,20 @@ def import_folder(folder: str | Path) -> Bundle:
     )
 
 
-def export_folder(bundle: Bundle, folder: str | Path, to: str = "huggingface") -> None:
-    """Write a bundle as the folder another toolkit reads; it appears whole or not at all."""
+def export_folder(
+    bundle: Bundle, folder: str | Path, to: str = "huggingface", *, quantize: str | None = None
+) -> None:
+    """Write a bundle as the folder another toolkit reads; it appears whole or not at all.
+
+    `quantize` is the number format of CTranslate2's weights, such as "int8".
+    """
     if to not in _EXPORTS:
         raise UserError(f"There is no export to '{to}': {nearest(to, _EXPORTS)}")
+    if to == "ctranslate2":
+        export_ctranslate2(bundle, Path(folder), quantize)
+        return
+    if quantize is not None:
+        raise UserError(f"'--quantize' is for ctranslate2: an export to {to} has no such choice.")
     _EXPORTS[to](bundle, Path(folder))
 
 

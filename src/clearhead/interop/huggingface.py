@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from clearhead.base.atomic import atomic_folder
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
+from clearhead.bundle.metadata import SOURCE_TOKENIZER
 from clearhead.interop import bart, bert, gpt2, llama, marian, t5, vit
 from clearhead.interop.checkpoint import CONFIG, GENERATION, WEIGHTS, Checkpoint, read_json
 from clearhead.interop.family import Family
@@ -44,7 +45,7 @@ FAMILIES: dict[str, Family] = {
     module.FAMILY.model_type: module.FAMILY for module in (marian, bart, t5, bert, gpt2, llama, vit)
 }
 TOKENIZER_SETTINGS = "tokenizer_config.json"
-_WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_SETTINGS}
+_WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, TOKENIZER_SETTINGS}
 
 _STARTS = ("decoder_start_token_id", "bos_token_id", "pad_token_id")  # as their decoding looks for a start
 _FORCED = ("bos_token_id", "forced_bos_token_id", "forced_eos_token_id")
@@ -82,9 +83,17 @@ def import_huggingface(folder: Path) -> Bundle:
         model = build(config, device="meta")
         fill(model, to_ours(rows, config, names, checkpoint))
     model.eval()
-    has_tokenizer = (folder / TOKENIZER).exists()
-    tokenizer = Tokenizer.load(folder) if has_tokenizer else None
-    return Bundle(model=model, tokenizer=tokenizer, metadata=_metadata(folder, settings, family, config))
+    return Bundle(
+        model=model,
+        tokenizer=_tokenizer(folder / TOKENIZER),
+        metadata=_metadata(folder, settings, family, config),
+        # a file of ours: the other side knows one tokenizer for a folder
+        source_tokenizer=_tokenizer(folder / SOURCE_TOKENIZER),
+    )
+
+
+def _tokenizer(path: Path) -> Tokenizer | None:
+    return Tokenizer.load(path) if path.exists() else None
 
 
 def _family_of(settings: Settings) -> Family:
@@ -163,6 +172,8 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
         if bundle.tokenizer is not None:
             bundle.tokenizer.save(fresh)
             _write_json(fresh / TOKENIZER_SETTINGS, _tokenizer_settings(bundle.tokenizer, config))
+        if bundle.source_tokenizer is not None:
+            bundle.source_tokenizer.save(fresh / SOURCE_TOKENIZER)
 
 
 def family_for(config: ModelConfig, metadata: Mapping[str, Any]) -> Family:

@@ -94,7 +94,7 @@ def write_phrasebook(
 def show(bundle: Bundle, pair: str) -> list[Shown]:
     """A few sentences, translated now."""
     chosen = examples(pair)
-    outputs = translate(bundle, [source for source, _ in chosen])
+    outputs = translate(bundle, [source for source, _ in chosen], way="torch")
     return [Shown(source, one.text, right) for (source, right), one in zip(chosen, outputs, strict=True)]
 
 

@@ -75,7 +75,10 @@ def finish(
     bundle = Bundle(trainer.model, prepared.tokenizers.target, dict(notes), prepared.source_tokenizer)
     rows = prepared.held_out["test"]
     asked = EvaluationConfig(
-        beam=config.test.beam, max_length=config.test.max_length, tokenise=config.test.tokenise
+        beam=config.test.beam,
+        max_length=config.test.max_length,
+        tokenise=config.test.tokenise,
+        way="torch",
     )
     test = evaluate(bundle, rows, config.task, asked, show=True) if rows else None
     bundle.metadata = {

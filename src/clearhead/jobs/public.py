@@ -15,7 +15,10 @@ from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.data.config import Task
+from clearhead.decoding.options import Options
+from clearhead.decoding.run import generate as _generate
 from clearhead.decoding.run import translate as _translate
+from clearhead.decoding.writer import Dtype
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
 from clearhead.evaluation.evaluate import evaluate as _evaluate
 from clearhead.jobs import train as job
@@ -86,14 +89,13 @@ def _held_out(given: Where | Pair) -> Mapping[str, str]:
 
 
 @overload  # a str is also an iterable of strings, and the first form is the one that is meant then
-def translate(  # type: ignore[overload-overlap]
+def translate(
     bundle: Bundle | Where,
     texts: str,
     *,
-    beam: int = 1,
-    length_penalty: float = 1.0,
-    max_length: int | None = None,
     device: str | None = None,
+    dtype: Dtype = "float32",
+    **settings: Any,
 ) -> str: ...
 
 
@@ -102,10 +104,9 @@ def translate(
     bundle: Bundle | Where,
     texts: Iterable[str],
     *,
-    beam: int = 1,
-    length_penalty: float = 1.0,
-    max_length: int | None = None,
     device: str | None = None,
+    dtype: Dtype = "float32",
+    **settings: Any,
 ) -> list[str]: ...
 
 
@@ -113,14 +114,14 @@ def translate(
     bundle: Bundle | Where,
     texts: str | Iterable[str],
     *,
-    beam: int = 1,
-    length_penalty: float = 1.0,
-    max_length: int | None = None,
     device: str | None = None,
+    dtype: Dtype = "float32",
+    **settings: Any,
 ) -> str | list[str]:
     """What a trained bundle makes of a text, or of each of several, in their order.
 
-    `beam=1` is greedy; `length_penalty` is the power of the length that a beam's scores are divided by.
+    `settings` are those of `clearhead.Options`: `beam=5`, `sample=True`, `top_p=0.9`, … Without any: the
+    likeliest token each time. `dtype`: `int8` or `bf16` weights, or `auto`, the fastest of all on this machine.
 
     >>> import clearhead
     >>> from clearhead.bundle import Bundle
@@ -128,21 +129,35 @@ def translate(
     >>> bundle = Bundle(clearhead.build("tiny", vocabulary=tokenizer.vocabulary_size), tokenizer)
     >>> isinstance(clearhead.translate(bundle, "the cat", max_length=3), str)
     True
-    >>> clearhead.translate(bundle, ["", " "])
+    >>> clearhead.translate(bundle, ["", " "], beam=2)
     ['', '']
     """
-    if beam < 1:
-        raise UserError(f"A beam has at least 1 place, not {beam}.")
+    options = Options.from_dict(settings)
     lines = [texts] if isinstance(texts, str) else list(texts)
-    found = _translate(
-        _opened(bundle, device),
-        lines,
-        beam=beam,
-        length_penalty=length_penalty,
-        max_length=max_length,
-        device=device,
-    )
+    found = _translate(_opened(bundle, device), lines, options, device=device, dtype=dtype)
     return found[0].text if isinstance(texts, str) else [one.text for one in found]
+
+
+def generate(
+    bundle: Bundle | Where,
+    prompt: str = "",
+    *,
+    device: str | None = None,
+    dtype: Dtype = "float32",
+    **settings: Any,
+) -> str:
+    """The prompt and how a language model goes on from it; `settings` as for `translate`.
+
+    >>> import clearhead
+    >>> from clearhead.bundle import Bundle
+    >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
+    >>> config = {"family": "decoder", "vocabulary": tokenizer.vocabulary_size, "width": 16, "layers": 1}
+    >>> model = clearhead.build(clearhead.ModelConfig.from_dict({**config, "attention": {"heads": 2}}))
+    >>> clearhead.generate(Bundle(model, tokenizer), "the cat", max_length=3).startswith("the cat")
+    True
+    """
+    options = Options.from_dict(settings)
+    return _generate(_opened(bundle, device), prompt, options, device=device, dtype=dtype)
 
 
 def evaluate(

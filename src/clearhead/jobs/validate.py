@@ -13,6 +13,7 @@ from torch import nn
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle import Bundle
 from clearhead.data.config import Task
+from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, translate
 from clearhead.evaluation.evaluate import EvaluationConfig, evaluate
 from clearhead.evaluation.metrics import bleu, chrf, exact_match
@@ -67,7 +68,8 @@ class DecodingValidator:
         tokenizers = self.prepared.tokenizers
         bundle = Bundle(model, tokenizers.target, self.notes, self.prepared.source_tokenizer)
         if self.config.task == "generate":
-            text = generate(bundle, "", CONTINUATION, temperature=0.8, seed=self.config.seed)
+            asked = Options(sample=True, temperature=0.8, seed=self.config.seed, max_length=CONTINUATION)
+            text = generate(bundle, "", asked, way="torch")
             return Checked(samples=[Sample("", "", text)])
         if self.config.task in ("classify", "tag"):
             return self._labels(bundle)
@@ -75,7 +77,7 @@ class DecodingValidator:
 
     def _texts(self, bundle: Bundle) -> Checked:
         sources, references = [row[0] for row in self.rows], [row[1] for row in self.rows]
-        outputs = [one.text for one in translate(bundle, sources)]
+        outputs = [one.text for one in translate(bundle, sources, way="torch")]
         values = {
             "bleu": bleu(outputs, references).value,
             "chrf": chrf(outputs, references).value,

@@ -1,0 +1,98 @@
+"""clearhead as a contender: the engine on made-up ids, or a `Writer` on lines of text.
+
+All that depends on how our decoding is called stands in the first three functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import clearhead
+from clearhead.bundle import Bundle
+from clearhead.decoding.engine import Cohort, Engine, Request, Search
+from clearhead.decoding.options import Options
+from clearhead.decoding.searches import make_search
+from clearhead.decoding.steps import limit_of
+from clearhead.decoding.writer import Writer
+from decode_peers.lines import Translate, serve_text
+from decode_peers.wire import Answer, Cases, Job, sentences, serve, shape_of
+
+# How a contender is called here → what a writer is told
+KINDS = {
+    "float32": {"dtype": "float32", "way": "native"},
+    "bf16": {"dtype": "bf16", "way": "native"},
+    "int8": {"dtype": "int8", "way": "native"},
+    "auto": {"dtype": "auto"},
+    "torch": {"dtype": "float32", "way": "torch"},
+    "cuda": {"dtype": "bf16"},
+}
+
+
+def writer_of(bundle: Bundle, job: Job) -> Writer:
+    return Writer(bundle, device=job.device, **KINDS[job.kind])
+
+
+def write_ids(writer: Writer, rows: Any, given: Sequence[Sequence[int]], options: Options) -> list[list[int]]:
+    """All at once: there is room for every row."""
+
+    def search(cohort: Cohort) -> Search:
+        return make_search(cohort, writer.has_source)
+
+    engine = Engine(rows, writer.symbols, search, room=len(given) * options.beam)
+    limits = [limit_of(writer.config, len(ids), options.max_length) for ids in given]
+    asked = [Request(tuple(ids), limit, options) for ids, limit in zip(given, limits, strict=True)]
+    found = dict(engine.run(asked))
+    return [list(found[number][0].ids) for number in range(len(given))]
+
+
+def write_lines(writer: Writer, lines: Sequence[str], beam: int, limit: int | None) -> list[str]:
+    return [found[0].text for found in writer.in_order(lines, Options(beam=beam, max_length=limit))]
+
+
+def build_ids(job: Job) -> tuple[Cases, dict[str, Any]]:
+    bundle = clearhead.load(Path(job.folder))
+    writer = writer_of(bundle, job)
+    gpu = job.device.startswith("cuda")
+    given = sentences(job.rows(), job.given, job.vocabulary)
+    # A translator of these weights never stops by itself; a decoder has no bias that would see to it.
+    shortest = 0 if writer.has_source else job.new
+    if writer.has_source:
+        given = [[*ids, writer.symbols.stop] for ids in given]
+    rows = writer.rows(Options())
+
+    def case(beam: int, batch: int) -> Answer:
+        if gpu:
+            torch.cuda.reset_peak_memory_stats()
+        options = Options(beam=beam, min_length=shortest, max_length=job.new)
+        ids = write_ids(writer, rows, given[:batch], options)
+        assert all(len(one) == job.new for one in ids), [len(one) for one in ids]
+        answer: Answer = {"units": batch * job.new, "ids": ids}
+        if gpu:
+            answer["rss"] = torch.cuda.max_memory_allocated() / 2**20
+        return answer
+
+    info = {"version": clearhead.__version__, "torch": torch.__version__, "rows": type(rows).__name__}
+    return {name: partial(case, *shape_of(name)) for name in job.cases}, info
+
+
+def load_text(job: Job) -> Translate:
+    writer = writer_of(clearhead.load(Path(job.folder)), job)
+    return lambda lines, setting: write_lines(writer, lines, job.beam, job.limit)
+
+
+def main() -> None:
+    job = Job.read()
+    torch.set_num_threads(job.threads)
+    if job.task == "text":
+        serve_text(job, lambda: load_text(job), [job.kind], {"version": clearhead.__version__})
+    else:
+        serve(lambda: build_ids(job))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""What can be asked of decoding on the command line, the same for every command that writes text.
+
+Three groups of options (what to write, from where to where, how to compute), and how they become `Options`.
+An option that would have no effect beside the others is refused, not ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clearhead.base.errors import UserError
+
+if TYPE_CHECKING:
+    from clearhead.decoding.options import Options
+    from clearhead.decoding.writer import Writer
+    from clearhead.text.tokenizer import Tokenizer
+
+BEAM = "Beam search"
+CHANCE = "Chance"
+TEXT = "What is written"
+FILES = "Input and output"
+COMPUTING = "Computing"
+
+OF_A_BEAM = ("length_penalty", "length_kind", "coverage", "groups", "diversity")
+OF_CHANCE = ("temperature", "top_k", "top_p", "min_p", "typical")
+
+
+def _option(*names: str, panel: str, metavar: str | None = None, help: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What to write; None stands for an option that was not given."""
+
+    beam: Annotated[
+        int, _option("--beam", panel=BEAM, metavar="N", min=1, help="Places of the beam; 1 is greedy.")
+    ] = 1
+    nbest: Annotated[
+        int, _option("--nbest", panel=BEAM, metavar="N", min=1, help="Texts for each line, best first.")
+    ] = 1
+    length_penalty: Annotated[
+        float | None,
+        _option(
+            "--length-penalty",
+            panel=BEAM,
+            metavar="A",
+            help="Power of the length that scores are divided by.  [default: 1]",
+        ),
+    ] = None
+    length_kind: Annotated[
+        str | None,
+        _option(
+            "--length-kind",
+            panel=BEAM,
+            metavar="KIND",
+            help="power: length^A; wu: ((5 + length) / 6)^A.  [default: power]",
+        ),
+    ] = None
+    coverage: Annotated[
+        float | None,
+        _option("--coverage", panel=BEAM, metavar="B", help="Cost of source words that are passed over."),
+    ] = None
+    groups: Annotated[
+        int | None,
+        _option("--groups", panel=BEAM, metavar="N", help="Divide the beam into groups that differ."),
+    ] = None
+    diversity: Annotated[
+        float | None,
+        _option(
+            "--diversity", panel=BEAM, metavar="D", help="Cost of a token that an earlier group just wrote."
+        ),
+    ] = None
+    sample: Annotated[
+        bool, _option("--sample", panel=CHANCE, help="Draw tokens instead of taking the likeliest.")
+    ] = False
+    temperature: Annotated[
+        float | None,
+        _option(
+            "--temperature",
+            panel=CHANCE,
+            metavar="T",
+            help="0: the likeliest token each time; 1: as probable as the model says.",
+        ),
+    ] = None
+    top_k: Annotated[
+        int | None, _option("--top-k", panel=CHANCE, metavar="K", help="Only the K likeliest tokens.")
+    ] = None
+    top_p: Annotated[
+        float | None,
+        _option(
+            "--top-p", panel=CHANCE, metavar="P", help="Only the fewest that reach this probability together."
+        ),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        _option(
+            "--min-p", panel=CHANCE, metavar="P", help="Only those with this share of the likeliest's chance."
+        ),
+    ] = None
+    typical: Annotated[
+        float | None,
+        _option("--typical", panel=CHANCE, metavar="P", help="Only those nearest to the expected surprise."),
+    ] = None
+    seed: Annotated[
+        int, _option("--seed", panel=CHANCE, metavar="N", help="The same seed writes the same text.")
+    ] = 0
+    contrastive: Annotated[
+        float | None,
+        _option(
+            "--contrastive",
+            panel=CHANCE,
+            metavar="A",
+            help="Weigh by A how unlike the text so far each of --top-k candidates is.",
+        ),
+    ] = None
+    repetition: Annotated[
+        float | None,
+        _option(
+            "--repetition", panel=TEXT, metavar="R", help="Above 1: tokens that occurred become unlikelier."
+        ),
+    ] = None
+    frequency: Annotated[
+        float | None,
+        _option("--frequency", panel=TEXT, metavar="F", help="Taken off for each time a token was written."),
+    ] = None
+    presence: Annotated[
+        float | None,
+        _option("--presence", panel=TEXT, metavar="F", help="Taken off once a token was written at all."),
+    ] = None
+    no_repeat: Annotated[
+        int | None,
+        _option("--no-repeat", panel=TEXT, metavar="N", help="Write no N tokens in a row a second time."),
+    ] = None
+    ban: Annotated[
+        list[str] | None,
+        _option("--ban", panel=TEXT, metavar="TEXT", help="Never write this; may be repeated."),
+    ] = None
+    bias: Annotated[
+        list[str] | None,
+        _option(
+            "--bias",
+            panel=TEXT,
+            metavar="TOKEN=VALUE",
+            help="Add to a token's score (-inf rules it out); may be repeated.",
+        ),
+    ] = None
+    prefix: Annotated[
+        str | None, _option("--prefix", panel=TEXT, metavar="TEXT", help="How every text begins.")
+    ] = None
+    include: Annotated[
+        list[str] | None,
+        _option("--include", panel=TEXT, metavar="TEXT", help="Every text contains this; may be repeated."),
+    ] = None
+    choice: Annotated[
+        list[str] | None,
+        _option("--choice", panel=TEXT, metavar="TEXT", help="Every text is one of these; repeat it."),
+    ] = None
+    regex: Annotated[
+        str | None,
+        _option("--regex", panel=TEXT, metavar="EXPRESSION", help="Every text matches this, as a whole."),
+    ] = None
+    min_length: Annotated[
+        int | None, _option("--min-length", panel=TEXT, metavar="N", help="Fewest tokens to write.")
+    ] = None
+    max_length: Annotated[
+        int | None, _option("--max-length", "--tokens", panel=TEXT, metavar="N", help="Most tokens to write.")
+    ] = None
+
+    # -- what of it is in force -------------------------------------------------------------------
+
+    def for_generating(self) -> Asked:
+        """A language model draws, with a temperature of 0.8, unless something else is asked for."""
+        searching = self.beam > 1 or self.contrastive is not None
+        most = 200 if self.max_length is None else self.max_length
+        if searching or self.temperature == 0:
+            return dataclasses.replace(self, max_length=most)
+        warm = 0.8 if self.temperature is None else self.temperature
+        return dataclasses.replace(self, sample=True, temperature=warm, max_length=most)
+
+    def check(self) -> None:
+        """A sentence for an option that would change nothing beside the others."""
+        for name in OF_A_BEAM:
+            if getattr(self, name) is not None and self.beam == 1:
+                raise UserError(f"{flag(name)} compares the texts of a beam: add --beam 4, say.")
+        if self.diversity and (self.groups or 1) == 1:
+            raise UserError("--diversity keeps the groups of a beam apart: add --groups.")
+        if self.temperature is not None and not self.temperature >= 0:
+            raise UserError(
+                f"A temperature is 0 (the likeliest token each time) or more, not {self.temperature}."
+            )
+        for name in OF_CHANCE:
+            candidates = name == "top_k" and self.contrastive is not None
+            cold = self.temperature == 0  # draws from one token, whatever else is asked
+            if getattr(self, name) is not None and not (self.sample or cold or candidates):
+                raise UserError(f"{flag(name)} shapes what is drawn by chance: add --sample.")
+        for text in self.bias or ():
+            _bias(text)
+
+    def options(self, tokenizer: Tokenizer, continues: bool) -> Options:
+        """These settings with ids in place of words; `continues`: the texts go on from prompts."""
+        from clearhead.decoding.options import Options  # here, so that --help does not wait for torch
+        from clearhead.jobs import wording
+
+        plain = dataclasses.asdict(self)
+        for name in ("ban", "bias", "prefix", "include", "choice"):
+            del plain[name]
+        plain = {name: value for name, value in plain.items() if value is not None}
+        if self.temperature == 0:  # the limit of ever lower temperatures
+            plain.update(sample=False, temperature=1.0)
+        phrases = wording.Phrases(
+            ban=self.ban or (),
+            bias=[_bias(text) for text in self.bias or ()],
+            prefix=self.prefix or "",
+            include=self.include or (),
+            choice=self.choice or (),
+        )
+        return Options.from_dict({**plain, **wording.ids_of(phrases, tokenizer, continues)})
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not as they would be by themselves, by their names on the command line."""
+        return {
+            flag(field.name): getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """From where to where."""
+
+    input: Annotated[
+        Path | None,
+        _option("--input", panel=FILES, metavar="FILE", help="One text a line; gzip too. Else: a pipe."),
+    ] = None
+    output: Annotated[
+        Path | None,
+        _option("--output", panel=FILES, metavar="FILE", help="Where the lines go. Else: standard output."),
+    ] = None
+    force: Annotated[
+        bool, _option("--force", panel=FILES, help="Replace --output if it is there already.")
+    ] = False
+    restart: Annotated[
+        bool, _option("--restart", panel=FILES, help="Begin anew where an interrupted run would go on.")
+    ] = False
+    as_json: Annotated[bool, _option("--json", panel=FILES, help="One JSON object for each line.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """How to compute."""
+
+    dtype: Annotated[
+        str,
+        _option(
+            "--dtype", panel=COMPUTING, metavar="KIND", help="auto (the fastest), float32, bf16 or int8."
+        ),
+    ] = "auto"
+    device: Annotated[
+        str, _option("--device", panel=COMPUTING, metavar="NAME", help="auto, cpu, cuda, cuda:1, …")
+    ] = "auto"
+    threads: Annotated[
+        int | None,
+        _option("--threads", panel=COMPUTING, metavar="N", min=1, max=4096, help="Processor cores to use."),
+    ] = None
+    draft: Annotated[
+        Path | None,
+        _option(
+            "--draft",
+            panel=COMPUTING,
+            metavar="BUNDLE",
+            help="A smaller model that writes ahead (same texts).",
+        ),
+    ] = None
+    way: Annotated[str, _option("--way", panel=COMPUTING, metavar="WAY", help="…", hidden=True)] = "auto"
+
+    def writer(self, bundle: Path, *, continues: bool | None = None) -> Writer:
+        """The bundle, ready to write; `continues`: it is to go on from prompts, not to translate."""
+        from clearhead.jobs.writing import ready  # here, so that --help does not wait for torch
+
+        return ready(
+            bundle,
+            device=self.device,
+            dtype=self.dtype,
+            way=self.way,
+            threads=self.threads,
+            draft=self.draft,
+            continues=continues,
+        )
+
+
+def flag(name: str) -> str:
+    """A setting as it is typed.
+
+    >>> flag("top_k")
+    '--top-k'
+    """
+    return "--" + name.replace("_", "-")
+
+
+def _bias(text: str) -> tuple[str, float]:
+    """TOKEN=VALUE; the token may hold an equals sign itself.
+
+    >>> _bias("==-2.5")
+    ('=', -2.5)
+    """
+    token, equals, value = text.rpartition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not equals or not token or not number < float("inf"):
+        raise UserError(f"A bias is written TOKEN=VALUE, as in --bias cat=-2.5, not '{text}'.")
+    return token, number

@@ -1,0 +1,146 @@
+"""Contrastive search (Su et al. 2022): likely, and unlike what the text already holds.
+
+At each place the model's k likeliest tokens are candidates, each written by a row of its own. That one is
+taken which has the highest
+
+    (1 − α) · p(v | text) − α · max over the text so far of cos(h_v, h_j)
+
+where h are the model's last hidden states, h_v the one after reading the candidate, and p is what processors
+have left, normalised. The rows of the other candidates are forgotten.
+
+Shapes: R rows, n texts under way, k candidates, V vocabulary, E model width, T hidden states of a text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from clearhead.decoding.engine import Cohort, Moves
+from clearhead.decoding.processors import Past, Processor, nothing_left
+from clearhead.decoding.rows import Scores
+from clearhead.decoding.steps import Hypothesis, refuse_not_finite
+
+
+@dataclass
+class _Text:
+    """One text under way."""
+
+    number: int  # of its request
+    seen: Tensor  # (T, E) hidden states so far, each of length 1
+    row: int = 0  # whose scores are those of its next token
+    ids: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    candidates: list[int] = field(default_factory=list)
+    chances: Tensor | None = None  # (k,) of the candidates
+    own: list[float] = field(default_factory=list)  # the model's own log-probabilities of the candidates
+
+
+class Contrastive:
+    """A `Search` by likelihood and contrast; the stop symbol is a candidate like any other.
+
+    Compared are the hidden states after the start symbol of an encoder-decoder, or after the prompt's tokens,
+    and after every token written. A prompt's states must come with the first scores as `context`, a list of
+    (S, E) for each row; from scores without it, only the state after the prompt's last token is known. At its
+    limit a text gets the stop symbol; it then counts as willing if that was the likeliest token.
+    """
+
+    def __init__(self, cohort: Cohort, before: Sequence[Processor] = ()) -> None:
+        options = cohort.options
+        self.alpha, self.width = options.contrastive, min(options.top_k or 1, cohort.vocabulary)
+        self.stop, self.device = cohort.symbols.stop, cohort.device
+        self.limits, self.prompts, self.before = cohort.limits, cohort.prompts, before
+        self.texts: list[_Text] | None = None  # None: nothing has been seen yet
+        self.written = 0
+        self.ready: list[tuple[int, list[Hypothesis]]] = []
+
+    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+        ready, self.ready = self.ready, []
+        return ready
+
+    def advance(self, scores: Scores) -> Moves:
+        if scores.hidden is None:
+            raise ValueError("contrastive search needs rows that keep hidden states")
+        hidden = scores.hidden.float()
+        if self.texts is None:
+            self.texts = self._begun(scores, hidden)
+        else:
+            self._choose(hidden)
+        return self._candidates(scores)
+
+    def _begun(self, scores: Scores, hidden: Tensor) -> list[_Text]:
+        """Each request's text before anything is written."""
+        context: Sequence[Tensor] | None = getattr(scores, "context", None)
+        states = [one.unsqueeze(0) for one in hidden] if context is None else [one.float() for one in context]
+        return [_Text(row, normalize(one, dim=-1), row) for row, one in enumerate(states)]
+
+    def _choose(self, hidden: Tensor) -> None:
+        """Of every text's candidates the best; texts whose best is the stop symbol end.
+
+        Text by text, so that what is chosen for one does not depend on the others.
+        """
+        assert self.texts is not None
+        going, begin = [], 0
+        for text in self.texts:
+            end = begin + len(text.candidates)
+            states = normalize(hidden[begin:end], dim=-1)  # (k, E)
+            alike = (states @ text.seen.T).amax(dim=-1)  # (k,)
+            assert text.chances is not None
+            best = int(((1 - self.alpha) * text.chances - self.alpha * alike).argmax())
+            text.logps.append(text.own[best])
+            if text.candidates[best] == self.stop:
+                self._end(text, True)
+            else:
+                text.ids.append(text.candidates[best])
+                text.seen = torch.cat([text.seen, states[best : best + 1]])
+                text.row = begin + best
+                going.append(text)
+            begin = end
+        self.texts = going
+        self.written += 1
+
+    def _candidates(self, scores: Scores) -> Moves:
+        """The likeliest tokens behind each text, each as a row that goes on from it."""
+        assert self.texts is not None
+        none = torch.zeros(0, dtype=torch.long, device=self.device)
+        if not self.texts:
+            return Moves(none, none)
+        logp = scores.logp()[[text.row for text in self.texts]]  # (n, V)
+        shaped = self._shaped(logp)
+        chances, ids = shaped.softmax(dim=-1).topk(self.width, dim=-1)  # (n, k)
+        own = logp.gather(1, ids).tolist()
+        going, parents, tokens = [], [], []
+        for place, (text, line) in enumerate(zip(self.texts, ids.tolist(), strict=True)):
+            if self.written >= self.limits[text.number]:
+                text.logps.append(float(logp[place, self.stop]))
+                self._end(text, line[0] == self.stop and bool(shaped[place, self.stop] > -torch.inf))
+                continue
+            count = int((shaped[place, ids[place]] > -torch.inf).sum())  # those ruled out come last
+            if not count:
+                raise nothing_left(self.written)
+            text.candidates, text.chances, text.own = line[:count], chances[place, :count], own[place][:count]
+            parents += [text.row] * count
+            tokens += line[:count]
+            going.append(text)
+        self.texts = going
+        return Moves(*(torch.tensor(one, dtype=torch.long, device=self.device) for one in (parents, tokens)))
+
+    def _shaped(self, logp: Tensor) -> Tensor:
+        assert self.texts is not None
+        tokens = torch.tensor([text.ids for text in self.texts], dtype=torch.long, device=self.device)
+        request = torch.tensor([text.number for text in self.texts], device=self.device)
+        past = Past(tokens.reshape(len(self.texts), self.written), self.prompts, request, self.written)
+        for processor in self.before:
+            logp = processor(logp, past)
+        return logp
+
+    def _end(self, text: _Text, willing: bool) -> None:
+        total = refuse_not_finite(math.fsum(text.logps))
+        self.ready.append(
+            (text.number, [Hypothesis(tuple(text.ids), total, willing, total, tuple(text.logps))])
+        )

@@ -1,0 +1,201 @@
+"""Texts written straight on, one token after the other: the likeliest each time, or drawn by chance.
+
+Greedy decoding has one row for each request, sampling as many independent rows as texts are asked for. A row
+that has ended leaves at once. What was written is kept on the host, and the device is waited for once a step.
+
+Shapes: R rows now, V vocabulary, L tokens written.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clearhead.decoding.chance import drawn, keys, uniform
+from clearhead.decoding.engine import Cohort, Moves
+from clearhead.decoding.processors import Past, Pipeline, nothing_left
+from clearhead.decoding.rows import Scores
+from clearhead.decoding.steps import Hypothesis, refuse_not_finite
+
+ROOM = 64  # places of the record at first; it doubles
+
+Floats = NDArray[np.floating[Any]]
+
+
+class _Choice(NamedTuple):
+    """What each row would write next."""
+
+    token: Tensor  # (R,)
+    logp: Tensor  # (R,) the model's own
+    score: Tensor | None = None  # (R,) the best that processors have left; None: they were not asked
+
+
+class Line:
+    """A `Search` without alternatives: greedy, or `nbest` texts drawn independently for each request.
+
+    What is drawn for a request depends on its seed, the number of the text and the place alone. At its limit
+    a row writes the stop symbol, whatever was chosen. Texts of one request come out likeliest first.
+    """
+
+    def __init__(self, cohort: Cohort, pipeline: Pipeline) -> None:
+        self.pipeline, self.stop, self.device = pipeline, cohort.symbols.stop, cohort.device
+        self.sample = cohort.options.sample
+        self.texts = cohort.options.nbest if self.sample else 1  # for each request
+        self.prompts = cohort.prompts
+        self.written = 0
+        count = len(cohort.requests) * self.texts
+        self.slots = np.arange(count)  # (R,) the text that each row writes
+        self.limits = np.repeat(np.array(cohort.limits), self.texts)  # (R,)
+        self.nearest = int(self.limits.min())
+        self.ids = np.zeros((count, ROOM), dtype=np.int64)  # by slot and place
+        self.logps = np.zeros((count, ROOM))
+        self.ended: dict[int, list[tuple[int, Hypothesis]]] = {}  # by request: which text, and what it is
+        self.ready: list[tuple[int, list[Hypothesis]]] = []
+        self.rows = torch.arange(count, device=self.device)
+        self.request = self.rows // self.texts
+        self.tokens = torch.zeros(count, 0, dtype=torch.long, device=self.device)  # (R, L)
+        self.remembers = self.sample or pipeline.plain_from is None  # whether `tokens` are kept up
+        if self.sample:
+            seeds = [seed for seed in cohort.seeds for _ in range(self.texts)]
+            self.keys = keys(seeds, (self.slots % self.texts).tolist(), self.device)
+
+    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+        ready, self.ready = self.ready, []
+        return ready
+
+    def advance(self, scores: Scores) -> Moves:
+        spread = self.written == 0 and self.texts > 1  # one row for each request becomes one for each text
+        choice = self._choose(scores, spread)
+        token, logp, score, stop = self._seen(choice, scores, spread)
+        if score is None and self._is_forbidden(token):
+            choice = self._weigh(scores, spread)
+            token, logp, score, stop = self._seen(choice, scores, spread)
+        ending, willing = self._ending(token, score, stop is not None)
+        if stop is not None:
+            logp = np.where(self.limits <= self.written, stop, logp)
+        if not math.isfinite(logp.sum()):
+            refuse_not_finite(math.nan)
+        self._record(token, logp)
+        parent, following = (self.request if spread else self.rows), choice.token
+        if ending.any():
+            for row in np.flatnonzero(ending).tolist():
+                self._end(int(self.slots[row]), bool(willing[row]))
+            going = np.flatnonzero(~ending)
+            kept = torch.from_numpy(going).to(self.device)
+            parent, following = parent[kept], following[kept]
+            self._keep(going, kept)
+        if self.remembers:
+            self.tokens = torch.cat([self.tokens, following.unsqueeze(1)], dim=1)
+        self.written += 1
+        return Moves(parent, following)
+
+    # -- choosing ---------------------------------------------------------------------------------
+
+    def _choose(self, scores: Scores, spread: bool) -> _Choice:
+        if self.written < len(self.pipeline.prefix):
+            token = torch.full_like(self.rows, self.pipeline.prefix[self.written])
+            logp = scores.at(token[:1]).squeeze(1)
+            return _Choice(token, logp[self.request] if spread else logp)
+        if not self.sample and self.pipeline.plain(self.written):
+            best, ids = scores.top(1)
+            return _Choice(ids.squeeze(1), best.squeeze(1))
+        return self._weigh(scores, spread)
+
+    def _is_forbidden(self, token: NDArray[np.int64]) -> bool:
+        """Whether the model's own favourite is a forbidden symbol; a trained model's hardly ever is."""
+        if self.written < len(self.pipeline.prefix):
+            return False
+        return any(bool((token == one).any()) for one in self.pipeline.forbidden)
+
+    def _weigh(self, scores: Scores, spread: bool) -> _Choice:
+        """The choice where the score of every token counts."""
+        logp = scores.logp()
+        if spread:
+            logp = logp[self.request]
+        past = Past(self.tokens, self.prompts, self.request, self.written)
+        shaped = self.pipeline.shape(logp, past)
+        if self.sample:
+            best = shaped.amax(dim=-1)
+            if self.device.type == "cpu" and bool(best.isnan().any()):
+                refuse_not_finite(math.nan)
+            narrow, ids = self.pipeline.narrow(shaped, past)
+            token = drawn(narrow, uniform(self.keys, self.written))
+            token = token if ids is None else ids.gather(1, token.unsqueeze(1)).squeeze(1)
+        elif self.device.type == "cpu":  # some ten times as fast as torch's way
+            token = torch.from_numpy(shaped.numpy().argmax(axis=-1))
+            best = shaped.gather(1, token.unsqueeze(1)).squeeze(1)
+        else:
+            best, token = shaped.max(dim=-1)  # of equals the first, as numpy has it
+        return _Choice(token, logp.gather(1, token.unsqueeze(1)).squeeze(1), best)
+
+    def _seen(
+        self, choice: _Choice, scores: Scores, spread: bool
+    ) -> tuple[NDArray[np.int64], Floats, Floats | None, Floats | None]:
+        """The choice on the host, and where a row is at its limit the stop symbol's log-probabilities."""
+        stop = None
+        if self.written >= self.nearest:
+            stop = scores.at(torch.tensor([self.stop], device=self.device)).squeeze(1)
+            stop = stop[self.request] if spread else stop
+        wanted = [choice.token, choice.logp, choice.score, stop]
+        if self.device.type == "cpu":
+            token, logp, *others = (None if one is None else one.numpy() for one in wanted)
+        else:  # all in one go: each would wait for the device
+            together = torch.stack([one.double() for one in wanted if one is not None]).cpu().numpy()
+            lines = iter(together)
+            token, logp, *others = (None if one is None else next(lines) for one in wanted)
+            token = None if token is None else token.astype(np.int64)
+        assert token is not None
+        assert logp is not None
+        return token, logp, others[0], others[1]
+
+    # -- ending -----------------------------------------------------------------------------------
+
+    def _ending(
+        self, token: NDArray[np.int64], score: Floats | None, some_cut: bool
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which rows end here, and which of their own will; a sentence where a row may write nothing."""
+        willing = token == self.stop
+        ending = willing
+        cut = self.limits <= self.written if some_cut else np.zeros_like(willing)
+        if score is not None:
+            empty = score == -np.inf
+            if empty.any():
+                if (empty & ~cut).any():
+                    raise nothing_left(self.written)
+                willing = willing & ~empty
+        return (ending | cut if some_cut else ending), willing
+
+    def _record(self, token: NDArray[np.int64], logp: Floats) -> None:
+        if self.written == self.ids.shape[1]:
+            self.ids = np.concatenate([self.ids, np.zeros_like(self.ids)], axis=1)
+            self.logps = np.concatenate([self.logps, np.zeros_like(self.logps)], axis=1)
+        self.ids[self.slots, self.written] = token
+        self.logps[self.slots, self.written] = logp
+
+    def _end(self, slot: int, willing: bool) -> None:
+        each = tuple(self.logps[slot, : self.written + 1].tolist())
+        total = min(math.fsum(each), 0.0)  # a rounded log-probability may be a hair above
+        ids = tuple(self.ids[slot, : self.written].tolist())
+        request, text = divmod(slot, self.texts)
+        found = self.ended.setdefault(request, [])
+        found.append((text, Hypothesis(ids, total, willing, total, each)))
+        if len(found) == self.texts:
+            del self.ended[request]
+            found.sort(key=lambda one: (-one[1].score, one[0]))
+            self.ready.append((request, [one for _, one in found]))
+
+    def _keep(self, going: NDArray[np.int64], kept: Tensor) -> None:
+        """Rows `going`, the same on the device, are left."""
+        self.slots, self.limits = self.slots[going], self.limits[going]
+        self.nearest = int(self.limits.min()) if len(going) else 0
+        self.rows = self.rows[: len(going)]
+        self.request = self.request[kept]
+        if self.remembers:
+            self.tokens = self.tokens[kept]
+        if self.sample:
+            self.keys = self.keys[kept]

@@ -1,0 +1,53 @@
+"""Texts that are too long for a model, cut into parts that are not.
+
+The rule: a text of more tokens than the model can read (or was trained to read) is cut behind the ends of
+sentences where that is possible, else at spaces, else between characters; each part is written by itself, and
+the results are joined by spaces. Nothing is left out. Knows nothing about models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+SENTENCE = re.compile(r"(?<=[.!?…。！？])[\"'»”’)\]]*\s+")
+SPACE = re.compile(r"\s+")
+
+Count = Callable[[str], int]  # the tokens of a text
+
+
+def parts(text: str, most: int, count: Count) -> list[str]:
+    """The text in as few parts as fit, each of at most `most` tokens (or one character).
+
+    >>> parts("One two. Three four five. Six.", 3, lambda text: len(text.split()))
+    ['One two.', 'Three four five.', 'Six.']
+    """
+    if count(text) <= most:
+        return [text]
+    found: list[str] = []
+    for piece in _pieces(text, most, count):
+        joined = f"{found[-1]} {piece}" if found else piece
+        if found and count(joined) <= most:
+            found[-1] = joined
+        else:
+            found.append(piece)
+    return found
+
+
+def _pieces(text: str, most: int, count: Count) -> Iterator[str]:
+    """Sentences, or words, or halves of words, none of more than `most` tokens."""
+    for pattern in (SENTENCE, SPACE):
+        cut = [piece for piece in pattern.split(text) if piece]
+        if len(cut) > 1:
+            for piece in cut:
+                if count(piece) <= most:
+                    yield piece
+                else:
+                    yield from _pieces(piece, most, count)
+            return
+    if len(text) < 2 or count(text) <= most:
+        yield text
+        return
+    middle = len(text) // 2
+    yield from _pieces(text[:middle], most, count)
+    yield from _pieces(text[middle:], most, count)

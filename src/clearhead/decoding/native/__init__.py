@@ -1,0 +1,14 @@
+"""The CPU engine: a model's whole forward pass in C++, compiled at first use.
+
+`why_not()` says whether it can run on this machine, `supports(model)` whether it can run a model; where both
+agree, `NativeRows` takes the place of `TorchRows`, and otherwise decoding goes on with PyTorch.
+"""
+
+from __future__ import annotations
+
+from clearhead.decoding.native.build import NoLibrary, why_not
+from clearhead.decoding.native.dials import supports
+from clearhead.decoding.native.pack import Dtype, Packed, pack
+from clearhead.decoding.native.rows import NativeRows, NativeScores
+
+__all__ = ["Dtype", "NativeRows", "NativeScores", "NoLibrary", "Packed", "pack", "supports", "why_not"]

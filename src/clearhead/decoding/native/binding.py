@@ -1,0 +1,144 @@
+"""The C side of the engine as Python sees it: structs field by field, and the functions' types.
+
+Mirrors `source/model.h` and `source/engine.h`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import torch
+from torch import Tensor
+
+from clearhead.decoding.native.build import library
+
+KINDS = {"float32": 0, "bf16": 1, "int8": 2}
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh")
+
+Pointer = ctypes.c_void_p
+
+
+class Norm(ctypes.Structure):
+    """A norm's weight and bias; without a weight there is no norm."""
+
+    _fields_ = [("weight", Pointer), ("bias", Pointer)]
+
+
+LAYER_MATRICES = (
+    "query_key_value",
+    "attention_output",
+    "cross_query",
+    "cross_key_value",
+    "cross_output",
+    "inner",
+    "outer",
+)
+
+
+class Layer(ctypes.Structure):
+    """One layer's matrices and norms."""
+
+    _fields_ = [
+        *((name, Pointer) for name in LAYER_MATRICES),
+        ("attention_norm", Norm),
+        ("cross_norm", Norm),
+        ("feedforward_norm", Norm),
+    ]
+
+
+MODEL_NUMBERS = (
+    *("width", "vocabulary", "source_vocabulary", "encoder_layers", "decoder_layers"),
+    *("heads", "groups", "key_dim", "value_dim", "inner", "gated", "activation"),
+    *("rms", "norm_first", "rotary_halves", "has_source"),
+)
+
+
+class Model(ctypes.Structure):
+    """A whole model."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in MODEL_NUMBERS),
+        *(
+            (name, ctypes.c_float)
+            for name in ("eps", "scale", "softcap", "embedding_factor", "output_factor")
+        ),
+        ("source_table", Pointer),
+        ("target_table", Pointer),
+        *((name, Norm) for name in ("source_norm", "target_norm", "encoder_norm", "decoder_norm")),
+        ("encoder", ctypes.POINTER(Layer)),
+        ("decoder", ctypes.POINTER(Layer)),
+        ("output", Pointer),
+    ]
+
+
+class Tables(ctypes.Structure):
+    """What depends on positions."""
+
+    _fields_ = [
+        ("capacity", ctypes.c_int64),
+        *((name, Pointer) for name in ("source", "target", "cosine", "sine", "encoder_bias", "decoder_bias")),
+    ]
+
+
+class Room(ctypes.Structure):
+    """Where scores go."""
+
+    _fields_ = [
+        ("logits", Pointer),
+        ("stride", ctypes.c_int64),
+        ("peaks", Pointer),
+        ("norms", Pointer),
+        ("hidden", Pointer),
+        ("attention", Pointer),
+        ("attention_stride", ctypes.c_int64),
+    ]
+
+
+_LONG, _INT = ctypes.c_int64, ctypes.c_int32
+_FUNCTIONS: dict[str, tuple[object, list[object]]] = {
+    "panel": (_LONG, []),
+    "kernels": (ctypes.c_char_p, []),
+    "matrix": (Pointer, [Pointer, Pointer, _LONG, _LONG, _INT, ctypes.c_float, _INT]),
+    "matrix_free": (None, [Pointer]),
+    "matrix_bytes": (_LONG, [Pointer]),
+    "engine": (Pointer, [ctypes.POINTER(Model), _INT]),
+    "engine_free": (None, [Pointer]),
+    "tables": (None, [Pointer, ctypes.POINTER(Tables)]),
+    "longest": (_LONG, [Pointer]),
+    "longest_source": (_LONG, [Pointer]),
+    "slots": (_LONG, [Pointer]),
+    "bytes": (_LONG, [Pointer]),
+    "admit": (_INT, [Pointer, Pointer, Pointer, _LONG, _INT, ctypes.POINTER(Room)]),
+    "step": (_INT, [Pointer, Pointer, Pointer, _LONG, ctypes.POINTER(Room)]),
+    "top": (None, [Pointer, ctypes.POINTER(Room), _LONG, _LONG, _LONG, Pointer, Pointer]),
+    "logp": (None, [Pointer, ctypes.POINTER(Room), _LONG, _LONG, Pointer]),
+}
+
+
+class Functions:
+    """The library's functions by their short names, with the types of what they take and give."""
+
+    def __init__(self, loaded: ctypes.CDLL) -> None:
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(loaded, f"clearhead_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> ctypes._NamedFuncPointer:
+        raise AttributeError(name)
+
+
+@functools.cache
+def _functions(loaded: ctypes.CDLL) -> Functions:
+    return Functions(loaded)
+
+
+def functions() -> Functions:
+    """The compiled engine's functions; `NoLibrary` where there is none."""
+    return _functions(library())
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """A parameter as contiguous float32 on the CPU; itself where it already is."""
+    return tensor.detach().to(device="cpu", dtype=torch.float32).contiguous()

@@ -1,0 +1,78 @@
+"""Which models the native engine can run: every dial it does not know is named, never guessed.
+
+Looks at the modules themselves, not only at the config: a model whose parts somebody has replaced (adapters,
+hooks, quantised layers) is left to PyTorch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from clearhead.models.config import ModelConfig
+from clearhead.models.decoder import Decoder
+from clearhead.models.encoder_decoder import EncoderDecoder
+from clearhead.models.stack import Layer, Stack
+from clearhead.nn.attention import MultiHeadAttention
+from clearhead.nn.attention.scores import Dot, ScaledDot
+from clearhead.nn.layers import FeedForward, InputEmbedding, Output, Residual, RMSNorm, TokenEmbedding
+from clearhead.nn.layers.dropout import Dropout
+from clearhead.nn.positions.absolute import Learned, Sinusoidal
+from clearhead.nn.positions.base import Position
+from clearhead.nn.positions.relative import ALiBi, T5Bias
+from clearhead.nn.positions.rotary import Rotary
+
+KNOWN: set[type[nn.Module]] = {
+    *(EncoderDecoder, Decoder, Stack, Layer, nn.ModuleList),
+    *(MultiHeadAttention, ScaledDot, Dot, FeedForward, nn.Linear),
+    *(InputEmbedding, TokenEmbedding, Output, Residual, nn.LayerNorm, RMSNorm, Dropout, nn.Dropout),
+    *(Position, Sinusoidal, Learned, Rotary, T5Bias, ALiBi),
+}
+POSITIONS = ("none", "sinusoidal", "learned", "rotary", "t5", "alibi")
+
+
+def supports(model: nn.Module) -> str | None:
+    """Why the native engine cannot run this model, as the end of a sentence; None: it can.
+
+    >>> import clearhead
+    >>> supports(clearhead.build("tiny"))
+    >>> supports(clearhead.build("tiny", position__name="shaw"))
+    "it does not know the position scheme 'shaw'."
+    """
+    config = getattr(model, "config", None)
+    if not isinstance(config, ModelConfig) or type(model) not in (EncoderDecoder, Decoder):
+        family = config.family if isinstance(config, ModelConfig) else type(model).__name__
+        return f"it does not know the model family '{family}'."
+    dial = _config(config) or _modules(model) or _weights(model)
+    return None if dial is None else f"it does not know {dial}."
+
+
+def _config(config: ModelConfig) -> str | None:
+    attention = config.attention
+    if config.position.name not in POSITIONS:
+        return f"the position scheme '{config.position.name}'"
+    if attention.score not in ("scaled_dot", "dot"):
+        return f"the score '{attention.score}'"
+    if attention.memory_width not in (None, config.width):
+        return "a memory width of its own"
+    if config.family == "encoder-decoder" and config.depth_of_decoder < 1:
+        return "a decoder without layers"
+    return None
+
+
+def _modules(model: nn.Module) -> str | None:
+    for name, module in model.named_modules():
+        if type(module) not in KNOWN:
+            return f"the module '{name}' ({type(module).__name__})"
+        if module._forward_hooks or module._forward_pre_hooks:
+            return f"a hook on the module '{name}'"
+    return None
+
+
+def _weights(model: nn.Module) -> str | None:
+    for name, weight in model.named_parameters():
+        if weight.device.type != "cpu":
+            return f"weights on '{weight.device.type}'"
+        if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return f"the weight '{name}' in {weight.dtype}"
+    return None

@@ -1,0 +1,191 @@
+"""A model's weights, packed once for the native engine and shared by all that decode with it.
+
+`pack` notices when weights have changed since (another tensor, a changed one) and packs anew. Products that
+read the same input become one: queries, keys and values; gate and inner layer.
+
+Shapes: E model width, H heads, P positions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.native import binding
+from clearhead.decoding.native.binding import functions, plain
+from clearhead.decoding.native.dials import supports
+from clearhead.models.config import ModelConfig
+from clearhead.models.stack import Layer, Stack
+from clearhead.nn.attention import MultiHeadAttention
+from clearhead.nn.layers import FeedForward, InputEmbedding
+from clearhead.nn.positions.base import Position
+from clearhead.nn.positions.rotary import Rotary
+
+Dtype = Literal["float32", "bf16", "int8"]
+
+
+class Packed:
+    """Packed weights and the struct that describes them; lives as long as anything that uses it."""
+
+    def __init__(self, model: nn.Module, dtype: Dtype) -> None:
+        self.config: ModelConfig = model.config  # type: ignore[assignment]
+        self.dtype: Dtype = dtype
+        self._kept: list[Any] = []  # tensors and arrays that the struct points into
+        self._model = cast(Any, model)
+        self.bytes = 0  # of the packed matrices
+        has_source = self.config.family == "encoder-decoder"
+        self.struct = self._describe(has_source)
+        self.source_embedding: InputEmbedding | None = self._model.source_embedding if has_source else None
+        self.target_embedding: InputEmbedding = (
+            self._model.target_embedding if has_source else self._model.embedding
+        )
+        # Positions act alike in all layers of a stack.
+        self.decoder_position: Position = self._model.decoder.layers[0].attention.position
+        self.encoder_position: Position | None = (
+            self._model.encoder.layers[0].attention.position if has_source else None
+        )
+        del self._model
+
+    def _describe(self, has_source: bool) -> binding.Model:
+        config, model = self.config, self._model
+        attention = config.attention.replace(width=config.width)
+        decoder: Stack = model.decoder
+        encoder: Stack | None = model.encoder if has_source else None
+        target: InputEmbedding = model.target_embedding if has_source else model.embedding
+        source: InputEmbedding | None = model.source_embedding if has_source else None
+        output = model.output
+        return binding.Model(
+            width=config.width,
+            vocabulary=config.vocabulary,
+            source_vocabulary=config.source_vocabulary or config.vocabulary,
+            encoder_layers=len(encoder.layers) if encoder is not None else 0,
+            decoder_layers=len(decoder.layers),
+            heads=attention.heads,
+            groups=attention.groups,
+            key_dim=attention.key_size,
+            value_dim=attention.value_size,
+            inner=config.feedforward.width or 4 * config.width,
+            gated=config.feedforward.gated,
+            activation=binding.ACTIVATIONS.index(config.feedforward.activation),
+            rms=config.norm.kind == "rms",
+            norm_first=config.norm.place == "pre",
+            rotary_halves=config.position.layout == "halves",
+            has_source=has_source,
+            eps=config.norm.eps,
+            scale=1.0 / math.sqrt(attention.key_size) if attention.score == "scaled_dot" else 1.0,
+            softcap=attention.softcap or 0.0,
+            embedding_factor=target.table.factor,
+            output_factor=output.factor,
+            source_table=self._numbers(source.table.weight) if source is not None else None,
+            target_table=self._numbers(target.table.weight),
+            source_norm=self._norm(source.norm if source is not None else None),
+            target_norm=self._norm(target.norm),
+            encoder_norm=self._norm(encoder.norm if encoder is not None else None),
+            decoder_norm=self._norm(decoder.norm),
+            encoder=self._layers(encoder),
+            decoder=self._layers(decoder),
+            output=self._matrix([output.weight], [output.bias], beyond=-math.inf),
+        )
+
+    def _numbers(self, tensor: Tensor | None) -> int | None:
+        """A pointer to a tensor's numbers, which are kept alive."""
+        if tensor is None:
+            return None
+        kept = plain(tensor)
+        self._kept.append(kept)
+        return kept.data_ptr()
+
+    def _norm(self, norm: nn.Module | None) -> binding.Norm:
+        if norm is None:
+            return binding.Norm(None, None)
+        bias: Tensor | None = getattr(norm, "bias", None)
+        return binding.Norm(self._numbers(norm.weight), self._numbers(bias))  # type: ignore[arg-type]
+
+    def _matrix(self, weights: list[Tensor], biases: list[Tensor | None], beyond: float = 0.0) -> int:
+        """Matrices (outputs, inputs) with one input as one packed matrix; `beyond`: see `matrix.h`."""
+        weight = plain(weights[0]) if len(weights) == 1 else torch.cat([plain(one) for one in weights])
+        bias = None
+        if any(one is not None for one in biases):
+            parts = [torch.zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
+            bias = plain(torch.cat([plain(one) for one in parts]))
+        library = functions()
+        handle = library.matrix(
+            weight.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            *weight.shape,
+            binding.KINDS[self.dtype],
+            beyond,
+            torch.get_num_threads(),
+        )
+        if not handle:
+            raise UserError("There is not enough memory to pack this model's weights for decoding.")
+        weakref.finalize(self, library.matrix_free, handle)
+        self.bytes += library.matrix_bytes(handle)
+        return int(handle)
+
+    def _linear(self, *parts: nn.Linear) -> int:
+        return self._matrix([part.weight for part in parts], [part.bias for part in parts])
+
+    def _layers(self, stack: Stack | None) -> Any:
+        if stack is None:
+            return None
+        array = (binding.Layer * len(stack.layers))(*(self._layer(layer) for layer in stack.layers))  # type: ignore[arg-type]
+        self._kept.append(array)
+        return ctypes.cast(array, ctypes.POINTER(binding.Layer))
+
+    def _layer(self, layer: Layer) -> binding.Layer:
+        own: MultiHeadAttention = layer.attention
+        inner: FeedForward = layer.feedforward
+        made = binding.Layer(
+            query_key_value=self._linear(own.query, own.key, own.value),
+            attention_output=self._linear(own.output),
+            inner=self._linear(*([inner.gate] if inner.gate is not None else []), inner.inner),
+            outer=self._linear(inner.output),
+            attention_norm=self._norm(layer.attention_residual.norm),
+            feedforward_norm=self._norm(layer.feedforward_residual.norm),
+        )
+        if layer.cross_attention is not None and layer.cross_residual is not None:
+            cross = layer.cross_attention
+            made.cross_query = self._linear(cross.query)
+            made.cross_key_value = self._linear(cross.key, cross.value)
+            made.cross_output = self._linear(cross.output)
+            made.cross_norm = self._norm(layer.cross_residual.norm)
+        return made
+
+    @property
+    def is_rotary(self) -> bool:
+        """Whether queries and keys are turned."""
+        return isinstance(self.decoder_position, Rotary)
+
+
+_known: weakref.WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Packed]]] = weakref.WeakKeyDictionary()
+
+
+def pack(model: nn.Module, dtype: Dtype = "float32") -> Packed:
+    """The packed weights of a model, made at the first call and again when the weights have changed."""
+    if dtype not in get_args(Dtype):
+        raise UserError(f"The native engine computes in {', '.join(get_args(Dtype))}, not in '{dtype}'.")
+    if (reason := supports(model)) is not None:
+        raise UserError(f"The native engine cannot run this model: {reason}")
+    state = _fingerprint(model)
+    known = _known.setdefault(model, {})
+    if dtype not in known or known[dtype][0] != state:
+        known[dtype] = state, Packed(model, dtype)
+    return known[dtype][1]
+
+
+def _fingerprint(model: nn.Module) -> list[tuple[int, int, float]]:
+    """Changes when weights do: other storage, a noticed change in place, or another sample of the numbers."""
+    found = []
+    for weight in model.parameters():
+        numbers = weight.detach().flatten()
+        sample = float(numbers[:: max(1, len(numbers) // 256)].double().sum())
+        version = -1 if weight.is_inference() else weight._version
+        found.append((weight.data_ptr(), version, sample if sample == sample else 0.0))
+    return found

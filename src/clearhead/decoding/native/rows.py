@@ -1,0 +1,221 @@
+"""Many texts under way in one model, on the CPU, by the compiled engine: `NativeRows`.
+
+Behaves as `TorchRows` does; the numbers differ by rounding alone (float32), or by what bfloat16 or int8
+weights lose. A row's numbers do not depend on the rows beside it, bit for bit, whatever the dtype.
+
+Shapes: R rows, V vocabulary, E model width.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.native import binding
+from clearhead.decoding.native.binding import functions
+from clearhead.decoding.native.pack import Dtype, Packed, pack
+from clearhead.decoding.native.tables import PositionTables
+from clearhead.decoding.rows import Extra
+from clearhead.decoding.steps import Symbols
+
+SPARE = 4  # buffers for scores that are kept for the next step
+
+
+class _Engine:
+    """The engine's handle, freed with the last object that may still call it."""
+
+    def __init__(self, packed: Packed, threads: int) -> None:
+        self.library, self.packed = functions(), packed
+        self.handle = self.library.engine(ctypes.byref(packed.struct), threads)
+        if not self.handle:
+            raise UserError("There is not enough memory, or no more threads, to decode with.")
+        self.spare: list[_Room] = []
+        weakref.finalize(self, self.library.engine_free, self.handle)
+
+    def room(self, rows: int) -> _Room:
+        """A buffer for the scores of so many rows: one that was given back, or a new one."""
+        for i, room in enumerate(self.spare):
+            if room.rows >= rows:
+                return self.spare.pop(i)
+        return _Room(self, max(rows, 1))
+
+
+class _Room:
+    """Buffers that the engine writes scores into."""
+
+    def __init__(self, engine: _Engine, rows: int) -> None:
+        vocabulary, panel = engine.packed.config.vocabulary, engine.library.panel()
+        panels = -(-vocabulary // panel)
+        self.rows = rows
+        self.logits = torch.empty(rows, panels * panel)
+        self.peaks = torch.empty(rows, panels, 2)
+        self.norms = torch.empty(rows)
+        self.struct = binding.Room(
+            self.logits.data_ptr(), panels * panel, self.peaks.data_ptr(), self.norms.data_ptr()
+        )
+        self.pointer = ctypes.byref(self.struct)
+
+
+class _Lease:
+    """A room in use; when the last scores that read it are gone, it can be used again."""
+
+    def __init__(self, engine: _Engine, room: _Room) -> None:
+        self.engine, self.room = engine, room
+
+    def __del__(self) -> None:
+        spare = self.engine.spare
+        spare.append(self.room)
+        if len(spare) > SPARE:
+            spare.remove(min(spare, key=lambda room: room.rows))
+
+
+class NativeScores:
+    """What a model thinks of the next token of R rows. Valid as long as it is held."""
+
+    def __init__(
+        self, lease: _Lease, begin: int, end: int, hidden: Tensor | None, attention: Tensor | None
+    ) -> None:
+        self._lease, self._begin, self._end = lease, begin, end
+        self.hidden, self.attention = hidden, attention
+        self.rows = end - begin
+
+    def logp(self) -> Tensor:
+        """(R, V) float32 natural log-probabilities."""
+        engine = self._lease.engine
+        found = torch.empty(self.rows, engine.packed.config.vocabulary)
+        engine.library.logp(engine.handle, self._lease.room.pointer, self._begin, self._end, found.data_ptr())
+        return found
+
+    def top(self, count: int) -> tuple[Tensor, Tensor]:
+        """(R, count) best log-probabilities and their ids, best first, equals in the order of their ids."""
+        engine = self._lease.engine
+        if not 1 <= count <= engine.packed.config.vocabulary:
+            raise UserError(f"A vocabulary of {engine.packed.config.vocabulary} has no best {count} tokens.")
+        values = torch.empty(self.rows, count)
+        ids = torch.empty(self.rows, count, dtype=torch.int64)
+        engine.library.top(
+            engine.handle,
+            self._lease.room.pointer,
+            self._begin,
+            self._end,
+            count,
+            values.data_ptr(),
+            ids.data_ptr(),
+        )
+        return values, ids
+
+    def at(self, ids: Tensor) -> Tensor:
+        """(R, n) log-probabilities of these ids (n,) in every row."""
+        room, part = self._lease.room, slice(self._begin, self._end)
+        return room.logits[part, ids] - room.norms[part, None]
+
+    def part(self, begin: int, end: int) -> NativeScores:
+        """The scores of rows begin..end−1."""
+        return NativeScores(
+            self._lease,
+            self._begin + begin,
+            self._begin + end,
+            None if self.hidden is None else self.hidden[begin:end],
+            None if self.attention is None else self.attention[begin:end],
+        )
+
+
+class NativeRows:
+    """Texts under way in the compiled engine.
+
+    `threads`: as many as PyTorch uses, unless told. `keep`: what scores bring beside log-probabilities.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        model: nn.Module,
+        symbols: Symbols,
+        dtype: Dtype = "float32",
+        threads: int | None = None,
+        *,
+        keep: frozenset[Extra] = frozenset(),
+    ) -> None:
+        packed = pack(model, dtype)
+        self.symbols, self.dtype, self.keep = symbols, dtype, keep
+        self.vocabulary = packed.config.vocabulary
+        self.count = 0
+        self._has_source = packed.config.family == "encoder-decoder"
+        if self._has_source and symbols.start is None:
+            raise UserError("This vocabulary has no start token, with which a target begins.")
+        if "attention" in keep and not self._has_source:
+            raise UserError(
+                f"A model of the family '{packed.config.family}' has no cross-attention to look at."
+            )
+        self._readable = (packed.config.source_vocabulary if self._has_source else None) or self.vocabulary
+        self._engine = _Engine(packed, threads or torch.get_num_threads())
+        self._library, self._handle = self._engine.library, self._engine.handle
+        self._tables = PositionTables(packed)
+
+    def admit(self, given: Sequence[Sequence[int]]) -> NativeScores:
+        """Begin new texts behind those under way: sources or prompts; the scores are of the new rows."""
+        sizes = [len(one) for one in given]
+        if not sizes or min(sizes) < 1:
+            raise UserError("A row without any token gives the model nothing to start from.")
+        lengths = torch.tensor(sizes, dtype=torch.int64)
+        ids = torch.tensor(list(chain.from_iterable(given)), dtype=torch.int64)
+        low, high = (int(one) for one in ids.aminmax())
+        if low < 0 or high >= self._readable:
+            wrong = low if low < 0 else high
+            raise UserError(f"Token id {wrong} is outside the vocabulary of {self._readable} tokens.")
+        self._reach(max(sizes))
+        lease, hidden, attention = self._lease(len(given), max(sizes))
+        start = self.symbols.start if self._has_source and self.symbols.start is not None else 0
+        done = self._library.admit(
+            self._handle, ids.data_ptr(), lengths.data_ptr(), len(given), start, lease.room.pointer
+        )
+        self._check(done)
+        self.count += len(given)
+        return NativeScores(lease, 0, len(given), hidden, attention)
+
+    def step(self, parent: Tensor, token: Tensor) -> NativeScores:
+        """New row i goes on from old row parent[i], which writes token[i]; scores of all new rows."""
+        rows = len(parent)
+        if parent.dtype != torch.int64 or token.dtype != torch.int64 or len(token) != rows:
+            raise UserError(
+                "A step takes one parent and one token for each new row, as whole numbers (int64)."
+            )
+        parent, token = parent.contiguous(), token.contiguous()
+        self._reach(self._library.longest(self._handle) + 1)
+        seen = self._library.longest_source(self._handle) if "attention" in self.keep else 0
+        lease, hidden, attention = self._lease(rows, seen)
+        done = self._library.step(self._handle, parent.data_ptr(), token.data_ptr(), rows, lease.room.pointer)
+        self._check(done)
+        self.count = rows
+        return NativeScores(lease, 0, rows, hidden, attention)
+
+    def _lease(self, rows: int, source: int) -> tuple[_Lease, Tensor | None, Tensor | None]:
+        """Room for the scores of so many rows, and what was asked for beside them."""
+        room = self._engine.room(rows)
+        hidden = torch.empty(rows, self._engine.packed.config.width) if "hidden" in self.keep else None
+        attention = torch.empty(rows, source) if "attention" in self.keep else None
+        room.struct.hidden = None if hidden is None else hidden.data_ptr()
+        room.struct.attention = None if attention is None else attention.data_ptr()
+        room.struct.attention_stride = source
+        return _Lease(self._engine, room), hidden, attention
+
+    def _reach(self, length: int) -> None:
+        if length > self._tables.capacity and self._tables.reach(length):
+            self._library.tables(self._handle, ctypes.byref(self._tables.struct))
+
+    def _check(self, done: int) -> None:
+        if done < 0:
+            raise UserError("A step names a row that there is not, or a token outside the vocabulary.")
+        if done == 0:
+            raise UserError("There is not enough memory for so many texts at once: decode fewer together.")
+
+    def memory(self) -> tuple[int, int]:
+        """Slots of keys and values in use, and bytes of all there are."""
+        return self._library.slots(self._handle), self._library.bytes(self._handle)

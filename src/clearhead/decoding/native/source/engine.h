@@ -1,0 +1,247 @@
+// Texts under way: which slots each holds, new ones read in, all of them carried one token further.
+#pragma once
+
+#include "forward.h"
+
+namespace clearhead {
+
+struct Text {
+  Slots slots;      // one for each token so far
+  int32_t request;  // whose source it reads
+};
+
+struct Request {
+  Slots source;
+  int32_t texts = 0;
+};
+
+// Where scores go: logits (rows, stride), the softmax's shares (rows, panels, 2), logsumexp (rows); and, where not
+// nullptr, the last hidden states (rows, width) and the last cross-attention (rows, attention_stride).
+struct Room {
+  float* logits;
+  int64_t stride;
+  float* peaks;
+  float* norms;
+  float* hidden;
+  float* attention;
+  int64_t attention_stride;
+};
+
+class Engine {
+ public:
+  Engine(const Model& model, int threads)
+      : model_(model),
+        store_(model.decoder_layers, model.groups * model.key_dim, model.groups * model.value_dim),
+        team_(threads) {}
+
+  void set_tables(const Tables& tables) { tables_ = tables; }
+  Team& team() { return team_; }
+  const Model& model() const { return model_; }
+  int64_t count() const { return int64_t(texts_.size()); }
+  int64_t slots_in_use() const { return int64_t(store_.in_use()); }
+  int64_t bytes() const { return int64_t(store_.bytes()); }
+
+  // Tokens of the longest text.
+  int64_t longest() const {
+    size_t most = 0;
+    for (const Text& text : texts_) most = std::max(most, text.slots.size());
+    return int64_t(most);
+  }
+
+  // Tokens of the longest source that is being read.
+  int64_t longest_source() const {
+    size_t most = 0;
+    for (const Text& text : texts_) most = std::max(most, requests_[text.request].source.size());
+    return int64_t(most);
+  }
+
+  // New requests, `ids` one after another; `start` is what a target begins with.
+  void admit(const int64_t* ids, const int64_t* lengths, int64_t fresh, int32_t start, Room room) {
+    int64_t first = 0;
+    while (first < fresh) {  // in portions that keep the activations in the cache
+      int64_t last = first, size = 0;
+      while (last < fresh && (last == first || size + lengths[last] <= PORTION)) size += lengths[last++];
+      if (model_.has_source)
+        read_sources(ids, lengths, first, last);
+      else
+        read_prompts(ids, lengths, first, last, at(room, first));
+      for (int64_t i = first; i < last; ++i) ids += lengths[i];
+      first = last;
+    }
+    if (model_.has_source && fresh) {
+      tokens_.clear();
+      for (int64_t i = count() - fresh; i < count(); ++i) extend(texts_[i], start);
+      write(room);
+    }
+  }
+
+  // Row i goes on from old row parent[i], which writes token[i]. False, and nothing is done, where a number is
+  // none of a row's or of a token's.
+  bool step(const int64_t* parent, const int64_t* token, int64_t rows, Room room) {
+    for (int64_t i = 0; i < rows; ++i)
+      if (parent[i] < 0 || parent[i] >= count() || token[i] < 0 || token[i] >= model_.vocabulary) return false;
+    continue_from(parent, rows);
+    tokens_.clear();
+    tokens_.reserve(rows);
+    for (int64_t i = 0; i < rows; ++i) extend(texts_[i], int32_t(token[i]));
+    if (rows) write(room);
+    return true;
+  }
+
+ private:
+  static constexpr int64_t PORTION = 768;  // tokens read at a time
+
+  Room at(Room room, int64_t row) const {
+    room.logits += row * room.stride;
+    room.peaks += row * model_.output->panels * 2;
+    room.norms += row;
+    if (room.hidden) room.hidden += row * model_.width;
+    if (room.attention) room.attention += row * room.attention_stride;
+    return room;
+  }
+
+  int32_t open_request() {
+    if (spare_.empty()) {
+      requests_.emplace_back();
+      return int32_t(requests_.size()) - 1;
+    }
+    const int32_t found = spare_.back();
+    spare_.pop_back();
+    return found;
+  }
+
+  void close_text(Text& text) {
+    store_.drop(text.slots);
+    Request& request = requests_[text.request];
+    if (--request.texts == 0) {
+      store_.drop(request.source);
+      request.source.clear();
+      spare_.push_back(text.request);
+    }
+  }
+
+  // The texts that go on, in their new order; what nobody continues is given back.
+  void continue_from(const int64_t* parent, int64_t rows) {
+    std::vector<int32_t> children(texts_.size(), 0);
+    for (int64_t i = 0; i < rows; ++i) ++children[parent[i]];
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      if (children[i] > 1) {
+        store_.hold(texts_[i].slots, children[i] - 1);
+        requests_[texts_[i].request].texts += children[i] - 1;
+      }
+      if (children[i] == 0) close_text(texts_[i]);
+    }
+    std::vector<Text> next(rows);
+    for (int64_t i = 0; i < rows; ++i) {
+      Text& from = texts_[parent[i]];
+      next[i].request = from.request;
+      if (--children[parent[i]] == 0)
+        next[i].slots.swap(from.slots);  // the last child takes the list itself
+      else
+        next[i].slots = from.slots;
+    }
+    texts_.swap(next);
+  }
+
+  // One more token of a text, to be written in the next pass.
+  void extend(Text& text, int32_t id) {
+    const int32_t slot = store_.take(), position = int32_t(text.slots.size());
+    text.slots.push_back(slot);
+    const Slots& source = requests_[text.request].source;
+    tokens_.push_back({id, position, slot, text.slots.data(), position + 1, source.data(), int32_t(source.size())});
+  }
+
+  void write(Room room) {
+    chosen_.resize(tokens_.size());
+    for (size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = int(i);
+    pass(room);
+  }
+
+  void read_sources(const int64_t* ids, const int64_t* lengths, int64_t first, int64_t last) {
+    tokens_.clear();
+    for (int64_t i = first; i < last; ++i) {
+      const int32_t number = open_request();
+      Request& request = requests_[number];
+      request.texts = 1;
+      request.source.resize(lengths[i]);
+      for (int32_t& slot : request.source) slot = store_.take();
+      for (int32_t t = 0; t < lengths[i]; ++t)
+        tokens_.push_back({int32_t(*ids++), t, request.source[t], request.source.data(), int32_t(lengths[i]),
+                           nullptr, 0});
+      texts_.push_back({{}, number});
+    }
+    chosen_.resize(tokens_.size());
+    for (size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = int(i);
+    Forward forward(model_, store_, team_, scratch_);
+    forward.prepare(tokens_, tables_);
+    team_.run([&] {
+      const int self = forward.enlist();
+      forward.embed(true);
+      forward.layers(true, self);
+      forward.last(model_.encoder_norm, chosen_, 1.0f, nullptr);
+      forward.keep_source();
+    });
+  }
+
+  void read_prompts(const int64_t* ids, const int64_t* lengths, int64_t first, int64_t last, Room room) {
+    tokens_.clear();
+    chosen_.clear();
+    for (int64_t i = first; i < last; ++i) {
+      const int32_t number = open_request();
+      requests_[number].texts = 1;
+      texts_.push_back({{}, number});
+      Slots& slots = texts_.back().slots;
+      slots.resize(lengths[i]);
+      for (int32_t& slot : slots) slot = store_.take();
+      for (int32_t t = 0; t < lengths[i]; ++t)
+        tokens_.push_back({int32_t(*ids++), t, slots[t], slots.data(), t + 1, nullptr, 0});
+      chosen_.push_back(int(tokens_.size()) - 1);
+    }
+    pass(room);
+  }
+
+  // tokens_ through the decoder; scores of the chosen ones.
+  void pass(Room room) {
+    Forward forward(model_, store_, team_, scratch_);
+    forward.prepare(tokens_, tables_);
+    forward.watch(room.attention, room.attention_stride);
+    const int rows = int(chosen_.size()), panels = model_.output->panels;
+    team_.run([&] {
+      const int self = forward.enlist();
+      forward.embed(false);
+      forward.layers(false, self);
+      forward.last(model_.decoder_norm, chosen_, model_.output_factor, room.hidden);
+      forward.scores(rows, room.logits, room.stride, room.peaks);
+      team_.share(rows, [&](int i) { room.norms[i] = log_sum(room.peaks + size_t(i) * panels * 2, panels); });
+    });
+  }
+
+  // log Σ e^x of a row, from its panels' shares.
+  static float log_sum(const float* peaks, int panels) {
+    float top = peaks[0];
+    for (int p = 1; p < panels; ++p) top = peaks[2 * p] > top ? peaks[2 * p] : top;
+    double total = 0;
+    for (int p = 0; p < panels; p += LANES) {
+      Floats away{}, share{};
+      for (int j = 0; j < LANES && p + j < panels; ++j) {
+        away[j] = peaks[2 * (p + j)] - top;
+        share[j] = peaks[2 * (p + j) + 1];
+      }
+      total += sum(exponential(away) * share);
+    }
+    return top + float(std::log(total));
+  }
+
+  const Model model_;
+  Store store_;
+  Team team_;
+  Tables tables_{};
+  Scratch scratch_;
+  std::vector<Text> texts_;
+  std::vector<Request> requests_;
+  std::vector<int32_t> spare_;
+  std::vector<Token> tokens_;
+  std::vector<int> chosen_;
+};
+
+}  // namespace clearhead

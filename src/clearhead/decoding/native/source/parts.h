@@ -1,0 +1,212 @@
+// What happens to one row between two products: norm, quantisation, rotation, attention.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "vectors.h"
+
+namespace clearhead {
+
+struct Norm {
+  const float* weight;  // nullptr: there is no norm
+  const float* bias;    // nullptr: none
+};
+
+// Σ f(x) over a row: whole vectors first, then the rest one by one.
+template <class F>
+inline float total(const float* x, int n, F f) {
+  Floats sums{};
+  int i = 0;
+  for (; i + LANES <= n; i += LANES) sums += f(load(x + i));
+  float rest = sum(sums);
+  for (; i < n; ++i) {
+    const Floats one = f(all(x[i]));
+    rest += one[0];
+  }
+  return rest;
+}
+
+inline void normalise(const Norm& norm, bool rms, float eps, const float* x, float* to, int n) {
+  const float mean = rms ? 0.0f : total(x, n, [](Floats v) { return v; }) / n;
+  const float spread = total(x, n, [mean](Floats v) { return (v - mean) * (v - mean); }) / n;
+  const float factor = 1.0f / std::sqrt(spread + eps);
+  int i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    Floats v = (load(x + i) - mean) * factor * load(norm.weight + i);
+    if (norm.bias) v += load(norm.bias + i);
+    store(to + i, v);
+  }
+  for (; i < n; ++i) to[i] = (x[i] - mean) * factor * norm.weight[i] + (norm.bias ? norm.bias[i] : 0.0f);
+}
+
+// x ≈ scale · (byte − zero), with the row's own range spread over 0..255 and 0 itself exact.
+inline void quantise(const float* x, int n, uint8_t* to, float* scale, int32_t* zero) {
+  Floats low{}, high{}, odd{};
+  int i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    const Floats v = load(x + i);
+    low = smaller(v, low);
+    high = larger(v, high);
+    odd += v * 0.0f;  // not a number if any of them is not, and then the scale is not either
+  }
+  float least = -largest(-low), most = largest(high), strange = sum(odd);
+  for (int j = i; j < n; ++j) {
+    least = x[j] < least ? x[j] : least;
+    most = x[j] > most ? x[j] : most;
+    strange += x[j] * 0.0f;
+  }
+  const float width = most - least, inverse = width > 0 ? 255.0f / width : 0.0f;
+  const int32_t base = int32_t(-least * inverse + 0.5f);
+  *scale = width / 255.0f + strange;
+  *zero = base;
+  const float shift = float(base) + 0.5f;
+  for (int j = 0; j + LANES <= n; j += LANES) {
+    const Floats v = smaller(larger(load(x + j) * inverse + shift, Floats{}), all(255.0f));
+    const Bytes bytes = __builtin_convertvector(__builtin_convertvector(v, Ints), Bytes);
+    std::memcpy(to + j, &bytes, sizeof(bytes));
+  }
+  for (int j = i; j < n; ++j) {
+    const float v = x[j] * inverse + shift;
+    to[j] = uint8_t(v < 0 ? 0 : v > 255 ? 255 : v);
+  }
+  for (int j = n; j % 4; ++j) to[j] = 0;  // weights there are 0, but the bytes must be something
+}
+
+// Turn the pairs of one head by a position's angles; `halves` pairs i with i + size/2, else neighbours.
+inline void rotate(const float* x, float* to, int size, const float* cosine, const float* sine, bool halves) {
+  const int pairs = size / 2;
+  for (int i = 0; i < pairs; ++i) {
+    const int one = halves ? i : 2 * i, other = halves ? i + pairs : 2 * i + 1;
+    const float a = x[one], b = x[other];
+    to[one] = a * cosine[i] - b * sine[i];
+    to[other] = b * cosine[i] + a * sine[i];
+  }
+}
+
+// What all heads of all rows have in common.
+struct AttentionShape {
+  int heads, groups, key_dim, value_dim;
+  float scale, softcap;  // softcap 0: none
+};
+
+// The keys and values one row looks at, and what positions add to its scores.
+struct Sight {
+  const float* const* keys;  // of each token, all groups
+  int count;
+  int value_offset;          // from a token's keys to its values
+  const float* bias;         // of head 0, for key 0; nullptr: none
+  int64_t bias_stride;       // from head to head
+};
+
+// The sums of four vectors.
+inline void four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
+#if defined(__AVX512F__)
+  const __m512 x = (__m512)a, y = (__m512)b, z = (__m512)c, w = (__m512)d;
+  const __m512 first = _mm512_unpacklo_ps(x, y) + _mm512_unpackhi_ps(x, y);   // x y x y in each quarter
+  const __m512 second = _mm512_unpacklo_ps(z, w) + _mm512_unpackhi_ps(z, w);
+  const __m512 both = _mm512_shuffle_ps(first, second, 0x44) + _mm512_shuffle_ps(first, second, 0xEE);
+  const __m256 half = _mm512_castps512_ps256(both) + _mm512_castps512_ps256(_mm512_shuffle_f32x4(both, both, 0x4E));
+  _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
+#else
+  to[0] = sum(a);
+  to[1] = sum(b);
+  to[2] = sum(c);
+  to[3] = sum(d);
+#endif
+}
+
+// scores[t] = scale · q · key of token t, four tokens at a time; there is room for a few more than `count`.
+inline void compare(const float* q, const float* const* keys, int offset, int size, int count, float scale,
+                    float* scores) {
+  for (int t = 0; t < count; t += 4) {
+    const int last = count - 1;
+    const float *a = keys[t] + offset, *b = keys[std::min(t + 1, last)] + offset,
+                *c = keys[std::min(t + 2, last)] + offset, *d = keys[std::min(t + 3, last)] + offset;
+    Floats sums[4] = {};
+    int i = 0;
+    for (; i + LANES <= size; i += LANES) {
+      const Floats x = load(q + i);
+      sums[0] += x * load(a + i);
+      sums[1] += x * load(b + i);
+      sums[2] += x * load(c + i);
+      sums[3] += x * load(d + i);
+    }
+    float totals[4];
+    four_sums(sums[0], sums[1], sums[2], sums[3], totals);
+    for (; i < size; ++i) {
+      totals[0] += q[i] * a[i];
+      totals[1] += q[i] * b[i];
+      totals[2] += q[i] * c[i];
+      totals[3] += q[i] * d[i];
+    }
+    for (int j = 0; j < 4; ++j) scores[t + j] = totals[j] * scale;
+  }
+}
+
+// scores[t] becomes e^(scores[t] − largest); returns their sum. There is room up to whole vectors.
+inline float soften(float* scores, int count) {
+  const int padded = up_to(count, LANES);
+  for (int t = count; t < padded; ++t) scores[t] = -std::numeric_limits<float>::infinity();
+  Floats high = load(scores);
+  for (int t = LANES; t < padded; t += LANES) high = larger(high, load(scores + t));
+  const float top = largest(high);
+  Floats sums{};
+  for (int t = 0; t < padded; t += LANES) {
+    const Floats e = exponential(load(scores + t) - top);
+    store(scores + t, e);
+    sums += e;
+  }
+  for (int t = count; t < padded; ++t) scores[t] = 0;
+  return sum(sums);
+}
+
+// to = Σ weights[t] · value of token t, divided by `whole`.
+inline void mix(const float* weights, float whole, const Sight& sight, int offset, int size, float* to) {
+  const float share = 1.0f / whole;
+  int i = 0;
+  for (; i + 4 * LANES <= size; i += 4 * LANES) {
+    Floats even[4] = {}, odd[4] = {};  // two chains of sums, so that none waits for the last
+    int t = 0;
+    for (; t + 2 <= sight.count; t += 2) {
+      const float *v = sight.keys[t] + offset + i, *u = sight.keys[t + 1] + offset + i;
+      for (int j = 0; j < 4; ++j) even[j] += weights[t] * load(v + j * LANES);
+      for (int j = 0; j < 4; ++j) odd[j] += weights[t + 1] * load(u + j * LANES);
+    }
+    if (t < sight.count)
+      for (int j = 0; j < 4; ++j) even[j] += weights[t] * load(sight.keys[t] + offset + i + j * LANES);
+    for (int j = 0; j < 4; ++j) store(to + i + j * LANES, (even[j] + odd[j]) * share);
+  }
+  for (; i + LANES <= size; i += LANES) {
+    Floats a{};
+    for (int t = 0; t < sight.count; ++t) a += weights[t] * load(sight.keys[t] + offset + i);
+    store(to + i, a * share);
+  }
+  for (; i < size; ++i) {
+    float a = 0;
+    for (int t = 0; t < sight.count; ++t) a += weights[t] * sight.keys[t][offset + i];
+    to[i] = a * share;
+  }
+}
+
+// One row's heads of one key/value group. `scores` is scratch with room for whole vectors; `shares`, where wanted,
+// gathers the mean of all heads' weights.
+inline void attend(const AttentionShape& shape, int group, const float* query, const Sight& sight, float* scores,
+                   float* to, float* shares) {
+  const int size = shape.key_dim, share = shape.heads / shape.groups, offset = group * size;
+  for (int head = group * share; head < (group + 1) * share; ++head) {
+    const float* q = query + head * size;
+    compare(q, sight.keys, offset, size, sight.count, shape.scale, scores);
+    if (sight.bias)
+      for (int t = 0; t < sight.count; ++t) scores[t] += sight.bias[head * sight.bias_stride + t];
+    if (shape.softcap > 0)
+      for (int t = 0; t < sight.count; ++t) scores[t] = shape.softcap * std::tanh(scores[t] / shape.softcap);
+    const float whole = soften(scores, sight.count);
+    if (shares)
+      for (int t = 0; t < sight.count; ++t) shares[t] += scores[t] / (whole * shape.heads);
+    mix(scores, whole, sight, sight.value_offset + group * shape.value_dim, shape.value_dim,
+        to + head * shape.value_dim);
+  }
+}
+
+}  // namespace clearhead

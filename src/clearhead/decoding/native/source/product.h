@@ -1,0 +1,225 @@
+// Products of activations with packed weights: one row or thousands, the same numbers either way.
+//
+// A tile of up to ROWS rows and one panel of columns is held in registers while the inputs run by. Each sum is
+// made by one register lane in the order of the inputs (float32, bfloat16) or of whole numbers (int8), so a row's
+// result does not depend on the rows beside it. Bias, activation, residual sum and, for the scores over a
+// vocabulary, each panel's share of the softmax are done while the tile is still in registers.
+#pragma once
+
+#include <algorithm>
+
+#include "matrix.h"
+
+namespace clearhead {
+
+// Rows of activations; int8 products read `bytes` (x ≈ scale · (byte − zero)), the others `floats`.
+struct Input {
+  const float* floats = nullptr;
+  int stride = 0;
+  const uint8_t* bytes = nullptr;
+  int byte_stride = 0;
+  const float* scale = nullptr;
+  const int32_t* zero = nullptr;
+};
+
+// What becomes of the sums.
+struct Output {
+  float* floats = nullptr;
+  int64_t stride = 0;
+  int32_t activation = NO_ACTIVATION;
+  bool add = false;         // to what stands there: the residual connection
+  float* peaks = nullptr;   // (rows, panels, 2): largest number of the panel, and Σ e^(x − largest)
+};
+
+template <int R>
+using Tile = Floats[R][VECTORS];
+
+#define CLEARHEAD_UNROLL _Pragma("GCC unroll 8")
+
+// c += a · b. Spelt out where there is an instruction for it: left to themselves, compilers copy the sums of a
+// large tile to and fro, which halves the speed.
+__attribute__((always_inline)) inline void multiply_add(Floats& c, Floats a, Floats b) {
+#if defined(__AVX512F__)
+  asm("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+#else
+  c += a * b;
+#endif
+}
+
+#if defined(__AVX512VNNI__)
+// Each lane of c += four products of bytes: unsigned a, signed b.
+__attribute__((always_inline)) inline void multiply_add(__m512i& c, __m512i a, __m512i b) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+}
+#endif
+
+// One input's weights for all columns of a panel.
+__attribute__((always_inline)) inline void load_weights(const float* w, Floats (&b)[VECTORS]) {
+  CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = load(w + v * LANES);
+}
+__attribute__((always_inline)) inline void load_weights(const uint16_t* w, Floats (&b)[VECTORS]) {
+  CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; v += 2) {
+    const Words both = load<Words>(w + v * LANES);
+    b[v] = (Floats)(both << 16);  // a bfloat16 is the upper half of a float
+    b[v + 1] = (Floats)(both & 0xffff0000u);
+  }
+}
+
+// Memory that will be wanted soon, asked for `lines` cache lines at each round of the loop over inputs.
+struct Ahead {
+  const char* from;
+  int lines;
+
+  __attribute__((always_inline)) void fetch() {
+    for (int i = 0; i < lines; ++i, from += 64) __builtin_prefetch(from);
+  }
+};
+
+template <int R, class W>
+__attribute__((always_inline)) inline void float_tile(const W* w, int inputs, const Input& x, int row, Ahead ahead,
+                                                      Tile<R>& tile) {
+  const float* from[R];
+  Floats c[R][VECTORS];
+  CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
+    from[r] = x.floats + size_t(row + r) * x.stride;
+    CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) c[r][v] = Floats{};
+  }
+  for (int i = 0; i < inputs; ++i, w += PANEL) {
+    Floats b[VECTORS];
+    load_weights(w, b);
+    ahead.fetch();
+    CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
+      const Floats a = all(from[r][i]);
+      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) multiply_add(c[r][v], a, b[v]);
+    }
+  }
+  CLEARHEAD_UNROLL for (int r = 0; r < R; ++r)
+      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) tile[r][v] = c[r][v];
+}
+
+// Whole-number sums of one tile, four inputs at a time.
+template <int R>
+__attribute__((always_inline)) inline void byte_tile(const int8_t* w, int quads, const Input& x, int row, Ahead ahead,
+                                                     Ints (&sums)[R][VECTORS]) {
+  const uint8_t* from[R];
+  CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) from[r] = x.bytes + size_t(row + r) * x.byte_stride;
+#if defined(__AVX512VNNI__)
+  __m512i c[R][VECTORS];
+  CLEARHEAD_UNROLL for (int r = 0; r < R; ++r)
+      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) c[r][v] = _mm512_setzero_si512();
+  for (int i = 0; i < quads; ++i, w += PANEL * 4) {
+    __m512i b[VECTORS];
+    CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = _mm512_loadu_si512(w + v * 64);
+    ahead.fetch();
+    CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
+      const __m512i a = _mm512_set1_epi32(load<int32_t>(from[r] + i * 4));
+      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) multiply_add(c[r][v], a, b[v]);
+    }
+  }
+  CLEARHEAD_UNROLL for (int r = 0; r < R; ++r)
+      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) sums[r][v] = (Ints)c[r][v];
+#else
+  int32_t c[R][PANEL] = {};
+  for (int i = 0; i < quads; ++i, w += PANEL * 4)
+    for (int r = 0; r < R; ++r) {
+      const uint8_t* a = from[r] + i * 4;
+      for (int n = 0; n < PANEL; ++n)
+        c[r][n] += a[0] * w[n * 4] + a[1] * w[n * 4 + 1] + a[2] * w[n * 4 + 2] + a[3] * w[n * 4 + 3];
+    }
+  std::memcpy(sums, c, sizeof(sums));
+#endif
+}
+
+// From whole numbers to the numbers they stand for.
+template <int R>
+__attribute__((always_inline)) inline void scale_sums(const Matrix& m, int panel, const Input& x, int row,
+                                                      const Ints (&sums)[R][VECTORS], Tile<R>& tile) {
+  for (int v = 0; v < VECTORS; ++v) {
+    const int column = panel * PANEL + v * LANES;
+    const Floats scale = load(m.scale.get() + column);
+    const Ints weights = load<Ints>(m.sums.get() + column);
+    for (int r = 0; r < R; ++r) {
+      const Ints exact = sums[r][v] - weights * x.zero[row + r];
+      tile[r][v] = __builtin_convertvector(exact, Floats) * (scale * x.scale[row + r]);
+    }
+  }
+}
+
+// The panel's share of a softmax: its largest number and the sum of the others against it.
+inline void note_peak(const Floats* values, float* peak) {
+  Floats high = values[0];
+  for (int v = 1; v < VECTORS; ++v) high = larger(high, values[v]);
+  const float top = largest(high);
+  Floats total{};
+  for (int v = 0; v < VECTORS; ++v) total += exponential(values[v] - top);
+  peak[0] = top;
+  peak[1] = sum(total);
+}
+
+template <int R>
+__attribute__((always_inline)) inline void finish(const Matrix& m, int panel, int row, const Output& out,
+                                                  Tile<R>& tile) {
+  const int first = panel * PANEL;
+  const bool whole = first + PANEL <= m.outputs || out.peaks;  // scores have room for the padding
+  for (int r = 0; r < R; ++r) {
+    float* to = out.floats + int64_t(row + r) * out.stride + first;
+    Floats values[VECTORS];
+    for (int v = 0; v < VECTORS; ++v) {
+      values[v] = tile[r][v] + load(m.bias.get() + first + v * LANES);
+      if (out.activation != NO_ACTIVATION) values[v] = activate(values[v], out.activation);
+    }
+    if (out.peaks) note_peak(values, out.peaks + (size_t(row + r) * m.panels + panel) * 2);
+    if (out.peaks && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+      for (int v = 0; v < VECTORS; ++v) store_past_cache(to + v * LANES, values[v]);
+    } else if (whole) {
+      for (int v = 0; v < VECTORS; ++v)
+        store(to + v * LANES, out.add ? load(to + v * LANES) + values[v] : values[v]);
+    } else {
+      float rest[PANEL];
+      std::memcpy(rest, values, sizeof(rest));
+      for (int c = 0; first + c < m.outputs; ++c) to[c] = out.add ? to[c] + rest[c] : rest[c];
+    }
+  }
+}
+
+template <int R>
+void tile(const Matrix& m, int panel, const Input& x, int row, Ahead ahead, const Output& out) {
+  Tile<R> tile;
+  const char* w = m.panel(panel);
+  if (m.kind == FLOAT32) {
+    float_tile<R>(reinterpret_cast<const float*>(w), m.inputs, x, row, ahead, tile);
+  } else if (m.kind == BFLOAT16) {
+    float_tile<R>(reinterpret_cast<const uint16_t*>(w), m.inputs, x, row, ahead, tile);
+  } else {
+    Ints sums[R][VECTORS];
+    byte_tile<R>(reinterpret_cast<const int8_t*>(w), m.quads(), x, row, ahead, sums);
+    scale_sums<R>(m, panel, x, row, sums, tile);
+  }
+  finish<R>(m, panel, row, out, tile);
+}
+
+using TileFunction = void (*)(const Matrix&, int, const Input&, int, Ahead, const Output&);
+constexpr TileFunction TILES[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>
+#if defined(__AVX__)
+                                  , tile<5>, tile<6>
+#endif
+};
+
+// Rows begin..end−1 of one panel, in tiles of nearly equal height. One tile reads its weights as they come from
+// memory, and asks for them a little ahead; several read them from the cache, and while they compute, the next
+// panel is fetched, if this thread goes on with it (`more`).
+inline void product(const Matrix& m, int panel, const Input& x, int begin, int end, bool more, const Output& out) {
+  const int lines = int(m.row_bytes() / 64), blocks = (end - begin + ROWS - 1) / ROWS;
+  const int share = blocks >= lines ? 1 : (lines + blocks - 1) / blocks;
+  const size_t size = m.panel_bytes();
+  int block = 0;
+  for (int row = begin; row < end; ++block) {
+    const int left = blocks - block, height = (end - row + left - 1) / left;
+    Ahead ahead{m.panel(panel) + 4096, lines};
+    if (blocks > 1) ahead = {m.panel(panel) + size + size / lines * share * block, more && block * share < lines ? share : 0};
+    TILES[height](m, panel, x, row, ahead, out);
+    row += height;
+  }
+}
+
+}  // namespace clearhead

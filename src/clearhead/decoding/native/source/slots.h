@@ -1,0 +1,61 @@
+// Where keys and values lie: one slot for each token, for all layers, in blocks that never move.
+//
+// A text under way is a list of slot numbers, one for each position. Texts of a beam share the slots of what they
+// have in common, so reordering a beam copies small numbers only; a slot that no list holds any more is used again.
+#pragma once
+
+#include <vector>
+
+#include "vectors.h"
+
+namespace clearhead {
+
+using Slots = std::vector<int32_t>;
+
+class Store {
+ public:
+  Store(int layers, int keys, int values)
+      : layers_(layers), keys_(keys), stride_(up_to(keys + values, 16) + 16) {}  // + a line: no cache aliasing
+
+  int32_t take() {
+    if (free_.empty()) grow();
+    const int32_t slot = free_.back();
+    free_.pop_back();
+    users_[slot] = 1;
+    return slot;
+  }
+
+  void hold(const Slots& slots, int times) {
+    for (int32_t slot : slots) users_[slot] += times;
+  }
+
+  void drop(const Slots& slots) {
+    for (int32_t slot : slots)
+      if (--users_[slot] == 0) free_.push_back(slot);
+  }
+
+  // The key of a token in one layer; its value follows at `value_offset`.
+  float* at(int layer, int32_t slot) const {
+    return blocks_[slot / BLOCK].get() + (size_t(layer) * BLOCK + slot % BLOCK) * stride_;
+  }
+  int value_offset() const { return keys_; }
+
+  size_t bytes() const { return blocks_.size() * layers_ * BLOCK * stride_ * sizeof(float); }
+  size_t in_use() const { return users_.size() - free_.size(); }
+
+ private:
+  static constexpr int BLOCK = 64;
+
+  void grow() {
+    const int32_t first = int32_t(users_.size());
+    blocks_.emplace_back(size_t(layers_) * BLOCK * stride_);
+    users_.resize(first + BLOCK, 0);
+    for (int32_t slot = first + BLOCK - 1; slot >= first; --slot) free_.push_back(slot);
+  }
+
+  int layers_, keys_, stride_;
+  std::vector<Buffer<float>> blocks_;
+  std::vector<int32_t> users_, free_;
+};
+
+}  // namespace clearhead

@@ -1,0 +1,197 @@
+// Short vectors of floats on any processor, and the functions that softmax and activations need.
+//
+// Written with the compilers' vector extensions, so one text serves AVX-512, AVX2 and everything else: only the
+// number of lanes changes. What a lane computes never depends on its neighbours.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <utility>
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace clearhead {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(LANES * 4)));
+typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
+typedef uint32_t Words __attribute__((vector_size(LANES * 4)));
+typedef uint8_t Bytes __attribute__((vector_size(LANES)));
+
+template <class T>
+inline T load(const void* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+inline Floats load(const float* from) { return load<Floats>(static_cast<const void*>(from)); }
+
+inline void store(float* to, Floats value) { std::memcpy(to, &value, sizeof(Floats)); }
+
+// For what is written once and mostly never read: it need not push weights out of the cache. `to` is aligned.
+inline void store_past_cache(float* to, Floats value) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(to, (__m512)value);
+#else
+  store(to, value);
+#endif
+}
+
+inline Floats all(float value) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_set1_ps(value);
+#else
+  return value - Floats{};
+#endif
+}
+inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+inline Floats smaller(Floats a, Floats b) { return a < b ? a : b; }
+
+inline float sum(Floats v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  float lanes[LANES], total = 0;
+  store(lanes, v);
+  for (int width = LANES / 2; width; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  total = lanes[0];
+  return total;
+#endif
+}
+
+inline float largest(Floats v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float lanes[LANES];
+  store(lanes, v);
+  float best = lanes[0];
+  for (int i = 1; i < LANES; ++i) best = lanes[i] > best ? lanes[i] : best;
+  return best;
+#endif
+}
+
+// e^x to about one unit in the last place, between the smallest and the largest normal number.
+// x = n·ln 2 + r with |r| ≤ ln 2 / 2; e^r by a polynomial, 2^n by writing the exponent bits.
+inline Floats exponential(Floats x) {
+  x = larger(all(-87.33f), x);  // in this order what is not a number stays so, and is noticed
+  x = smaller(all(88.37f), x);
+  const float magic = 12582912.0f;  // 1.5·2²³: adding it rounds to a whole number
+  Floats n = (x * 1.44269504f + magic) - magic;
+  Floats r = x - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  Floats p = all(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
+  return p * (Floats)power;
+}
+
+inline Floats sigmoid(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
+inline Floats hyperbolic(Floats x) { return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f); }
+
+// The error function by Abramowitz and Stegun's formula 7.1.26, right to 1.5e-7.
+inline Floats error_function(Floats x) {
+  Floats a = larger(x, -x);
+  Floats t = 1.0f / (1.0f + 0.3275911f * a);
+  Floats p = all(1.061405429f);
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  Floats y = 1.0f - p * t * exponential(-a * a);
+  return x < 0.0f ? -y : y;
+}
+
+// In the order of the Python side's list of activations.
+enum Activation : int32_t { NO_ACTIVATION, RELU, GELU, GELU_TANH, QUICK_GELU, SILU, TANH };
+
+inline Floats activate(Floats x, int32_t kind) {
+  switch (kind) {
+    case RELU:
+      return x > 0.0f ? x : x * 0.0f;  // x·0 lets what is not a number pass, as it must be noticed
+    case GELU:
+      return 0.5f * x * (1.0f + error_function(x * 0.70710678f));
+    case GELU_TANH:
+      return 0.5f * x * (1.0f + hyperbolic(0.79788456f * (x + 0.044715f * x * x * x)));
+    case QUICK_GELU:
+      return x * sigmoid(1.702f * x);
+    case SILU:
+      return x * sigmoid(x);
+    case TANH:
+      return hyperbolic(x);
+    default:
+      return x;
+  }
+}
+
+inline int up_to(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Memory that begins at a cache line; large pieces ask for huge pages, which spares the page table walks that
+// otherwise cost much when a step reads every weight once.
+template <class T>
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(size_t count) { reserve(count); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  Buffer(Buffer&& other) noexcept : data_(other.data_), capacity_(other.capacity_) {
+    other.data_ = nullptr;
+    other.capacity_ = 0;
+  }
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(capacity_, other.capacity_);
+    return *this;
+  }
+  ~Buffer() { std::free(data_); }
+
+  // Room for `count` elements; what it held is lost when it has to grow.
+  void reserve(size_t count) {
+    if (count <= capacity_) return;
+    std::free(data_);
+    data_ = nullptr;
+    capacity_ = 0;
+    const size_t bytes = (count + 64) * sizeof(T), huge = size_t(1) << 21;
+    const size_t step = bytes >= 2 * huge ? huge : 64;
+    void* found = std::aligned_alloc(step, (bytes + step - 1) / step * step);
+    if (!found) throw std::bad_alloc();
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (step == huge) madvise(found, (bytes + step - 1) / step * step, MADV_HUGEPAGE);
+#endif
+    data_ = static_cast<T*>(found);
+    capacity_ = count;
+  }
+
+  T* get() const { return data_; }
+  T& operator[](size_t i) const { return data_[i]; }
+  size_t capacity() const { return capacity_; }
+
+ private:
+  T* data_ = nullptr;
+  size_t capacity_ = 0;
+};
+
+}  // namespace clearhead

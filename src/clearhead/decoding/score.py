@@ -1,0 +1,138 @@
+"""What a model thinks of texts that somebody else wrote: forced decoding, token by token, in one pass.
+
+The same numbers that a search adds up: the score of a text that a search wrote equals the score found here.
+
+Shapes: B rows, S source tokens, T target tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
+from clearhead.decoding.batches import NUMBERS, at_work, by_length, padded, read_sources, tokenizers_of
+from clearhead.decoding.lengths import LengthPenalty
+from clearhead.decoding.steps import WITH_SOURCE, Symbols, positions_of
+from clearhead.decoding.writer import opening
+
+BATCH_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A text and its natural log-probability."""
+
+    tokens: tuple[str, ...]  # without the stop symbol
+    token_logps: tuple[float, ...]  # of each token, and last of the stop symbol
+    logp: float  # their sum
+    score: float  # over the length penalty, as a search compares texts
+
+    @property
+    def perplexity(self) -> float:
+        """e to the power of the mean surprise of a token, the stop symbol counted."""
+        return float(torch.tensor(-self.logp / len(self.token_logps), dtype=torch.float64).exp())
+
+
+def score(
+    bundle: Bundle,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    penalty: LengthPenalty | None = None,
+    device: str | torch.device | None = None,
+) -> list[Scored]:
+    """Each pair's target as the model rates it after its source (a decoder: after its prompt, maybe empty).
+
+    >>> import clearhead
+    >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
+    >>> bundle = Bundle(clearhead.build("tiny", vocabulary=tokenizer.vocabulary_size), tokenizer)
+    >>> [one] = score(bundle, [("the cat", "cat sleeps")])
+    >>> len(one.token_logps), one.tokens
+    (3, ('cat', 'sleeps'))
+    """
+    _, writer = tokenizers_of(bundle)
+    targets = [tuple(ids) for ids in writer.encode_batch([target for _, target in pairs])]
+    return score_ids(bundle, [source for source, _ in pairs], targets, penalty=penalty, device=device)
+
+
+@torch.no_grad()
+def score_ids(
+    bundle: Bundle,
+    sources: Sequence[str],
+    targets: Sequence[Sequence[int]],
+    *,
+    penalty: LengthPenalty | None = None,
+    device: str | torch.device | None = None,
+) -> list[Scored]:
+    """As `score`, of targets given as ids."""
+    _, writer = tokenizers_of(bundle)
+    symbols, divisor = Symbols.of(writer), penalty or LengthPenalty()
+    given = _given(bundle, sources)
+    _refuse_too_long(bundle, given, targets)
+    found: list[Scored | None] = [None] * len(targets)
+    with at_work(bundle.model, device) as place:
+        for group, logps in _passes(bundle, given, targets, symbols, place):
+            for number, row in zip(group, logps.tolist(), strict=True):
+                ids = targets[number]
+                own = tuple(row[: len(ids) + 1])
+                total = sum(own)
+                tokens = tuple(writer.token(id) for id in ids)
+                found[number] = Scored(tokens, own, total, total / divisor.at(len(own)))
+    return [one for one in found if one is not None]
+
+
+def _given(bundle: Bundle, sources: Sequence[str]) -> list[list[int]]:
+    if bundle.config.family in WITH_SOURCE:
+        return read_sources(bundle, sources, "translate")
+    return [opening(bundle, text) for text in sources]
+
+
+def _refuse_too_long(bundle: Bundle, given: Sequence[list[int]], targets: Sequence[Sequence[int]]) -> None:
+    positions = positions_of(bundle.config)
+    if positions is None:
+        return
+    for number, (source, target) in enumerate(zip(given, targets, strict=True), start=1):
+        sides = {"source": len(source), "target": len(target) + 1}
+        if bundle.config.family == "decoder":
+            sides = {"text with its prompt": len(source) + len(target)}
+        for name, size in sides.items():
+            if size > positions:
+                raise UserError(
+                    f"The {name} of pair {number} has {size} tokens, and this model has learned positions "
+                    f"for {positions}: shorten it."
+                )
+
+
+def _passes(
+    bundle: Bundle,
+    given: Sequence[list[int]],
+    targets: Sequence[Sequence[int]],
+    symbols: Symbols,
+    place: torch.device,
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Numbers of pairs, and the log-probabilities (B, T+1) of their targets and stop symbols."""
+    model, has_source = bundle.model, bundle.config.family in WITH_SOURCE
+    if has_source and symbols.start is None:
+        raise UserError("This vocabulary has no start token, with which a target begins.")
+    sizes = [max(len(a), 1) + len(b) + 1 for a, b in zip(given, targets, strict=True)]
+    most = max(1, NUMBERS // (bundle.config.vocabulary * max(sizes, default=1)))
+    for group in by_length(sizes, BATCH_TOKENS, most):
+        labels, lengths = padded([[*targets[i], symbols.stop] for i in group], 0, place)
+        if has_source:
+            source, source_lengths = padded([given[i] for i in group], 0, place)
+            inputs, _ = padded([[symbols.start or 0, *targets[i]] for i in group], 0, place)
+            logits = model(source, inputs, source_lengths=source_lengths, target_lengths=lengths).logits
+        else:
+            inputs, whole = padded([[*given[i], *targets[i]] for i in group], 0, place)
+            every = model(inputs, lengths=whole).logits
+            first = torch.tensor([len(given[i]) - 1 for i in group], device=place)
+            where = first.unsqueeze(1) + torch.arange(labels.shape[1], device=place)
+            where = where.clamp(max=every.shape[1] - 1)
+            logits = every.gather(1, where.unsqueeze(-1).expand(-1, -1, every.shape[-1]))
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        logp = wide.log_softmax(-1).gather(2, labels.unsqueeze(-1)).squeeze(-1)
+        yield group, logp.double()

@@ -1,0 +1,39 @@
+"""Which search decides for a cohort: the one place where strategies are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clearhead.decoding.beam import Beam
+from clearhead.decoding.constraints import constraint_processors
+from clearhead.decoding.contrastive import Contrastive
+from clearhead.decoding.engine import Cohort, Search
+from clearhead.decoding.line import Line
+from clearhead.decoding.options import Options
+from clearhead.decoding.processors import pipeline
+from clearhead.decoding.rows import Extra
+
+
+def make_search(cohort: Cohort, has_source: bool, pieces: Sequence[bytes] | None = None) -> Search:
+    """The search that a cohort's options ask for.
+
+    `pieces` are the bytes that each token adds to a text; only a regular expression needs them.
+    """
+    options = cohort.options
+    more = constraint_processors(options, cohort.symbols, pieces or [], limits=cohort.limits)
+    ready = pipeline(options, cohort.symbols, cohort.vocabulary, has_source, more=more)
+    if options.contrastive:
+        return Contrastive(cohort, ready.before)
+    if options.beam > 1:
+        return Beam(cohort, ready.before)
+    return Line(cohort, ready)
+
+
+def extras_of(options: Options) -> frozenset[Extra]:
+    """What a search must see beside log-probabilities."""
+    found: set[Extra] = set()
+    if options.contrastive:
+        found.add("hidden")
+    if options.coverage:
+        found.add("attention")
+    return frozenset(found)

@@ -1,0 +1,252 @@
+"""Speculative decoding (Leviathan et al. 2023, Chen et al. 2023): a small model guesses, a large one checks.
+
+The small model writes a few tokens ahead, and the large one reads them in a single step. A guess x is kept
+with probability min(1, p(x) / q(x)), where p is what the large model would have drawn from and q what the
+small one drew from; the first that is not kept is replaced by a draw from (p − q)⁺, normalised. What comes
+out is distributed exactly as if the large model had written alone. Greedy decoding is the case in which all
+of p lies on one token: then the same text comes out, up to how sums over several tokens at once are rounded.
+
+Shapes: V vocabulary, n new tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.chance import keys, uniform
+from clearhead.decoding.options import Options
+from clearhead.decoding.processors import Past, Processor, nothing_left
+from clearhead.decoding.steps import (
+    WITH_SOURCE,
+    Hypothesis,
+    Symbols,
+    config_of,
+    positions_of,
+    refuse_not_finite,
+)
+
+BLOCK = 64  # numbers that are drawn at a time
+Shares = NDArray[np.float64]  # (V,) probabilities
+
+
+@dataclass(frozen=True)
+class SpeculativeResult:
+    """A text, and what the guessing brought."""
+
+    hypothesis: Hypothesis
+    steps: int  # of the large model
+    accepted: int  # guesses that were kept, the stop symbol included
+    guessed: int  # tokens that the small model wrote
+
+
+@torch.no_grad()
+def speculate(
+    model: nn.Module,
+    draft: nn.Module,
+    given: Sequence[int],
+    *,
+    symbols: Symbols,
+    limit: int,
+    options: Options | None = None,
+    ahead: int = 4,
+    before: Sequence[Processor] = (),
+    after: Sequence[Processor] = (),
+) -> SpeculativeResult:
+    """What `model` writes for one source or prompt, greedily or drawn, with the guesses of `draft`.
+
+    `before` and `after` are the processors of the options (see `processors.pipeline`), which shape both
+    models' distributions; `limit` is how many tokens may be written, `ahead` how many are guessed at a time.
+
+    >>> import clearhead
+    >>> model = clearhead.build("tiny").eval()
+    >>> found = speculate(model, model, [5, 6, 2], symbols=Symbols(1, 2, (0, 1)), limit=8)
+    >>> found.accepted == found.guessed, found.steps <= 3
+    (True, True)
+    """
+    asked = options or Options()
+    _refuse(model, draft, asked, ahead)
+    large, small = _Reader(model, given, symbols), _Reader(draft, given, symbols)
+    return _Run(large, small, _Choice(asked, symbols, given, before, after), limit, ahead).result()
+
+
+def _refuse(model: nn.Module, draft: nn.Module, options: Options, ahead: int) -> None:
+    big, small = config_of(model), config_of(draft)
+    if ahead < 1:
+        raise UserError(f"At least one token must be guessed at a time, not {ahead}.")
+    if big.vocabulary != small.vocabulary:
+        raise UserError(
+            f"The model has a vocabulary of {big.vocabulary} tokens and the smaller one {small.vocabulary}: "
+            f"guesses can only be checked where both write the same tokens."
+        )
+    with_source = [config.family in WITH_SOURCE for config in (big, small)]
+    sources = [config.source_vocabulary or config.vocabulary for config in (big, small)]
+    if with_source[0] != with_source[1] or (with_source[0] and sources[0] != sources[1]):
+        raise UserError("The model and the smaller one are not given the same kind of text.")
+    if options.beam > 1 or options.contrastive or options.nbest > 1:
+        raise UserError(
+            "Guesses of a smaller model help with one text, greedy or drawn, and not with a search."
+        )
+
+
+class _Reader:
+    """A model on one text: whatever is new of it is read, whatever has changed is read again."""
+
+    def __init__(self, model: nn.Module, given: Sequence[int], symbols: Symbols) -> None:
+        config = config_of(model)
+        self.model, self.has_source = model, config.family in WITH_SOURCE
+        self.device = next(model.parameters()).device
+        positions = positions_of(config)
+        if not given:
+            raise UserError("A row without any token gives the model nothing to start from.")
+        if self.has_source and symbols.start is None:
+            raise UserError("This vocabulary has no start token, with which a target begins.")
+        self.opening = [symbols.start] if self.has_source else list(given)
+        self.room = math.inf if positions is None else positions - len(self.opening)  # tokens it can place
+        if self.has_source and positions is not None and positions < len(given):
+            self.room = -1
+        self.read: list[int] = []  # what the state holds
+        self.state: Any = None
+        self.given = given
+
+    def behind(self, written: Sequence[int], count: int) -> Tensor:
+        """(count, V) log-probabilities behind each of the last `count` tokens of opening and text."""
+        if self.state is None:
+            source = torch.tensor([self.given], device=self.device)
+            self.state = self.model.begin(source) if self.has_source else self.model.begin()  # type: ignore[operator]
+        text = [*self.opening, *written]
+        same = 0
+        most = min(len(self.read), len(text) - count)  # what is asked about must be read anew
+        while same < most and self.read[same] == text[same]:
+            same += 1
+        if same < len(self.read):
+            self.state.truncate(same)
+        new = torch.tensor([text[same:]], device=self.device)
+        output = self.model(*((None, new) if self.has_source else (new,)), state=self.state)
+        self.read = list(text)
+        logits = output.logits[0, -count:]
+        wide: Tensor = logits if logits.dtype == torch.float64 else logits.float()
+        return wide.log_softmax(dim=-1)
+
+
+class _Choice:
+    """From log-probabilities to what is drawn from, and the draws of one request."""
+
+    def __init__(
+        self,
+        options: Options,
+        symbols: Symbols,
+        given: Sequence[int],
+        before: Sequence[Processor],
+        after: Sequence[Processor],
+    ) -> None:
+        self.symbols, self.given, self.before, self.after = symbols, given, before, after
+        self.sample = options.sample
+        self.seed, self.blocks = options.seed, 0
+        self.numbers: list[float] = []  # drawn and not yet used
+
+    def shares(self, logp: Tensor, written: Sequence[int]) -> Shares:
+        """On the host: the distribution of the next token; greedy: all on one."""
+        device = logp.device
+        tokens = torch.tensor([list(written)], dtype=torch.long, device=device)
+        past = Past(tokens, [self.given], torch.zeros(1, dtype=torch.long, device=device), len(written))
+        barred = torch.tensor(self.symbols.forbidden, dtype=torch.long, device=device)
+        scores = logp.unsqueeze(0).index_fill(1, barred, -torch.inf)
+        for processor in (*self.before, *self.after):
+            scores = processor(scores, past)
+        wide = scores[0].cpu().double()
+        if not float(wide.max()) > -math.inf:
+            raise nothing_left(len(written))
+        found: Shares = wide.softmax(dim=-1).numpy()
+        if not self.sample:
+            found = np.zeros_like(found)
+            found[int(wide.argmax())] = 1.0
+        return found
+
+    def number(self) -> float:
+        """The next number in [0, 1)."""
+        if not self.numbers:
+            places = range(self.blocks * BLOCK, (self.blocks + 1) * BLOCK)
+            self.numbers = uniform(keys([self.seed] * BLOCK, places, torch.device("cpu")), 0).tolist()
+            self.blocks += 1
+        return self.numbers.pop()
+
+    def draw(self, shares: Shares) -> int:
+        """A token by its share of the whole; one without any is never drawn, however sums are rounded."""
+        sums = shares.cumsum()
+        target = min(self.number() * sums[-1], np.nextafter(sums[-1], 0.0))
+        return int(np.searchsorted(sums, target, side="right"))
+
+    def keeps(self, guess: int, p: Shares, q: Shares) -> bool:
+        return bool(self.number() * q[guess] < p[guess])
+
+    def instead(self, p: Shares, q: Shares) -> int:
+        """A draw from what p has more than q."""
+        rest = np.maximum(p - q, 0.0)
+        return self.draw(rest if rest.sum() > 0.0 else p)  # equal but for rounding: either will do
+
+
+class _Run:
+    """One text under way."""
+
+    def __init__(self, large: _Reader, small: _Reader, choice: _Choice, limit: int, ahead: int) -> None:
+        self.large, self.small, self.choice, self.limit, self.ahead = large, small, choice, limit, ahead
+        self.stop = choice.symbols.stop
+        self.written: list[int] = []
+        self.logps: list[float] = []
+        self.steps = self.accepted = self.guessed = 0
+
+    def result(self) -> SpeculativeResult:
+        willing = None
+        while willing is None:
+            willing = self._step()
+        total = refuse_not_finite(math.fsum(self.logps))
+        text = Hypothesis(tuple(self.written), total, willing, total, tuple(self.logps))
+        return SpeculativeResult(text, self.steps, self.accepted, self.guessed)
+
+    def _step(self) -> bool | None:
+        """Guess and check once; at the end of the text whether it ended of its own will, else None."""
+        guesses, q = self._guesses()
+        real = [one for one in guesses if one != self.stop]  # the stop symbol can only be the last
+        logp = self.large.behind([*self.written, *real], len(real) + 1)  # (n + 1, V)
+        self.steps += 1
+        for guess, line, theirs in zip(guesses, logp, q, strict=False):
+            p = self.choice.shares(line, self.written)
+            if not self.choice.keeps(guess, p, theirs):
+                return self._write(self.choice.instead(p, theirs), line)
+            self.accepted += 1
+            if self._write(guess, line):
+                return True
+        p = self.choice.shares(logp[-1], self.written)  # the large model has said one thing more
+        return self._write(self.choice.draw(p), logp[-1])
+
+    def _guesses(self) -> tuple[list[int], list[Shares]]:
+        """What the small model writes next, and the distributions that it drew from."""
+        count = min(self.ahead, self.limit - len(self.written))
+        guesses: list[int] = []
+        q: list[Shares] = []
+        while len(guesses) < count and len(self.written) + len(guesses) <= self.small.room:
+            text = [*self.written, *guesses]
+            q.append(self.choice.shares(self.small.behind(text, 1)[0], text))
+            guesses.append(self.choice.draw(q[-1]))
+            if guesses[-1] == self.stop:
+                break
+        self.guessed += len(guesses)
+        return guesses, q
+
+    def _write(self, token: int, logp: Tensor) -> bool | None:
+        """Take a token; at the limit it becomes the stop symbol."""
+        ends = token == self.stop or len(self.written) >= self.limit
+        self.logps.append(float(logp[self.stop if ends else token]))
+        if ends:
+            return token == self.stop
+        self.written.append(token)
+        return None

@@ -1,0 +1,297 @@
+"""A bundle made ready to write: texts in, texts out, with any settings, on the fastest way there is.
+
+`Writer` turns texts into requests, hands them to the engine, and turns ids back into text. What becomes of a
+text does not depend on the others. Which implementation of rows does the work (C++ on a CPU, PyTorch
+elsewhere) is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
+
+import torch
+from torch import nn
+
+from clearhead.base.device import pick_device
+from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
+from clearhead.data.tokenise import encode_source
+from clearhead.decoding import native
+from clearhead.decoding.batches import read_sources, tokenizers_of
+from clearhead.decoding.constraints import pieces_of
+from clearhead.decoding.engine import Cohort, Engine, Request, Search
+from clearhead.decoding.fastest import fastest
+from clearhead.decoding.long import parts
+from clearhead.decoding.options import Options
+from clearhead.decoding.rows import Rows, TorchRows
+from clearhead.decoding.searches import extras_of, make_search
+from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, Symbols, limit_of, positions_of
+
+Dtype = Literal["auto", "float32", "bf16", "int8"]
+Way = Literal["auto", "native", "torch"]
+CPU_ROOM, GPU_ROOM = 64, 512  # rows under way
+LONGEST = 1024  # tokens of a source that is read in one piece, where nothing else sets a limit
+CHUNK = 512  # texts that are tokenised together
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a model wrote for one text."""
+
+    text: str
+    score: float = 0.0  # what texts are compared by: log-probability over the length penalty, as a rule
+    logp: float = 0.0  # natural log-probability, the stop symbol's included
+    tokens: tuple[str, ...] = ()
+    token_logps: tuple[float, ...] = ()  # of each token, and of the stop symbol
+    stopped: bool = True  # False: it was cut at the limit of length
+    parts: int = 1  # so many parts was the source cut into, being too long
+    ids: tuple[int, ...] = ()
+
+
+class Writer:
+    """One bundle on one device, ready for any number of texts.
+
+    `dtype` is that of weights and products: on a CPU float32, bf16 or int8, on a GPU float32 or bf16; `auto`
+    is the fastest here. `way`: `native` insists on C++, `torch` on PyTorch. `room` bounds the rows under way.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        device: str | torch.device | None = None,
+        dtype: Dtype = "float32",
+        way: Way = "auto",
+        room: int | None = None,
+    ) -> None:
+        self.bundle = bundle
+        self.config = bundle.config
+        self.reader, self.tokenizer = tokenizers_of(bundle)
+        self.symbols = Symbols.of(self.tokenizer)
+        self.has_source = self.config.family in WITH_SOURCE
+        if not self.has_source and self.config.family != "decoder":
+            raise UserError(f"A model of the family '{self.config.family}' writes no text.")
+        if device is not None:
+            bundle.model.to(pick_device(device) if isinstance(device, str) else device)
+        bundle.model.eval()
+        self.device = next(bundle.model.parameters()).device
+        self.why_not_native = "it was not asked for" if way == "torch" else self._why_not_native()
+        if way == "native" and self.why_not_native is not None:
+            raise UserError(f"The C++ way cannot be taken: {self.why_not_native}")
+        self.dtype = self._checked_dtype(dtype)
+        self.room = room or (GPU_ROOM if self.device.type == "cuda" else CPU_ROOM)
+        self._pieces: list[bytes] | None = None
+        self._half: nn.Module | None = None
+
+    def _why_not_native(self) -> str | None:
+        if self.device.type != "cpu":
+            return "it is for CPUs."
+        return native.why_not() or native.supports(self.bundle.model)
+
+    def _checked_dtype(self, dtype: Dtype) -> native.Dtype:
+        if dtype == "auto":
+            if self.why_not_native is None:
+                return fastest(self.bundle.model, self.symbols)
+            return "bf16" if self.device.type == "cuda" else "float32"
+        if dtype == "int8" and self.why_not_native is not None:
+            raise UserError(
+                f"int8 weights need the C++ way, which cannot be taken here: {self.why_not_native} "
+                f"Use --dtype float32."
+            )
+        return dtype
+
+    # -- texts to texts ---------------------------------------------------------------------------
+
+    def write(
+        self, texts: Iterable[str], options: Options | None = None, seeds: Iterable[int] | None = None
+    ) -> Iterator[tuple[int, list[Written]]]:
+        """The number of each text and what was written for it, best first, as they are ready.
+
+        An empty text gives an empty one. `seeds` gives every text its own, in place of the options'.
+        """
+        asked = options or Options()
+        book = _Book()
+        rows = self.rows(asked)
+        engine = Engine(rows, self.symbols, self.search, self.room)
+        for number, found in engine.run(self._requests(texts, asked, seeds, book)):
+            done = book.take(number, found)
+            yield from book.empty()
+            if done is not None:
+                yield done[0], self._joined(done[1])
+        yield from book.empty()
+
+    def in_order(self, texts: Iterable[str], options: Options | None = None) -> Iterator[list[Written]]:
+        """As `write`, in the order of the texts; what is ready early waits for those before it."""
+        waiting: dict[int, list[Written]] = {}
+        turn = 0
+        for number, found in self.write(texts, options):
+            waiting[number] = found
+            while turn in waiting:
+                yield waiting.pop(turn)
+                turn += 1
+
+    def rows(self, options: Options) -> Rows:
+        """Rows for requests with such settings."""
+        keep = extras_of(options)
+        if self.why_not_native is None and not keep:
+            return native.NativeRows(self.bundle.model, self.symbols, dtype=self.dtype)
+        return TorchRows(self._torch_model(), self.symbols, keep)
+
+    def _torch_model(self) -> nn.Module:
+        """The model in the dtype asked for; a copy, where that is not its own."""
+        if self.dtype != "bf16":
+            return self.bundle.model
+        if self._half is None:
+            self._half = copy.deepcopy(self.bundle.model).to(torch.bfloat16)
+        return self._half
+
+    def search(self, cohort: Cohort) -> Search:
+        """The search that decides for these requests."""
+        if cohort.options.regex is not None and self._pieces is None:
+            self._pieces = pieces_of(self.tokenizer)
+        return make_search(cohort, self.has_source, self._pieces)
+
+    # -- texts to requests ------------------------------------------------------------------------
+
+    def requests(self, text: str, options: Options) -> list[Request]:
+        """What one text asks for: as many requests as it is read in parts."""
+        return list(self._requests([text], options, None, _Book()))
+
+    def _requests(
+        self, texts: Iterable[str], options: Options, seeds: Iterable[int] | None, book: _Book
+    ) -> Iterator[Request]:
+        coming = enumerate(texts)
+        seed_of = None if seeds is None else iter(seeds)
+        while chunk := list(islice(coming, CHUNK)):
+            pieces: list[tuple[int, str]] = []
+            for number, text in chunk:
+                cut = self._cut(text) if self.has_source else [text]
+                book.expect(number, len(cut))
+                pieces += [(number, part) for part in cut]
+            own = {
+                number: options if seed_of is None else options.replace(seed=next(seed_of))
+                for number, _ in chunk
+            }
+            for (number, _), ids in zip(pieces, self._given([text for _, text in pieces]), strict=True):
+                limit = limit_of(self.config, len(ids), options.max_length)
+                yield Request(tuple(ids), limit, own[number])
+
+    def _cut(self, text: str) -> list[str]:
+        """A source in the parts in which it is read; none at all for an empty one."""
+        if not text.strip():
+            return []
+        most = self.longest
+        if len(text.encode("utf-8")) < most:  # no token is shorter than a byte
+            return [text]
+        return parts(text, most - 1, lambda part: len(self.reader.encode(part)))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a source that is read in one piece."""
+        positions = positions_of(self.config)
+        known = self.bundle.metadata.get("source_limit")
+        if isinstance(known, int):
+            return 2**31  # training cut long sources, and so does reading
+        return LONGEST if positions is None else min(positions, LONGEST)
+
+    def _given(self, texts: Sequence[str]) -> list[list[int]]:
+        if self.has_source:
+            return read_sources(self.bundle, texts, "translate")
+        found = [opening(self.bundle, text) for text in texts]
+        positions = positions_of(self.config)
+        for ids in found:
+            if positions is not None and len(ids) >= positions:
+                raise UserError(
+                    f"The prompt has {len(ids)} tokens, and this model has learned positions for "
+                    f"{positions}, its continuation included: shorten it."
+                )
+        return found
+
+    # -- ids to texts -----------------------------------------------------------------------------
+
+    def _joined(self, found: Sequence[list[Hypothesis]]) -> list[Written]:
+        """The texts written for the parts of one source, joined rank by rank."""
+        if len(found) == 1:
+            return [self.written(one) for one in found[0]]
+        ranks = min(len(one) for one in found)
+        joined = []
+        for rank in range(ranks):
+            each = [self.written(one[rank]) for one in found]
+            joined.append(
+                Written(
+                    text=" ".join(one.text for one in each),
+                    score=sum(one.score for one in each),
+                    logp=sum(one.logp for one in each),
+                    tokens=tuple(token for one in each for token in one.tokens),
+                    token_logps=tuple(logp for one in each for logp in one.token_logps),
+                    stopped=all(one.stopped for one in each),
+                    parts=len(each),
+                    ids=tuple(id for one in each for id in one.ids),
+                )
+            )
+        return joined
+
+    def written(self, one: Hypothesis) -> Written:
+        """Ids as text."""
+        return Written(
+            text=self.tokenizer.decode(one.ids),
+            score=one.score,
+            logp=one.logp,
+            tokens=tuple(self.tokenizer.token(id) for id in one.ids),
+            token_logps=one.token_logps,
+            stopped=one.stopped,
+            ids=one.ids,
+        )
+
+
+@dataclass
+class _Book:
+    """Which request is which part of which text."""
+
+    parts: dict[int, int] = field(default_factory=dict)  # text → how many
+    owner: dict[int, tuple[int, int]] = field(default_factory=dict)  # request → its text and which part
+    answers: dict[int, dict[int, list[Hypothesis]]] = field(default_factory=dict)  # text → part → answer
+    nothing: list[int] = field(default_factory=list)  # texts without any part
+    requests: int = 0
+
+    def expect(self, number: int, count: int) -> None:
+        """Text `number` comes in so many parts; their requests follow each other."""
+        if count == 0:
+            self.nothing.append(number)
+            return
+        self.parts[number] = count
+        for part in range(count):
+            self.owner[self.requests] = (number, part)
+            self.requests += 1
+
+    def take(self, request: int, found: list[Hypothesis]) -> tuple[int, list[list[Hypothesis]]] | None:
+        """A text whose last part this was, with the answers to all its parts."""
+        number, part = self.owner.pop(request)
+        answers = self.answers.setdefault(number, {})
+        answers[part] = found
+        if len(answers) < self.parts[number]:
+            return None
+        del self.parts[number], self.answers[number]
+        return number, [answers[part] for part in range(len(answers))]
+
+    def empty(self) -> Iterator[tuple[int, list[Written]]]:
+        """Texts that are empty, and so is what is written for them."""
+        while self.nothing:
+            yield self.nothing.pop(0), [Written("")]
+
+
+def opening(bundle: Bundle, prompt: str) -> list[int]:
+    """The ids a decoder starts from.
+
+    Where the texts of training were documents of their own (the bundle's metadata says `documents`), the
+    start symbol and the prompt. A model of one long text has met that symbol only once: it starts from
+    the prompt alone, and from a new line where there is none.
+    """
+    _, tokenizer = tokenizers_of(bundle)
+    if bundle.metadata.get("documents", False):
+        return encode_source(tokenizer, prompt, "generate")
+    return tokenizer.encode(prompt or "\n") or encode_source(tokenizer, "", "generate")

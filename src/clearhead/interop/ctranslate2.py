@@ -1,0 +1,175 @@
+"""A bundle as the folder that CTranslate2 reads: `model.bin`, vocabularies, `config.json`, tokenizers.
+
+Written through CTranslate2's own description of its format (`ctranslate2.specs`),
+straight from our weights. What it cannot represent is named and refused before
+anything is written. Which tensor goes where stands in `ctranslate2_spec.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clearhead.base.atomic import atomic_folder
+from clearhead.base.errors import UserError, nearest
+from clearhead.bundle import Bundle
+from clearhead.interop.ctranslate2_spec import decoder_spec, encoder_spec
+from clearhead.interop.place import (
+    Special,
+    refuse_occupied,
+    refuse_other_families,
+    refuse_without,
+    special_ids,
+    whole_model,
+    write_tokenizers,
+)
+from clearhead.models.config import ModelConfig
+from clearhead.text.tokenizer import Tokenizer
+
+NAME = "CTranslate2"
+# Number formats of the stored weights; CTranslate2 can compute in another one than it has stored.
+QUANTIZATIONS = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+)
+_HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_POSITIONS = ("none", "sinusoidal", "learned", "rotary", "t5", "alibi", "shaw")
+
+
+def export_ctranslate2(bundle: Bundle, folder: Path, quantize: str | None = None) -> None:
+    """Write a bundle as a folder for `ctranslate2.Translator` or `ctranslate2.Generator`.
+
+    `quantize` is the number format of the stored weights; None keeps the model's own.
+    """
+    refuse_without(["ctranslate2"], NAME)
+    config = bundle.config
+    refuse_other_families(config, NAME)
+    _refuse_misfits(config)
+    if quantize is not None and quantize not in QUANTIZATIONS:
+        raise UserError(f"CTranslate2 has no number format '{quantize}': {nearest(quantize, QUANTIZATIONS)}")
+    refuse_occupied(folder)
+    model = whole_model(bundle)
+    spec = _spec(bundle, model)
+    stored = next(model.parameters()).dtype
+    spec.validate()
+    spec.optimize(quantization=quantize or _HALF.get(stored))
+    with atomic_folder(os.path.abspath(folder)) as fresh:
+        spec.save(str(fresh))
+        write_tokenizers(bundle, fresh)
+
+
+def _spec(bundle: Bundle, model: Any) -> Any:
+    """The whole model as CTranslate2 describes it: weights, vocabularies, special tokens."""
+    from ctranslate2 import specs  # an optional extra
+
+    config, special = bundle.config, special_ids(bundle)
+    target = vocabulary(bundle.tokenizer, config.vocabulary)
+    named = _special_names(config, special, target)
+    decoder = decoder_spec(model, config)
+    if config.family == "decoder":
+        alone = specs.TransformerDecoderModelSpec(decoder)
+        alone.register_vocabulary(target)
+        _configure(alone.config, config, named)
+        return alone
+    both = specs.TransformerSpec(encoder_spec(model, config), decoder)
+    source = target
+    if config.source_vocabulary is not None:
+        reader = bundle.source_tokenizer
+        source = vocabulary(reader, config.source_vocabulary)
+        stop = special.stop if reader is None else reader.stop
+        if stop is None or source[stop] != named["eos_token"]:
+            raise UserError(
+                f"CTranslate2 ends sources and targets with one token, and these vocabularies call it "
+                f"'{source[stop] if stop is not None else 'nothing'}' and '{named['eos_token']}'."
+            )
+    both.register_source_vocabulary(source)
+    both.register_target_vocabulary(target)
+    _configure(both.config, config, named)
+    both.config.decoder_start_token = named["bos_token"]
+    both.config.add_source_eos = True  # as our own encoding of a source ends
+    return both
+
+
+def _configure(settings: Any, config: ModelConfig, named: dict[str, str]) -> None:
+    settings.layer_norm_epsilon = config.norm.eps
+    for name, token in named.items():
+        setattr(settings, name, token)
+
+
+def vocabulary(tokenizer: Tokenizer | None, size: int) -> list[str]:
+    """All tokens in the order of their ids, each with a name of its own.
+
+    Without a tokenizer a token's name is its id, so that ids can be given and are returned as texts.
+    Ids that no token has get a name that says so.
+
+    >>> vocabulary(Tokenizer.words("to be"), 8)
+    ['<pad>', '<start>', '<stop>', '<unknown>', 'to', 'be', '<unused 6>', '<unused 7>']
+    >>> vocabulary(None, 3)
+    ['0', '1', '2']
+    """
+    if tokenizer is None:
+        return [str(id) for id in range(size)]
+    if tokenizer.vocabulary_size > size:
+        raise UserError(
+            f"This tokenizer has {tokenizer.vocabulary_size} tokens and the model only {size}: they do not "
+            f"belong together."
+        )
+    found = (tokenizer.backend.id_to_token(id) for id in range(size))
+    return [f"<unused {id}>" if token is None else str(token) for id, token in enumerate(found)]
+
+
+def _special_names(config: ModelConfig, special: Special, tokens: list[str]) -> dict[str, str]:
+    """CTranslate2's names of the special tokens; a vocabulary without an unknown token never asks for it."""
+    for role, id in (("start", special.start), ("stop", special.stop)):
+        if id is None and not (role == "start" and config.family == "decoder"):
+            raise UserError(
+                f"CTranslate2 needs to know the {role} token, and this bundle names none: give it a "
+                f"tokenizer, or metadata with special={{'{role}': id}}."
+            )
+    assert special.stop is not None
+    stop = tokens[special.stop]
+    return {
+        "bos_token": stop if special.start is None else tokens[special.start],
+        "eos_token": stop,
+        "unk_token": stop if special.unknown is None else tokens[special.unknown],
+    }
+
+
+def _refuse_misfits(config: ModelConfig) -> None:
+    misfits = _misfits(config)
+    if misfits:
+        raise UserError(f"This model cannot be exported: CTranslate2 has no {', '.join(misfits)}.")
+
+
+def _misfits(config: ModelConfig) -> list[str]:
+    """The settings that CTranslate2 cannot represent, as `name=value`."""
+    attention, position = config.attention.replace(width=config.width), config.position.name
+    encodes = config.family == "encoder-decoder"
+    found = []
+    if attention.score not in ("dot", "scaled_dot"):
+        found.append(f"attention.score='{attention.score}'")
+    if attention.softcap is not None:
+        found.append(f"attention.softcap={attention.softcap}")
+    if attention.value_size != attention.key_size:
+        found.append(f"attention.value_dim={attention.value_size} beside key_dim={attention.key_size}")
+    if attention.memory_width not in (None, config.width):
+        found.append(f"attention.memory_width={attention.memory_width}")
+    if position not in _POSITIONS:
+        found.append(f"position.name='{position}'")
+    if position == "alibi" and encodes:
+        found.append("position.name='alibi' in an encoder")
+    if position == "t5" and not encodes:
+        # It places the tokens of a prompt as if all stood at its end.
+        found.append("position.name='t5' in a decoder that is given prompts")
+    if config.embedding.token_types:
+        found.append(f"embedding.token_types={config.embedding.token_types}")
+    return found

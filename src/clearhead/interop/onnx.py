@@ -1,0 +1,155 @@
+"""A bundle as ONNX graphs for onnxruntime and others: `encoder.onnx`, `decoder.onnx`, settings, tokenizers.
+
+An encoder-decoder becomes two graphs, a decoder one. What goes in and out stands
+in `docs/interop.md` and, by name, in the `config.json` written beside them. The
+graphs are recorded from our own models (`onnx_graphs.py`), so every dial that a
+model has is in them.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.atomic import atomic_folder
+from clearhead.bundle import Bundle
+from clearhead.interop.checkpoint import CONFIG
+from clearhead.interop.onnx_graphs import CrossDecoderGraph, DecoderGraph, EncoderGraph, plain
+from clearhead.interop.place import (
+    refuse_occupied,
+    refuse_other_families,
+    refuse_without,
+    special_ids,
+    whole_model,
+    write_json,
+    write_tokenizers,
+)
+from clearhead.models.config import ModelConfig
+
+NAME = "ONNX"
+OPSET = 18
+ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
+
+Axes = dict[int, str]  # number of an axis that has no fixed size -> its name
+
+TOKENS: Axes = {0: "batch", 1: "new"}
+SOURCE: Axes = {0: "batch", 1: "source"}
+EVERY: Axes = {0: "batch", 1: "past + new"}
+CROSS: Axes = {0: "batch", 2: "source"}
+PAST: Axes = {0: "batch", 2: "past"}
+GROWN: Axes = {0: "batch", 2: "past + new"}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One graph: the function, an example of what it is given, and the names of all that goes in and out."""
+
+    function: nn.Module
+    example: tuple[Any, ...]
+    inputs: dict[str, Axes]
+    outputs: dict[str, Axes]
+
+
+def export_onnx(bundle: Bundle, folder: Path) -> None:
+    """Write a bundle as a folder of ONNX graphs, in float32."""
+    refuse_without(["onnx"], NAME)
+    config = bundle.config
+    refuse_other_families(config, NAME)
+    refuse_occupied(folder)
+    model = plain(copy.deepcopy(whole_model(bundle)))
+    graphs = {DECODER: decoder_graph(model, config)}
+    if config.family == "encoder-decoder":
+        graphs = {ENCODER: encoder_graph(model, config)} | graphs
+    with atomic_folder(os.path.abspath(folder)) as fresh:
+        for name, graph in graphs.items():
+            _record(graph, fresh / name)
+        write_json(fresh / CONFIG, _settings(bundle, graphs))
+        write_tokenizers(bundle, fresh)
+
+
+def encoder_graph(model: nn.Module, config: ModelConfig) -> Graph:
+    """The source in, the keys and values of all cross-attention out."""
+    return Graph(
+        EncoderGraph(model),
+        (_ids(2, 3), _ids(2, 3)),
+        {"source": SOURCE, "source_mask": SOURCE},
+        dict.fromkeys(_keys_values("cross", config.depth_of_decoder), CROSS),
+    )
+
+
+def decoder_graph(model: nn.Module, config: ModelConfig) -> Graph:
+    """New tokens and what came before in, scores and what to remember out."""
+    alone = config.family == "decoder"
+    layers = config.layers if alone else config.depth_of_decoder
+    past = _example_keys_values(config, layers, 5)
+    inputs = {"tokens": TOKENS, "mask": EVERY} if alone else {"tokens": TOKENS, "source_mask": SOURCE}
+    inputs |= dict.fromkeys(_keys_values("past", layers), PAST)
+    outputs = {"logits": TOKENS} | dict.fromkeys(_keys_values("new", layers), GROWN)
+    if alone:
+        return Graph(DecoderGraph(model), (_ids(2, 4), _ids(2, 9), past), inputs, outputs)
+    cross = _example_keys_values(config, layers, 3)
+    inputs |= dict.fromkeys(_keys_values("cross", layers), CROSS)
+    return Graph(CrossDecoderGraph(model), (_ids(2, 4), _ids(2, 3), past, cross), inputs, outputs)
+
+
+def _record(graph: Graph, path: Path) -> None:
+    """Run the function once on its example and write down what it does.
+
+    Recorded by tracing, which takes a second where `torch.export` takes minutes for a real model. What
+    tracing cannot see, a choice that depends on numbers, there is none of; its warnings name the checks
+    of ids and shapes, which are made here and now, once.
+    """
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            graph.function.eval(),
+            graph.example,
+            str(path),
+            input_names=list(graph.inputs),
+            output_names=list(graph.outputs),
+            dynamic_axes=graph.inputs | graph.outputs,
+            opset_version=OPSET,
+            # Runtimes fold constants as they load; folded here, a tied embedding would be stored twice.
+            do_constant_folding=False,
+            dynamo=False,
+        )
+
+
+def _settings(bundle: Bundle, graphs: dict[str, Graph]) -> dict[str, Any]:
+    config = bundle.config
+    learned = config.position.name == "learned"
+    return {
+        "format": "clearhead-onnx",
+        "opset": OPSET,
+        "family": config.family,
+        "special": asdict(special_ids(bundle)),
+        "max_positions": config.position.max_length if learned else None,  # None: any number
+        "graphs": {
+            name: {"inputs": list(graph.inputs), "outputs": list(graph.outputs)}
+            for name, graph in graphs.items()
+        },
+        "model": config.to_dict(),
+    }
+
+
+def _keys_values(prefix: str, layers: int) -> list[str]:
+    return [f"{prefix}_{kind}_{layer}" for layer in range(layers) for kind in ("key", "value")]
+
+
+def _example_keys_values(config: ModelConfig, layers: int, length: int) -> Sequence[Tensor]:
+    attention = config.attention.replace(width=config.width)
+    sizes = (attention.key_size, attention.value_size) * layers
+    return [torch.zeros(2, attention.groups, length, size) for size in sizes]
+
+
+def _ids(rows: int, count: int) -> Tensor:
+    """Ids that every vocabulary has, and a mask that hides nothing."""
+    return torch.ones(rows, count, dtype=torch.long)

@@ -1,0 +1,174 @@
+"""Our models as the plain functions of tensors that ONNX graphs are: everything in, everything out.
+
+A graph keeps no state, so what a decoder remembers goes in as `past` and comes out
+longer. Attention is computed by the reference kernel, whose few operations any
+runtime has. Which tokens are real is said by masks, 1 for real and 0 for padding:
+a text may be padded on either side, and its positions count its real tokens.
+
+Shapes: B rows, S source tokens, P past tokens, T new tokens, E model width, G
+key/value heads, K and V sizes of one head, W vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.models.stack import Surroundings
+from clearhead.models.state import DecoderState
+from clearhead.nn.attention import KeyValues, MultiHeadAttention
+from clearhead.nn.attention.masks import Mask
+from clearhead.nn.layers.norm import RMSNorm
+from clearhead.nn.positions.absolute import Learned
+from clearhead.nn.tokens import Place, Tokens
+
+
+class Given(Mask):
+    """A mask that is simply given, (B or 1, 1, T or 1, S)."""
+
+    def __init__(self, visible: Tensor) -> None:
+        self.visible = visible
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        return self.visible
+
+
+class Past(KeyValues):
+    """Self-attention's keys and values so far, from outside: new ones are put behind them."""
+
+    def __init__(self, k: Tensor, v: Tensor) -> None:
+        super().__init__()
+        self.k, self.v = k, v
+
+    def append(self, k: Tensor, v: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        assert self.k is not None
+        assert self.v is not None
+        self.k, self.v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
+        return self.k, self.v
+
+
+class EncoderGraph(nn.Module):
+    """`source` and `source_mask` (B, S) to the keys and values of each decoder layer's cross-attention."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embedding, self.encoder, self.decoder = model.source_embedding, model.encoder, model.decoder
+
+    def forward(self, source: Tensor, source_mask: Tensor) -> list[Tensor]:
+        """key 0, value 0, key 1, … of (B, G, S, ·)."""
+        tokens = _standing(_positions(source_mask), self.embedding)
+        around = Surroundings(tokens, _shown(source_mask))
+        memory = self.encoder(self.embedding(source, tokens), around)
+        made: list[Tensor] = []
+        for layer in self.decoder.layers:
+            problem = layer.cross_attention.problem(memory, memory, queries=tokens, keys=tokens)
+            made += [problem.k, problem.v]
+        return made
+
+
+class CrossDecoderGraph(nn.Module):
+    """The decoder of an encoder-decoder: new tokens (B, T) of rows that are all equally long."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embedding, self.decoder, self.output = model.target_embedding, model.decoder, model.output
+
+    def forward(
+        self, tokens: Tensor, source_mask: Tensor, past: list[Tensor], cross: list[Tensor]
+    ) -> list[Tensor]:
+        """Scores (B, T, W), then key 0, value 0, … of (B, G, P+T, ·)."""
+        before, new = past[0].shape[2], tokens.shape[1]
+        every = torch.arange(before + new).unsqueeze(0)
+        queries, keys = _standing(every[:, before:], self.embedding), _standing(every, self.embedding)
+        around = Surroundings(
+            queries,
+            Given(_not_ahead(every, before)),
+            keys,
+            memory_tokens=_standing(_positions(source_mask), self.embedding),
+            memory_mask=_shown(source_mask),
+        )
+        state = _state(past, cross)
+        x = self.decoder(self.embedding(tokens, queries), around, state)
+        return [self.output(x), *_remembered(state)]
+
+
+class DecoderGraph(nn.Module):
+    """A decoder alone: new tokens (B, T), and which of all tokens, past and new, are real (B, P+T)."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embedding, self.decoder, self.output = model.embedding, model.decoder, model.output
+
+    def forward(self, tokens: Tensor, mask: Tensor, past: list[Tensor]) -> list[Tensor]:
+        """Scores (B, T, W), then key 0, value 0, … of (B, G, P+T, ·)."""
+        before, new = past[0].shape[2], tokens.shape[1]
+        places = _positions(mask)
+        queries, keys = _standing(places[:, before:], self.embedding), _standing(places, self.embedding)
+        slots = torch.arange(before + new).unsqueeze(0)
+        visible = _not_ahead(slots, before) & (mask[:, None, None, :] > 0)
+        state = _state(past, [])
+        x = self.decoder(self.embedding(tokens, queries), Surroundings(queries, Given(visible), keys), state)
+        return [self.output(x), *_remembered(state)]
+
+
+class SpelledOutRMSNorm(nn.Module):
+    """`RMSNorm` in single operations: the one torch has in one piece is unknown to this opset."""
+
+    def __init__(self, norm: RMSNorm) -> None:
+        super().__init__()
+        self.weight, self.eps = norm.weight, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x / √(mean(x²) + ε) · γ."""
+        return x / ((x * x).mean(dim=-1, keepdim=True) + self.eps).sqrt() * self.weight
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """A model made ready, in place: float32 on the host, and all in operations that the opset has."""
+    model = model.to("cpu", torch.float32).eval()
+    for module in list(model.modules()):
+        if isinstance(module, MultiHeadAttention):
+            module.kernel = "reference"
+        for name, child in list(module.named_children()):
+            if isinstance(child, RMSNorm):
+                setattr(module, name, SpelledOutRMSNorm(child))
+    return model
+
+
+def _positions(mask: Tensor) -> Tensor:
+    """How many real tokens stand before each, (B, S); padding stands wherever, since nobody sees it."""
+    return (mask.cumsum(dim=1) - 1).clamp(min=0)
+
+
+def _standing(position: Tensor, embedding: Any) -> Tokens:
+    """Tokens at these positions. A learned table would check their bound, which a graph cannot."""
+    return Tokens(position, 0 if isinstance(embedding.position, Learned) else position.shape[1])
+
+
+def _shown(mask: Tensor) -> Mask:
+    return Given(mask[:, None, None, :] > 0)
+
+
+def _not_ahead(slots: Tensor, before: int) -> Tensor:
+    """Which of all slots (1, P+T) each new token may look at, (1, 1, T, P+T)."""
+    return slots[:, None, None, :] <= slots[:, None, before:, None]
+
+
+def _state(past: list[Tensor], cross: list[Tensor]) -> DecoderState:
+    state = DecoderState(len(past) // 2)
+    state.own = [Past(k, v) for k, v in _pairs(past)]
+    for memory, (k, v) in zip(state.cross, _pairs(cross), strict=False):  # none in a decoder alone
+        memory.k, memory.v = k, v
+    return state
+
+
+def _pairs(tensors: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(tensors[0::2], tensors[1::2], strict=True)
+
+
+def _remembered(state: DecoderState) -> list[Tensor]:
+    found = [tensor for own in state.own for tensor in (own.k, own.v)]
+    return [tensor for tensor in found if tensor is not None]

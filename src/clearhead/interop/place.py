@@ -1,0 +1,88 @@
+"""What all exports to another runtime share: an empty place to write to, special ids, JSON, missing extras.
+
+Knows nothing about any one format.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle
+from clearhead.bundle.metadata import SOURCE_TOKENIZER, TOKENIZER
+from clearhead.models.config import ModelConfig
+
+WRITERS = ("encoder-decoder", "decoder")  # the families that write text, which is what these exports are for
+
+
+@dataclass(frozen=True)
+class Special:
+    """The ids with a meaning of their own; None where a vocabulary has no such token."""
+
+    pad: int | None
+    start: int | None
+    stop: int | None
+    unknown: int | None
+
+
+def special_ids(bundle: Bundle) -> Special:
+    """The metadata's ids (a model from elsewhere has them there), or else the tokenizer's."""
+    noted = bundle.metadata.get("special") or {}
+    own = {} if bundle.tokenizer is None else bundle.tokenizer.specials
+    known = {**own, **{role: id for role, id in noted.items() if id is not None}}
+    return Special(*(known.get(role) for role in ("pad", "start", "stop", "unknown")))
+
+
+def refuse_without(packages: Sequence[str], what: str) -> None:
+    """One sentence with the command to type, where an optional package is not installed."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"Exporting to {what} needs the package '{missing[0]}', which is not installed: run "
+            f"`pip install {' '.join(missing)}`, or `pip install 'clearhead[export]'` for all exports."
+        )
+
+
+def refuse_occupied(folder: Path) -> None:
+    """An export appears as a whole folder, so whatever lies in its place would be lost."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(
+            f"The folder '{folder}' is not empty, and an export writes a new one: choose another."
+        )
+
+
+def refuse_other_families(config: ModelConfig, what: str) -> None:
+    """These exports are of models that write text."""
+    if config.family not in WRITERS:
+        raise UserError(
+            f"A model of the family '{config.family}' cannot be exported to {what}: only models that write "
+            f"text can ({', '.join(WRITERS)})."
+        )
+
+
+def whole_model(bundle: Bundle) -> nn.Module:
+    """The model itself, out of what torch.compile wraps; a sentence for one without weights."""
+    model: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UserError("This model cannot be exported: it was built on 'meta' and has no weights.")
+    return model
+
+
+def write_tokenizers(bundle: Bundle, folder: Path) -> None:
+    """The tokenizers as files of the `tokenizers` library, named as in a bundle."""
+    if bundle.tokenizer is not None:
+        bundle.tokenizer.save(folder / TOKENIZER)
+    if bundle.source_tokenizer is not None:
+        bundle.source_tokenizer.save(folder / SOURCE_TOKENIZER)
+
+
+def write_json(path: Path, plain: Mapping[str, Any]) -> None:
+    """A table as indented JSON."""
+    path.write_text(json.dumps(plain, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

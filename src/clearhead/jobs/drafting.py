@@ -1,0 +1,60 @@
+"""A writer whose model is helped by the guesses of a smaller one: the same texts, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+
+from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle
+from clearhead.decoding.batches import tokenizers_of
+from clearhead.decoding.constraints import constraint_processors, pieces_of
+from clearhead.decoding.engine import Request
+from clearhead.decoding.options import Options
+from clearhead.decoding.processors import pipeline
+from clearhead.decoding.speculative import speculate
+from clearhead.decoding.steps import Hypothesis
+from clearhead.decoding.writer import Dtype, Writer, Written
+
+
+class DraftedWriter(Writer):
+    """As `Writer`, with PyTorch alone and without batches: it answers soonest, not most."""
+
+    def __init__(self, bundle: Bundle, draft: Bundle, *, dtype: Dtype = "float32") -> None:
+        if dtype == "int8":
+            raise UserError("With --draft, numbers are float32 or bf16: leave --dtype int8 away.")
+        super().__init__(bundle, dtype=dtype, way="torch")
+        for mine, other in zip(tokenizers_of(bundle), tokenizers_of(draft), strict=True):
+            if mine.backend.get_vocab() != other.backend.get_vocab():
+                raise UserError(
+                    "The model and the --draft have different vocabularies: guesses can only be checked "
+                    "where both write the same tokens."
+                )
+        self.draft = draft.model.to(self.device).eval()
+
+    def write(
+        self, texts: Iterable[str], options: Options | None = None, seeds: Iterable[int] | None = None
+    ) -> Iterator[tuple[int, list[Written]]]:
+        asked = options or Options()
+        chances = repeat(asked.seed) if seeds is None else iter(seeds)
+        for number, text in enumerate(texts):
+            own = asked.replace(seed=next(iter(chances)))
+            found = [[self._guessed(request)] for request in self.requests(text, own)]
+            yield number, self._joined(found) if found else [Written("")]
+
+    def _guessed(self, request: Request) -> Hypothesis:
+        options, symbols, vocabulary = request.options, self.symbols, self.config.vocabulary
+        if options.regex is not None and self._pieces is None:
+            self._pieces = pieces_of(self.tokenizer)
+        more = constraint_processors(options, symbols, self._pieces or [], limits=[request.limit])
+        shaped = pipeline(options, symbols, vocabulary, self.has_source, more=more)
+        return speculate(
+            self._torch_model(),
+            self.draft,
+            request.given,
+            symbols=symbols,
+            limit=request.limit,
+            options=options,
+            before=shaped.before,
+            after=shaped.after,
+        ).hypothesis

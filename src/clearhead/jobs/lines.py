@@ -1,0 +1,231 @@
+"""Lines of text in, what a model writes for them out: in order, one by one, with bounded memory.
+
+Reads arguments, files (gzip too) and pipes. What is wrong with a line ends the reading there, and everything
+before it is still written. Knows neither how a line is rendered nor where it goes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sys
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.options import Options
+from clearhead.decoding.writer import Writer, Written
+
+GZIP = b"\x1f\x8b"
+MARK = b"\xef\xbb\xbf"  # what some editors put before UTF-8
+BLOCK = 1 << 20
+
+Check = Callable[[int, str], None]  # raises a UserError for a line, counted from 1, that cannot be used
+
+
+class Lines:
+    """The lines of an input. They end at the first that cannot be used; `problem` then says why."""
+
+    def __init__(self, lines: Iterable[str], name: str, check: Check | None = None) -> None:
+        self.name = name  # what messages call the input
+        self.problem: UserError | None = None
+        self.check = check
+        self._lines = lines
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for number, line in enumerate(self._lines, start=1):
+                if self.check is not None:
+                    self.check(number, line)
+                yield line
+        except UserError as error:
+            self.problem = error
+
+
+def file_lines(path: Path) -> Iterator[str]:
+    """The lines of a file, without their ends; a file with nothing in it has none."""
+    return _decoded(_opened(path), f"'{path}'")
+
+
+def pipe_lines() -> Iterator[str]:
+    """The lines of standard input."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError("Give a text, or --input FILE, or lines on standard input: `… < lines.txt`.")
+    return _decoded(cast(BinaryIO, sys.stdin.buffer), "the input")
+
+
+def count_lines(path: Path) -> int:
+    """How many lines a file has; one without a line end at its end counts."""
+    count, last = 0, b"\n"
+    with _opened(path) as raw:
+        file = _unpacked(raw)
+        try:
+            while block := file.read(BLOCK):
+                count += block.count(b"\n")
+                last = block[-1:]
+        except (OSError, EOFError, zlib.error):
+            pass  # the reader, who comes later, has a sentence for it
+    return count + (last != b"\n")
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        if path.is_dir():
+            raise UserError(f"'{path}' is a folder, not a file: name a file inside it.")
+        return open(path, "rb")
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file '{path}'.") from error
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror}.") from error
+
+
+def _unpacked(file: BinaryIO) -> BinaryIO:
+    start = file.peek(2)[:2] if hasattr(file, "peek") else b""
+    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if start == GZIP else file
+
+
+def _decoded(raw: BinaryIO, name: str) -> Iterator[str]:
+    """A line ends with "\\n" or "\\r\\n" and with nothing else, so that counts agree with other tools'."""
+    number = 0
+    try:
+        for number, line in enumerate(_unpacked(raw), start=1):
+            whole = line.removeprefix(MARK) if number == 1 else line
+            yield whole.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name[0].upper()}{name[1:]} is not UTF-8: line {number}, byte {error.start + 1} is "
+            f"0x{error.object[error.start]:02x}; convert it, for example with: "
+            f"iconv -f WINDOWS-1252 -t UTF-8."
+        ) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"The gzip data of {name} is damaged or cut off behind line {number}.") from error
+    except OSError as error:
+        raise UserError(f"{name[0].upper()}{name[1:]} cannot be read: {error.strerror}.") from error
+
+
+# -- in order -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was written for a line."""
+
+    number: int  # of the line, from 0
+    source: str
+    written: Sequence[Written]  # best first
+    digest: str | None  # of all lines up to this one; None inside a run of blank lines
+
+
+def answers(writer: Writer, lines: Lines, options: Options, done: Done | None = None) -> Iterator[Answer]:
+    """An answer for each line, in order; a blank line's is empty and never comes before the model.
+
+    `done` says what an earlier run has answered already. Lines are read as they are needed, so that memory
+    does not grow with their number. Each draws by chance with a seed of its own.
+    """
+    numbered = enumerate(lines)
+    queue = _Queue(_passed(numbered, done or Done(), lines), numbers=deque() if options.sample else None)
+    seeds = queue.seeds(options.seed) if options.sample else None
+    found = writer.write(queue.feed(numbered), options, seeds)
+    for number, written in found:
+        queue.ready[number] = written
+        yield from queue.leave()
+    yield from queue.leave()
+
+
+@dataclass(frozen=True)
+class Done:
+    """How far an earlier run came."""
+
+    lines: int = 0
+    digest: str = hashlib.sha256().hexdigest()  # of these lines
+
+
+@dataclass
+class _Waiting:
+    """A line, or several like blank ones in a row, that has not left yet."""
+
+    first: int
+    text: str
+    count: int
+    hash: hashlib._Hash  # of everything up to its end
+
+
+def _passed(numbered: Iterator[tuple[int, str]], done: Done, lines: Lines) -> hashlib._Hash:
+    """Go past the lines that are done; a sentence if they are not the same any more."""
+    running, count = hashlib.sha256(), 0
+    for _, line in islice(numbered, done.lines):
+        _note(running, line)
+        count += 1
+    if lines.problem is None and (count < done.lines or running.hexdigest() != done.digest):
+        raise UserError(
+            f"The first {done.lines:,} lines of {lines.name} are not those that the interrupted run has "
+            f"done: give the same input, or begin anew with --restart."
+        )
+    return running
+
+
+class _Queue:
+    """The lines that were read and not answered yet, in order."""
+
+    def __init__(self, running: hashlib._Hash, numbers: deque[int] | None) -> None:
+        self.running = running  # of all lines read
+        self.waiting: deque[_Waiting] = deque()
+        self.ready: dict[int, list[Written]] = {}  # by number among the lines that are not blank
+        self.turn = 0  # the next of these
+        self.numbers = numbers  # lines whose seed nobody has asked for yet; None: nobody will
+
+    def feed(self, numbered: Iterator[tuple[int, str]]) -> Iterator[str]:
+        """The lines that are not blank; the others wait for their turn here."""
+        for number, line in numbered:
+            _note(self.running, line)
+            blank, last = not line.strip(), self.waiting[-1] if self.waiting else None
+            if blank and last is not None and last.text == line:
+                last.count, last.hash = last.count + 1, self.running.copy()
+                continue
+            self.waiting.append(_Waiting(number, line, 1, self.running.copy()))
+            if not blank:
+                if self.numbers is not None:
+                    self.numbers.append(number)
+                yield line
+
+    def seeds(self, seed: int) -> Iterator[int]:
+        """One for each line that was fed, a little later."""
+        while self.numbers:
+            yield seed_of(seed, self.numbers.popleft())
+
+    def leave(self) -> Iterator[Answer]:
+        """The answers whose turn it is."""
+        while self.waiting:
+            first = self.waiting[0]
+            if first.text.strip():
+                if self.turn not in self.ready:
+                    return
+                written = self.ready.pop(self.turn)
+                self.turn += 1
+            else:
+                written = [Written("")]
+            self.waiting.popleft()
+            for place in range(first.count):
+                digest = first.hash.hexdigest() if place + 1 == first.count else None
+                yield Answer(first.first + place, first.text, written, digest)
+
+
+def seed_of(seed: int, number: int) -> int:
+    """The seed of a line: the first one's is the seed itself, and no two lines share their chance.
+
+    >>> seed_of(7, 0), seed_of(7, 1) == seed_of(8, 0)
+    (7, False)
+    """
+    if number == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "little")
+
+
+def _note(running: hashlib._Hash, line: str) -> None:
+    running.update(line.encode("utf-8", "surrogatepass"))
+    running.update(b"\n")

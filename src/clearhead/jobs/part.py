@@ -1,0 +1,286 @@
+"""Where written lines go: standard output, or a file whose making can be interrupted and taken up again.
+
+    FILE.part        what is written so far
+    FILE.part.json   how far that is: lines of the input done and a digest of them, bytes of the output, and
+                     what was asked of which bundle
+
+About once a second, and when the run is stopped, the part is forced to disk and then its record replaced in
+one step. A later run cuts the part to the bytes on record and goes on behind the lines on record, so that a
+kill at any moment costs a second of work and never a line. At the end the part becomes FILE in one step.
+Knows nothing about models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from clearhead.base.atomic import atomic_write_text
+from clearhead.base.errors import UserError
+from clearhead.jobs.lines import Done
+
+if os.name != "nt":
+    import fcntl
+
+EVERY = 1.0  # seconds between two records
+RESTART = "or begin anew with --restart"
+
+
+class Sink(Protocol):
+    """Takes what was written for one line of the input after the other."""
+
+    @property
+    def done(self) -> Done:
+        """What an earlier run has written already."""
+
+    def add(self, text: str, digest: str | None) -> None:
+        """What was written for the next line of the input, line ends included."""
+
+    def finish(self) -> None:
+        """Everything is written."""
+
+    def stop(self) -> str | None:
+        """The run ends early; where to find what was written, if anywhere."""
+
+
+class Stream:
+    """Standard output, or anything else that lines flow into and are gone."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.done = Done()
+        self.at_once = file.isatty()  # a person is looking
+        self._file, self._flushed = file, time.monotonic()
+
+    def add(self, text: str, digest: str | None) -> None:
+        self._file.write(text.encode("utf-8", "replace"))
+        now = time.monotonic()
+        if self.at_once or now - self._flushed > EVERY:
+            self._file.flush()
+            self._flushed = now
+
+    def finish(self) -> None:
+        self._file.flush()
+
+    def stop(self) -> str | None:
+        with suppress(OSError, ValueError):
+            self._file.flush()
+        return None
+
+
+@dataclass(frozen=True)
+class Record:
+    """What `FILE.part.json` says."""
+
+    settings: dict[str, Any]
+    lines: int = 0
+    digest: str = Done().digest
+    bytes: int = 0
+    finished: bool = False
+
+
+class PartFile:
+    """A file that grows as FILE.part and becomes FILE at the end."""
+
+    def __init__(self, target: Path, settings: Mapping[str, Any], *, restart: bool, force: bool) -> None:
+        """`settings`: all that decides what is written; another run may go on only with the same."""
+        self.target, self.force = target, force
+        self.part, self.note = part_of(target), note_of(target)
+        plain = json.loads(json.dumps(settings, default=str))
+        before = None if restart else _read(self.note)
+        if before is None and not restart and self.part.exists() and self.part.stat().st_size:
+            raise UserError(f"'{self.part}' is in the way: remove it, {RESTART}.")
+        if before is not None:
+            _refuse_other(before.settings, plain, self.part)
+        self._record = before or Record(plain)
+        self._lines, self._bytes = self._record.lines, self._record.bytes  # written, on record or not
+        self._next = self._record  # what can be put on record
+        self._file = self._open()
+        self._saved = time.monotonic()
+
+    @property
+    def done(self) -> Done:
+        return Done(self._record.lines, self._record.digest)
+
+    def _open(self) -> BinaryIO:
+        record = self._record
+        try:
+            file = open(self.part, "r+b" if record.lines else "ab")  # noqa: SIM115 - closed at the end
+        except FileNotFoundError as error:
+            raise UserError(
+                f"'{self.part}', where an interrupted run stopped, is gone: begin anew with --restart."
+            ) from error
+        except OSError as error:
+            raise self._cannot(error) from error
+        try:
+            if os.name != "nt":
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise UserError(f"Another process is writing '{self.part}': wait for it.") from error
+        if os.path.getsize(self.part) < record.bytes:
+            file.close()
+            raise UserError(f"'{self.part}' is shorter than its record says: begin anew with --restart.")
+        if record.lines == 0:
+            self._write(record)
+        file.truncate(record.bytes)
+        file.seek(record.bytes)
+        return file
+
+    def add(self, text: str, digest: str | None) -> None:
+        data = text.encode("utf-8", "replace")
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._cannot(error) from error
+        self._lines, self._bytes = self._lines + 1, self._bytes + len(data)
+        if digest is not None:
+            self._next = Record(self._record.settings, self._lines, digest, self._bytes)
+        if time.monotonic() - self._saved > EVERY:
+            self._save()
+
+    def _save(self) -> None:
+        """Force the part to disk, then say so."""
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._cannot(error) from error
+        self._write(self._next)
+        self._saved = time.monotonic()
+
+    def _write(self, record: Record) -> None:
+        atomic_write_text(self.note, json.dumps(asdict(record), ensure_ascii=False, indent=2) + "\n")
+        self._record = record
+
+    def finish(self) -> None:
+        self._next = replace(self._next, finished=True)
+        self._save()
+        if self.target.exists() and not self.force:
+            raise _occupied(self.target)
+        try:
+            os.replace(self.part, self.target)
+            _force_folder(self.target.absolute().parent)
+            self._file.close()
+            self.note.unlink()
+        except OSError as error:
+            raise UserError(f"Cannot write '{self.target}': {error.strerror}.") from error
+
+    def stop(self) -> str | None:
+        with suppress(UserError):  # a full disk: the last record holds
+            self._save()
+        with suppress(OSError):
+            self._file.close()
+        if not self._record.lines:
+            for path in (self.part, self.note):
+                path.unlink(missing_ok=True)
+            return None
+        return f"The first {self._record.lines:,} lines are done and kept in '{self.part}'"
+
+    def _cannot(self, error: OSError) -> UserError:
+        return UserError(f"Cannot write '{self.part}': {error.strerror}.")
+
+
+def part_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.part")
+
+
+def note_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.part.json")
+
+
+def check_output(target: Path, source: Path | None, *, force: bool, restart: bool) -> bool:
+    """Refuse what cannot be written, before anything long begins. True: an earlier run has finished it."""
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise UserError(f"There is no folder '{target.parent}' to write '{target.name}' into: make it first.")
+    if target.is_dir():
+        raise UserError(f"'{target}' is a folder: name the file to write.")
+    for mine in (target, part_of(target), note_of(target)):
+        if source is not None and source.exists() and mine.exists() and os.path.samefile(source, mine):
+            raise UserError(f"'{source}' cannot be input and output at once: write to another file.")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"The folder '{folder}' cannot be written to.")
+    if is_stream(target) or not target.exists():
+        return False
+    record = None if restart else _read(note_of(target))
+    if record is not None and record.finished and not part_of(target).exists():
+        # killed between the last rename and the end: the file is the finished one
+        note_of(target).unlink(missing_ok=True)
+        return target.stat().st_size == record.bytes
+    if not force:
+        raise _occupied(target)
+    return False
+
+
+def is_stream(target: Path) -> bool:
+    """A device or a named pipe: what is written there is gone, so that there is nothing to go on from."""
+    return target.exists() and not target.is_file()
+
+
+def standard_output() -> Stream:
+    if sys.stdout is None:  # the caller has closed it
+        raise UserError("There is no standard output: give --output FILE.")
+    return Stream(sys.stdout.buffer)
+
+
+def _read(note: Path) -> Record | None:
+    try:
+        record = Record(**json.loads(note.read_text(encoding="utf-8")))
+        if not isinstance(record.settings, dict) or record.lines < 0 or record.bytes < 0:
+            raise ValueError
+        return record
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"'{note}', which says how far an interrupted run came, is damaged: begin anew with --restart."
+        ) from error
+    except OSError as error:
+        raise UserError(f"'{note}' cannot be read: {error.strerror}.") from error
+
+
+def _refuse_other(before: Mapping[str, Any], now: Mapping[str, Any], part: Path) -> None:
+    """A sentence that names the first setting in which this run is not the one that was interrupted."""
+    for name in {**before, **now}:
+        if before.get(name) == now.get(name):
+            continue
+        if name == "bundle":
+            raise UserError(
+                f"'{part}' was begun with another bundle, or this one has changed since: use that one, "
+                f"{RESTART}."
+            )
+        was, value = (_shown(name, one.get(name)) for one in (before, now))
+        raise UserError(
+            f"'{part}' was begun {was}, and now it is {value}: run it as it was begun, {RESTART}."
+        )
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None or value is False:
+        return f"without {name}"
+    if value is True:
+        return f"with {name}"
+    several = value if isinstance(value, list) else [value]
+    return "with " + " ".join(f"{name} {one}" for one in several)
+
+
+def _occupied(target: Path) -> UserError:
+    return UserError(
+        f"There is a file '{target}' already: give another --output, or replace it with --force."
+    )
+
+
+def _force_folder(folder: Path) -> None:
+    if os.name != "nt":  # Windows cannot open a folder
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

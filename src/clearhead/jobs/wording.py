@@ -1,0 +1,160 @@
+"""From phrases that a person types to the ids that decoding works with.
+
+One word may be several sequences of ids: many vocabularies have a token for it at the beginning of a text and
+another one behind a space. What is banned or biased is so in all of its spellings. Knows nothing about
+searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clearhead.base.errors import UserError
+from clearhead.text.parts import space_between_words
+from clearhead.text.tokenizer import Tokenizer
+
+Ids = tuple[int, ...]
+
+PROBE = "a"  # any word will do
+
+
+@dataclass(frozen=True)
+class Phrases:
+    """What is asked of texts, in words."""
+
+    ban: Sequence[str] = ()
+    bias: Sequence[tuple[str, float]] = ()
+    prefix: str = ""
+    include: Sequence[str] = ()
+    choice: Sequence[str] = field(default=())
+
+
+def ids_of(phrases: Phrases, tokenizer: Tokenizer, continues: bool) -> dict[str, Any]:
+    """Settings of `Options`; `continues`: texts go on from prompts, so a choice may begin with a space."""
+    found: dict[str, Any] = {
+        "banned": tuple(ids for phrase in phrases.ban for ids in banned(tokenizer, phrase)),
+        "bias": tuple((id, value) for token, value in phrases.bias for id in single(tokenizer, token)),
+        "must_include": tuple(inside(tokenizer, phrase) for phrase in phrases.include),
+        "choices": tuple(
+            dict.fromkeys(ids for one in phrases.choice for ids in whole(tokenizer, one, continues))
+        ),
+    }
+    if phrases.prefix:
+        found["prefix"] = beginning(tokenizer, phrases.prefix)
+    _refuse_contradictions(phrases, found)
+    return {name: value for name, value in found.items() if value}
+
+
+def spellings(tokenizer: Tokenizer, phrase: str) -> list[Ids]:
+    """The ids of a phrase at the beginning of a text, behind a space, and before one, as far as they differ.
+
+    A spelling that contains another one is left out: what is banned inside it is banned already.
+
+    >>> spellings(Tokenizer.words("the cat sat"), "cat sat")
+    [(5, 6)]
+    >>> spellings(Tokenizer.characters("a cat"), "cat")
+    [(6, 4, 7)]
+    """
+    if not phrase.strip():
+        raise UserError("A banned or required text must not be empty.")
+    forms = [phrase, f" {phrase}", f"{phrase} ", f" {phrase} "]
+    every = [tuple(ids) for ids in tokenizer.encode_batch(forms)]
+    every.append(_behind_a_word(tokenizer, phrase))
+    known = [ids for ids in dict.fromkeys(every) if ids and tokenizer.unknown not in ids]
+    return [ids for ids in known if not any(other != ids and _holds(ids, other) for other in known)]
+
+
+def banned(tokenizer: Tokenizer, phrase: str) -> list[Ids]:
+    """All spellings; none for a phrase that this vocabulary cannot write anyway."""
+    return spellings(tokenizer, phrase)
+
+
+def single(tokenizer: Tokenizer, word: str) -> list[int]:
+    """The ids that are this word by themselves: its spellings, or the token of that very name.
+
+    >>> single(Tokenizer.words("the cat"), "cat")
+    [5]
+    """
+    found = [ids[0] for ids in spellings(tokenizer, word) if len(ids) == 1] if word.strip() else []
+    named = tokenizer.backend.token_to_id(word)
+    if named is not None:
+        found.append(named)
+    if not found:
+        pieces = tokenizer.tokens(word)
+        written = "" if tokenizer.unknown in tokenizer.encode(word) else f" It is written {' '.join(pieces)}."
+        raise UserError(f"There is no token '{word}' in this vocabulary that could have a bias.{written}")
+    return list(dict.fromkeys(found))
+
+
+def inside(tokenizer: Tokenizer, phrase: str) -> Ids:
+    """The spelling that occurs wherever the phrase stands, or else the one in the midst of a text."""
+    known = spellings(tokenizer, phrase)
+    if not known:
+        raise _unwritable(phrase)
+    if len(known) == 1:
+        return known[0]
+    after = tuple(tokenizer.encode(f"{phrase.strip()} "))
+    middle = after if _keeps_space_after(tokenizer) else _behind_a_word(tokenizer, phrase)
+    return next((ids for ids in known if _holds(middle, ids)), known[0])
+
+
+def beginning(tokenizer: Tokenizer, text: str) -> Ids:
+    """The ids of a text's first words; where words keep the space after them, so does the last one."""
+    plain = text.rstrip()
+    if not plain:
+        raise UserError("A prefix must not be empty: leave --prefix away.")
+    ids = tuple(tokenizer.encode(f"{plain} " if _keeps_space_after(tokenizer) else plain))
+    return _writable(tokenizer, ids, text)
+
+
+def whole(tokenizer: Tokenizer, text: str, continues: bool) -> list[Ids]:
+    """The ids of a text that stands alone; behind a prompt also those with a space before it."""
+    forms = [text, f" {text}"] if continues and not text[:1].isspace() else [text]
+    return [_writable(tokenizer, tuple(ids), text) for ids in tokenizer.encode_batch(forms)]
+
+
+def _behind_a_word(tokenizer: Tokenizer, phrase: str) -> Ids:
+    """What a phrase adds to a text with a word and a space before it; nothing where that cannot be told."""
+    together = tokenizer.encode(f"{PROBE} {phrase}")
+    for before in (PROBE, f"{PROBE} "):
+        ids = tokenizer.encode(before)
+        if ids and together[: len(ids)] == ids:
+            return tuple(together[len(ids) :])
+    return ()
+
+
+def _keeps_space_after(tokenizer: Tokenizer) -> bool:
+    return space_between_words(tokenizer.backend) == "after"
+
+
+def _writable(tokenizer: Tokenizer, ids: Ids, text: str) -> Ids:
+    if tokenizer.unknown in ids or (text.strip() and not ids):
+        raise _unwritable(text)
+    return ids
+
+
+def _unwritable(text: str) -> UserError:
+    return UserError(f"'{text}' cannot be written with this bundle's vocabulary.")
+
+
+def _holds(ids: Ids, part: Ids) -> bool:
+    """Whether `part` stands in `ids`, in one piece.
+
+    >>> _holds((1, 2, 3), (2, 3)), _holds((1, 2, 3), (1, 3))
+    (True, False)
+    """
+    return any(ids[at : at + len(part)] == part for at in range(len(ids) - len(part) + 1))
+
+
+def _refuse_contradictions(phrases: Phrases, found: dict[str, Any]) -> None:
+    """What is both required and banned can be seen before anything is written."""
+    wanted = [
+        ("--include", phrase, ids) for phrase, ids in zip(phrases.include, found["must_include"], strict=True)
+    ]
+    if "prefix" in found:
+        wanted.append(("--prefix", phrases.prefix, found["prefix"]))
+    for option, phrase, ids in wanted:
+        if any(_holds(ids, one) for one in found["banned"]):
+            raise UserError(f"{option} '{phrase}' contains what --ban rules out: leave one of them away.")

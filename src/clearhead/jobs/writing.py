@@ -1,0 +1,200 @@
+"""A bundle from disk made ready to write, and lines of text led through it to where they go.
+
+Everything that can be asked in vain is refused before the first word is written. Which lines, which settings,
+which form and which place are handed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from clearhead.api import load
+from clearhead.base.device import pick_device
+from clearhead.base.errors import UserError, nearest
+from clearhead.base.progress import Bar, progress
+from clearhead.bundle import is_bundle
+from clearhead.bundle.metadata import read_metadata
+from clearhead.decoding.engine import Cohort, Request
+from clearhead.decoding.options import Options
+from clearhead.decoding.run import stream_with
+from clearhead.decoding.steps import positions_of
+from clearhead.decoding.writer import Dtype, Way, Writer, Written, opening
+from clearhead.jobs.drafting import DraftedWriter
+from clearhead.jobs.formats import Format
+from clearhead.jobs.lines import Answer, Lines, answers
+from clearhead.jobs.part import Sink, Stream
+
+AGAIN = "the same command goes on from there"
+
+
+def ready(
+    folder: Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    way: str = "auto",
+    threads: int | None = None,
+    draft: Path | None = None,
+    continues: bool | None = None,
+) -> Writer:
+    """The bundle in `folder`, ready; `continues` says that it is to go on from prompts, or to translate.
+
+    `draft`: the folder of a smaller bundle whose guesses help.
+    """
+    kind: Dtype = _one_of(dtype, get_args(Dtype), "number format")
+    how: Way = _one_of(way, get_args(Way), "way")
+    place = pick_device(device)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    bundle = load(folder, device=place)
+    is_decoder = bundle.config.family == "decoder"
+    if continues is not None and continues != is_decoder:
+        what = "continue text" if continues else "translate"
+        raise UserError(
+            f"This bundle holds a model of the family '{bundle.config.family}', which does not {what}."
+            + (" Use `clearhead generate`." if is_decoder else "")
+        )
+    if draft is not None:
+        if how == "native":
+            raise UserError("With --draft the way is PyTorch's: leave --way native away.")
+        return DraftedWriter(bundle, load(draft, device=place), dtype=kind)
+    return Writer(bundle, dtype=kind, way=how)
+
+
+def refuse_impossible(writer: Writer, options: Options) -> None:
+    """A sentence for settings that contradict each other or this vocabulary, whatever the text is."""
+    if isinstance(writer, DraftedWriter) and (options.beam > 1 or options.nbest > 1 or options.contrastive):
+        raise UserError(
+            "A --draft helps with one text, greedy or drawn, and not with a search: leave it away."
+        )
+    vocabulary = writer.config.vocabulary
+    limit = 2**31 if options.max_length is None else options.max_length
+    request = Request((writer.symbols.stop,), limit, options)
+    writer.search(Cohort([request], options, writer.symbols, vocabulary, writer.device))
+
+
+def digest_of(folder: Path) -> str:
+    """What tells one model from another: the checksums of its files, or their sizes and times."""
+    if is_bundle(folder):
+        known = sorted(read_metadata(folder).sha256.items())
+    else:
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        known = [(path.name, f"{path.stat().st_size} {path.stat().st_mtime_ns}") for path in files]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+
+
+def _one_of(name: str, known: tuple[Any, ...], what: str) -> Any:
+    if name not in known:
+        raise UserError(f"There is no {what} '{name}': {nearest(name, known)}")
+    return name
+
+
+def write_lines(
+    writer: Writer, lines: Lines, options: Options, format: Format, sink: Sink, total: int | None = None
+) -> None:
+    """Write an answer for each line into the sink, in order, with a progress line on a terminal.
+
+    `total`: how many lines there are, if that is known. Ctrl-C, a polite kill and an error leave what was
+    done where a later run goes on.
+    """
+    told, begun = False, False
+    left = None if total is None else max(total - sink.done.lines, 0)
+    try:
+        with _polite_kill(), _bar(sink, left) as bar:
+            for answer in answers(writer, lines, options, sink.done):
+                if answer.written[0].parts > 1 and not told:
+                    told = True
+                    _say(_in_parts(answer, writer))
+                sink.add(format.render(answer), answer.digest)
+                begun = True
+                bar.advance()
+        if lines.problem is not None:
+            raise lines.problem
+        sink.finish()
+    except UserError as error:
+        kept = sink.stop()
+        raise (UserError(f"{error} {kept}; {AGAIN}.") if begun and kept is not None else error) from error
+    except BaseException as stop:
+        kept = sink.stop()
+        if kept is not None and isinstance(stop, KeyboardInterrupt):
+            _say(f"stopped. {kept}; {AGAIN}.")
+        raise
+
+
+def pieces(writer: Writer, text: str, options: Options) -> Iterator[str]:
+    """What is written for one text, piece by piece; all at once where a smaller model guesses ahead."""
+    if not isinstance(writer, DraftedWriter):
+        yield from stream_with(writer, text, options)
+        return
+    for _, found in writer.write([text], options):
+        yield found[0].text if writer.has_source else continuation(writer, text, found[0])
+
+
+def continuation(writer: Writer, prompt: str, written: Written) -> str:
+    """What was written behind a prompt, with the space between them where there is one."""
+    before = opening(writer.bundle, prompt)
+    return writer.tokenizer.decode([*before, *written.ids]).removeprefix(writer.tokenizer.decode(before))
+
+
+def refuse_long_prompt(writer: Writer, number: int, prompt: str) -> None:
+    """A sentence for a line that leaves no position to go on at."""
+    positions = positions_of(writer.config)
+    if (
+        positions is None
+        or len(prompt.encode("utf-8", "surrogatepass")) + 1 < positions
+        or not prompt.strip()
+    ):
+        return
+    size = len(opening(writer.bundle, prompt))
+    if size >= positions:
+        raise UserError(
+            f"Line {number} has {size} tokens, and this model has learned positions for {positions}, its "
+            f"continuation included: shorten it."
+        )
+
+
+def _in_parts(answer: Answer, writer: Writer) -> str:
+    return (
+        f"line {answer.number + 1} has more than the {writer.longest:,} tokens that this model reads at a "
+        f"time: it is cut behind sentences, else at spaces, into {answer.written[0].parts} parts, and what "
+        f"is written for these is joined. Other such lines are treated alike."
+    )
+
+
+def _bar(sink: Sink, total: int | None) -> AbstractContextManager[Bar]:
+    """No bar among the lines themselves."""
+    if isinstance(sink, Stream) and sink.at_once:
+        return nullcontext(Bar(None, None))
+    label = "Writing" if sink.done.lines == 0 else f"Writing on from line {sink.done.lines + 1:,}"
+    return progress(label, total, "lines")
+
+
+@contextmanager
+def _polite_kill() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that what was done is kept."""
+    if threading.current_thread() is not threading.main_thread():  # elsewhere signals cannot be handled
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _say(sentence: str) -> None:
+    print(f"clearhead: {sentence}", file=sys.stderr)

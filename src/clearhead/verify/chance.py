@@ -1,0 +1,119 @@
+"""The check of sampling: how often each text is drawn, against what the settings state (χ²)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import torch
+
+from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.options import Options
+from clearhead.verify import plain
+from clearhead.verify.passes import Ids, Passes
+from clearhead.verify.report import Check
+from clearhead.verify.subject import Subject
+
+SAMPLING = "sampling = its distribution (p)"
+# Draws from the true distribution fall below it once in ten thousand times. The seed is fixed: if they pass
+# on a model today, they pass tomorrow.
+LEAST = 1e-4
+FEWEST = 5.0  # draws to be expected of a text that is counted by itself, for χ² to hold
+TOGETHER = 64  # texts drawn from one request
+
+SETTINGS = {
+    "plain": plain.Wishes(),
+    "temperature 0.7, top-k 10": plain.Wishes(temperature=0.7, top_k=10),
+    "top-p 0.8": plain.Wishes(top_p=0.8),
+    "temperature 1.5, min-p 0.1": plain.Wishes(temperature=1.5, min_p=0.1),
+    "typical 0.8": plain.Wishes(typical=0.8),
+}
+PAIRS = plain.Wishes(temperature=1.3, top_k=3)
+
+
+def sampling(subject: Subject) -> Check:
+    """Draws of one token under several settings, and of texts of two tokens."""
+    draws = subject.effort.draws
+    found: dict[str, float] = {}
+    for at, (name, wishes) in enumerate(SETTINGS.items()):
+        number = at % len(subject.given)
+        found[name] = _p_value(*_compared(subject, number, wishes, 1, draws))
+    found["two tokens"] = _p_value(*_compared(subject, 0, PAIRS, 2, draws))
+    worst = min(found.values())
+    told = f"the least likely agreement has p = {worst:.2g}, and {LEAST:g} is asked for."
+    if worst == 0.0:
+        told = "something was drawn that has no chance at all, or far too often."
+    sentence = (
+        f"{draws} draws from each of {len(found)} distributions, against their probabilities (χ²): {told}"
+    )
+    return Check(SAMPLING, worst >= LEAST, worst, LEAST, sentence, {"p": found})
+
+
+def _compared(
+    subject: Subject, number: int, wishes: plain.Wishes, length: int, draws: int
+) -> tuple[Counter[Ids], dict[Ids, float]]:
+    """How often each text of at most `length` tokens was drawn, and its probability."""
+    length = min(length, subject.limit(number))
+    passes = Passes(subject.bundle.model, subject.symbols, subject.given)
+    chances: dict[Ids, float] = {}
+    under_way: dict[Ids, float] = {(): 1.0}
+    for _ in range(length):
+        further: dict[Ids, float] = {}
+        for text, chance in under_way.items():
+            logp = passes(number, text).cpu().numpy()
+            prompt = () if subject.has_source else subject.given[number]
+            stop, forbidden = subject.symbols.stop, subject.symbols.forbidden
+            shares = plain.narrowed(plain.shaped(logp, prompt, text, wishes, stop, forbidden), wishes)
+            for id in np.flatnonzero(shares).tolist():
+                if id == stop:
+                    chances[text] = chances.get(text, 0.0) + chance * float(shares[id])
+                else:
+                    further[*text, id] = chance * float(shares[id])
+        under_way = further
+    chances.update(under_way)
+    return _drawn(subject, number, wishes, length, draws), chances
+
+
+def _drawn(subject: Subject, number: int, wishes: plain.Wishes, length: int, draws: int) -> Counter[Ids]:
+    own = {
+        name: value for name, value in wishes._asdict().items() if value != plain.Wishes._field_defaults[name]
+    }
+    requests = []
+    for seed in range(-(-draws // TOGETHER)):
+        count = min(TOGETHER, draws - seed * TOGETHER)
+        options = Options(sample=True, nbest=count, seed=subject.seed + seed, max_length=length, **own)
+        requests.append(Request(subject.given[number], length, options))
+    engine = Engine(
+        subject.writer.rows(requests[0].options), subject.symbols, subject.writer.search, 4 * TOGETHER
+    )
+    return Counter(one.ids for _, texts in engine.run(requests) for one in texts)
+
+
+def _p_value(counts: Counter[Ids], chances: dict[Ids, float]) -> float:
+    """The chance of counts at least as far from what is expected; 0 if something impossible was drawn.
+
+    >>> fair = {(0,): 0.5, (1,): 0.5}
+    >>> round(_p_value(Counter({(0,): 60, (1,): 40}), fair), 4), _p_value(Counter({(2,): 1}), fair)
+    (0.0455, 0.0)
+    """
+    if any(text not in chances for text in counts):
+        return 0.0
+    draws = sum(counts.values())
+    bins: list[tuple[float, float]] = []  # drawn, expected
+    rest = (0.0, 0.0)
+    for text, chance in chances.items():
+        one = (float(counts[text]), draws * chance)
+        if one[1] < FEWEST:
+            rest = (rest[0] + one[0], rest[1] + one[1])
+        else:
+            bins.append(one)
+    if rest[1] >= FEWEST or not bins:
+        bins.append(rest)
+    elif rest[1]:  # too few for a place of their own: counted with the rarest
+        least = min(range(len(bins)), key=lambda at: bins[at][1])
+        bins[least] = (bins[least][0] + rest[0], bins[least][1] + rest[1])
+    if len(bins) < 2:
+        return 1.0
+    chi = sum((drawn - expected) ** 2 / expected for drawn, expected in bins)
+    half = torch.tensor([(len(bins) - 1) / 2, chi / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))

@@ -1,0 +1,106 @@
+"""Checks of other number formats and of the C++ way: how far their scores are from the exact ones.
+
+Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from sacrebleu.metrics.chrf import CHRF
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.options import Options
+from clearhead.decoding.writer import Dtype, Writer
+from clearhead.verify.passes import Passes, largest_difference, walk
+from clearhead.verify.report import Check, skip, within
+from clearhead.verify.subject import Subject
+
+NATIVE = "C++ float32 = PyTorch"
+DRIFT: dict[Dtype, str] = {"bf16": "drift of bf16 (nats)", "int8": "drift of int8 (nats)"}
+# float32 sums in another order: 1e-5 of a log-probability as a rule
+NATIVE_BOUND = 1e-3
+# Nats a token by which the model's own distribution is missed on average: on texts that the model itself
+# would write, perplexity is 2 % higher.
+DRIFT_BOUND = {"bf16": 0.02, "int8": 0.02}
+SURE = 0.5  # nats by which a token leads where rounding must not change the choice
+
+
+def native(subject: Subject) -> Check:
+    """The compiled engine's log-probabilities in float32 are PyTorch's."""
+    writer = Writer(subject.bundle)
+    if writer.why_not_native is not None:
+        return skip(NATIVE, f"The C++ way does not serve this model here: {_clause(writer.why_not_native)}.")
+    found, wanted = _both(subject, writer)
+    what = f"{len(found)} steps by the C++ way, against whole passes by PyTorch"
+    return within(NATIVE, largest_difference(found, wanted), NATIVE_BOUND, what, steps=len(found))
+
+
+def drift(subject: Subject, dtype: Dtype) -> Check:
+    """What a smaller number format changes: distributions, choices, texts."""
+    name = DRIFT[dtype]
+    try:
+        writer = Writer(subject.bundle, dtype=dtype)
+    except UserError as error:
+        return skip(name, str(error))
+    found, wanted = _both(subject, writer)
+    missed = [float((p.exp() * (p - q)).sum()) for p, q in zip(wanted, found, strict=True)]
+    worst = max(sum(missed) / len(missed), 0.0)
+    largest = largest_difference(found, wanted)
+    agree = [int(p.argmax()) == int(q.argmax()) for p, q in zip(wanted, found, strict=True)]
+    sure = [same for same, p in zip(agree, wanted, strict=True) if _lead(p) >= SURE]
+    share, sure_share = _share(agree), _share(sure)
+    texts = _alike(subject, writer)
+    sentence = (
+        f"{len(found)} steps with weights in {dtype}, against float32: {worst:.2g} nats a token (relative "
+        f"entropy), largest difference of a log-probability {largest:.2g}, the same greedy token in "
+        f"{share:.1%}, texts {texts:.0f} of 100 alike (chrF)."
+    )
+    details = {
+        "largest difference of a log-probability": largest if math.isfinite(largest) else None,
+        "same greedy token": share,
+        f"same greedy token where it leads by {SURE} nats": sure_share,
+        "chrF of the texts against those of float32": texts,
+    }
+    passed = worst <= DRIFT_BOUND[dtype]
+    return Check(name, passed, worst, DRIFT_BOUND[dtype], sentence, details)
+
+
+def _both(subject: Subject, writer: Writer) -> tuple[list[Tensor], list[Tensor]]:
+    """The log-probabilities of one and the same walk: by the writer's rows, and by exact passes."""
+    limits = [subject.limit(number) for number in range(len(subject.given))]
+    seen = walk(writer.rows(Options()), subject.given, limits, subject.ordinary, subject.seed)
+    passes = Passes(subject.exact.model, subject.symbols, subject.given)
+    return [one.logp.cpu() for one in seen], [one.cpu() for one in passes.all_of(seen)]
+
+
+def _lead(logp: Tensor) -> float:
+    best = logp.topk(2).values if len(logp) > 1 else torch.tensor([0.0, -math.inf])
+    return float(best[0] - best[1])
+
+
+def _share(agree: list[bool]) -> float:
+    return sum(agree) / len(agree) if agree else 1.0
+
+
+def _alike(subject: Subject, writer: Writer) -> float:
+    """chrF of the texts that are written, against those of float32 (0 to 100)."""
+    numbers = list(range(len(subject.given)))
+    options = Options(max_length=subject.effort.write)
+    both = []
+    for one in (writer, subject.writer):
+        found = subject.decode(one, options, numbers)
+        both.append([_text(writer, found[number][0].ids) for number in numbers])
+    return float(CHRF().corpus_score(both[0], [both[1]]).score)
+
+
+def _text(writer: Writer, ids: tuple[int, ...]) -> str:
+    """Ids beyond the tokenizer's own (a padded vocabulary) are left out; an empty text is one sign."""
+    known = [id for id in ids if id < writer.tokenizer.vocabulary_size]
+    return writer.tokenizer.decode(known) or "∅"
+
+
+def _clause(reason: str) -> str:
+    return reason.rstrip(".")

@@ -1,0 +1,167 @@
+"""Checks of the model itself: with and without a state, alone and in batches, with every attention kernel.
+
+Shapes: B rows, S given tokens, T target tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.batches import padded
+from clearhead.models.output import ModelOutput
+from clearhead.nn.attention.kernels import KERNELS
+from clearhead.nn.attention.multihead import MultiHeadAttention
+from clearhead.verify.passes import Ids, Passes, largest_difference, walk
+from clearhead.verify.report import Check, skip, within
+from clearhead.verify.subject import Subject
+
+CACHED = "cached = uncached"
+BATCH = "alone = in any batch"
+KERNEL = "fast kernels = reference"
+# kernels that work in half precision alone are compared with the reference in that precision
+KERNEL_BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.25}
+
+Pair = tuple[Ids, Ids]  # what is given, and what is written
+
+
+def cached(subject: Subject) -> Check:
+    """Each step's log-probabilities, with a state, are those of one pass over the whole text without one."""
+    limits = [subject.limit(number) for number in range(len(subject.given))]
+    seen = walk(subject.rows(), subject.given, limits, subject.ordinary, subject.seed)
+    passes = Passes(subject.exact.model, subject.symbols, subject.given)
+    worst = largest_difference([one.logp for one in seen], passes.all_of(seen))
+    what = (
+        f"{len(seen)} steps of {len(subject.given)} texts that joined, split and left on the way, "
+        "against whole passes without a state"
+    )
+    return within(CACHED, worst, subject.bound, what, steps=len(seen))
+
+
+@torch.no_grad()
+def batch(subject: Subject) -> Check:
+    """A text's log-probabilities are the same alone, in a padded batch, in a packed one, in any order."""
+    model = subject.exact.model
+    pairs = [(given, subject.target(number)) for number, given in enumerate(subject.given)]
+    alone = [_outputs(model, subject, [pair])[0] for pair in pairs]
+    orders = [list(range(len(pairs))), list(reversed(range(len(pairs))))]
+    orders.append(random.Random(subject.seed).sample(orders[0], len(pairs)))
+    worst: dict[str, float] = {"padded": 0.0, "packed": 0.0}
+    for extra, order in enumerate(orders):
+        mixed = [pairs[number] for number in order]
+        wanted = [alone[number] for number in order]
+        found = _outputs(model, subject, mixed, extra=extra)
+        worst["padded"] = max(worst["padded"], largest_difference(found, wanted))
+        found = _packed_outputs(model, subject, mixed)
+        worst["packed"] = max(worst["packed"], largest_difference(found, wanted))
+    what = f"{len(pairs)} texts one by one, against padded and packed batches in {len(orders)} orders"
+    return within(BATCH, max(worst.values()), subject.bound, what, **worst)
+
+
+@torch.no_grad()
+def kernels(subject: Subject) -> Check:
+    """The model's output with every attention kernel that can serve it here, against the reference kernel."""
+    if not any(isinstance(one, MultiHeadAttention) for one in subject.exact.model.modules()):
+        return skip(KERNEL, "This model has no attention layer with a choice of kernels.")
+    pairs = [(given, subject.target(number)) for number, given in enumerate(subject.given)]
+    found: dict[str, float] = {}
+    bounds: dict[str, float] = {}
+    reasons: dict[str, str] = {}
+    for name in KERNELS:
+        if name == "reference":
+            continue
+        for dtype, bound in KERNEL_BOUNDS.items():
+            try:
+                found[name] = _kernel_difference(subject, pairs, name, dtype)
+            except UserError as error:
+                reasons.setdefault(name, str(error))
+            else:
+                bounds[name] = bound
+                break
+    if not found:
+        return skip(KERNEL, "No other kernel than the reference can compute this model's attention here.")
+    # told of the kernel that comes nearest to its bound, or goes furthest beyond it
+    worst = max(found, key=lambda name: found[name] / bounds[name])
+    what = f"{_listed(found)} against the kernel 'reference', {len(pairs)} texts"
+    details = {"differences": found, "not here": {k: v for k, v in reasons.items() if k not in found}}
+    return within(KERNEL, found[worst], bounds[worst], what, **details)
+
+
+def _kernel_difference(subject: Subject, pairs: Sequence[Pair], kernel: str, dtype: torch.dtype) -> float:
+    own = subject.exact.model
+    model = own if next(own.parameters()).dtype == dtype else copy.deepcopy(own).to(dtype)
+    before = [(one, one.kernel) for one in model.modules() if isinstance(one, MultiHeadAttention)]
+    results = []
+    try:
+        for name in (kernel, "reference"):
+            for one, _ in before:
+                one.kernel = name
+            results.append([*_outputs(model, subject, pairs), *_packed_outputs(model, subject, pairs)])
+    finally:
+        for one, old in before:
+            one.kernel = old
+    return largest_difference(*results)
+
+
+def _outputs(model: nn.Module, subject: Subject, pairs: Sequence[Pair], extra: int = 0) -> list[Tensor]:
+    """Of each pair its log-probabilities (T, V), from one padded batch; `extra` columns more than needed.
+
+    Padding holds ids of the vocabulary, not zeros: nothing may depend on them.
+    """
+    if not subject.has_source:
+        ids, lengths = _rows([(*given, *written) for given, written in pairs], extra, subject.device)
+        return _cut(_scores(model(ids, lengths=lengths)), lengths)
+    source, source_lengths = _rows([given for given, _ in pairs], extra, subject.device)
+    target, target_lengths = _rows([_begun(subject, written) for _, written in pairs], extra, subject.device)
+    output = model(source, target, source_lengths=source_lengths, target_lengths=target_lengths)
+    return _cut(_scores(output), target_lengths)
+
+
+def _packed_outputs(model: nn.Module, subject: Subject, pairs: Sequence[Pair]) -> list[Tensor]:
+    """As `_outputs`, from one packed batch."""
+
+    def packed(rows: Sequence[Ids]) -> tuple[Tensor, list[int]]:
+        flat = [id for row in rows for id in row]
+        return torch.tensor(flat, device=subject.device), [len(row) for row in rows]
+
+    if not subject.has_source:
+        ids, lengths = packed([(*given, *written) for given, written in pairs])
+        return list(_scores(model(ids, lengths=lengths)).split(lengths))
+    source, source_lengths = packed([given for given, _ in pairs])
+    target, lengths = packed([_begun(subject, written) for _, written in pairs])
+    output = model(source, target, source_lengths=source_lengths, target_lengths=lengths)
+    return list(_scores(output).split(lengths))
+
+
+def _scores(output: ModelOutput) -> Tensor:
+    """Log-probabilities of a model that writes; the hidden states of an encoder."""
+    logits, hidden = output.logits, output.hidden
+    if logits is None or output.pooled is not None:
+        assert hidden is not None
+        return hidden
+    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+
+
+def _begun(subject: Subject, written: Ids) -> Ids:
+    start = subject.symbols.start
+    return (0 if start is None else start, *written)
+
+
+def _rows(rows: Sequence[Ids], extra: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    table, lengths = padded(rows, rows[0][0], device)
+    more = torch.full((len(rows), extra), rows[-1][-1], device=device)
+    return torch.cat([table, more], dim=1), lengths
+
+
+def _cut(scores: Tensor, lengths: Tensor) -> list[Tensor]:
+    return [row[:length] for row, length in zip(scores, lengths.tolist(), strict=True)]
+
+
+def _listed(names: dict[str, float]) -> str:
+    quoted = [f"'{name}'" for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"

@@ -1,0 +1,117 @@
+"""`verify`: every check on one bundle, one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.base.progress import Bar, progress
+from clearhead.bundle.folder import Bundle, load_bundle
+from clearhead.models.build import count_parameters
+from clearhead.verify import chance, drafting, drift, formulas, reading, searching
+from clearhead.verify.report import Check, Report
+from clearhead.verify.subject import Effort, Subject, prepare
+
+SEED = 20170612  # fixed: the same model gives the same report
+
+CHECKS: dict[str, Callable[[Subject], Check]] = {
+    reading.CACHED: reading.cached,
+    reading.BATCH: reading.batch,
+    searching.NEIGHBOURS: searching.neighbours,
+    searching.GREEDY: searching.greedy,
+    searching.SCORE: searching.forced,
+    searching.STOPPING: searching.stopping,
+    chance.SAMPLING: chance.sampling,
+    formulas.PENALTIES: formulas.penalties,
+    formulas.CUTOFFS: formulas.cutoffs,
+    reading.KERNEL: reading.kernels,
+    drift.NATIVE: drift.native,
+    drift.DRIFT["bf16"]: partial(drift.drift, dtype="bf16"),
+    drift.DRIFT["int8"]: partial(drift.drift, dtype="int8"),
+}
+OF_ANY_MODEL = (reading.BATCH, reading.KERNEL)  # an encoder writes nothing, so that only these apply
+
+
+def verify(
+    bundle: Bundle | str | Path,
+    texts: Sequence[str] | None = None,
+    quick: bool = False,
+    *,
+    draft: Bundle | None = None,
+    only: Sequence[str] | None = None,
+    effort: Effort | None = None,
+    show: bool = False,
+) -> Report:
+    """Test on this very model that decoding does what it promises; without `texts` some are made up.
+
+    `quick` tests less of everything. `draft` is a smaller bundle whose guesses are to be tested. `only` names
+    the checks to make, `effort` says how much exactly. `show`: a progress line where there is a terminal.
+
+    >>> import clearhead
+    >>> tokenizer = clearhead.Tokenizer.words("the cat sees a dog and the dog sees a bird")
+    >>> bundle = Bundle(clearhead.build("tiny", vocabulary=tokenizer.vocabulary_size), tokenizer)
+    >>> report = verify(bundle, ["the cat sees"], quick=True, only=["beam 1 = greedy"])
+    >>> report.passed, [check.name for check in report.checks]
+    (True, ['beam 1 = greedy'])
+    """
+    whole = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
+    training = whole.model.training
+    made = effort or Effort.of(count_parameters(whole.model), quick)
+    line = partial(progress, "Verifying", unit="checks") if show else _silent
+    try:
+        subject = prepare(whole, texts, made, SEED)
+        checks = _chosen(subject, draft, only)
+        _refuse_damaged(subject)
+        found = []
+        with torch.no_grad(), line(total=len(checks)) as bar:
+            for name, check in checks.items():
+                bar.advance(0, note=name)
+                found.append(_guarded(name, check, subject))
+                bar.advance(1)
+    finally:
+        whole.model.train(training)
+    remarks = tuple(str(one.details["remark"]) for one in found if "remark" in one.details)
+    return Report(found, remarks)
+
+
+def _chosen(
+    subject: Subject, draft: Bundle | None, only: Sequence[str] | None
+) -> dict[str, Callable[[Subject], Check]]:
+    """The checks to make, in their order."""
+    every = {name: one for name, one in CHECKS.items() if subject.writes or name in OF_ANY_MODEL}
+    if draft is not None:
+        drafting.refuse_unlike(subject, draft)
+        every[drafting.DRAFT] = partial(drafting.speculative, draft=draft)
+    if only is None:
+        return every
+    for name in only:
+        if name not in every:
+            raise UserError(f"There is no check '{name}' for this model: {nearest(name, every)}")
+    return {name: one for name, one in every.items() if name in only}
+
+
+def _guarded(name: str, check: Callable[[Subject], Check], subject: Subject) -> Check:
+    """A check that breaks off has failed, and the others are still made."""
+    try:
+        return check(subject)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or "no reason given"
+        return Check(name, False, math.inf, 0.0, f"Broke off with {type(error).__name__}: {reason}")
+
+
+def _refuse_damaged(subject: Subject) -> None:
+    wrong = [name for name, one in subject.bundle.model.named_parameters() if not one.isfinite().all()]
+    if wrong:
+        raise UserError(
+            f"The weight '{wrong[0]}' holds numbers that are not finite: it is damaged, or training diverged."
+        )
+
+
+def _silent(total: float) -> AbstractContextManager[Bar]:
+    return nullcontext(Bar(None, None))

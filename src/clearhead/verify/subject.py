@@ -1,0 +1,216 @@
+"""The model under test, made ready: copies in the number formats that checks need, texts, and how much to do.
+
+How many texts and tokens a check gets depends on the model's size and on nothing else, so that two runs on
+one model are the same run.
+
+Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
+from clearhead.decoding.batches import tokenizers_of
+from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.options import Options
+from clearhead.decoding.rows import Rows, TorchRows
+from clearhead.decoding.searches import extras_of
+from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, Symbols, limit_of, positions_of
+from clearhead.decoding.writer import Writer
+from clearhead.models.build import count_parameters
+from clearhead.models.config import ModelConfig
+from clearhead.text.tokenizer import Tokenizer
+
+SMALL, LARGE = (
+    10**7,
+    10**9,
+)  # parameters: below the first much is tested, above the second float64 has no room
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is tested."""
+
+    texts: int
+    longest: int  # tokens of a text that is read
+    write: int  # tokens that are written for one
+    draws: int  # of each distribution
+    searched: int  # texts for which beams of all widths are compared
+
+    @classmethod
+    def of(cls, parameters: int, quick: bool) -> Effort:
+        if parameters < SMALL:
+            return cls(6, 12, 10, 1000, 3) if quick else cls(24, 24, 20, 5000, 8)
+        return cls(3, 8, 6, 400, 1) if quick else cls(8, 16, 12, 1000, 3)
+
+
+@dataclass
+class Subject:
+    """A model under test, with its texts. `bundle` is float32, `exact` float64 where there is room for it."""
+
+    bundle: Bundle
+    exact: Bundle
+    texts: tuple[str, ...]
+    given: tuple[tuple[int, ...], ...]  # of each text what the model reads
+    effort: Effort
+    seed: int
+    _rows: dict[object, Rows] = field(default_factory=dict)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.bundle.config
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.bundle.model.parameters()).device
+
+    @property
+    def has_source(self) -> bool:
+        return self.config.family in WITH_SOURCE
+
+    @property
+    def writes(self) -> bool:
+        return self.has_source or self.config.family == "decoder"
+
+    @cached_property
+    def symbols(self) -> Symbols:
+        return Symbols.of(tokenizers_of(self.bundle)[1])
+
+    @cached_property
+    def writer(self) -> Writer:
+        """The float32 model, driven by PyTorch."""
+        return Writer(self.bundle, way="torch")
+
+    @cached_property
+    def exact_writer(self) -> Writer:
+        return Writer(self.exact, way="torch")
+
+    @property
+    def bound(self) -> float:
+        """How far two ways to the same log-probability may be apart in the exact copy.
+
+        Rounding leaves 1e-13 or so of float64 and 1e-5 of float32, a mistake far more than either bound.
+        """
+        return 1e-9 if next(self.exact.model.parameters()).dtype == torch.float64 else 1e-3
+
+    @cached_property
+    def ordinary(self) -> list[int]:
+        """Ids of the target vocabulary that a text may contain."""
+        writer = tokenizers_of(self.bundle)[1]
+        special = {writer.pad, writer.start, writer.stop, writer.unknown}
+        most = min(writer.vocabulary_size, self.config.vocabulary)
+        return [id for id in range(most) if id not in special]
+
+    def limit(self, number: int, most: int | None = None) -> int:
+        """Tokens that may be written for text `number`: `most`, if the model has positions for so many."""
+        return limit_of(self.config, len(self.given[number]), self.effort.write if most is None else most)
+
+    def target(self, number: int, length: int | None = None) -> tuple[int, ...]:
+        """Some ids that could have been written for text `number`: always the same, and of unlike lengths."""
+        chance = random.Random(self.seed * 1000 + number)
+        most = self.limit(number)
+        size = chance.randint(min(2, most), most) if length is None else min(length, most)
+        return tuple(chance.choices(self.ordinary, k=size))
+
+    def rows(self) -> Rows:
+        """Rows of the exact copy."""
+        return TorchRows(self.exact.model, self.symbols)
+
+    def decode(
+        self, writer: Writer, options: Options, numbers: Sequence[int], room: int = 64
+    ) -> dict[int, list[Hypothesis]]:
+        """What a search writes for some of the texts, all of them in one run of the engine."""
+        requests = [Request(self.given[n], self.limit(n, options.max_length), options) for n in numbers]
+        # rows are made once and used again, for compiled ones copy all weights
+        key = (id(writer), extras_of(options))
+        rows = self._rows.pop(key, None) or writer.rows(options)
+        engine = Engine(rows, self.symbols, writer.search, room)
+        found = {numbers[at]: texts for at, texts in engine.run(requests)}
+        self._rows[key] = rows  # only now: after a fault they would not be empty
+        return found
+
+
+def prepare(bundle: Bundle, texts: Sequence[str] | None, effort: Effort, seed: int) -> Subject:
+    """Make a bundle ready; without `texts` some are made up from its vocabulary."""
+    family = bundle.config.family
+    if family == "vision":
+        raise UserError(
+            "This bundle holds a vision model; verification reads texts, and there is none to read."
+        )
+    reader, _ = tokenizers_of(bundle)
+    model = bundle.model
+    if any(one.dtype != torch.float32 for one in model.parameters()):
+        model = copy.deepcopy(model).float()
+    own = Bundle(model.eval(), bundle.tokenizer, bundle.metadata, bundle.source_tokenizer)
+    exact = Bundle(_exact(model), bundle.tokenizer, bundle.metadata, bundle.source_tokenizer)
+    subject = Subject(own, exact, (), (), effort, seed)
+    longest = _longest(subject)
+    if texts is None:
+        chosen = _made_up(subject, longest)
+    else:
+        spread = [text for text in texts if text.strip()]
+        if not spread:
+            raise UserError("There is no text to verify with: every line is empty.")
+        chosen = [_shortened(text, longest, reader) for text in spread[: effort.texts]]
+    subject.texts = tuple(chosen)
+    subject.given = tuple(_read(subject, text) for text in chosen)
+    return subject
+
+
+def _exact(model: nn.Module) -> nn.Module:
+    device = next(model.parameters()).device
+    if device.type == "mps" or count_parameters(model) > LARGE:  # no such numbers there, or no room
+        return model
+    return copy.deepcopy(model).double()
+
+
+def _longest(subject: Subject) -> int:
+    """Tokens of a text, so that the model has positions left for what it writes and adds."""
+    positions = positions_of(subject.config)
+    most = subject.effort.longest
+    if positions is None:
+        return most
+    return max(1, min(most, positions // 2 - 1 if subject.config.family == "decoder" else positions - 2))
+
+
+def _made_up(subject: Subject, longest: int) -> list[str]:
+    """Texts of random tokens, short and long ones."""
+    chance = random.Random(subject.seed)
+    reader, _ = tokenizers_of(subject.bundle)
+    special = {reader.pad, reader.start, reader.stop, reader.unknown}
+    table = subject.config.source_vocabulary or subject.config.vocabulary
+    ids = [id for id in range(min(reader.vocabulary_size, table)) if id not in special]
+    if not ids:
+        raise UserError(
+            "This vocabulary has no token but special ones, so that no text can be made up from it."
+        )
+    texts: list[str] = []
+    for attempt in range(100 * subject.effort.texts):
+        size = 1 + (len(texts) + attempt) % longest
+        text = _shortened(reader.decode(chance.choices(ids, k=size)), longest, reader)
+        if text.strip():
+            texts.append(text)
+        if len(texts) == subject.effort.texts:
+            return texts
+    raise UserError("No text could be made up from this vocabulary: give some with --texts FILE.")
+
+
+def _shortened(text: str, most: int, reader: Tokenizer) -> str:
+    while len(reader.encode(text)) > most and len(text) > 1:
+        text = text[: max(1, len(text) * 3 // 4)].rstrip() or text[:1]
+    return text
+
+
+def _read(subject: Subject, text: str) -> tuple[int, ...]:
+    if subject.writes:
+        return subject.writer.requests(text, Options())[0].given
+    return tuple(tokenizers_of(subject.bundle)[0].encode(text)) or (0,)

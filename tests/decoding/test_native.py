@@ -1,0 +1,410 @@
+"""The native CPU engine gives what the PyTorch model gives, whatever stands beside a row."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import clearhead
+from clearhead.base.errors import UserError
+from clearhead.decoding.native import NativeRows, pack, supports, why_not
+from clearhead.decoding.native.pack import Dtype
+from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.steps import Symbols
+from clearhead.models.config import ModelConfig
+from clearhead.models.presets import preset
+from clearhead.nn.positions.rotary import RotaryScaling
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
+
+SYMBOLS = Symbols(1, 2, (0, 1))
+TINY = preset("tiny")
+NOBODY = torch.zeros(0, dtype=torch.int64)
+
+DIALS: dict[str, dict[str, object]] = {
+    "original": {},
+    "pre-norm": {"norm__place": "pre"},
+    "rms, gated silu, grouped, rotary": {
+        "norm__place": "pre",
+        "norm__kind": "rms",
+        "feedforward__gated": True,
+        "feedforward__activation": "silu",
+        "feedforward__bias": False,
+        "attention__kv_heads": 2,
+        "attention__bias": False,
+        "position__name": "rotary",
+        "position__layout": "halves",
+        "embedding__scale": False,
+        "embedding__tie_output": False,
+    },
+    "rotary, interleaved": {"position__name": "rotary"},
+    "rotary, stretched": {
+        "position__name": "rotary",
+        "position__scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8},
+    },
+    "learned, gelu, embedding norm": {
+        "position__name": "learned",
+        "position__max_length": 40,
+        "feedforward__activation": "gelu",
+        "embedding__norm": True,
+        "embedding__token_types": 2,
+    },
+    "learned, tanh form": {
+        "position__name": "learned",
+        "position__max_length": 40,
+        "feedforward__activation": "gelu_tanh",
+    },
+    "t5": {
+        "position__name": "t5",
+        "norm__kind": "rms",
+        "norm__place": "pre",
+        "attention__score": "dot",
+        "attention__bias": False,
+        "embedding__output_scale": 0.2,
+    },
+    "alibi, quick gelu": {"position__name": "alibi", "feedforward__activation": "quick_gelu"},
+    "nothing said of order, tanh": {"position__name": "none", "feedforward__activation": "tanh"},
+    "post-norm with a last one": {"norm__final": True, "position__layout": "halves"},
+    "odd sizes": {
+        "vocabulary": 71,
+        "width": 36,
+        "attention__heads": 3,
+        "attention__key_dim": 10,
+        "attention__value_dim": 7,
+        "attention__softcap": 2.0,
+        "feedforward__width": 50,
+        "embedding__output_bias": True,
+    },
+}
+
+
+def build(family: str = "encoder-decoder", **changes: object) -> nn.Module:
+    """A small model with weights as large as trained ones, so that differences would show."""
+    config = TINY.to_dict() | {"family": family}
+    model = clearhead.build(ModelConfig.from_dict(config).replace(**_parts(changes)))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if weight.dim() == 1:
+                weight.add_(0.1 * noise)
+            else:
+                weight.copy_(noise * (1.0 if "table" in name else 1.5) * weight.shape[-1] ** -0.5)
+    return model.eval()
+
+
+def _parts(changes: dict[str, object]) -> dict[str, object]:
+    scaling = changes.get("position__scaling")
+    if isinstance(scaling, dict):
+        changes = changes | {"position__scaling": RotaryScaling(**scaling)}
+    return changes
+
+
+def expected(model: nn.Module, given: list[int], written: list[int]) -> torch.Tensor:
+    """The log-probabilities after a text, computed from nothing, without any cache."""
+    with torch.no_grad():
+        if model.config.family == "encoder-decoder":  # type: ignore[union-attr]
+            logits = model(torch.tensor([given]), torch.tensor([[1, *written]])).logits
+        else:
+            logits = model(torch.tensor([given + written])).logits
+    return logits[0, -1].log_softmax(-1)
+
+
+def check(model: nn.Module, rows: NativeRows, sources: list[list[int]], moves: int = 5) -> float:
+    """Walk a small beam: rows are doubled, dropped, crossed over. The largest difference to PyTorch."""
+    scores = rows.admit(sources)
+    texts: list[tuple[int, list[int]]] = [(i, []) for i in range(len(sources))]
+    worst = 0.0
+    for move in range(moves + 1):
+        wanted = torch.stack([expected(model, sources[i], text) for i, text in texts])
+        worst = max(worst, float((scores.logp() - wanted).abs().max()))
+        values, ids = scores.top(3)
+        assert torch.equal(values, scores.logp().topk(3).values)
+        assert torch.equal(values, scores.logp().gather(1, ids))
+        if move == moves:
+            break
+        chosen: list[tuple[int, int]] = []  # (parent, token): two children, none, one crossed over
+        for i in range(len(sources)):
+            own = [row for row, (source, _) in enumerate(texts) if source == i]
+            last, first = own[-1], own[0]
+            chosen += [(last, int(ids[last, 0])), (last, int(ids[last, 1]))]
+            if move % 2:
+                chosen.append((first, int(ids[first, 2])))
+        texts = [(texts[row][0], [*texts[row][1], token]) for row, token in chosen]
+        scores = rows.step(*(torch.tensor(side) for side in zip(*chosen, strict=True)))
+        assert rows.count == len(chosen) == scores.rows
+    return worst
+
+
+@pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
+@pytest.mark.parametrize("name", DIALS)
+def test_equals_pytorch(name: str, family: str) -> None:
+    model = build(family, **DIALS[name])
+    assert supports(model) is None
+    sources = [[5, 6, 7, 2], [9], [8, 3, 4, 5, 6, 11, 60, 22, 33, 44, 55, 2]]
+    rows = NativeRows(model, SYMBOLS, threads=2)
+    assert check(model, rows, sources) < 1e-4
+
+
+def test_source_vocabulary_and_depths() -> None:
+    model = build(source_vocabulary=140, decoder_layers=1, layers=3)
+    assert check(model, NativeRows(model, SYMBOLS), [[139, 120, 2], [100, 2]]) < 1e-4
+
+
+def test_text_beyond_first_tables() -> None:
+    for changes in DIALS["original"], DIALS["t5"], DIALS["rotary, interleaved"]:
+        model = build("decoder", **changes)
+        prompt = [3 + i % 90 for i in range(125)]
+        rows = NativeRows(model, SYMBOLS)
+        scores = rows.admit([prompt])
+        written: list[int] = []
+        for _ in range(8):  # over the 128 positions that tables begin with
+            written.append(int(scores.top(1)[1]))
+            scores = rows.step(torch.tensor([0]), torch.tensor(written[-1:]))
+        assert float((scores.logp() - expected(model, prompt, written)).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bf16", "int8"])
+@pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
+@settings(max_examples=8, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=2, max_size=17),
+    order=st.randoms(use_true_random=False),
+    threads=st.integers(1, 3),
+)
+def test_row_does_not_depend_on_neighbours(
+    family: str, dtype: Dtype, sizes: list[int], order: object, threads: int
+) -> None:
+    model = _model(family)
+    sources = [[3 + (7 * i + t) % 90 for t in range(size)] for i, size in enumerate(sizes)]
+    alone = [_greedy(NativeRows(model, SYMBOLS, dtype, threads=1), [one]) for one in sources]
+    numbers = list(range(len(sources)))
+    order.shuffle(numbers)  # type: ignore[attr-defined]
+    together = _greedy(NativeRows(model, SYMBOLS, dtype, threads=threads), [sources[i] for i in numbers])
+    for place, number in enumerate(numbers):
+        for step in range(len(together)):
+            assert torch.equal(together[step][place], alone[number][step][0])
+
+
+_models: dict[str, nn.Module] = {}
+
+
+def _model(family: str) -> nn.Module:
+    if family not in _models:
+        _models[family] = build(family, width=48, attention__heads=3, vocabulary=150)
+    return _models[family]
+
+
+def _greedy(rows: NativeRows, sources: list[list[int]], steps: int = 3) -> list[torch.Tensor]:
+    scores = rows.admit(sources)
+    found = [scores.logp()]
+    for _ in range(steps):
+        scores = rows.step(torch.arange(len(sources)), scores.top(1)[1][:, 0])
+        found.append(scores.logp())
+    return found
+
+
+def test_requests_come_and_go() -> None:
+    model = build()
+    rows = NativeRows(model, SYMBOLS, threads=2)
+    sources = [[3 + i, 40 + i, 2] for i in range(6)]
+    first = rows.admit(sources[:2])
+    texts: list[tuple[int, list[int]]] = [(0, []), (1, [])]
+    ids = first.top(1)[1][:, 0].tolist()
+    for new in range(2, 6):
+        fresh = rows.admit([sources[new]])
+        texts.append((new, []))
+        ids.append(int(fresh.top(1)[1]))
+        stays = [row for row in range(len(texts)) if row != 0]  # the oldest leaves
+        texts = [(texts[row][0], [*texts[row][1], ids[row]]) for row in stays]
+        scores = rows.step(torch.tensor(stays), torch.tensor([ids[row] for row in stays]))
+        for row, (number, text) in enumerate(texts):
+            wanted = expected(model, sources[number], text)
+            assert float((scores.logp()[row] - wanted).abs().max()) < 1e-4
+        ids = scores.top(1)[1][:, 0].tolist()
+
+
+@pytest.mark.parametrize("dtype, bound", [("bf16", 0.03), ("int8", 0.06)])
+@pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
+def test_smaller_weights_stay_close(family: str, dtype: Dtype, bound: float) -> None:
+    model = build(family, width=128, attention__heads=4, feedforward__width=256)
+    sources = [[3 + (5 * i + t) % 90 for t in range(9)] for i in range(8)]
+    exact = NativeRows(model, SYMBOLS).admit(sources).logp()
+    found = NativeRows(model, SYMBOLS, dtype).admit(sources).logp()
+    spread = (exact - exact.mean(-1, keepdim=True)).norm()
+    assert 0 < float((found - exact).norm() / spread) < bound
+
+
+def test_scores_are_those_of_their_rows() -> None:
+    model = build()
+    rows = NativeRows(model, SYMBOLS)
+    scores = rows.admit([[5, 2], [6, 2], [7, 8, 2]])
+    whole = scores.logp()
+    part = scores.part(1, 3).part(1, 2)
+    ids = torch.tensor([4, 99, 4])
+    assert part.rows == 1
+    assert torch.equal(part.logp(), whole[2:])
+    assert torch.equal(part.at(ids), whole[2:, ids])
+    values, best = scores.top(whole.shape[1])
+    assert torch.equal(values, whole.sort(descending=True).values)
+    assert torch.equal(best.sort().values[0], torch.arange(whole.shape[1]))
+    later = rows.step(torch.arange(3), torch.tensor([4, 4, 4]))
+    assert torch.equal(scores.logp(), whole)  # held scores stay what they were
+    assert not torch.equal(later.logp(), whole)
+    assert torch.allclose(whole.exp().sum(-1), torch.ones(3), atol=1e-5)
+
+
+def test_equal_scores_come_in_order_of_ids() -> None:
+    model = build(embedding__tie_output=False)
+    with torch.no_grad():
+        model.output.weight.zero_()  # type: ignore[union-attr]
+    values, ids = NativeRows(model, SYMBOLS).admit([[5, 2]]).top(5)
+    assert ids.tolist() == [[0, 1, 2, 3, 4]]
+    assert torch.equal(values, values[:, :1].expand(1, 5))
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm__place": "pre", "embedding__output_scale": 0.3}])
+def test_hidden_states_and_attention(changes: dict[str, object]) -> None:
+    model = build(**changes)
+    keep = frozenset({"hidden", "attention"})
+    sources = [[5, 6, 7, 2], [9, 2]]
+    ours, theirs = NativeRows(model, SYMBOLS, keep=keep), TorchRows(model, SYMBOLS, keep)
+    one, other = ours.admit(sources), theirs.admit(sources)
+    for parents, tokens in ([[0, 0, 1, 1], [4, 5, 6, 7]], [[1, 0, 3, 3], [8, 9, 8, 9]], [[0, 1, 2, 3], [3] * 4]):
+        for mine, its in ((one.hidden, other.hidden), (one.attention, other.attention)):
+            assert mine is not None
+            assert its is not None
+            assert torch.allclose(mine, its, atol=1e-5)
+        assert torch.allclose(one.logp(), other.logp(), atol=1e-4)
+        one = ours.step(torch.tensor(parents), torch.tensor(tokens))
+        other = theirs.step(torch.tensor(parents), torch.tensor(tokens))
+    assert NativeRows(model, SYMBOLS).admit(sources).attention is None
+
+
+def test_memory_is_used_again() -> None:
+    model = build()
+    rows = NativeRows(model, SYMBOLS)
+    used = []
+    for _ in range(6):
+        scores = rows.admit([[5, 6, 7, 2]] * 9)
+        for _ in range(20):
+            parent = torch.arange(9) // 2 * 2  # half of the rows die at each step
+            scores = rows.step(parent, scores.top(1)[1][parent, 0])
+        assert rows.step(NOBODY, NOBODY).rows == rows.count == 0
+        in_use, reserved = rows.memory()
+        assert in_use == 0
+        used.append(reserved)
+    assert used[0] == used[-1] > 0
+    del scores
+    gc.collect()
+    assert len(rows._engine.spare) <= 4
+
+
+def test_packed_weights_are_shared_and_renewed() -> None:
+    model = build()
+    first = pack(model, "int8")
+    assert pack(model, "int8") is first
+    assert pack(model, "float32") is not first
+    assert first.bytes < pack(model, "float32").bytes / 3.9
+    rows = NativeRows(model, SYMBOLS, "int8")
+    before = rows.admit([[5, 2]]).logp()
+    with torch.no_grad():
+        model.decoder.layers[0].feedforward.inner.weight.mul_(2)  # type: ignore[union-attr, index]
+    assert pack(model, "int8") is not first
+    assert not torch.equal(NativeRows(model, SYMBOLS, "int8").admit([[5, 2]]).logp(), before)
+    renewed = pack(model)
+    model.output.weight.data[5:].mul_(0.5)  # type: ignore[union-attr]
+    assert pack(model) is not renewed
+
+
+def test_damaged_weights_are_seen() -> None:
+    for dtype in ("float32", "int8"):
+        model = build()
+        with torch.no_grad():
+            model.decoder.layers[1].feedforward.output.weight[0, 0] = float("nan")  # type: ignore[union-attr, index]
+        scores = NativeRows(model, SYMBOLS, dtype).admit([[5, 2]])
+        assert not torch.isfinite(scores.top(2)[0]).any()
+
+
+@pytest.mark.parametrize(
+    "changes, dial",
+    [
+        ({"position__name": "shaw"}, "position scheme 'shaw'"),
+        ({"attention__score": "additive"}, "score 'additive'"),
+    ],
+)
+def test_names_what_it_cannot_do(changes: dict[str, object], dial: str) -> None:
+    model = clearhead.build("tiny", **changes)
+    assert dial in str(supports(model))
+    with pytest.raises(UserError, match=dial):
+        NativeRows(model, SYMBOLS)
+
+
+def test_leaves_changed_models_alone() -> None:
+    assert "recurrent" in str(supports(clearhead.build("rnn", vocabulary=50, width=16)))
+    hooked = build()
+    hooked.decoder.register_forward_hook(lambda *_: None)  # type: ignore[union-attr]
+    assert "hook" in str(supports(hooked))
+    assert "float64" in str(supports(build().double()))
+    adapted = build()
+    adapted.decoder.layers[0].feedforward.inner = nn.Sequential(nn.Linear(32, 64))  # type: ignore[union-attr, index]
+    assert "Sequential" in str(supports(adapted))
+
+
+def test_half_precision_weights() -> None:
+    model = build()
+    exact = NativeRows(model, SYMBOLS).admit([[5, 6, 2]]).logp()
+    half = NativeRows(model.bfloat16(), SYMBOLS).admit([[5, 6, 2]]).logp()
+    assert 0 < float((half - exact).abs().max()) < 0.5
+
+
+def test_bad_input_is_a_sentence() -> None:
+    model = build(position__name="learned", position__max_length=6)
+    rows = NativeRows(model, SYMBOLS)
+    for wrong in [], [[]], [[5], []], [[100]], [[-1]], [[5] * 7]:
+        with pytest.raises(UserError):
+            rows.admit(wrong)
+    assert rows.count == 0
+    scores = rows.admit([[5, 2]])
+    for parent, token in ([1], [5]), ([-1], [5]), ([0], [100]), ([0], [-1]), ([0, 0], [1]):
+        with pytest.raises(UserError):
+            rows.step(torch.tensor(parent), torch.tensor(token))
+    for _ in range(5):
+        scores = rows.step(torch.tensor([0]), torch.tensor([4]))
+    with pytest.raises(UserError, match="6 tokens"):
+        rows.step(torch.tensor([0]), torch.tensor([4]))
+    with pytest.raises(UserError):
+        scores.top(0)
+    with pytest.raises(UserError):
+        scores.top(101)
+    with pytest.raises(UserError, match="start"):
+        NativeRows(model, Symbols(None, 2))
+    with pytest.raises(UserError, match="int4"):
+        NativeRows(model, SYMBOLS, "int4")  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_goes_on_after_a_fork() -> None:
+    model = build()
+    rows = NativeRows(model, SYMBOLS, threads=2)
+    before = rows.admit([[5, 6, 2]]).logp()
+    context = multiprocessing.get_context("fork")
+    answer = context.Queue()
+
+    def child() -> None:
+        answer.put(rows.step(torch.tensor([0]), torch.tensor([7])).logp().tolist())
+
+    process = context.Process(target=child)
+    process.start()
+    there = torch.tensor(answer.get(timeout=30))
+    process.join(30)
+    assert process.exitcode == 0
+    assert torch.equal(rows.step(torch.tensor([0]), torch.tensor([7])).logp(), there)
+    assert not torch.equal(there, before)
