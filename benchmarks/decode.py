@@ -37,6 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # wherever this is loa
 import clearhead
 from clearhead.base.device import name_of_cpu
 from decode_peers import contenders as who
-from decode_peers import report
+from decode_peers import report, weights
 from decode_peers.weights import DECODER, TRANSLATOR, Size, export, prepare
 from decode_peers.wire import Contender, Job, Measured, Pace, measure, sentences, start
 
@@ -151,7 +152,7 @@ def size_of(options: argparse.Namespace) -> Size:
     return replace(size, **{name: value for name, value in own.items() if value is not None})
 
 
-def writing(options: argparse.Namespace, folder: Path) -> str:
+def writing(options: argparse.Namespace, folder: Path) -> list[str]:
     """Tokens a second of texts of one length."""
     job, size = lengths(options), size_of(options)
     failed = prepare(size, folder)
@@ -164,19 +165,17 @@ def writing(options: argparse.Namespace, folder: Path) -> str:
     measured.failures |= failed
     reference = "clearhead" if gpu else "clearhead float32"
     given = "prompt" if options.gpt2 else "source"
-    return "\n\n".join(
-        [
-            f"{size.family}, width {size.width}, {size.layers} layers, vocabulary {size.vocabulary:,}; "
-            f"{given} of {job.given} tokens, {job.new} written; {options.rounds} rounds",
-            report.rates(measured, found, reference, "GPU memory" if gpu else "RSS"),
-            report.ratios(measured, found),
-            report.failures(measured),
-            report.versions(measured),
-        ]
-    )
+    return [
+        f"{size.family}, width {size.width}, {size.layers} layers, vocabulary {size.vocabulary:,}; "
+        f"{given} of {job.given} tokens, {job.new} written; {options.rounds} rounds",
+        report.rates(measured, found, reference, "GPU memory" if gpu else "RSS"),
+        report.ratios(measured, found),
+        report.failures(measured),
+        report.versions(measured),
+    ]
 
 
-def first(options: argparse.Namespace, folder: Path) -> str:
+def first(options: argparse.Namespace, folder: Path) -> list[str]:
     """The first sentence: a fresh process that loads a model, translates one line greedily, and ends."""
     size = size_of(options)
     failed = prepare(size, folder)
@@ -194,11 +193,10 @@ def first(options: argparse.Namespace, folder: Path) -> str:
     measured = Measured(failures=failed)
     times = fresh(commands, options.rounds, measured.failures)
     title = f"first sentence from the start of a process, {options.rounds} rounds"
-    parts = [title, report.starts(times, "import torch", "× import torch"), report.failures(measured)]
-    return "\n\n".join(parts)
+    return [title, report.starts(times, "import torch", "× import torch"), report.failures(measured)]
 
 
-def file(options: argparse.Namespace, folder: Path) -> str:
+def file(options: argparse.Namespace, folder: Path) -> list[str]:
     """A file of real lines, tokenisation included."""
     bundle = clearhead.load(options.bundle)
     failed = export(bundle, folder)
@@ -206,7 +204,8 @@ def file(options: argparse.Namespace, folder: Path) -> str:
     job = Job(
         "text", "", "", device=options.device, threads=options.threads, source=str(source), beam=options.beam
     )
-    kinds = who.GPU if options.device == "cuda" else [*who.CPU[:-1]]
+    # a cache of fixed size would be compiled anew for each shape, so that contender stays away
+    kinds = who.GPU[:2] if options.device == "cuda" else who.CPU[:-1]
     found = chosen(who.own(kinds, job, folder, options.bundle.resolve()), options.only)
     measured = compare(found, ("file",), pace_of(options), options.timeout, folder)
     again = {}
@@ -224,8 +223,9 @@ def file(options: argparse.Namespace, folder: Path) -> str:
         for name, cell in measured.cells["file"].items():
             bleu[name] = sacrebleu.corpus_bleu(cell.runs[-1]["texts"], [targets]).score
     title = f"{source.name} ({len(job.lines()):,} lines), beam {options.beam}, {options.rounds} rounds"
-    parts = [title, report.files(measured, found, whole, bleu), report.failures(measured)]
-    return "\n\n".join([*parts, report.versions(measured)])
+    reference = "clearhead" if options.device == "cuda" else "clearhead float32"
+    told = report.files(measured, found, whole, bleu, reference)
+    return [title, told, report.failures(measured), report.versions(measured)]
 
 
 def pace_of(options: argparse.Namespace) -> Pace:
@@ -265,17 +265,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     mode = file if options.file else first if options.first else writing
     print(f"{machine(options.device, options.threads)}\n", flush=True)
     with tempfile.TemporaryDirectory() as passing:
-        folder = options.models or Path(passing)
-        if options.models:  # one folder for each model
-            size = size_of(options)
-            kept = (
-                f"{options.bundle.resolve().name}"
-                if options.file
-                else f"{size.family}-{size.width}-{size.layers}-{size.vocabulary}"
-            )
-            folder = options.models / kept
-            folder.mkdir(parents=True, exist_ok=True)
-        print(mode(options, folder.resolve()))
+        folder = options.models / name_of(options) if options.models else Path(passing)
+        folder.mkdir(parents=True, exist_ok=True)
+        print("\n\n".join(filter(None, mode(options, folder.resolve()))))
+
+
+def name_of(options: argparse.Namespace) -> str:
+    """What a model is kept under; another one, or one made otherwise, has another name."""
+    size = size_of(options)
+    if options.file:
+        made, name = options.bundle / "metadata.json", options.bundle.resolve().name
+    else:
+        made, name = Path(weights.__file__), f"{size.family}-{size.width}-{size.layers}-{size.vocabulary}"
+    return f"{name}-{zlib.crc32(made.read_bytes()):08x}"
 
 
 if __name__ == "__main__":

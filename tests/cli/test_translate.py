@@ -87,7 +87,7 @@ def test_json_says_everything(run: Run, bundles: Path) -> None:
     assert first["score"] == pytest.approx(first["logp"] / len(first["token_logps"]), abs=1e-5)
     assert first["parts"] == 1
     assert isinstance(first["stopped"], bool)
-    assert [one["text"] for one in first["nbest"]][0] == first["text"]
+    assert first["nbest"][0]["text"] == first["text"]
     assert len(first["nbest"]) == 2
     assert all(0 <= i < 3 and 0 <= j < len(first["text"].split()) for i, j in first["alignment"])
     assert (second["number"], second["text"], second["tokens"], second["alignment"]) == (1, "", [], [])
@@ -176,7 +176,9 @@ def test_a_closed_pipe_is_quiet(bundles: Path) -> None:
         stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert process.stdout is not None and process.stdin is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stderr is not None
     process.stdout.close()
     process.stdin.write(b"the cat\n" * 1500)
     process.stdin.close()

@@ -161,6 +161,22 @@ def test_with_room_for_every_text_the_n_best_are_the_true_ones(
     assert [one.score for one in found] == pytest.approx([score for score, _ in wanted[:6]])
 
 
+@pytest.mark.parametrize("alpha, wanted", [(-1.0, (2,)), (0.0, (2,)), (3.0, (2, 2, 2, 2))])
+def test_the_bound_looks_at_the_nearest_and_at_the_farthest_end(alpha: float, wanted: Text) -> None:
+    """The empty text ends at once and is good. What beats it ends next, or as late as can be."""
+
+    def logp(source: Text, written: Text) -> Tensor:
+        chances = (
+            [1e-4, 0.3, 0.6, 0.1] if not written else [1e-4, 0.94 if len(written) == 1 else 0.01, 0.05, 1e-4]
+        )
+        return torch.tensor(chances).log().log_softmax(-1)
+
+    options = Options(beam=2, length_penalty=alpha)
+    [[found]], _ = search(logp, [Request((2,), 4, options)], 4)
+    same([found], plain_beam(logp, (2,), 4, options))
+    assert found.ids == wanted
+
+
 def test_a_decided_request_leaves_at_once_and_early() -> None:
     """The bound must not only be right but be used: whole beams leave, long before the limit."""
     logp, options = random_model(3, 9, 0.5), Options(beam=4, length_penalty=0.0)

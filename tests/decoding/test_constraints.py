@@ -18,11 +18,11 @@ from clearhead.decoding.constraints import Pieces, constraint_processors, pieces
 from clearhead.decoding.constraints.automaton import byte_tree, compiled
 from clearhead.decoding.constraints.expression import known_class
 from clearhead.decoding.constraints.sequences import holds
-from clearhead.decoding.engine import Engine, Request
-from clearhead.decoding.line import Line
+from clearhead.decoding.engine import Cohort, Engine, Request, Search
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Symbols
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
@@ -440,25 +440,32 @@ def written(options: Options, count: int = 6) -> list[str]:
     symbols, pieces = Symbols.of(tokenizer), pieces_of(tokenizer)
     requests = [Request((*range(4, 6 + i), 2), 6 + i % 3, options.replace(seed=i)) for i in range(count)]
 
-    def make(cohort) -> Line:
-        more = constraint_processors(cohort.options, symbols, pieces, cohort.limits)
-        return Line(cohort, pipeline(cohort.options, symbols, cohort.vocabulary, True, more))
+    def make(cohort: Cohort) -> Search:
+        return make_search(cohort, True, pieces)
 
     engine = Engine(TorchRows(bundle.model, symbols), symbols, make, room=4)
     found = dict(engine.run(requests))
     return [tokenizer.decode(one.ids) for number in range(count) for one in found[number]]
 
 
-@pytest.mark.parametrize("chance", [{}, {"sample": True}, {"sample": True, "nbest": 3, "temperature": 3.0}])
-def test_models_keep_to_constraints(chance: dict[str, object]) -> None:
+SEARCHES: list[dict[str, object]] = [
+    {},
+    {"sample": True},
+    {"sample": True, "nbest": 3, "temperature": 3.0},
+    {"beam": 4, "nbest": 3},
+]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_models_keep_to_constraints(search: dict[str, object]) -> None:
     bundle = translator()
     ids = {
         text: tuple(bundle.tokenizer.encode(text)) for text in ("le chat dort", "le chien", "one", "un chien")
     }
-    for text in written(Options(regex="(le|un) [a-z]+( .*)?dort", **chance)):
+    for text in written(Options(regex="(le|un) [a-z]+( .*)?dort", **search)):
         assert re.fullmatch("(le|un) [a-z]+( .*)?dort", text)
-    for text in written(Options(choices=tuple(ids.values()), **chance)):
+    for text in written(Options(choices=tuple(ids.values()), **search)):
         assert text in ids
-    for text in written(Options(must_include=(ids["le chat dort"], ids["un chien"]), **chance)):
+    for text in written(Options(must_include=(ids["le chat dort"], ids["un chien"]), **search)):
         assert "le chat dort" in text
         assert "un chien" in text

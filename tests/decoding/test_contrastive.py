@@ -14,7 +14,7 @@ from clearhead.decoding.contrastive import Contrastive
 from clearhead.decoding.engine import Cohort, Engine, Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
-from clearhead.decoding.rows import PlainScores, TorchRows
+from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.steps import Hypothesis, Symbols
 
 from ..models.families import has_source, ids, model_for
@@ -73,30 +73,18 @@ def plain(
     return Hypothesis(tuple(written), math.fsum(logps), willing, math.fsum(logps), tuple(logps))
 
 
-class WithContext(TorchRows):
-    """Rows that also tell the hidden states of prompts."""
-
-    def admit(self, given: Sequence[Sequence[int]]) -> PlainScores:
-        scores = super().admit(given)
-        scores.context = [read(self.model, row, [])[1] for row in given]  # type: ignore[attr-defined]
-        return scores
-
-
 def search(
     model: nn.Module,
     rows: Sequence[Sequence[int]],
     limits: Sequence[int],
     options: Options,
-    context: bool = False,
 ) -> list[Hypothesis]:
-    kind = WithContext if context else TorchRows
-
     def make(cohort: Cohort) -> Contrastive:
         return Contrastive(
             cohort, pipeline(cohort.options, SYMBOLS, cohort.vocabulary, has_source(model)).before
         )
 
-    engine = Engine(kind(model, SYMBOLS, frozenset({"hidden"})), SYMBOLS, make, room=12)
+    engine = Engine(TorchRows(model, SYMBOLS, frozenset({"hidden"})), SYMBOLS, make, room=12)
     requests = [Request(tuple(row), limit, options) for row, limit in zip(rows, limits, strict=True)]
     found = dict(engine.run(requests))
     assert all(len(texts) == 1 for texts in found.values())
@@ -108,22 +96,19 @@ def given_rows() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("alpha, k", [(0.6, 4), (0.3, 2), (1.0, 6)])
-@pytest.mark.parametrize(
-    "family, context",
-    [("encoder-decoder", False), ("recurrent", False), ("decoder", False), ("decoder", True)],
-)
-def test_it_is_its_formula_whatever_the_batch(family: str, alpha: float, k: int, context: bool) -> None:
+@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent", "decoder"])
+def test_it_is_its_formula_whatever_the_batch(family: str, alpha: float, k: int) -> None:
     model = stopping(family, dtype=torch.float32)
     rows, limits = given_rows(), [7, 3, 6, 5]
     options = Options(contrastive=alpha, top_k=k)
-    found = search(model, rows, limits, options, context)
+    found = search(model, rows, limits, options)
     for row, limit, one in zip(rows, limits, found, strict=True):
-        wanted = plain(model, row, limit, alpha, k, prompt=context)
+        wanted = plain(model, row, limit, alpha, k, prompt=family == "decoder")
         assert one.ids == wanted.ids
         assert one.stopped == wanted.stopped
         assert one.token_logps == pytest.approx(wanted.token_logps, abs=1e-4)
         assert one.logp == pytest.approx(wanted.logp, abs=1e-4)
-        [alone] = search(model, [row], [limit], options, context)
+        [alone] = search(model, [row], [limit], options)
         assert alone.ids == one.ids
 
 

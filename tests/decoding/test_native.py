@@ -171,6 +171,16 @@ def test_text_beyond_first_tables() -> None:
         assert float((scores.logp() - expected(model, prompt, written)).abs().max()) < 1e-4
 
 
+def test_long_prompt_is_read_in_pieces() -> None:
+    model = build("decoder", **DIALS["rms, gated silu, grouped, rotary"])
+    prompts = [[3 + (i * i + i // 7) % 90 for i in range(size)] for size in (5, 900, 384, 385, 3)]
+    scores = NativeRows(model, SYMBOLS, threads=2).admit(prompts)
+    wanted = torch.stack([expected(model, prompt, []) for prompt in prompts])
+    assert float((scores.logp() - wanted).abs().max()) < 1e-4
+    alone = NativeRows(model, SYMBOLS, threads=1).admit(prompts[1:2])
+    assert torch.equal(alone.logp()[0], scores.logp()[1])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bf16", "int8"])
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
 @settings(max_examples=8, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import math
@@ -96,21 +97,28 @@ def pipeline_for(options: Options, large: nn.Module, limit: int) -> Pipeline:
     return pipeline(options, SYMBOLS, large.config.vocabulary, has_source(large), more)
 
 
-def run(
-    large: nn.Module, small: nn.Module, row: list[int], limit: int, options: Options
-) -> SpeculativeResult:
-    made = pipeline_for(options, large, limit)
-    return speculate(
-        large,
-        small,
-        row,
-        symbols=SYMBOLS,
-        limit=limit,
-        options=options,
-        ahead=2,
-        before=made.before,
-        after=made.after,
-    )
+def runs(
+    large: nn.Module, small: nn.Module, row: list[int], limit: int, options: Options, count: int
+) -> list[SpeculativeResult]:
+    """Drawn with the seeds 0, 1, 2, …"""
+    made, own = pipeline_for(options, large, limit), copy.copy(options)
+    found = []
+    for seed in range(count):
+        object.__setattr__(own, "seed", seed)  # settings made anew would be checked thousands of times
+        found.append(
+            speculate(
+                large,
+                small,
+                row,
+                symbols=SYMBOLS,
+                limit=limit,
+                options=own,
+                ahead=2,
+                before=made.before,
+                after=made.after,
+            )
+        )
+    return found
 
 
 def exact(large: nn.Module, row: list[int], limit: int, options: Options) -> dict[tuple[int, ...], float]:
@@ -182,10 +190,10 @@ def test_drawn_texts_have_the_distribution_of_the_large_model(
         for model in (large, small):
             model.output.weight.mul_(0.2)  # less sure of itself, so that many texts are met
     wanted = exact(large, row, limit, options)
-    first = [run(large, small, row, limit, options.replace(seed=seed)) for seed in range(20)]
+    first = runs(large, small, row, limit, options, 20)
     remember(monkeypatch, speculative._Reader, "behind", lambda self, text, n: (id(self.model), *text, n))
     remember(monkeypatch, speculative._Choice, "shares", lambda _, logp, text: (*logp.tolist(), *text))
-    results = [run(large, small, row, limit, options.replace(seed=seed)) for seed in range(DRAWS)]
+    results = runs(large, small, row, limit, options, DRAWS)
     assert [one.hypothesis.ids for one in results[:20]] == [one.hypothesis.ids for one in first]
     seen = Counter(one.hypothesis.ids for one in results)
     assert set(seen) <= set(wanted)

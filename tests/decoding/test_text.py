@@ -10,6 +10,8 @@ import torch
 from clearhead.base.errors import UserError
 from clearhead.decoding import (
     Alignment,
+    Options,
+    Writer,
     alignment,
     classify,
     draw_alignment,
@@ -39,10 +41,11 @@ def many(count: int = 23) -> list[str]:
 def test_order_is_kept_and_batches_do_not_matter(beam: int, family: str) -> None:
     bundle, texts = translator(family=family), many()
     texts[4] = texts[9] = ""
-    alone = [translate(bundle, [text], beam=beam)[0] for text in texts]
+    asked = Options(beam=beam)
+    alone = [translate(bundle, [text], asked)[0] for text in texts]
     assert len({one.text for one in alone}) > 10, "the texts are all translated alike"
-    for room in (10_000, 20):
-        found = translate(bundle, texts, beam=beam, batch_tokens=room)
+    for room in (10_000, 7, 1):
+        found = [one for [one] in Writer(bundle, room=room).in_order(texts, asked)]
         assert [one.text for one in found] == [one.text for one in alone]
         for one, wanted in zip(found, alone, strict=True):
             assert one.score == pytest.approx(wanted.score, abs=1e-5)
@@ -59,11 +62,11 @@ def test_a_translation_is_what_the_search_finds(separate: bool) -> None:
     source = torch.tensor([[*reader.encode(text), reader.stop]])
     symbols, penalty = Symbols.of(bundle.tokenizer), LengthPenalty(0.7)
     [[best, *_]] = beam_search(bundle.model, source, symbols=symbols, beams=4, penalty=penalty, max_length=6)
-    [found] = translate(bundle, [text], beam=4, length_penalty=0.7, max_length=6)
+    [found] = translate(bundle, [text], Options(beam=4, length_penalty=0.7, max_length=6))
     assert found.text == bundle.tokenizer.decode(best.ids)
     assert found.tokens == tuple(bundle.tokenizer.token(id) for id in best.ids)
-    assert found.score == pytest.approx(best.score, abs=1e-6)
-    assert found.logp == pytest.approx(best.logp, abs=1e-6)
+    assert found.score == pytest.approx(best.score, abs=1e-4)
+    assert found.logp == pytest.approx(best.logp, abs=1e-4)
 
 
 def test_a_model_in_training_goes_on_training() -> None:
@@ -81,9 +84,11 @@ def test_nothing_to_translate() -> None:
 
 def test_a_text_longer_than_the_positions() -> None:
     bundle = translator(position__name="learned", position__max_length=8)
-    assert translate(bundle, ["the " * 7])[0].text is not None  # and the stop symbol makes eight
-    with pytest.raises(UserError, match=r"Text 2 has 9 tokens.* positions for 8: shorten"):
-        translate(bundle, ["the cat", "the " * 8])
+    assert translate(bundle, ["the " * 7])[0].parts == 1  # and the stop symbol makes eight
+    cat, seven, one, both = translate(bundle, ["cat", "the " * 7, "the", "the " * 8])
+    assert (cat.parts, both.parts) == (1, 2)
+    assert both.text == f"{seven.text} {one.text}"
+    assert both.logp == pytest.approx(seven.logp + one.logp, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,6 @@ def test_a_text_longer_than_the_positions() -> None:
         (lambda: alignment(translator(), " "), "empty text"),
         (lambda: alignment(translator(), "the", layer=2), "layers 0 to 1"),
         (lambda: generate(writer(), "a" * 24), "24 tokens.* 24"),
-        (lambda: translate(translator(), ["the"], batch_tokens=0), "at least one token"),
         (lambda: translate(translator(), ["the"], device="gpu"), "Unknown device"),
     ],
 )
@@ -120,9 +124,9 @@ def test_a_bundle_without_tokenizer_or_labels() -> None:
 
 def test_generation() -> None:
     bundle = writer()
-    text = generate(bundle, "abc", 6)
+    text = generate(bundle, "abc", Options(max_length=6))
     assert text.startswith("abc")
-    assert text == generate(bundle, "abc", 6)
+    assert text == generate(bundle, "abc", Options(max_length=6))
     ids = bundle.tokenizer.encode("abc")
     with torch.no_grad():
         while len(ids) < 9 and ids[-1] != 2:
@@ -130,13 +134,21 @@ def test_generation() -> None:
             logits[[0, 1]] = -torch.inf
             ids.append(int(logits.argmax()))
     assert text == bundle.tokenizer.decode(ids)
-    warm = {generate(bundle, "abc", 12, temperature=2.0, seed=seed) for seed in range(4)}
+    drawn = [Options(sample=True, temperature=2.0, max_length=12, seed=seed) for seed in range(4)]
+    warm = {generate(bundle, "abc", asked) for asked in drawn}
     assert len(warm) > 1
-    assert generate(bundle, "abc", 12, temperature=2.0, seed=1) in warm
-    assert generate(bundle, "", 3).startswith("\n")  # a model of one long text begins on a new line
-    assert len(generate(bundle, "abc", 999)) <= 24  # and ends where its positions do
+    assert generate(bundle, "abc", drawn[1]) in warm
+    assert len(generate(bundle, "abc", Options(max_length=999))) <= 24  # it ends where its positions do
+    first = bundle.model(torch.tensor([bundle.tokenizer.encode("\n")])).logits[0, -1]
+    first[[0, 1, 2]] = -torch.inf
+    begun = generate(bundle, "", Options(max_length=1, min_length=1))
+    assert begun == bundle.tokenizer.decode([int(first.argmax())])  # a model of one text begins on a new line
     bundle.metadata["documents"] = True
-    assert not generate(bundle, "", 3).startswith("\n")
+    first = bundle.model(torch.tensor([[bundle.tokenizer.start]])).logits[0, -1]
+    first[[0, 1, 2]] = -torch.inf
+    assert generate(bundle, "", Options(max_length=1, min_length=1)) == bundle.tokenizer.decode(
+        [int(first.argmax())]
+    )
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])

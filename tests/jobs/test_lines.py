@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import tempfile
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_what_is_wrong_waits_until_everything_before_it_is_written() -> None:
 @pytest.mark.parametrize("line", ["", " ", "a"])
 def test_memory_does_not_grow_with_the_number_of_lines(line: str) -> None:
     """Blank ones too, however many stand in a row."""
-    count = 100_000
+    count = 20_000
 
     def lines() -> Iterator[str]:
         yield "first"
@@ -116,7 +117,7 @@ def test_memory_does_not_grow_with_the_number_of_lines(line: str) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert total == count + 2
-    assert peak < 1_000_000
+    assert peak < 200_000
 
 
 def test_a_real_writer_needs_bounded_memory_and_keeps_order() -> None:
@@ -126,7 +127,7 @@ def test_a_real_writer_needs_bounded_memory_and_keeps_order() -> None:
 
     def lines() -> Iterator[str]:
         nonlocal taken
-        for number in range(3000):
+        for number in range(2000):
             taken = number
             yield " ".join(words[: 1 + number % 5])
 
@@ -134,9 +135,9 @@ def test_a_real_writer_needs_bounded_memory_and_keeps_order() -> None:
     for number, one in enumerate(answers(writer, Lines(lines(), "x"), Options(max_length=2))):
         assert one.number == number
         ahead = max(ahead, taken - number)
-        if number == 1200:
+        if number == 300:
             break
-    assert ahead < 1300, "lines are read far ahead of what is written"
+    assert ahead < 900, "lines are read far ahead of what is written"
 
 
 # -- files --------------------------------------------------------------------------------------------
@@ -149,8 +150,6 @@ def test_a_real_writer_needs_bounded_memory_and_keeps_order() -> None:
 )
 @settings(max_examples=100, deadline=None)
 def test_a_line_ends_with_a_line_end_and_nothing_else(lines: list[str]) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x"
         data = "".join(f"{line}\n" for line in lines).encode()
@@ -207,7 +206,7 @@ def test_nothing_done_leaves_nothing(tmp_path: Path) -> None:
 
 
 def learnt(split: str = "words", kind: str = "bpe") -> Tokenizer:
-    config = TokenizerConfig.from_dict({"vocabulary": 400, "split": split, "kind": kind})
+    config = TokenizerConfig.from_dict({"vocabulary": 700, "split": split, "kind": kind})
     return learn_tokenizer([*ENGLISH, *FRENCH] * 30, config)
 
 
@@ -235,7 +234,7 @@ def test_a_bias_is_on_every_spelling_that_is_one_token() -> None:
     assert len(ids) == 2
     assert {tokenizer.decode([id]) for id in ids} == {"le", " le"}
     assert single(tokenizer, "<stop>") == [tokenizer.stop]
-    with pytest.raises(UserError, match="There is no token 'zebra' in this vocabulary .* It is written z"):
+    with pytest.raises(UserError, match=r"There is no token 'zebra' in this vocabulary .* It is written z"):
         single(tokenizer, "zebra")
     with pytest.raises(
         UserError, match=r"There is no token 'zebra' in this vocabulary that could have a bias\.$"

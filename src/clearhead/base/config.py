@@ -9,6 +9,7 @@ about files, models or the command line.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -17,6 +18,12 @@ from typing import Any, ClassVar, Self
 from clearhead.base.errors import UserError, nearest
 
 Plain = dict[str, Any]
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a config's settings; finding them out takes milliseconds."""
+    return typing.get_type_hints(kind)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +56,7 @@ class Config:
         if not isinstance(plain, Mapping):
             where = path or cls._noun
             raise UserError(f"{where} must be a table of settings, not {plain!r}.")
-        hints = typing.get_type_hints(cls)
+        hints = _hints(cls)
         fields = {field.name for field in dataclasses.fields(cls)}
         values: Plain = {}
         for key, value in plain.items():
@@ -75,7 +82,7 @@ class Config:
 
         For settings that will be completed by others before they must fit together.
         """
-        hints = typing.get_type_hints(cls)
+        hints = _hints(cls)
         fields = {field.name for field in dataclasses.fields(cls)}
         for key, value in plain.items():
             where = f"{path}.{key}" if path else str(key)
@@ -104,7 +111,7 @@ class Config:
         nested: dict[str, Plain] = {}
         direct: Plain = {}
         fields = {field.name for field in dataclasses.fields(self)}
-        hints = typing.get_type_hints(type(self))
+        hints = _hints(type(self))
         for key, value in changes.items():
             name, _, rest = key.replace("__", ".").partition(".")
             if name not in fields:

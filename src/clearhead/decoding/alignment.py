@@ -17,10 +17,17 @@ import torch
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import at_work, padded, read_sources, refuse_too_long, tokenizers_of
+from clearhead.decoding.batches import (
+    at_work,
+    padded,
+    read_sources,
+    refuse_too_long,
+    symbols_of,
+    tokenizers_of,
+)
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import translate
-from clearhead.decoding.steps import WITH_SOURCE, Symbols
+from clearhead.decoding.steps import WITH_SOURCE
 from clearhead.nn.attention.picture import heat_text
 from clearhead.nn.look import Look
 from clearhead.text.tokenizer import Tokenizer
@@ -71,7 +78,7 @@ def alignment(
     reader, writer = tokenizers_of(bundle)
     if not source.strip():
         raise UserError("An empty text cannot be aligned.")
-    symbols, [read] = Symbols.of(writer), read_sources(bundle, [source], "translate")
+    symbols, [read] = symbols_of(bundle), read_sources(bundle, [source], "translate")
     if target is None:
         [own] = translate(bundle, [source], Options(beam=beam), device=device, way="torch")
         written = [*(writer.id(token) for token in own.tokens), symbols.stop]

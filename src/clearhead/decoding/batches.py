@@ -18,7 +18,7 @@ from clearhead.data.config import Task
 from clearhead.data.tokenise import encode_sources
 from clearhead.decoding.engine import Request
 from clearhead.decoding.options import Options
-from clearhead.decoding.steps import config_of, limit_of, positions_of
+from clearhead.decoding.steps import Symbols, config_of, limit_of, positions_of
 from clearhead.text.tokenizer import Tokenizer
 
 NUMBERS = 2**25  # most scores that one step makes at a time: rows × places in the beam × vocabulary
@@ -30,6 +30,12 @@ def tokenizers_of(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
     if target is None:
         raise UserError("This bundle has no tokenizer, so that it can neither read nor write text.")
     return bundle.source_tokenizer or target, target
+
+
+def symbols_of(bundle: Bundle) -> Symbols:
+    """The symbols that steer a bundle's model, as its tokenizer or its metadata name them."""
+    special = bundle.metadata.get("special")
+    return Symbols.of(tokenizers_of(bundle)[1], special if isinstance(special, dict) else None)
 
 
 def read_sources(bundle: Bundle, texts: Sequence[str], task: Task) -> list[list[int]]:

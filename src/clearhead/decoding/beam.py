@@ -122,7 +122,7 @@ class Beam:
         left = [place for place, goes in enumerate(going) if goes]
         if len(left) < len(going):
             self._finish([place for place, goes in enumerate(going) if not goes], choices, scores)
-        return self._go_on(choices, left, scores)
+        return self._go_on(choices, left)
 
     def finished(self) -> list[tuple[int, list[Hypothesis]]]:
         """Requests that were decided since the last call, and their texts, best first, all different."""
@@ -276,7 +276,7 @@ class Beam:
             going = goes if going is None else going | goes
         return going
 
-    def _go_on(self, choices: Sequence[_Choice], left: list[int], scores: Scores) -> Moves:
+    def _go_on(self, choices: Sequence[_Choice], left: list[int]) -> Moves:
         """Move everything to the rows that go on; those of a request stand together, K each."""
         fields = [(choice.live, choice.row, choice.token, choice.own) for choice in choices]
         some_leave = len(left) < len(self.requests)

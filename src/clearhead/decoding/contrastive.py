@@ -45,9 +45,8 @@ class Contrastive:
     """A `Search` by likelihood and contrast; the stop symbol is a candidate like any other.
 
     Compared are the hidden states after the start symbol of an encoder-decoder, or after the prompt's tokens,
-    and after every token written. A prompt's states must come with the first scores as `context`, a list of
-    (S, E) for each row; from scores without it, only the state after the prompt's last token is known. At its
-    limit a text gets the stop symbol; it then counts as willing if that was the likeliest token.
+    and after every token written. At its limit a text gets the stop symbol; it then counts as willing if that
+    was the likeliest token.
     """
 
     def __init__(self, cohort: Cohort, before: Sequence[Processor] = ()) -> None:
@@ -75,8 +74,9 @@ class Contrastive:
 
     def _begun(self, scores: Scores, hidden: Tensor) -> list[_Text]:
         """Each request's text before anything is written."""
-        context: Sequence[Tensor] | None = getattr(scores, "context", None)
-        states = [one.unsqueeze(0) for one in hidden] if context is None else [one.float() for one in context]
+        states = [one.unsqueeze(0) for one in hidden]
+        if scores.context is not None:
+            states = [one.float() for one in scores.context]
         return [_Text(row, normalize(one, dim=-1), row) for row, one in enumerate(states)]
 
     def _choose(self, hidden: Tensor) -> None:

@@ -11,7 +11,7 @@ Shapes: R rows of all cohorts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -188,4 +188,4 @@ class _Waiting:
 
 
 def _but_for_seed(options: Options) -> Options:
-    return options if options.seed == 0 else options.replace(seed=0)
+    return options if options.seed == 0 else replace(options, seed=0)

@@ -31,6 +31,7 @@ class Scores(Protocol):
 
     hidden: Tensor | None
     attention: Tensor | None
+    context: list[Tensor] | None  # of newcomers: the hidden states of all their prompt, (S, E) each
 
     @property
     def rows(self) -> int:
@@ -78,6 +79,9 @@ class PlainScores:
 
     def __init__(self, logp: Tensor, hidden: Tensor | None = None, attention: Tensor | None = None) -> None:
         self._logp, self.hidden, self.attention = logp, hidden, attention
+        self.context: list[Tensor] | None = (
+            None  # of newcomers: hidden states of all their prompt, (S, E) each
+        )
 
     @classmethod
     def of(cls, logits: Tensor, hidden: Tensor | None = None, attention: Tensor | None = None) -> PlainScores:
@@ -94,10 +98,13 @@ class PlainScores:
 
     def top(self, count: int) -> tuple[Tensor, Tensor]:
         if count == 1:  # of equals the first, on every device
+            if self._logp.is_cpu and not self._logp.requires_grad:  # numpy's search is some ten times faster
+                found = torch.from_numpy(self._logp.numpy().argmax(-1)[:, None])
+                return self._logp.gather(1, found), found
             best, ids = self._logp.max(dim=-1, keepdim=True)
             return best, ids
-        found = self._logp.topk(count, dim=-1)
-        return found.values, found.indices
+        ranked = self._logp.topk(count, dim=-1)
+        return ranked.values, ranked.indices
 
     def at(self, ids: Tensor) -> Tensor:
         return self._logp[:, ids]
@@ -145,6 +152,9 @@ class TorchRows:
             table[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
         sizes = lengths.to(self.device) if bool((lengths != table.shape[1]).any()) else None
         state, output, look, last = self._begin(table.to(self.device), sizes, lengths.to(self.device))
+        scores = self._scores(output, look, last)
+        if "hidden" in self.keep and not self.has_source:
+            scores.context = [output.hidden[row, :size] for row, size in enumerate(lengths.tolist())]
         fresh = torch.arange(len(given))
         if not self.count:
             self.state, self.source_of = state, fresh
@@ -152,7 +162,7 @@ class TorchRows:
             self.state.join(state)
             self.joined = True
             self.source_of = torch.cat([self.source_of, fresh + int(self.source_of[-1]) + 1])
-        return self._scores(output, look, last)
+        return scores
 
     def _begin(
         self, ids: Tensor, sizes: Tensor | None, lengths: Tensor

@@ -68,6 +68,10 @@ def generate(
 
     Ends at the stop symbol, at the limit of length, or where the model has no more positions.
     """
+    if bundle.config.family in WITH_SOURCE:
+        raise UserError(
+            f"This bundle holds a model of the family '{bundle.config.family}', which does not continue text."
+        )
     return prompt + "".join(stream(bundle, prompt, options, device=device, dtype=dtype, way=way))
 
 

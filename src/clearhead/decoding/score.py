@@ -15,7 +15,15 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import NUMBERS, at_work, by_length, padded, read_sources, tokenizers_of
+from clearhead.decoding.batches import (
+    NUMBERS,
+    at_work,
+    by_length,
+    padded,
+    read_sources,
+    symbols_of,
+    tokenizers_of,
+)
 from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.steps import WITH_SOURCE, Symbols, positions_of
 from clearhead.decoding.writer import opening
@@ -70,7 +78,7 @@ def score_ids(
 ) -> list[Scored]:
     """As `score`, of targets given as ids."""
     _, writer = tokenizers_of(bundle)
-    symbols, divisor = Symbols.of(writer), penalty or LengthPenalty()
+    symbols, divisor = symbols_of(bundle), penalty or LengthPenalty()
     given = _given(bundle, sources)
     _refuse_too_long(bundle, given, targets)
     found: list[Scored | None] = [None] * len(targets)

@@ -7,6 +7,7 @@ how a token is chosen.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -29,16 +30,24 @@ class Symbols:
     forbidden: tuple[int, ...] = ()  # never written
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Symbols:
+    def of(cls, tokenizer: Tokenizer, special: Mapping[str, int | None] | None = None) -> Symbols:
         """A vocabulary's own symbols; padding and start are never written.
+
+        `special` are those that a model's own settings name, where they differ: a Marian target, say, begins
+        with the padding token.
 
         >>> Symbols.of(Tokenizer.words("to be"))
         Symbols(start=1, stop=2, forbidden=(0, 1))
         """
-        if tokenizer.stop is None:
+        known = special or {}
+        start, stop, pad = (
+            getattr(tokenizer, role) if known.get(role) is None else known[role]
+            for role in ("start", "stop", "pad")
+        )
+        if stop is None:
             raise UserError("This tokenizer has no stop token, so that no text written with it could end.")
-        outside = {tokenizer.pad, tokenizer.start} - {None, tokenizer.stop}  # one token may play two roles
-        return cls(tokenizer.start, tokenizer.stop, tuple(sorted(one for one in outside if one is not None)))
+        outside = {pad, start} - {None, stop}  # one token may play two roles
+        return cls(start, stop, tuple(sorted(one for one in outside if one is not None)))
 
 
 @dataclass(frozen=True)

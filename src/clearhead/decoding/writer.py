@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
 
@@ -21,7 +21,7 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.data.tokenise import encode_source
 from clearhead.decoding import native
-from clearhead.decoding.batches import read_sources, tokenizers_of
+from clearhead.decoding.batches import read_sources, symbols_of, tokenizers_of
 from clearhead.decoding.constraints import pieces_of
 from clearhead.decoding.engine import Cohort, Engine, Request, Search
 from clearhead.decoding.fastest import fastest
@@ -29,7 +29,7 @@ from clearhead.decoding.long import parts
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Rows, TorchRows
 from clearhead.decoding.searches import extras_of, make_search
-from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, Symbols, limit_of, positions_of
+from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, limit_of, positions_of
 
 Dtype = Literal["auto", "float32", "bf16", "int8"]
 Way = Literal["auto", "native", "torch"]
@@ -71,7 +71,7 @@ class Writer:
         self.bundle = bundle
         self.config = bundle.config
         self.reader, self.tokenizer = tokenizers_of(bundle)
-        self.symbols = Symbols.of(self.tokenizer)
+        self.symbols = symbols_of(bundle)
         self.has_source = self.config.family in WITH_SOURCE
         if not self.has_source and self.config.family != "decoder":
             raise UserError(f"A model of the family '{self.config.family}' writes no text.")
@@ -173,7 +173,7 @@ class Writer:
                 book.expect(number, len(cut))
                 pieces += [(number, part) for part in cut]
             own = {
-                number: options if seed_of is None else options.replace(seed=next(seed_of))
+                number: options if seed_of is None else replace(options, seed=next(seed_of))
                 for number, _ in chunk
             }
             for (number, _), ids in zip(pieces, self._given([text for _, text in pieces]), strict=True):

@@ -27,7 +27,7 @@ from clearhead.bundle.metadata import read_metadata
 from clearhead.decoding.engine import Cohort, Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import stream_with
-from clearhead.decoding.steps import positions_of
+from clearhead.decoding.steps import WITH_SOURCE, positions_of
 from clearhead.decoding.writer import Dtype, Way, Writer, Written, opening
 from clearhead.jobs.drafting import DraftedWriter
 from clearhead.jobs.formats import Format
@@ -57,12 +57,14 @@ def ready(
     if threads is not None:
         torch.set_num_threads(threads)
     bundle = load(folder, device=place)
-    is_decoder = bundle.config.family == "decoder"
-    if continues is not None and continues != is_decoder:
+    family = bundle.config.family
+    if continues is not None and family not in (("decoder",) if continues else WITH_SOURCE):
         what = "continue text" if continues else "translate"
+        instead = {"decoder": " Use `clearhead generate`.", "encoder": " Use `clearhead label`."}.get(
+            family, ""
+        )
         raise UserError(
-            f"This bundle holds a model of the family '{bundle.config.family}', which does not {what}."
-            + (" Use `clearhead generate`." if is_decoder else "")
+            f"This bundle holds a model of the family '{family}', which does not {what}.{instead}"
         )
     if draft is not None:
         if how == "native":

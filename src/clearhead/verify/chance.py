@@ -63,8 +63,10 @@ def _compared(
             logp = passes(number, text).cpu().numpy()
             prompt = () if subject.has_source else subject.given[number]
             stop, forbidden = subject.symbols.stop, subject.symbols.forbidden
-            shares = plain.narrowed(plain.shaped(logp, prompt, text, wishes, stop, forbidden), wishes)
-            for id in np.flatnonzero(shares).tolist():
+            scores = plain.shaped(logp, prompt, text, wishes, stop, forbidden)
+            shares = plain.narrowed(scores, wishes)
+            # at the edge of a set a token may be drawn after all, though its chance is next to none
+            for id in np.flatnonzero(plain.kept(scores, wishes)[1]).tolist():
                 if id == stop:
                     chances[text] = chances.get(text, 0.0) + chance * float(shares[id])
                 else:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from clearhead.decoding.options import Options
@@ -22,8 +21,6 @@ from clearhead.verify import plain
 from clearhead.verify.passes import Ids, one_pass
 from clearhead.verify.report import Check, within
 from clearhead.verify.subject import Subject
-
-Flags = NDArray[np.bool_]
 
 PENALTIES = "penalties = their formulas"
 CUTOFFS = "cut-offs = their sets"
@@ -67,8 +64,8 @@ def cutoffs(subject: Subject) -> Check:
             tied = logp.clone()
             tied[0, 0::5] = tied[0, 0]
             for scores in (logp, tied):
-                ours, theirs = _kept(subject, wishes, scores, written, number)
-                wrong[name] += sum(int((one != theirs).sum()) for one in ours)
+                ours, must, may = _kept(subject, wishes, scores, written, number)
+                wrong[name] += sum(int(((must & ~one) | (one & ~may)).sum()) for one in ours)
                 sets += len(ours)
     worst = sum(wrong.values())
     told = "not one token too many or too few." if not worst else f"{worst} tokens too many or too few."
@@ -156,8 +153,11 @@ def _difference(subject: Subject, wishes: plain.Wishes) -> float:
 
 def _kept(
     subject: Subject, wishes: plain.Wishes, scores: Tensor, written: Ids, number: int
-) -> tuple[list[Flags], Flags]:
-    """(V,) which tokens may be drawn: by decoding's short way, by its processors, and by the definition."""
+) -> tuple[list[plain.Flags], plain.Flags, plain.Flags]:
+    """(V,) which tokens are drawn: by decoding's short way and by its processors; which must be, and may be.
+
+    The last two differ by tokens that are too near the edge of a set for float32 to tell.
+    """
     vocabulary = subject.config.vocabulary
     made = pipeline(_options(wishes, sample=True), subject.symbols, vocabulary, subject.has_source)
     past = _past(subject, written, number)
@@ -169,7 +169,7 @@ def _kept(
     for processor in made.after:
         every = processor(every, past)
     ours = [~torch.isneginf(one)[0].cpu().numpy() for one in (few, every)]
-    return ours, plain.narrowed(shaped[0].double().cpu().numpy(), wishes) > 0
+    return ours, *plain.kept(shaped[0].double().cpu().numpy(), wishes)
 
 
 def _broken(subject: Subject) -> list[str]:

@@ -8,15 +8,18 @@ Shapes: V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Order = NDArray[np.int64]
 Ids = tuple[int, ...]
 SLACK = 1e-6  # a sum of probabilities has reached its bound within a millionth
+EDGES = (SLACK - 2e-6, SLACK, SLACK + 2e-6)  # float32 scores cannot tell more
 
 
 class Wishes(NamedTuple):
@@ -51,7 +54,10 @@ def shaped(logp: Floats, prompt: Ids, written: Ids, wishes: Wishes, stop: int, f
         score[id] = score[id] * wishes.repetition if score[id] < 0 else score[id] / wishes.repetition
     for id in set(written):
         score[id] -= wishes.frequency * written.count(id) + wishes.presence
-    for id in range(len(score)):
+    for id in {
+        *history,
+        *(one[-1] for one in wishes.banned),
+    }:  # no other can end what was met before, or a ban
         text = (*history, id)
         if wishes.no_repeat is not None and ends_in_repeat(text, wishes.no_repeat):
             score[id] = -np.inf
@@ -80,50 +86,51 @@ def softmax(score: Floats) -> Floats:
     return shares
 
 
-def narrowed(score: Floats, wishes: Wishes) -> Floats:
+def narrowed(score: Floats, wishes: Wishes, slack: float = SLACK) -> Floats:
     """(V,) the probabilities that a token is drawn by."""
     score = score / wishes.temperature
     if wishes.top_k is not None:
         score = _only(score, by_rank(score)[: wishes.top_k])
     if wishes.top_p < 1:
-        score = _only(score, _until(by_rank(score), softmax(score), wishes.top_p))
+        score = _only(score, _until(by_rank(score), softmax(score), wishes.top_p - slack))
     if wishes.min_p > 0:
-        least = math.log(wishes.min_p) + float(score.max()) - SLACK
-        score = _only(score, [id for id in range(len(score)) if score[id] >= least])
+        least = math.log(wishes.min_p) + float(score.max()) - slack
+        score = _only(score, np.flatnonzero(score >= least))
     if wishes.typical < 1:
         chance = softmax(score)
         own = np.log(np.where(chance > 0, chance, 1.0))
         entropy = -float((chance * own).sum())
         far = np.where(chance > 0, np.abs(own + entropy), np.inf)
-        order = sorted(range(len(score)), key=lambda id: (far[id], id))
-        score = _only(score, _until(order, chance, wishes.typical))
+        score = _only(score, _until(np.argsort(far, kind="stable"), chance, wishes.typical - slack))
     return softmax(score)
 
 
-def by_rank(score: Floats) -> list[int]:
+def kept(score: Floats, wishes: Wishes) -> tuple[Flags, Flags]:
+    """(V,) the tokens that must have a chance, and those that may.
+
+    They differ by tokens that are too near the edge of a set for float32 to tell.
+    """
+    sets = [narrowed(score, wishes, slack) > 0 for slack in EDGES]
+    return np.logical_and.reduce(sets), np.logical_or.reduce(sets)
+
+
+def by_rank(score: Floats) -> Order:
     """Ids, the best first; of equals the lower id.
 
-    >>> by_rank(np.array([0.1, 0.5, 0.5, 0.2]))
+    >>> by_rank(np.array([0.1, 0.5, 0.5, 0.2])).tolist()
     [1, 2, 3, 0]
     """
-    return sorted(range(len(score)), key=lambda id: (-score[id], id))
+    return np.argsort(-score, kind="stable")
 
 
-def _until(order: Sequence[int], chance: Floats, share: float) -> list[int]:
+def _until(order: Order, chance: Floats, share: float) -> Order:
     """The fewest of `order` whose chances reach `share`."""
-    kept: list[int] = []
-    total = 0.0
-    for id in order:
-        kept.append(id)
-        total += float(chance[id])
-        if total >= share - SLACK:
-            break
-    return kept
+    return order[: 1 + int((np.cumsum(chance[order]) < share).sum())]
 
 
-def _only(score: Floats, ids: Sequence[int]) -> Floats:
+def _only(score: Floats, ids: Order) -> Floats:
     left = np.full_like(score, -np.inf)
-    left[list(ids)] = score[list(ids)]
+    left[ids] = score[ids]
     return left
 
 
@@ -161,7 +168,7 @@ def beam(
             own = scores[parent].copy()
             own[list(forbidden)] = -np.inf
             if length == limit:
-                own = _only(own, [stop])
+                own = _only(own, np.array([stop]))
             few = np.argsort(-own, kind="stable")[: places + 1]  # more can never be among the first
             found += [(total + float(own[id]), parent, int(id)) for id in few if own[id] > -np.inf]
         found.sort(key=lambda one: -one[0])

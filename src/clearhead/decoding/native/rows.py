@@ -188,7 +188,8 @@ class NativeRows:
                 "A step takes one parent and one token for each new row, as whole numbers (int64)."
             )
         parent, token = parent.contiguous(), token.contiguous()
-        self._reach(self._library.longest(self._handle) + 1)
+        if rows:  # nobody goes on: no further position is needed
+            self._reach(self._library.longest(self._handle) + 1)
         seen = self._library.longest_source(self._handle) if "attention" in self.keep else 0
         lease, hidden, attention = self._lease(rows, seen)
         done = self._library.step(self._handle, parent.data_ptr(), token.data_ptr(), rows, lease.room.pointer)

@@ -89,7 +89,7 @@ class Engine {
   }
 
  private:
-  static constexpr int64_t PORTION = 768;  // tokens read at a time
+  static constexpr int64_t PORTION = 384;  // tokens read at a time
 
   Room at(Room room, int64_t row) const {
     room.logits += row * room.stride;
@@ -197,7 +197,27 @@ class Engine {
         tokens_.push_back({int32_t(*ids++), t, slots[t], slots.data(), t + 1, nullptr, 0});
       chosen_.push_back(int(tokens_.size()) - 1);
     }
+    if (int64_t(tokens_.size()) > PORTION) read_ahead();
     pass(room);
+  }
+
+  // A long prompt, which comes alone: all but its last portion goes through the layers piece by piece, so that
+  // memory for activations stays bounded. Every token sees the same keys as if all came at once.
+  void read_ahead() {
+    const std::vector<Token> whole(std::move(tokens_));
+    size_t begin = 0;
+    for (; whole.size() - begin > size_t(PORTION); begin += PORTION) {
+      tokens_.assign(whole.begin() + begin, whole.begin() + begin + PORTION);
+      Forward forward(model_, store_, team_, scratch_);
+      forward.prepare(tokens_, tables_);
+      team_.run([&] {
+        const int self = forward.enlist();
+        forward.embed(false);
+        forward.layers(false, self);
+      });
+    }
+    tokens_.assign(whole.begin() + begin, whole.end());
+    chosen_.assign(1, int(tokens_.size()) - 1);
   }
 
   // tokens_ through the decoder; scores of the chosen ones.

@@ -11,7 +11,9 @@
 // point of the activations is taken off again.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "vectors.h"
 
@@ -69,13 +71,14 @@ inline int place_of_half(int column) {
 template <class W, class Convert, class Place>
 void pack_floats(const Matrix& m, int panel, const float* w, W* to, Convert convert, Place place) {
   W* out = to + size_t(panel) * PANEL * m.inputs;
-  for (int c = 0; c < PANEL; ++c) {
-    const int column = panel * PANEL + c, at = place(c);
-    if (column < m.outputs) {
-      const float* from = w + size_t(column) * m.inputs;
-      for (int i = 0; i < m.inputs; ++i) out[size_t(i) * PANEL + at] = convert(from[i]);
-    } else {
-      for (int i = 0; i < m.inputs; ++i) out[size_t(i) * PANEL + at] = W(0);
+  const int columns = std::min(PANEL, m.outputs - panel * PANEL);
+  if (columns < PANEL) std::memset(out, 0, sizeof(W) * PANEL * m.inputs);
+  for (int first = 0; first < m.inputs; first += 16) {  // a few inputs at a time: both sides stay in the cache
+    const int last = std::min(m.inputs, first + 16);
+    for (int c = 0; c < columns; ++c) {
+      const float* from = w + size_t(panel * PANEL + c) * m.inputs;
+      const int at = place(c);
+      for (int i = first; i < last; ++i) out[size_t(i) * PANEL + at] = convert(from[i]);
     }
   }
 }
@@ -83,26 +86,45 @@ void pack_floats(const Matrix& m, int panel, const float* w, W* to, Convert conv
 inline void pack_bytes(const Matrix& m, int panel, const float* w) {
   int8_t* out = m.bytes.get() + size_t(panel) * PANEL * m.quads() * 4;
   std::memset(out, 0, size_t(PANEL) * m.quads() * 4);
+  std::vector<int8_t> row(m.quads() * 4, 0);
   for (int c = 0; c < PANEL; ++c) {
     const int column = panel * PANEL + c;
     m.scale[column] = 0;
     m.sums[column] = 0;
     if (column >= m.outputs) continue;
     const float* from = w + size_t(column) * m.inputs;
-    float peak = 0, odd = 0;
-    for (int i = 0; i < m.inputs; ++i) {
-      peak = std::max(peak, std::fabs(from[i]));
-      odd += from[i] * 0.0f;  // not a number if any weight is not
+    Floats high{}, strange{};
+    int i = 0;
+    for (; i + LANES <= m.inputs; i += LANES) {
+      const Floats v = load(from + i);
+      high = larger(high, larger(v, -v));
+      strange += v * 0.0f;  // not a number if any weight is not
     }
-    const float inverse = peak > 0 ? 127.0f / peak : 0.0f;
-    int32_t total = 0;
-    for (int i = 0; i < m.inputs; ++i) {
-      const float turned = from[i] * inverse;
-      const int q = odd == 0 ? int(turned + (turned < 0 ? -0.5f : 0.5f)) : 0;
-      out[size_t(i / 4) * PANEL * 4 + c * 4 + i % 4] = int8_t(q);
-      total += q;
+    float peak = largest(high), odd = sum(strange);
+    for (; i < m.inputs; ++i) {
+      peak = std::max(peak, std::fabs(from[i]));
+      odd += from[i] * 0.0f;
     }
     m.scale[column] = peak / 127.0f + odd;
+    if (!(peak > 0) || odd != 0) continue;
+    const float inverse = 127.0f / peak;
+    Ints totals{};
+    for (i = 0; i + LANES <= m.inputs; i += LANES) {
+      const Floats turned = load(from + i) * inverse;
+      const Ints q = __builtin_convertvector(turned + (turned < 0.0f ? all(-0.5f) : all(0.5f)), Ints);
+      const SmallInts small = __builtin_convertvector(q, SmallInts);
+      std::memcpy(row.data() + i, &small, sizeof(small));
+      totals += q;
+    }
+    int32_t total = 0;
+    for (int lane = 0; lane < LANES; ++lane) total += totals[lane];
+    for (; i < m.inputs; ++i) {
+      const float turned = from[i] * inverse;
+      const int32_t q = int32_t(turned + (turned < 0 ? -0.5f : 0.5f));
+      row[i] = int8_t(q);
+      total += q;
+    }
+    for (i = 0; i < m.quads(); ++i) std::memcpy(out + (size_t(i) * PANEL + c) * 4, row.data() + i * 4, 4);
     m.sums[column] = total;
   }
 }

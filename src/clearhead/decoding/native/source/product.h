@@ -166,7 +166,10 @@ __attribute__((always_inline)) inline void finish(const Matrix& m, int panel, in
     Floats values[VECTORS];
     for (int v = 0; v < VECTORS; ++v) {
       values[v] = tile[r][v] + load(m.bias.get() + first + v * LANES);
-      if (out.activation != NO_ACTIVATION) values[v] = activate(values[v], out.activation);
+      if (out.activation == RELU)
+        values[v] = relu(values[v]);
+      else if (out.activation != NO_ACTIVATION)
+        values[v] = activate(values[v], out.activation);
     }
     if (out.peaks) note_peak(values, out.peaks + (size_t(row + r) * m.panels + panel) * 2);
     if (out.peaks && reinterpret_cast<uintptr_t>(to) % 64 == 0) {

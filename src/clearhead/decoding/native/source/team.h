@@ -84,7 +84,7 @@ class Team {
     std::condition_variable wake;
   };
 
-  static constexpr int SPINS = 4000;       // at a meeting point, before giving the core away
+  static constexpr int SPINS = 1500;       // at a meeting point, before giving the core away
   static constexpr int IDLE_SPINS = 3000;  // between two runs, before going to sleep
 
   void barrier() {

@@ -32,6 +32,7 @@ typedef float Floats __attribute__((vector_size(LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
 typedef uint32_t Words __attribute__((vector_size(LANES * 4)));
 typedef uint8_t Bytes __attribute__((vector_size(LANES)));
+typedef int8_t SmallInts __attribute__((vector_size(LANES)));
 
 template <class T>
 inline T load(const void* from) {
@@ -127,10 +128,13 @@ inline Floats error_function(Floats x) {
 // In the order of the Python side's list of activations.
 enum Activation : int32_t { NO_ACTIVATION, RELU, GELU, GELU_TANH, QUICK_GELU, SILU, TANH };
 
+// x·0 lets what is not a number pass, so that it is noticed.
+inline Floats relu(Floats x) { return x > 0.0f ? x : x * 0.0f; }
+
 inline Floats activate(Floats x, int32_t kind) {
   switch (kind) {
     case RELU:
-      return x > 0.0f ? x : x * 0.0f;  // x·0 lets what is not a number pass, as it must be noticed
+      return relu(x);
     case GELU:
       return 0.5f * x * (1.0f + error_function(x * 0.70710678f));
     case GELU_TANH:

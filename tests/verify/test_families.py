@@ -1,0 +1,85 @@
+"""The same checks that users run, over every family of models and every position scheme: all must pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clearhead.bundle import Bundle
+from clearhead.nn.positions import POSITIONS
+from clearhead.verify import CHECKS, Effort, verify
+
+from ..decoding.bundles import labeller, translator, writer
+from ..nn.builders import POSITION_ROWS
+
+SMALL = Effort(texts=3, longest=6, write=5, draws=200, searched=1)
+
+DIALS: dict[str, dict[str, Any]] = {
+    f"encoder-decoder, {scheme}": {
+        "position__name": scheme,
+        **{f"position__{key}": value for key, value in POSITION_ROWS[scheme].items()},
+    }
+    for scheme in POSITIONS
+}
+DIALS |= {
+    "encoder-decoder, separate vocabularies": {"separate": True},
+    "encoder-decoder, grouped heads and a soft cap": {"attention__kv_heads": 2, "attention__softcap": 3.0},
+    "encoder-decoder, additive score": {"attention__score": "additive"},
+    "recurrent, gru": {"family": "recurrent"},
+    "recurrent, lstm": {
+        "family": "recurrent",
+        "recurrent__cell": "lstm",
+        "recurrent__attention": "bilinear",
+    },
+}
+DECODERS: dict[str, dict[str, Any]] = {
+    "decoder, like GPT-2": {
+        "position__max_length": 24,
+        "feedforward__activation": "gelu_tanh",
+        "norm__place": "pre",
+        "embedding__scale": False,
+    },
+    "decoder, like Llama": {
+        "position__name": "rotary",
+        "attention__kv_heads": 2,
+        "attention__bias": False,
+        "feedforward__activation": "silu",
+        "feedforward__gated": True,
+        "feedforward__bias": False,
+        "norm__kind": "rms",
+        "norm__place": "pre",
+        "embedding__tie_output": False,
+    },
+    "decoder, alibi": {"position__name": "alibi"},
+    "decoder, music": {"position__name": "music", "position__max_distance": 3},
+}
+
+
+def faults(bundle: Bundle, **how: Any) -> list[str]:
+    report = verify(bundle, effort=SMALL, **how)
+    return [f"{check.name}: {check.sentence}" for check in report.checks if not check.passed]
+
+
+@pytest.mark.parametrize("name", DIALS)
+def test_a_model_with_a_source_passes(name: str) -> None:
+    assert faults(translator(**DIALS[name])) == []
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_passes(name: str) -> None:
+    assert faults(writer(**DECODERS[name])) == []
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag"])
+def test_an_encoder_is_tested_where_it_can_be(kind: str) -> None:
+    report = verify(labeller(kind, ["good", "bad"]), effort=SMALL)
+    assert [check.name for check in report.checks] == ["alone = in any batch", "fast kernels = reference"]
+    assert report.passed
+
+
+def test_a_quick_run_makes_every_check() -> None:
+    report = verify(translator(), ["the cat sleeps", "who sees a dog", "one bird"], quick=True)
+    assert [check.name for check in report.checks] == list(CHECKS)
+    assert report.passed
+    assert all(check.sentence.endswith(".") for check in report.checks)
