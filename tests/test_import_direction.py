@@ -31,6 +31,7 @@ LADDER = {
     "decoding": 5,
     "interop": 5,
     "evaluation": 6,
+    "verify": 6,
     "serving": 6,
     "explorer": 6,
     "api": 6,

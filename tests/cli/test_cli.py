@@ -15,6 +15,13 @@ from clearhead.base.errors import UserError
 from clearhead.cli import main as cli
 
 # Every command with its options. To change this table is to change what users have in their scripts.
+ASKING = (
+    "--ban --beam --bias --choice --contrastive --coverage --device --diversity --draft --dtype "
+    "--force --frequency --groups --include --input --json --length-kind --length-penalty "
+    "--max-length --min-length --min-p --nbest --no-repeat --output --prefix --presence --regex "
+    "--repetition --restart --sample --seed --temperature --threads --top-k --top-p --typical "
+    "--way "
+).split()
 SURFACE = {
     "demo": ["--again", "--out", "--pair", "--view"],
     "train": [
@@ -36,8 +43,21 @@ SURFACE = {
         "--view",
         "--weight",
     ],
-    "translate": ["--beam", "--device", "--length-penalty", "BUNDLE", "TEXTS"],
-    "generate": ["--device", "--seed", "--temperature", "--tokens", "BUNDLE", "PROMPT"],
+    "translate": ["--alignments", *ASKING, "BUNDLE", "TEXTS"],
+    "generate": [*ASKING, "BUNDLE", "PROMPT"],
+    "score": [
+        "--device",
+        "--file",
+        "--json",
+        "--length-kind",
+        "--length-penalty",
+        "--source",
+        "--target",
+        "--threads",
+        "--tokens",
+        "BUNDLE",
+        "TEXTS",
+    ],
     "label": ["--device", "BUNDLE", "TEXTS"],
     "evaluate": [
         "--against",

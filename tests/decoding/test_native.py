@@ -287,7 +287,11 @@ def test_hidden_states_and_attention(changes: dict[str, object]) -> None:
     sources = [[5, 6, 7, 2], [9, 2]]
     ours, theirs = NativeRows(model, SYMBOLS, keep=keep), TorchRows(model, SYMBOLS, keep)
     one, other = ours.admit(sources), theirs.admit(sources)
-    for parents, tokens in ([[0, 0, 1, 1], [4, 5, 6, 7]], [[1, 0, 3, 3], [8, 9, 8, 9]], [[0, 1, 2, 3], [3] * 4]):
+    for parents, tokens in (
+        [[0, 0, 1, 1], [4, 5, 6, 7]],
+        [[1, 0, 3, 3], [8, 9, 8, 9]],
+        [[0, 1, 2, 3], [3] * 4],
+    ):
         for mine, its in ((one.hidden, other.hidden), (one.attention, other.attention)):
             assert mine is not None
             assert its is not None

@@ -11,7 +11,7 @@ import torch
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.decoding import classify, translate
+from clearhead.decoding import Options, classify, translate
 from clearhead.evaluation import (
     EvaluationConfig,
     Subject,
@@ -43,7 +43,7 @@ def test_translations_are_written_and_measured() -> None:
     bundle = translator()
     config = EvaluationConfig(beam=2, lowercase=True)
     found = evaluate(bundle, PAIRS, config=config)  # the task stands in the bundle
-    outputs = [one.text for one in translate(bundle, [source for source, _ in PAIRS], beam=2)]
+    outputs = [one.text for one in translate(bundle, [source for source, _ in PAIRS], Options(beam=2))]
     references = [target for _, target in PAIRS]
     assert found.outputs == outputs
     assert found.metrics["BLEU"] == bleu(outputs, references, lowercase=True).value

@@ -231,7 +231,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("bundle", ["translator", "short"])
-@pytest.mark.parametrize("extra", [[], ["--beam", "3"], ["--json"], ["--alignments"]], ids=" ".join)
+@pytest.mark.parametrize("extra", [[], ["--beam", "3", "--json"], ["--alignments"]], ids=" ".join)
 def test_lines_keep_their_order_and_number(
     bundle: str,
     extra: list[str],
@@ -359,7 +359,7 @@ def test_a_full_disk(hasty: Hasty, home: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="needs limits of processes")
 def test_a_file_that_cannot_grow_keeps_what_was_done(home: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
-    source.write_text("the cat\n" * 3000, "utf-8")
+    source.write_text("the cat\n" * 600, "utf-8")
     limited = (
         "import resource, sys, clearhead.jobs.part as part; part.EVERY = 0.0\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
@@ -379,7 +379,7 @@ def test_a_file_that_cannot_grow_keeps_what_was_done(home: Path, tmp_path: Path)
     assert f"clearhead: Cannot write '{tmp_path / 'out.txt.part'}': " in ended.stderr
     assert "Traceback" not in ended.stderr
     record = json.loads((tmp_path / "out.txt.part.json").read_bytes())
-    assert 0 < record["lines"] < 3000
+    assert 0 < record["lines"] < 600
     assert 0 < record["bytes"] <= 4000
 
 
@@ -389,7 +389,7 @@ def test_a_file_that_cannot_grow_keeps_what_was_done(home: Path, tmp_path: Path)
 def job(home: Path, extra: tuple[str, ...]) -> tuple[str, ...]:
     """Scores are the same to the last figure, whatever else is in a batch, where C++ adds them up."""
     chance = random.Random(5)
-    lines = [" ".join(chance.choices(WORDS, k=chance.randint(0, 7))) for _ in range(40)]
+    lines = [" ".join(chance.choices(WORDS, k=chance.randint(0, 7))) for _ in range(30)]
     (home / "lines.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     way = "torch" if why_not() else "native"
     return (*T[:2], "--dtype", "float32", "--way", way, *T[-2:], *extra, "--input", "lines.txt", "--output")
@@ -405,7 +405,7 @@ def test_killed_anywhere_it_leaves_the_same_file(extra: tuple[str, ...], hasty: 
     wanted = (home / f"whole{len(extra)}.txt").read_bytes()
     chance = random.Random(len(extra))
     kills = 0
-    for number in range(4):
+    for number in range(2):
         name = f"killed{len(extra)}-{number}.txt"
         for _ in range(60):
             moment = chance.randint(1, 70)
@@ -417,7 +417,7 @@ def test_killed_anywhere_it_leaves_the_same_file(extra: tuple[str, ...], hasty: 
         assert (home / name).read_bytes() == wanted
         assert sorted(path.name for path in home.glob(f"{name}*")) == [name]
         assert not list(home.glob(f".{name}*"))
-    assert kills >= 8
+    assert kills >= 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -435,7 +435,7 @@ def test_stopped_politely_it_says_so_and_goes_on(number: int, hasty: Hasty, home
 
 def test_a_true_process_that_is_killed(hasty: Hasty, home: Path) -> None:
     chance = random.Random(7)
-    lines = [" ".join(chance.choices(WORDS, k=chance.randint(0, 7))) for _ in range(1500)]
+    lines = [" ".join(chance.choices(WORDS, k=chance.randint(0, 7))) for _ in range(400)]
     (home / "many.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     command = (
         "translate",
@@ -453,4 +453,4 @@ def test_a_true_process_that_is_killed(hasty: Hasty, home: Path) -> None:
     assert cold(*command, "true.txt", folder=home).code == 0
     assert hasty(*command, "undisturbed.txt", folder=home).code == 0
     assert (home / "true.txt").read_bytes() == (home / "undisturbed.txt").read_bytes()
-    assert (home / "true.txt").read_bytes().count(b"\n") == 1500
+    assert (home / "true.txt").read_bytes().count(b"\n") == 400

@@ -25,7 +25,8 @@ from clearhead.verify import CHECKS, Effort, verify
 
 from ..decoding.bundles import translator, writer
 
-SMALL = Effort(texts=4, longest=6, write=8, draws=400, searched=2)
+SMALL = Effort(texts=3, longest=6, write=6, draws=300, searched=1)
+COMPARED = list(CHECKS)[:-3]  # other number formats are another matter
 NO_NATIVE = native.why_not()
 Patch = pytest.MonkeyPatch
 
@@ -37,7 +38,15 @@ def failed(**how: Any) -> set[str]:
 
 
 def a_state_that_forgets(patch: Patch) -> None:
-    patch.setattr(KeyValues, "reorder", lambda self, rows: None)
+    right = KeyValues.append
+
+    def forgetful(self: KeyValues, k: Tensor, v: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        keys, values = right(self, k, v, tokens)
+        values = values.clone()
+        values[:, :, :-1][:, :, :1] = 0.0  # the first token, as soon as there is another
+        return keys, values
+
+    patch.setattr(KeyValues, "append", forgetful)
 
 
 def packed_texts_that_see_each_other(patch: Patch) -> None:
@@ -92,6 +101,24 @@ def a_bound_for_the_present_length(patch: Patch) -> None:
             self.last_divisor = far
 
     patch.setattr(Beam, "_going", hasty)
+
+
+def a_bound_for_the_longest_text(patch: Patch) -> None:
+    """Wrong where short texts are preferred: a live text may end at once."""
+    right = Beam._going
+
+    class Nothing(LengthPenalty):
+        def at(self, length: int) -> float:
+            return 0.0
+
+    def late(self: Beam, *given: Any) -> Any:
+        kept, self.penalty = self.penalty, Nothing()
+        try:
+            return right(self, *given)
+        finally:
+            self.penalty = kept
+
+    patch.setattr(Beam, "_going", late)
 
 
 def skewed_chance(patch: Patch) -> None:
@@ -159,6 +186,7 @@ DAMAGES: dict[Callable[[Patch], None], set[str]] = {
     a_greedy_search_of_its_own: {"beam 1 = greedy"},
     a_length_off_by_one: {"beam score = forced score", "stopping costs nothing"},
     a_bound_for_the_present_length: {"stopping costs nothing"},
+    a_bound_for_the_longest_text: {"stopping costs nothing"},
     skewed_chance: {"sampling = its distribution (p)"},
     a_temperature_that_is_not_applied: {"sampling = its distribution (p)", "cut-offs = their sets"},
     a_frequency_penalty_with_the_wrong_sign: {"penalties = their formulas"},
@@ -177,7 +205,7 @@ COMPILED: dict[Callable[[Patch], None], set[str]] = {
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
 def test_a_damage_is_found_by_its_checks_alone(damage: Callable[[Patch], None], monkeypatch: Patch) -> None:
     damage(monkeypatch)
-    assert failed() == DAMAGES[damage]
+    assert failed(only=COMPARED) == DAMAGES[damage]
 
 
 @pytest.mark.skipif(NO_NATIVE is not None, reason=str(NO_NATIVE))
@@ -190,11 +218,12 @@ def test_a_damage_of_the_compiled_engine_is_found(
 
 
 def test_a_state_that_forgets_is_found(monkeypatch: Patch) -> None:
-    """Whatever splits and moves rows is wrong then; whole passes and greedy rows are not."""
+    """Searches still agree with each other, but not with passes over whole texts."""
     a_state_that_forgets(monkeypatch)
-    found = failed()
-    assert "cached = uncached" in found
-    assert not found & {"alone = in any batch", "fast kernels = reference", "penalties = their formulas"}
+    with_whole_passes = {"cached = uncached", "beam score = forced score"}
+    assert (
+        with_whole_passes <= failed(only=COMPARED) <= with_whole_passes | {"sampling = its distribution (p)"}
+    )
 
 
 def test_guesses_that_are_never_checked_are_found(monkeypatch: Patch) -> None:

@@ -9,7 +9,6 @@ about files, models or the command line.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -20,10 +19,14 @@ from clearhead.base.errors import UserError, nearest
 Plain = dict[str, Any]
 
 
-@functools.cache
+_HINTS: dict[Any, dict[str, Any]] = {}
+
+
 def _hints(kind: Any) -> dict[str, Any]:
-    """The types of a config's settings; finding them out takes milliseconds."""
-    return typing.get_type_hints(kind)
+    """The types of a config's settings, remembered: finding them out takes milliseconds."""
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,14 +24,19 @@ def parts(text: str, most: int, count: Count) -> list[str]:
     """
     if count(text) <= most:
         return [text]
-    found: list[str] = []
+    found: list[list[str]] = []
+    room = 0
     for piece in _pieces(text, most, count):
-        joined = f"{found[-1]} {piece}" if found else piece
-        if found and count(joined) <= most:
-            found[-1] = joined
-        else:
-            found.append(piece)
-    return found
+        size = count(piece) + 1  # a space between two pieces may cost a token
+        if size > room:
+            found.append([])
+            room = most + 1
+        found[-1].append(piece)
+        room -= size
+    joined = [" ".join(pieces) for pieces in found]
+    if len(joined) == 1:  # joined they come to a token or two more than one by one
+        return [joined[0]]
+    return [part for one in joined for part in parts(one, most, count)]
 
 
 def _pieces(text: str, most: int, count: Count) -> Iterator[str]:

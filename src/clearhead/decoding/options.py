@@ -17,7 +17,16 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Config):
-    """The settings of one request. Without any of them: the likeliest token each time."""
+    """The settings of one request. Without any of them: the likeliest token each time.
+
+    >>> import clearhead
+    >>> clearhead.Options(beam=4, length_penalty=0.6).replace(nbest=2).nbest
+    2
+    >>> clearhead.Options(beam=4, sample=True)
+    Traceback (most recent call last):
+    ...
+    clearhead.base.errors.UserError: A beam searches and sampling draws: use one of them.
+    """
 
     _noun: ClassVar[str] = "decoding"
     _counts = ("beam", "groups", "nbest", "top_k", "max_length", "no_repeat")

@@ -185,7 +185,7 @@ class Writer:
         if not text.strip():
             return []
         most = self.longest
-        if len(text.encode("utf-8")) < most:  # no token is shorter than a byte
+        if len(text.encode("utf-8", "surrogatepass")) < most:  # no token is shorter than a byte
             return [text]
         return parts(text, most - 1, lambda part: len(self.reader.encode(part)))
 

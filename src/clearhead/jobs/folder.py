@@ -95,10 +95,11 @@ class RunFolder:
             raise UserError(f"There is no run to resume in '{self.path}': it has no {TRAINING}/{RUN}.")
         try:
             plain = json.loads(self.record.read_text(encoding="utf-8"))
+            config = TrainConfig.from_dict(plain["config"])
             notes = {key: value for key, value in plain.items() if key != "config"}
             if not {"corpus", "labels"} <= set(notes["notes"]):
                 raise KeyError("notes")
-            return TrainConfig.from_dict(plain["config"]), notes
+            return config, notes
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             if isinstance(error, UserError):
                 raise UserError(f"The run in '{self.path}' cannot be resumed: {error}") from error

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.batches import padded
+from clearhead.decoding.steps import positions_of
 from clearhead.models.output import ModelOutput
 from clearhead.nn.attention.kernels import KERNELS
 from clearhead.nn.attention.multihead import MultiHeadAttention
@@ -114,10 +115,10 @@ def _outputs(model: nn.Module, subject: Subject, pairs: Sequence[Pair], extra: i
     Padding holds ids of the vocabulary, not zeros: nothing may depend on them.
     """
     if not subject.has_source:
-        ids, lengths = _rows([(*given, *written) for given, written in pairs], extra, subject.device)
+        ids, lengths = _rows([(*given, *written) for given, written in pairs], extra, subject)
         return _cut(_scores(model(ids, lengths=lengths)), lengths)
-    source, source_lengths = _rows([given for given, _ in pairs], extra, subject.device)
-    target, target_lengths = _rows([_begun(subject, written) for _, written in pairs], extra, subject.device)
+    source, source_lengths = _rows([given for given, _ in pairs], extra, subject)
+    target, target_lengths = _rows([_begun(subject, written) for _, written in pairs], extra, subject)
     output = model(source, target, source_lengths=source_lengths, target_lengths=target_lengths)
     return _cut(_scores(output), target_lengths)
 
@@ -152,9 +153,12 @@ def _begun(subject: Subject, written: Ids) -> Ids:
     return (0 if start is None else start, *written)
 
 
-def _rows(rows: Sequence[Ids], extra: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    table, lengths = padded(rows, rows[0][0], device)
-    more = torch.full((len(rows), extra), rows[-1][-1], device=device)
+def _rows(rows: Sequence[Ids], extra: int, subject: Subject) -> tuple[Tensor, Tensor]:
+    table, lengths = padded(rows, rows[0][0], subject.device)
+    positions = positions_of(subject.config)
+    if positions is not None:
+        extra = min(extra, positions - table.shape[1])
+    more = torch.full((len(rows), extra), rows[-1][-1], device=subject.device)
     return torch.cat([table, more], dim=1), lengths
 
 

@@ -5,16 +5,19 @@ Shapes: R rows, V vocabulary.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.engine import Cohort, Engine, Request
+from clearhead.decoding.engine import Cohort, Engine, MakeSearch, Request
 from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
+from clearhead.decoding.rows import PlainScores, Rows, Scores
 from clearhead.decoding.score import score_ids
 from clearhead.decoding.steps import Hypothesis
 from clearhead.decoding.writer import Writer
@@ -28,7 +31,18 @@ SCORE = "beam score = forced score"
 STOPPING = "stopping costs nothing"
 
 WIDTHS = (1, 2, 4, 8)
-PENALTIES = (LengthPenalty(1.0), LengthPenalty(0.0), LengthPenalty(0.6, "wu"), LengthPenalty(-0.5))
+# Of two minds at first, when ending looks well, and sure of itself later: long texts win in the end.
+LATE = ((0.9, 0.3), (0.9, 0.3), (0.05, 0.1))
+# An end comes in sight at once, and a much better one soon: it must be waited for.
+SOON = ((0.5, 0.02), (0.3, 0.9))
+# The further a divisor still grows (2.0) or falls (-1.0), the more a wrong stopping bound does.
+PENALTIES = (
+    LengthPenalty(1.0),
+    LengthPenalty(2.0),
+    LengthPenalty(-1.0),
+    LengthPenalty(0.0),
+    LengthPenalty(0.6, "wu"),
+)
 
 
 def neighbours(subject: Subject) -> Check:
@@ -48,8 +62,8 @@ def neighbours(subject: Subject) -> Check:
             numbers = every if name == "greedy" else every[: subject.effort.searched]
             alone = {n: subject.decode(writer, options, [n])[n][0] for n in numbers}
             runs = [
-                subject.decode(writer, options, numbers),
-                subject.decode(writer, options, numbers[::-1], room=5),
+                subject.decode(writer, options, every),
+                subject.decode(writer, options, every[::-1], room=5),
             ]
             others = [(alone[n], run[n][0]) for run in runs for n in numbers]
             unlike[f"{name}, {way}"] = sum(a.ids != b.ids for a, b in others)
@@ -80,9 +94,10 @@ def greedy(subject: Subject) -> Check:
     numbers = list(range(len(subject.given)))
     options = Options(max_length=subject.effort.write)
     wanted = subject.decode(subject.exact_writer, options, numbers)
-    found = _beam_of_one(subject, options, numbers)
-    unlike = sum(found[n].ids != wanted[n][0].ids for n in numbers)
-    worst = max(abs(found[n].logp - wanted[n][0].logp) for n in numbers)
+    asked = Asked(1, 1, subject.effort.write, PENALTIES[0])
+    found = _searched(subject, subject.rows(), numbers, asked)
+    unlike = sum(found[n][0].ids != wanted[n][0].ids for n in numbers)
+    worst = max(abs(found[n][0].logp - wanted[n][0].logp) for n in numbers)
     what = f"{len(numbers)} texts by a beam of one place, against greedy search"
     check = within(GREEDY, worst, subject.bound, what)
     if not unlike:
@@ -91,16 +106,14 @@ def greedy(subject: Subject) -> Check:
     return Check(GREEDY, False, max(worst, float(unlike)), subject.bound, sentence)
 
 
-def _beam_of_one(subject: Subject, options: Options, numbers: Sequence[int]) -> dict[int, Hypothesis]:
-    """By the beam's own code, which `Options(beam=1)` never reaches."""
+def _beam_itself(subject: Subject) -> MakeSearch:
+    """The beam's own code for any width; `Options(beam=1)` never reaches it by itself."""
 
     def make(cohort: Cohort) -> Beam:
         made = pipeline(cohort.options, cohort.symbols, cohort.vocabulary, subject.has_source)
         return Beam(cohort, made.before)
 
-    requests = [Request(subject.given[n], subject.limit(n, options.max_length), options) for n in numbers]
-    engine = Engine(subject.rows(), subject.symbols, make, room=64)
-    return {numbers[at]: found[0] for at, found in engine.run(requests)}
+    return make
 
 
 def forced(subject: Subject) -> Check:
@@ -133,6 +146,47 @@ def forced(subject: Subject) -> Check:
     return within(SCORE, worst, subject.bound, what, texts=texts)
 
 
+class Winding:
+    """Rows of a model on which a wrong stopping rule shows.
+
+    That is where texts of unlike length compete and what looks bad now turns out well; many a model never
+    comes there. The tokens' order is the model's own, and probabilities are laid over it: at each place of
+    `turns` nearly a geometric series with this ratio, and this share for the stop symbol.
+    """
+
+    def __init__(self, rows: Rows, stop: int, turns: Sequence[tuple[float, float]]) -> None:
+        self.rows, self.stop = rows, stop
+        self.turns = torch.tensor(turns, dtype=torch.float64, device=rows.device)
+        self.device, self.vocabulary = rows.device, rows.vocabulary
+        self.places = torch.zeros(0, dtype=torch.long, device=rows.device)  # (R,) tokens written by each row
+
+    @property
+    def count(self) -> int:
+        return self.rows.count
+
+    def admit(self, given: Sequence[Sequence[int]]) -> Scores:
+        fresh = torch.zeros(len(given), dtype=torch.long, device=self.device)
+        self.places = torch.cat([self.places, fresh])
+        return self._laid_over(self.rows.admit(given), fresh)
+
+    def step(self, parent: Tensor, token: Tensor) -> Scores:
+        self.places = self.places[parent] + 1
+        return self._laid_over(self.rows.step(parent, token), self.places)
+
+    def _laid_over(self, scores: Scores, places: Tensor) -> Scores:
+        own = scores.logp().double()  # (R, V)
+        if not len(own):
+            return scores
+        rank = own.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        ratio, share = self.turns[places.clamp(max=len(self.turns) - 1)].split(1, dim=1)  # (R, 1) each
+        # a little of the model's own numbers, so that no two texts score the same
+        others = rank * ratio.log() + 0.05 * (own - own.amax(dim=-1, keepdim=True)).clamp(min=-20.0)
+        others[:, self.stop] = -torch.inf
+        logp = others.log_softmax(dim=-1) + (1 - share).log()
+        logp[:, self.stop] = share.squeeze(1).log()
+        return PlainScores(logp)
+
+
 def stopping(subject: Subject) -> Check:
     """A beam that stops early finds what it would have found by going on to the end, for every width.
 
@@ -143,20 +197,38 @@ def stopping(subject: Subject) -> Check:
         : subject.effort.searched
     ]
     most = subject.effort.write + 4
-    wholes = {(n, width): _to_the_end(subject, n, width, most) for n in numbers for width in WIDTHS}
-    worst, compared, lower = 0.0, 0, 0
-    for penalty in PENALTIES[: 4 if subject.effort.searched > 3 else 2]:
-        over = plain.divisor(penalty.alpha, penalty.kind)
-        best: dict[int, float] = dict.fromkeys(numbers, -float("inf"))
-        for width, nbest in ((width, nbest) for width in WIDTHS for nbest in (1, 3) if nbest <= width):
-            found = _searched(subject, numbers, Asked(width, nbest, most, penalty))
-            for n in numbers:
-                wanted = sorted((total / over(len(ids) + 1) for total, ids in wholes[n, width]), reverse=True)
-                worst = max(worst, _unlike([one.score for one in found[n]], wanted[:nbest]))
-                compared += 1
-                if nbest == 1:
-                    lower += found[n][0].score < best[n] - subject.bound
-                    best[n] = found[n][0].score
+    own, stop = subject.rows(), subject.symbols.stop
+    late, soon = (Winding(subject.rows(), stop, turns) for turns in (LATE, SOON))
+    some = PENALTIES[: 5 if subject.effort.searched > 3 else 3]
+    plans: list[tuple[Rows, Asked]] = [(own, Asked(width, 1, most, PENALTIES[0])) for width in WIDTHS]
+    for penalty in some:
+        rows = late if penalty.alpha > 0 else soon
+        plans += [
+            (rows, Asked(width, nbest, most, penalty))
+            for width in WIDTHS
+            for nbest in (1, 3)
+            if nbest <= width
+        ]
+    wholes: dict[tuple[int, int, int], list[tuple[float, plain.Ids]]] = {}
+    worst, compared = 0.0, 0
+    best: dict[int, list[float]] = {n: [] for n in numbers}
+    for rows, asked in plans:
+        over = plain.divisor(asked.penalty.alpha, asked.penalty.kind)
+        found = _searched(subject, rows, numbers, asked)
+        for n in numbers:
+            key = (id(rows), n, asked.width)
+            if key not in wholes:
+                wholes[key] = _to_the_end(subject, rows, n, asked)
+            wanted = sorted((total / over(len(ids) + 1) for total, ids in wholes[key]), reverse=True)
+            worst = max(worst, _unlike([one.score for one in found[n]], wanted[: asked.nbest]))
+            compared += 1
+            if rows is own:
+                best[n].append(found[n][0].score)
+    return _told(subject, worst, compared, best)
+
+
+def _told(subject: Subject, worst: float, compared: int, best: dict[int, list[float]]) -> Check:
+    lower = sum(b < a - subject.bound for line in best.values() for a, b in itertools.pairwise(line))
     widths = ", ".join(map(str, WIDTHS))
     what = f"{compared} searches with beams of {widths}, against beams that never stop early"
     details: dict[str, Any] = {"searches": compared, "wider beams with a lower score": lower}
@@ -177,7 +249,9 @@ class Asked(NamedTuple):
     penalty: LengthPenalty
 
 
-def _searched(subject: Subject, numbers: Sequence[int], asked: Asked) -> dict[int, list[Hypothesis]]:
+def _searched(
+    subject: Subject, rows: Rows, numbers: Sequence[int], asked: Asked
+) -> dict[int, list[Hypothesis]]:
     options = Options(
         beam=asked.width,
         nbest=asked.nbest,
@@ -185,9 +259,10 @@ def _searched(subject: Subject, numbers: Sequence[int], asked: Asked) -> dict[in
         length_penalty=asked.penalty.alpha,
         length_kind=asked.penalty.kind,
     )
-    if asked.width == 1:
-        return {n: [one] for n, one in _beam_of_one(subject, options, numbers).items()}
-    return subject.decode(subject.exact_writer, options, numbers)
+    make = subject.exact_writer.search if asked.width > 1 else _beam_itself(subject)
+    requests = [Request(subject.given[n], subject.limit(n, asked.most), options) for n in numbers]
+    engine = Engine(rows, subject.symbols, make, room=64)
+    return {numbers[at]: found for at, found in engine.run(requests)}
 
 
 def _unlike(found: Sequence[float], wanted: Sequence[float]) -> float:
@@ -196,9 +271,9 @@ def _unlike(found: Sequence[float], wanted: Sequence[float]) -> float:
     return max(abs(a - b) for a, b in zip(found, wanted, strict=True))
 
 
-def _to_the_end(subject: Subject, number: int, width: int, most: int) -> list[tuple[float, plain.Ids]]:
+def _to_the_end(subject: Subject, rows: Rows, number: int, asked: Asked) -> list[tuple[float, plain.Ids]]:
     """Every text that a plain beam finishes, with its log-probability."""
-    rows = subject.rows()
+    none = torch.zeros(0, dtype=torch.long, device=rows.device)
 
     def extend(parents: list[int], tokens: list[int]) -> list[plain.Floats]:
         device = rows.device
@@ -206,5 +281,7 @@ def _to_the_end(subject: Subject, number: int, width: int, most: int) -> list[tu
         return list(scores.logp().double().cpu().numpy())
 
     first = rows.admit([subject.given[number]]).logp()[0].double().cpu().numpy()
-    limit = subject.limit(number, most)
-    return plain.beam(first, extend, width, limit, subject.symbols.stop, subject.symbols.forbidden)
+    limit, symbols = subject.limit(number, asked.most), subject.symbols
+    finished = plain.beam(first, extend, asked.width, limit, symbols.stop, symbols.forbidden)
+    rows.step(none, none)  # so that the next text finds them empty
+    return finished

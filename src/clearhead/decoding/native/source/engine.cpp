@@ -74,7 +74,7 @@ Matrix* clearhead_matrix(const float* weights, const float* bias, int64_t output
     auto matrix = std::make_unique<Matrix>();
     lay_out(*matrix, int(outputs), int(inputs), Kind(kind), bias, beyond);
     Team team(std::max(1, std::min<int>(threads, matrix->panels / 4)));
-    team.run([&] { team.share(matrix->panels, [&](int panel) { pack_panel(*matrix, panel, weights); }); });
+    team.run([&](int) { team.share(matrix->panels, [&](int panel) { pack_panel(*matrix, panel, weights); }); });
     return matrix.release();
   } catch (const std::bad_alloc&) {
     return nullptr;
@@ -130,14 +130,14 @@ void clearhead_top(Engine* engine, const Room* room, int64_t begin, int64_t end,
   if (end - begin < 16)  // not worth waking anybody
     for (int64_t i = 0; i < end - begin; ++i) row(i);
   else
-    team.run([&] { team.share(int(end - begin), row); });
+    team.run([&](int) { team.share(int(end - begin), row); });
 }
 
 // All log-probabilities of rows begin..end−1, (rows, vocabulary).
 void clearhead_logp(Engine* engine, const Room* room, int64_t begin, int64_t end, float* to) {
   const int vocabulary = engine->model().vocabulary;
   Team& team = engine->team();
-  team.run([&] {
+  team.run([&](int) {
     team.share(int(end - begin), [&](int i) {
       const float* from = room->logits + (begin + i) * room->stride;
       const float norm = room->norms[begin + i];

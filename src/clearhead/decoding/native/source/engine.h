@@ -174,8 +174,7 @@ class Engine {
     for (size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = int(i);
     Forward forward(model_, store_, team_, scratch_);
     forward.prepare(tokens_, tables_);
-    team_.run([&] {
-      const int self = forward.enlist();
+    team_.run([&](int self) {
       forward.embed(true);
       forward.layers(true, self);
       forward.last(model_.encoder_norm, chosen_, 1.0f, nullptr);
@@ -210,8 +209,7 @@ class Engine {
       tokens_.assign(whole.begin() + begin, whole.begin() + begin + PORTION);
       Forward forward(model_, store_, team_, scratch_);
       forward.prepare(tokens_, tables_);
-      team_.run([&] {
-        const int self = forward.enlist();
+      team_.run([&](int self) {
         forward.embed(false);
         forward.layers(false, self);
       });
@@ -226,8 +224,7 @@ class Engine {
     forward.prepare(tokens_, tables_);
     forward.watch(room.attention, room.attention_stride);
     const int rows = int(chosen_.size()), panels = model_.output->panels;
-    team_.run([&] {
-      const int self = forward.enlist();
+    team_.run([&](int self) {
       forward.embed(false);
       forward.layers(false, self);
       forward.last(model_.decoder_norm, chosen_, model_.output_factor, room.hidden);

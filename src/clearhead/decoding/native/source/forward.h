@@ -79,7 +79,6 @@ class Forward {
     s_.keys.resize(team_.count());
     for (auto& scores : s_.scores) scores.reserve(up_to(longest, LANES) + LANES);
     for (auto& keys : s_.keys) keys.resize(longest);
-    members_.store(0);
   }
 
   // The rest is called by every thread of the team.
@@ -286,12 +285,6 @@ class Forward {
   Tables tables_{};
   float* watched_ = nullptr;
   int64_t watched_stride_ = 0;
-
- public:
-  int enlist() { return members_.fetch_add(1); }  // a number for each thread of a run
-
- private:
-  std::atomic<int> members_{0};
 };
 
 }  // namespace clearhead

@@ -1,8 +1,10 @@
 // A small team of threads that walk through one function together.
 //
-// Every member runs the same body; `share` deals out pieces of work and lets nobody on before all are done.
-// A decoding step has a hundred such places, so waiting spins at first; where the cores are busy with something
-// else it soon gives way, and between two runs the threads go to sleep.
+// Every member runs the same body; `share` deals out pieces of work and lets nobody on before all are done. A place
+// is passed when its pieces are done, not when all members have come to it: a thread that the system has not let
+// run yet holds nobody up, and skips what the others did meanwhile. A decoding step has a hundred such places, so
+// waiting spins at first; where the cores are busy with something else it soon gives way, and between two runs the
+// threads go to sleep.
 #pragma once
 
 #include <pthread.h>
@@ -10,10 +12,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace clearhead {
@@ -41,45 +45,66 @@ class Team {
 
   int count() const { return count_; }
 
-  // Run body(team) on all members and return when all are done.
+  // Run body(number of the member) on all members and return when all is done. All members must come to the same
+  // places with the same numbers of pieces.
   template <class Body>
   void run(Body&& body) {
     if (getpid() != owner_) hire_again();
     State& s = *state_;
-    auto call = [](void* b) { (*static_cast<std::remove_reference_t<Body>*>(b))(); };
-    s.call = call;
+    s.call = [](void* b, int self) { (*static_cast<std::remove_reference_t<Body>*>(b))(self); };
     s.body = &body;
+    s.first = uint32_t(s.ticket.load() >> 32);
+    s.open.store(true);
     s.epoch.fetch_add(1);
     if (s.sleepers.load() > 0) {
       std::lock_guard<std::mutex> lock(s.mutex);
       s.wake.notify_all();
     }
-    body();
-    barrier();
+    place() = s.first;
+    body(0);
+    s.open.store(false);  // who comes now stays outside; who is inside still reads the body
+    for (int spins = 0; s.inside.load() > 0; ++spins) wait_a_little(spins);
   }
 
   // Inside run: piece(i) for each i below `pieces`, each by whoever is free; returns when all are done.
   template <class Piece>
   void share(int pieces, Piece&& piece) {
-    State& s = *state_;
     if (count_ == 1) {
       for (int i = 0; i < pieces; ++i) piece(i);
       return;
     }
-    for (int i; (i = s.next.fetch_add(1, std::memory_order_relaxed)) < pieces;) piece(i);
-    barrier();
+    State& s = *state_;
+    const uint32_t here = place()++;
+    const uint32_t all = pieces < 1 ? 1 : uint32_t(pieces);
+    uint64_t ticket = s.ticket.load(std::memory_order_acquire);
+    for (int spins = 0; uint32_t(ticket >> 32) == here;) {
+      if (uint32_t(ticket) >= all) {  // everything is taken: wait for the others to finish it
+        wait_a_little(spins++);
+        ticket = s.ticket.load(std::memory_order_acquire);
+      } else if (s.ticket.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) {
+        if (pieces > 0) piece(int(uint32_t(ticket)));
+        if (s.done.fetch_add(1, std::memory_order_acq_rel) + 1 == all) {
+          s.done.store(0, std::memory_order_relaxed);
+          s.ticket.store(uint64_t(here + 1) << 32, std::memory_order_release);
+          return;
+        }
+        ticket = s.ticket.load(std::memory_order_acquire);
+      }
+    }
   }
 
  private:
   struct State {
-    alignas(64) std::atomic<int> next{0};
-    alignas(64) std::atomic<int> arrived{0};
-    alignas(64) std::atomic<unsigned> generation{0};
-    alignas(64) std::atomic<unsigned> epoch{0};
+    alignas(64) std::atomic<uint64_t> ticket{0};  // upper half: the place all are at; lower: pieces taken there
+    alignas(64) std::atomic<uint32_t> done{0};    // pieces done there
+    alignas(64) std::atomic<unsigned> epoch{0};   // counts runs
     std::atomic<int> sleepers{0};
+    std::atomic<int> inside{0};                   // members but the caller that may read the body
+    std::atomic<bool> open{false};                // a run is under way
     std::atomic<bool> ending{false};
-    void (*call)(void*) = nullptr;
+    void (*call)(void*, int) = nullptr;
     void* body = nullptr;
+    uint32_t first = 0;                           // the place at which the run begins
     std::mutex mutex;
     std::condition_variable wake;
   };
@@ -87,27 +112,22 @@ class Team {
   static constexpr int SPINS = 1500;       // at a meeting point, before giving the core away
   static constexpr int IDLE_SPINS = 3000;  // between two runs, before going to sleep
 
-  void barrier() {
-    if (count_ == 1) return;
-    State& s = *state_;
-    const unsigned now = s.generation.load(std::memory_order_acquire);
-    if (s.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
-      s.arrived.store(0, std::memory_order_relaxed);
-      s.next.store(0, std::memory_order_relaxed);
-      s.generation.store(now + 1, std::memory_order_release);
-      return;
-    }
-    for (int spins = 0; s.generation.load(std::memory_order_acquire) == now; ++spins) {
-      if (spins < SPINS)
-        relax();
-      else
-        sched_yield();
-    }
+  // Where the calling thread is in the run that it takes part in.
+  static uint32_t& place() {
+    static thread_local uint32_t value = 0;
+    return value;
+  }
+
+  static void wait_a_little(int spins) {
+    if (spins < SPINS)
+      relax();
+    else
+      sched_yield();
   }
 
   void hire() {
     state_ = std::make_unique<State>();
-    for (int i = 1; i < count_; ++i) threads_.push_back(std::make_unique<std::thread>([this] { work(); }));
+    for (int i = 1; i < count_; ++i) threads_.push_back(std::make_unique<std::thread>([this, i] { work(i); }));
   }
 
   void hire_again() {
@@ -128,9 +148,9 @@ class Team {
     for (auto& one : threads_) one->join();
   }
 
-  void work() {
+  void work(int self) {
     State& s = *state_;
-    for (unsigned seen = 0;; ++seen) {
+    for (unsigned seen = 0;;) {
       for (int spins = 0; s.epoch.load(std::memory_order_acquire) == seen && spins < IDLE_SPINS; ++spins) relax();
       if (s.epoch.load() == seen) {
         std::unique_lock<std::mutex> lock(s.mutex);
@@ -138,9 +158,14 @@ class Team {
         s.wake.wait(lock, [&] { return s.epoch.load() != seen; });
         s.sleepers.fetch_sub(1);
       }
+      seen = s.epoch.load();
       if (s.ending.load()) return;
-      s.call(s.body);
-      barrier();
+      s.inside.fetch_add(1);
+      if (s.open.load()) {
+        place() = s.first;
+        s.call(s.body, self);
+      }
+      s.inside.fetch_sub(1);
     }
   }
 
