@@ -70,7 +70,7 @@ def test_refusals_say_what_and_where(plain: Any, sentence: str) -> None:
 
 def test_a_far_off_key_lists_the_known_ones() -> None:
     assert "known: attention, dropout" in refused({"zzzzzz": 1})
-    assert nearest("q", ["b", "a"]) == "known: a, b"
+    assert nearest("q", ["b", "a"]) == "known: a, b."
 
 
 def test_whole_numbers_become_floats_where_floats_are_wanted() -> None:

@@ -45,6 +45,7 @@ SURFACE = {
     ],
     "translate": ["--alignments", *ASKING, "BUNDLE", "TEXTS"],
     "generate": [*ASKING, "BUNDLE", "PROMPT"],
+    "verify": ["--device", "--draft", "--json", "--quick", "--texts", "BUNDLE"],
     "score": [
         "--device",
         "--file",

@@ -13,7 +13,7 @@ from clearhead.verify import CHECKS, Effort, verify
 from ..decoding.bundles import labeller, translator, writer
 from ..nn.builders import POSITION_ROWS
 
-SMALL = Effort(texts=3, longest=6, write=5, draws=200, searched=1)
+SMALL = Effort(texts=3, longest=5, write=4, draws=150, searched=1)
 
 DIALS: dict[str, dict[str, Any]] = {
     f"encoder-decoder, {scheme}": {
@@ -52,7 +52,6 @@ DECODERS: dict[str, dict[str, Any]] = {
         "embedding__tie_output": False,
     },
     "decoder, alibi": {"position__name": "alibi"},
-    "decoder, music": {"position__name": "music", "position__max_distance": 3},
 }
 
 

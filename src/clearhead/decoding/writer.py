@@ -137,8 +137,8 @@ class Writer:
     def rows(self, options: Options) -> Rows:
         """Rows for requests with such settings."""
         keep = extras_of(options)
-        if self.why_not_native is None and not keep:
-            return native.NativeRows(self.bundle.model, self.symbols, dtype=self.dtype)
+        if self.why_not_native is None and "hidden" not in keep:  # those of a prompt are PyTorch's to give
+            return native.NativeRows(self.bundle.model, self.symbols, dtype=self.dtype, keep=keep)
         return TorchRows(self._torch_model(), self.symbols, keep)
 
     def _torch_model(self) -> nn.Module:

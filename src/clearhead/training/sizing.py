@@ -128,17 +128,17 @@ def choose(facts: Facts, machine: Machine) -> list[Choice]:
     restraint = _restraint(facts, machine, size)
     if restraint.consistency:
         machine = replace(machine, efficiency=machine.efficiency / 2)  # every example passes twice
-    steps, batch, steps_reason = _steps(facts, machine, size)
+    work = _steps(facts, machine, size)
     return [
         Choice("model.family", family, why),
         *_model(facts, size, size_reason),
         Choice("model.dropout", restraint.dropout, restraint.reason),
         Choice("model.embedding.dropout", restraint.dropout, "as the layers"),
         Choice("objective.consistency", restraint.consistency, restraint.second_reason),
-        *_batch(facts, machine, batch),
-        Choice("steps", steps, steps_reason),
-        *_learning(facts, size, steps),
-        *_averaging(steps),
+        *_batch(facts, machine, work.batch),
+        Choice("steps", work.steps, work.reason),
+        *_learning(facts, size, work),
+        *_averaging(work.steps),
     ]
 
 
@@ -196,9 +196,18 @@ def _affordable_epochs(facts: Facts, machine: Machine, size: Size) -> float:
     return machine.budget / flops_per_epoch(facts, size)
 
 
-def _steps(facts: Facts, machine: Machine, size: Size) -> tuple[int, int, str]:
-    """Updates, and tokens in a batch."""
-    batch = int(min(max(facts.tokens / 50, 1024), 16_384 if machine.gpu else 4096))
+class Work(NamedTuple):
+    """How much is trained."""
+
+    steps: int  # updates
+    batch: int  # tokens in a batch
+    hurried: bool  # there is no time for all the passes that would be wanted
+    reason: str
+
+
+def _steps(facts: Facts, machine: Machine, size: Size) -> Work:
+    """Updates, and tokens in a batch: small ones on a CPU, which gains little from large ones."""
+    batch = int(min(max(facts.tokens / 50, 1024), 16_384 if machine.gpu else 2048))
     batch -= batch % 256
     wanted = min(max(100 * math.sqrt(500_000 / facts.tokens), 3.0), 150.0)
     affordable = _affordable_epochs(facts, machine, size)
@@ -208,7 +217,7 @@ def _steps(facts: Facts, machine: Machine, size: Size) -> tuple[int, int, str]:
     limit = (
         "as often as this device has time for" if epochs < wanted else "as small corpora are read more often"
     )
-    return steps, batch, f"about {epochs:.0f} passes over the corpus, {limit}"
+    return Work(steps, batch, epochs < wanted, f"about {epochs:.0f} passes over the corpus, {limit}")
 
 
 def _model(facts: Facts, size: Size, reason: str) -> Iterator[Choice]:
@@ -236,7 +245,9 @@ def _model(facts: Facts, size: Size, reason: str) -> Iterator[Choice]:
 
 
 def _batch(facts: Facts, machine: Machine, tokens: int) -> Iterator[Choice]:
-    yield Choice("batch.tokens", tokens, "about a fiftieth of the corpus in a step")
+    fiftieth = abs(tokens - facts.tokens / 50) < 256
+    why = "a fiftieth of the corpus in a step" if fiftieth else "what this device computes well at once"
+    yield Choice("batch.tokens", tokens, why)
     if machine.gpu:
         yield Choice("batch.shapes", "fixed", "few shapes, so that each step can be recorded and replayed")
     if facts.task == "generate":
@@ -244,14 +255,21 @@ def _batch(facts: Facts, machine: Machine, tokens: int) -> Iterator[Choice]:
         yield Choice("batch.context", context, "tokens that one prediction can look back on")
 
 
-def _learning(facts: Facts, size: Size, steps: int) -> Iterator[Choice]:
+def _learning(facts: Facts, size: Size, work: Work) -> Iterator[Choice]:
     rate = 7e-4 * (512 / size.width) ** 1.4 if facts.task in PAIRS else 1e-3 * (256 / size.width) ** 0.5
     rate = float(f"{min(rate, 5e-3):.1g}")
     yield Choice("schedule.rate", rate, "the narrower the model, the larger the steps it bears")
-    yield Choice("schedule.warmup", max(min(2000, steps // 4), 1), "steady moments before large steps")
+    share = 10 if work.hurried else 4
+    yield Choice(
+        "schedule.warmup", max(min(2000, work.steps // share), 1), "steady moments before large steps"
+    )
     if facts.task in PAIRS:
-        yield Choice("schedule.name", "inverse-sqrt", "the paper's")
         yield Choice("objective.label_smoothing", 0.1, "the paper's")
+    if facts.task in PAIRS and work.hurried:
+        yield Choice("schedule.name", "cosine", "little time: the rate falls to nothing by its end")
+        yield Choice("schedule.floor", 0.02, "a fiftieth of the peak at the end")
+    elif facts.task in PAIRS:
+        yield Choice("schedule.name", "inverse-sqrt", "the paper's")
     else:
         yield Choice("schedule.name", "cosine", "ends with small steps")
         yield Choice("schedule.floor", 0.1, "a tenth of the peak at the end")

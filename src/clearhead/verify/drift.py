@@ -70,8 +70,7 @@ def drift(subject: Subject, dtype: Dtype) -> Check:
 
 def _both(subject: Subject, writer: Writer) -> tuple[list[Tensor], list[Tensor]]:
     """The log-probabilities of one and the same walk: by the writer's rows, and by exact passes."""
-    limits = [subject.limit(number) for number in range(len(subject.given))]
-    seen = walk(writer.rows(Options()), subject.given, limits, subject.ordinary, subject.seed)
+    seen = walk(writer.rows(Options()), subject.given, subject.limits(), subject.ordinary, subject.seed)
     passes = Passes(subject.exact.model, subject.symbols, subject.given)
     return [one.logp.cpu() for one in seen], [one.cpu() for one in passes.all_of(seen)]
 

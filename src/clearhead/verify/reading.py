@@ -33,8 +33,7 @@ Pair = tuple[Ids, Ids]  # what is given, and what is written
 
 def cached(subject: Subject) -> Check:
     """Each step's log-probabilities, with a state, are those of one pass over the whole text without one."""
-    limits = [subject.limit(number) for number in range(len(subject.given))]
-    seen = walk(subject.rows(), subject.given, limits, subject.ordinary, subject.seed)
+    seen = walk(subject.rows(), subject.given, subject.limits(), subject.ordinary, subject.seed)
     passes = Passes(subject.exact.model, subject.symbols, subject.given)
     worst = largest_difference([one.logp for one in seen], passes.all_of(seen))
     what = (

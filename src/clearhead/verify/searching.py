@@ -193,22 +193,17 @@ def stopping(subject: Subject) -> Check:
     Apart from that, a wider beam prunes otherwise, so that now and then its answer scores lower than a
     narrower one's: these are counted, and no fault.
     """
-    numbers = sorted(range(len(subject.given)), key=lambda n: len(subject.given[n]))[
-        : subject.effort.searched
-    ]
+    shortest = sorted(range(len(subject.given)), key=lambda n: len(subject.given[n]))
+    numbers = shortest[: subject.effort.searched]
     most = subject.effort.write + 4
     own, stop = subject.rows(), subject.symbols.stop
     late, soon = (Winding(subject.rows(), stop, turns) for turns in (LATE, SOON))
     some = PENALTIES[: 5 if subject.effort.searched > 3 else 3]
     plans: list[tuple[Rows, Asked]] = [(own, Asked(width, 1, most, PENALTIES[0])) for width in WIDTHS]
     for penalty in some:
-        rows = late if penalty.alpha > 0 else soon
-        plans += [
-            (rows, Asked(width, nbest, most, penalty))
-            for width in WIDTHS
-            for nbest in (1, 3)
-            if nbest <= width
-        ]
+        made = late if penalty.alpha > 0 else soon
+        each = [(width, nbest) for width in WIDTHS for nbest in (1, 3) if nbest <= width]
+        plans += [(made, Asked(width, nbest, most, penalty)) for width, nbest in each]
     wholes: dict[tuple[int, int, int], list[tuple[float, plain.Ids]]] = {}
     worst, compared = 0.0, 0
     best: dict[int, list[float]] = {n: [] for n in numbers}

@@ -45,11 +45,12 @@ class Effort:
     write: int  # tokens that are written for one
     draws: int  # of each distribution
     searched: int  # texts for which beams of all widths are compared
+    long: int = 0  # tokens that are written for one text where states are tested: their buffers must grow
 
     @classmethod
     def of(cls, parameters: int, quick: bool) -> Effort:
         if parameters < SMALL:
-            return cls(6, 12, 10, 1000, 3) if quick else cls(24, 24, 20, 5000, 8)
+            return cls(6, 12, 10, 1000, 3, 70) if quick else cls(24, 24, 20, 5000, 8, 150)
         return cls(3, 8, 6, 400, 1) if quick else cls(8, 16, 12, 1000, 3)
 
 
@@ -113,6 +114,11 @@ class Subject:
     def limit(self, number: int, most: int | None = None) -> int:
         """Tokens that may be written for text `number`: `most`, if the model has positions for so many."""
         return limit_of(self.config, len(self.given[number]), self.effort.write if most is None else most)
+
+    def limits(self) -> list[int]:
+        """Of each text as `limit`, the first one's long enough for buffers to grow."""
+        first = self.limit(0, max(self.effort.long, self.effort.write))
+        return [first, *(self.limit(number) for number in range(1, len(self.given)))]
 
     def target(self, number: int, length: int | None = None) -> tuple[int, ...]:
         """Some ids that could have been written for text `number`: always the same, and of unlike lengths."""

@@ -83,6 +83,7 @@ class NativeScores:
     ) -> None:
         self._lease, self._begin, self._end = lease, begin, end
         self.hidden, self.attention = hidden, attention
+        self.context: list[Tensor] | None = None  # the hidden states of whole prompts are PyTorch's to give
         self.rows = end - begin
 
     def logp(self) -> Tensor:

@@ -219,7 +219,10 @@ inline void product(const Matrix& m, int panel, const Input& x, int begin, int e
   for (int row = begin; row < end; ++block) {
     const int left = blocks - block, height = (end - row + left - 1) / left;
     Ahead ahead{m.panel(panel) + 4096, lines};
-    if (blocks > 1) ahead = {m.panel(panel) + size + size / lines * share * block, more && block * share < lines ? share : 0};
+    if (blocks > 1) {
+      ahead.from = m.panel(panel) + size + size / lines * share * block;
+      ahead.lines = more && block * share < lines ? share : 0;
+    }
     TILES[height](m, panel, x, row, ahead, out);
     row += height;
   }

@@ -1,0 +1,149 @@
+"""The native CPU engine's borders: memory, packed weights, what it cannot do, bad input, forks."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead
+from clearhead.base.errors import UserError
+from clearhead.decoding.native import NativeRows, pack, supports, why_not
+from clearhead.decoding.steps import Symbols
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
+
+SYMBOLS = Symbols(1, 2, (0, 1))
+NOBODY = torch.zeros(0, dtype=torch.int64)
+
+
+def build(**changes: object) -> nn.Module:
+    """The smallest model."""
+    torch.manual_seed(3)
+    return clearhead.build("tiny", **changes).eval()
+
+
+def test_memory_is_used_again() -> None:
+    model = build()
+    rows = NativeRows(model, SYMBOLS)
+    used = []
+    for _ in range(6):
+        scores = rows.admit([[5, 6, 7, 2]] * 9)
+        for _ in range(20):
+            parent = torch.arange(9) // 2 * 2  # half of the rows die at each step
+            scores = rows.step(parent, scores.top(1)[1][parent, 0])
+        assert rows.step(NOBODY, NOBODY).rows == rows.count == 0
+        in_use, reserved = rows.memory()
+        assert in_use == 0
+        used.append(reserved)
+    assert used[0] == used[-1] > 0
+    del scores
+    gc.collect()
+    assert len(rows._engine.spare) <= 4
+
+
+def test_packed_weights_are_shared_and_renewed() -> None:
+    model = build()
+    first = pack(model, "int8")
+    assert pack(model, "int8") is first
+    assert pack(model, "float32") is not first
+    assert first.bytes < pack(model, "float32").bytes / 3.9
+    rows = NativeRows(model, SYMBOLS, "int8")
+    before = rows.admit([[5, 2]]).logp()
+    with torch.no_grad():
+        model.decoder.layers[0].feedforward.inner.weight.mul_(2)  # type: ignore[union-attr, index]
+    assert pack(model, "int8") is not first
+    assert not torch.equal(NativeRows(model, SYMBOLS, "int8").admit([[5, 2]]).logp(), before)
+    renewed = pack(model)
+    model.output.weight.data[5:].mul_(0.5)  # type: ignore[union-attr]
+    assert pack(model) is not renewed
+
+
+def test_damaged_weights_are_seen() -> None:
+    for dtype in ("float32", "int8"):
+        model = build()
+        with torch.no_grad():
+            model.decoder.layers[1].feedforward.output.weight[0, 0] = float("nan")  # type: ignore[union-attr, index]
+        scores = NativeRows(model, SYMBOLS, dtype).admit([[5, 2]])
+        assert not torch.isfinite(scores.top(2)[0]).any()
+
+
+@pytest.mark.parametrize(
+    "changes, dial",
+    [
+        ({"position__name": "shaw"}, "position scheme 'shaw'"),
+        ({"attention__score": "additive"}, "score 'additive'"),
+    ],
+)
+def test_names_what_it_cannot_do(changes: dict[str, object], dial: str) -> None:
+    model = clearhead.build("tiny", **changes)
+    assert dial in str(supports(model))
+    with pytest.raises(UserError, match=dial):
+        NativeRows(model, SYMBOLS)
+
+
+def test_leaves_changed_models_alone() -> None:
+    assert "recurrent" in str(supports(clearhead.build("rnn", vocabulary=50, width=16)))
+    hooked = build()
+    hooked.decoder.register_forward_hook(lambda *_: None)  # type: ignore[union-attr]
+    assert "hook" in str(supports(hooked))
+    assert "float64" in str(supports(build().double()))
+    adapted = build()
+    adapted.decoder.layers[0].feedforward.inner = nn.Sequential(nn.Linear(32, 64))  # type: ignore[union-attr, index]
+    assert "Sequential" in str(supports(adapted))
+
+
+def test_half_precision_weights() -> None:
+    model = build()
+    exact = NativeRows(model, SYMBOLS).admit([[5, 6, 2]]).logp()
+    half = NativeRows(model.bfloat16(), SYMBOLS).admit([[5, 6, 2]]).logp()
+    assert 0 < float((half - exact).abs().max()) < 0.5
+
+
+def test_bad_input_is_a_sentence() -> None:
+    model = build(position__name="learned", position__max_length=6)
+    rows = NativeRows(model, SYMBOLS)
+    for wrong in [], [[]], [[5], []], [[100]], [[-1]], [[5] * 7]:
+        with pytest.raises(UserError):
+            rows.admit(wrong)
+    assert rows.count == 0
+    scores = rows.admit([[5, 2]])
+    for parent, token in ([1], [5]), ([-1], [5]), ([0], [100]), ([0], [-1]), ([0, 0], [1]):
+        with pytest.raises(UserError):
+            rows.step(torch.tensor(parent), torch.tensor(token))
+    for _ in range(5):
+        scores = rows.step(torch.tensor([0]), torch.tensor([4]))
+    with pytest.raises(UserError, match="6 tokens"):
+        rows.step(torch.tensor([0]), torch.tensor([4]))
+    with pytest.raises(UserError):
+        scores.top(0)
+    with pytest.raises(UserError):
+        scores.top(101)
+    with pytest.raises(UserError, match="start"):
+        NativeRows(model, Symbols(None, 2))
+    with pytest.raises(UserError, match="int4"):
+        NativeRows(model, SYMBOLS, "int4")  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_goes_on_after_a_fork() -> None:
+    model = build()
+    rows = NativeRows(model, SYMBOLS, threads=2)
+    before = rows.admit([[5, 6, 2]]).logp()
+    context = multiprocessing.get_context("fork")
+    answer = context.Queue()
+
+    def child() -> None:
+        answer.put(rows.step(torch.tensor([0]), torch.tensor([7])).logp().tolist())
+
+    process = context.Process(target=child)
+    process.start()
+    there = torch.tensor(answer.get(timeout=30))
+    process.join(30)
+    assert process.exitcode == 0
+    assert torch.equal(rows.step(torch.tensor([0]), torch.tensor([7])).logp(), there)
+    assert not torch.equal(there, before)
