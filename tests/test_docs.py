@@ -35,6 +35,7 @@ ROOMS_NAMED_WHOLE = (
     "nn/layers",
     "phrasebook",
     "evaluation",
+    "verify",
 )
 FOLDERS_NAMED_WHOLE = ("base/chart", "training/view")
 

@@ -174,9 +174,9 @@ SETTINGS = {
     "family, setting",
     [
         ("decoder", "narrowed"),
-        ("decoder", "required"),
-        ("encoder-decoder", "penalties"),
-        ("recurrent", "plain"),
+        pytest.param("decoder", "required", marks=pytest.mark.slow),
+        pytest.param("encoder-decoder", "penalties", marks=pytest.mark.slow),
+        pytest.param("recurrent", "plain", marks=pytest.mark.slow),
     ],
 )
 def test_drawn_texts_have_the_distribution_of_the_large_model(

@@ -88,7 +88,7 @@ def test_a_text_longer_than_the_positions() -> None:
     cat, seven, one, both = translate(bundle, ["cat", "the " * 7, "the", "the " * 8])
     assert (cat.parts, both.parts) == (1, 2)
     assert both.text == f"{seven.text} {one.text}"
-    assert both.logp == pytest.approx(seven.logp + one.logp, abs=1e-5)
+    assert both.logp == pytest.approx(seven.logp + one.logp, abs=1e-3)
 
 
 @pytest.mark.parametrize(

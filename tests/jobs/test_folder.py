@@ -18,10 +18,11 @@ CONFIG = TrainConfig.from_dict({"steps": 7, "data": {"train": [{"file": "ä.tsv"
 
 def test_the_record_comes_back(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.write_record(CONFIG, {"settings": {"steps": 7}, "notes": {"task": "translate", "ü": [1.5]}})
+    told = {"corpus": {"ü": [1.5]}, "labels": []}
+    folder.write_record(CONFIG, {"settings": {"steps": 7}, "notes": told})
     config, notes = folder.read_record()
     assert config == CONFIG
-    assert notes == {"format": 1, "settings": {"steps": 7}, "notes": {"task": "translate", "ü": [1.5]}}
+    assert notes == {"format": 1, "settings": {"steps": 7}, "notes": told}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from clearhead.api import load
 from clearhead.base.errors import UserError
 from clearhead.data.config import Task
+from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, translate
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.folder import RunFolder
@@ -82,7 +83,7 @@ def test_every_task(task: Task, tmp_path: Path) -> None:
     bundle = load(tmp_path / "run")
     assert bundle.metadata["task"] == task
     if task == "generate":
-        assert isinstance(generate(bundle, "the ", 5), str)
+        assert isinstance(generate(bundle, "the ", Options(max_length=5)), str)
     if task in ("classify", "tag"):
         assert bundle.metadata["labels"] == (["long", "short"] if task == "classify" else ["O", "S"])
 

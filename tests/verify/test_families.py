@@ -60,9 +60,20 @@ def faults(bundle: Bundle, **how: Any) -> list[str]:
     return [f"{check.name}: {check.sentence}" for check in report.checks if not check.passed]
 
 
+# What these look at are scores, wherever they come from: enough with some models of each family.
+OF_SCORES_ALONE = (
+    "stopping costs nothing",
+    "sampling = its distribution (p)",
+    "penalties = their formulas",
+    "cut-offs = their sets",
+)
+EVERY_CHECK = ("encoder-decoder, learned", "encoder-decoder, rotary", "recurrent, gru")
+
+
 @pytest.mark.parametrize("name", DIALS)
 def test_a_model_with_a_source_passes(name: str) -> None:
-    assert faults(translator(**DIALS[name])) == []
+    only = None if name in EVERY_CHECK else [one for one in CHECKS if one not in OF_SCORES_ALONE]
+    assert faults(translator(**DIALS[name]), only=only) == []
 
 
 @pytest.mark.parametrize("name", DECODERS)

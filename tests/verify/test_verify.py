@@ -102,7 +102,7 @@ def test_the_same_report_each_time() -> None:
 
 def test_large_models_are_tested_less() -> None:
     for quick in (True, False):
-        small, large = Effort.of(10**6, quick), Effort.of(10**8, quick)
+        small, large = Effort.of(10**5, quick), Effort.of(10**8, quick)
         assert large.texts < small.texts
         assert large.draws < small.draws
 

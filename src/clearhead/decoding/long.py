@@ -27,16 +27,17 @@ def parts(text: str, most: int, count: Count) -> list[str]:
     found: list[list[str]] = []
     room = 0
     for piece in _pieces(text, most, count):
-        size = count(piece) + 1  # a space between two pieces may cost a token
+        size = count(f" {piece}")  # with the space before it, which may cost a token
         if size > room:
             found.append([])
-            room = most + 1
+            room, size = most, count(piece)
         found[-1].append(piece)
         room -= size
+    if len(found) == 1 and len(found[0]) > 1:  # joined they come to more tokens than one by one
+        half = len(found[0]) // 2
+        found = [found[0][:half], found[0][half:]]
     joined = [" ".join(pieces) for pieces in found]
-    if len(joined) == 1:  # joined they come to a token or two more than one by one
-        return [joined[0]]
-    return [part for one in joined for part in parts(one, most, count)]
+    return joined if len(joined) == 1 else [part for one in joined for part in parts(one, most, count)]
 
 
 def _pieces(text: str, most: int, count: Count) -> Iterator[str]:

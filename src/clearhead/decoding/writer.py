@@ -81,7 +81,8 @@ class Writer:
         self.device = next(bundle.model.parameters()).device
         self.why_not_native = "it was not asked for" if way == "torch" else self._why_not_native()
         if way == "native" and self.why_not_native is not None:
-            raise UserError(f"The C++ way cannot be taken: {self.why_not_native}")
+            reason = self.why_not_native.removesuffix(".")
+            raise UserError(f"The C++ engine cannot be used here: {reason}.")
         self.dtype = self._checked_dtype(dtype)
         self.room = room or (GPU_ROOM if self.device.type == "cuda" else CPU_ROOM)
         self._pieces: list[bytes] | None = None
@@ -99,8 +100,8 @@ class Writer:
             return "bf16" if self.device.type == "cuda" else "float32"
         if dtype == "int8" and self.why_not_native is not None:
             raise UserError(
-                f"int8 weights need the C++ way, which cannot be taken here: {self.why_not_native} "
-                f"Use --dtype float32."
+                f"int8 weights need the C++ engine, which cannot be used here: "
+                f"{self.why_not_native.removesuffix('.')}. Use float32."
             )
         return dtype
 

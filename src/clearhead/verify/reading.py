@@ -18,7 +18,7 @@ from clearhead.decoding.steps import positions_of
 from clearhead.models.output import ModelOutput
 from clearhead.nn.attention.kernels import KERNELS
 from clearhead.nn.attention.multihead import MultiHeadAttention
-from clearhead.verify.passes import Ids, Passes, largest_difference, walk
+from clearhead.verify.passes import Ids, largest_difference, walk
 from clearhead.verify.report import Check, skip, within
 from clearhead.verify.subject import Subject
 
@@ -34,8 +34,7 @@ Pair = tuple[Ids, Ids]  # what is given, and what is written
 def cached(subject: Subject) -> Check:
     """Each step's log-probabilities, with a state, are those of one pass over the whole text without one."""
     seen = walk(subject.rows(), subject.given, subject.limits(), subject.ordinary, subject.seed)
-    passes = Passes(subject.exact.model, subject.symbols, subject.given)
-    worst = largest_difference([one.logp for one in seen], passes.all_of(seen))
+    worst = largest_difference([one.logp for one in seen], subject.passes.all_of(seen))
     what = (
         f"{len(seen)} steps of {len(subject.given)} texts that joined, split and left on the way, "
         "against whole passes without a state"

@@ -29,11 +29,10 @@ from clearhead.decoding.writer import Writer
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.verify.passes import Passes
 
-SMALL, LARGE = (
-    10**7,
-    10**9,
-)  # parameters: below the first much is tested, above the second float64 has no room
+# Parameters: the fewer there are, the more is tested; above the last, float64 has no room.
+TINY, SMALL, LARGE = 10**6, 10**7, 10**9
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,10 @@ class Effort:
 
     @classmethod
     def of(cls, parameters: int, quick: bool) -> Effort:
+        if parameters < TINY:
+            return cls(6, 12, 10, 800, 2, 70) if quick else cls(24, 24, 20, 5000, 8, 150)
         if parameters < SMALL:
-            return cls(6, 12, 10, 1000, 3, 70) if quick else cls(24, 24, 20, 5000, 8, 150)
+            return cls(4, 10, 8, 400, 1, 70) if quick else cls(12, 20, 12, 1500, 3, 100)
         return cls(3, 8, 6, 400, 1) if quick else cls(8, 16, 12, 1000, 3)
 
 
@@ -94,6 +95,11 @@ class Subject:
     @cached_property
     def exact_writer(self) -> Writer:
         return Writer(self.exact, way="torch")
+
+    @cached_property
+    def passes(self) -> Passes:
+        """Whole passes of the exact copy, each made once for all checks."""
+        return Passes(self.exact.model, self.symbols, self.given)
 
     @property
     def bound(self) -> float:
