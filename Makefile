@@ -30,10 +30,10 @@ demo: $(READY) ## train a translator on the built-in phrasebook and use it (abou
 	$(BIN)/clearhead demo
 
 test: $(READY) lint ## lint, then the quick tests and all doctests
-	$(PYTEST) -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal  # one thread each: more would wait for one another
 
 test-slow: $(READY) ## the tests that take longer
-	$(PYTEST) -n $(WORKERS) -m "slow and not gpu"
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) -m "slow and not gpu"
 
 test-gpu: $(READY) ## the tests that need a CUDA device
 	$(PYTEST) -m gpu

@@ -37,7 +37,13 @@ ROOMS_NAMED_WHOLE = (
     "evaluation",
     "verify",
 )
-FOLDERS_NAMED_WHOLE = ("base/chart", "training/view")
+FOLDERS_NAMED_WHOLE = (
+    "base/chart",
+    "training/view",
+    "decoding/native",
+    "decoding/processors",
+    "decoding/constraints",
+)
 
 
 @pytest.mark.parametrize(

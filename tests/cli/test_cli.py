@@ -15,13 +15,45 @@ from clearhead.base.errors import UserError
 from clearhead.cli import main as cli
 
 # Every command with its options. To change this table is to change what users have in their scripts.
-ASKING = (
-    "--ban --beam --bias --choice --contrastive --coverage --device --diversity --draft --dtype "
-    "--force --frequency --groups --include --input --json --length-kind --length-penalty "
-    "--max-length --min-length --min-p --nbest --no-repeat --output --prefix --presence --regex "
-    "--repetition --restart --sample --seed --temperature --threads --top-k --top-p --typical "
-    "--way "
-).split()
+ASKING = [
+    "--ban",
+    "--beam",
+    "--bias",
+    "--choice",
+    "--contrastive",
+    "--coverage",
+    "--device",
+    "--diversity",
+    "--draft",
+    "--dtype",
+    "--force",
+    "--frequency",
+    "--groups",
+    "--include",
+    "--input",
+    "--json",
+    "--length-kind",
+    "--length-penalty",
+    "--max-length",
+    "--min-length",
+    "--min-p",
+    "--nbest",
+    "--no-repeat",
+    "--output",
+    "--prefix",
+    "--presence",
+    "--regex",
+    "--repetition",
+    "--restart",
+    "--sample",
+    "--seed",
+    "--temperature",
+    "--threads",
+    "--top-k",
+    "--top-p",
+    "--typical",
+    "--way",
+]
 SURFACE = {
     "demo": ["--again", "--out", "--pair", "--view"],
     "train": [

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import sys
-
-from warm import obey
+from pathlib import Path
 
 import clearhead.jobs.part
 
-clearhead.jobs.part.EVERY = 0.0
+sys.path.insert(0, str(Path(__file__).parent))  # wherever this is loaded from
+
+from warm import obey  # noqa: E402
 
 if __name__ == "__main__":
+    clearhead.jobs.part.EVERY = 0.0
     signal.signal(signal.SIGINT, signal.default_int_handler)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

@@ -164,7 +164,7 @@ CASES = {
     "unknown number format": ([*T, "x", "--dtype", "int4"], "There is no number format 'int4'"),
     "unknown device": ([*T, "x", "--device", "gpu"], "Unknown device 'gpu'"),
     "no threads": ([*T, "x", "--threads", "0"], "Invalid value for '--threads'"),
-    "int8 in PyTorch": ([*T, "x", "--dtype", "int8"], "int8 weights need the C++ way"),
+    "int8 in PyTorch": ([*T, "x", "--dtype", "int8"], "int8 weights need the C++ engine"),
     # files
     "missing input": ([*T, "--input", "no.txt"], "There is no file 'no.txt'."),
     "input that is a folder": ([*T, "--input", "empty"], "'empty' is a folder"),

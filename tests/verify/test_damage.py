@@ -25,6 +25,8 @@ from clearhead.verify import CHECKS, Effort, verify
 
 from ..decoding.bundles import translator, writer
 
+pytestmark = pytest.mark.slow
+
 SMALL = Effort(texts=3, longest=6, write=6, draws=300, searched=1)
 COMPARED = list(CHECKS)[:-3]  # other number formats are another matter
 NO_NATIVE = native.why_not()
