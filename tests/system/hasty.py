@@ -11,7 +11,7 @@ import clearhead.jobs.part
 
 sys.path.insert(0, str(Path(__file__).parent))  # wherever this is loaded from
 
-from warm import obey  # noqa: E402
+from warm import obey
 
 if __name__ == "__main__":
     clearhead.jobs.part.EVERY = 0.0

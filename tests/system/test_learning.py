@@ -23,6 +23,7 @@ from .commands import Warm, backwards, sequences, settings, write_pairs
 # So little is enough for all of these, and a large learning rate gets there soon.
 SMALL = {
     "tokenizer__kind": "words",
+    "model__position__name": "sinusoidal",  # where a token stands decides where it goes
     "model__width": 64,
     "model__layers": 1,
     "model__decoder_layers": 2,

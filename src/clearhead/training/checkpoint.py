@@ -136,6 +136,11 @@ class Checkpoints:
         names = {path: _NAME.fullmatch(path.name) for path in self.folder.iterdir()}
         return {int(match[1]): path for path, match in names.items() if match}
 
+    def forget_old(self, step: int) -> None:
+        """Remove what a process that was killed after it had saved `step` had no time to remove."""
+        for known in sorted((one for one in self._folders() if one <= step), reverse=True)[self.keep :]:
+            _remove(self._folders()[known])
+
     def _prune(self, step: int) -> None:
         """Remove what is older than the newest `keep`, and what lies in a future that was given up."""
         folders = self._folders()

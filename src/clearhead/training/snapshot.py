@@ -167,8 +167,10 @@ class Snapshots:
         run.stepper.meter.values.copy_(parts["meter"]["values"])
         run.state = RunState.from_dict(found.facts)
         run.stepper.parts = run.state.parts
+        self.checkpoints.forget_old(found.step)
         self._mentioned.extend(self._mentioned_before(found.step))
         self._mentioned.append(set(run.state.weights))
+        run.files.keep_only(set().union(*self._mentioned))
         said = run.log.continue_at(int(found.facts["log"]))
         set_rng(parts["rng"])  # last, so that nothing above can draw from it
         return [said] if said else []
