@@ -415,9 +415,10 @@ def kill_one(orders: IO[str], answers: IO[str], step: int, seconds: float) -> in
         told = int(line)
     time.sleep(seconds)
     os.kill(int(line.split()[1]), signal.SIGKILL)
-    while (line := answers.readline()) != "ended\n":
+    while not (line := answers.readline()).endswith("ended\n"):
         told = int(line)
-    return told
+    cut = line.removesuffix("ended\n")  # what was being said at the moment of the kill
+    return int(cut) if cut else told
 
 
 def draw() -> list[object]:
