@@ -415,10 +415,9 @@ def kill_one(orders: IO[str], answers: IO[str], step: int, seconds: float) -> in
         told = int(line)
     time.sleep(seconds)
     os.kill(int(line.split()[1]), signal.SIGKILL)
-    while not (line := answers.readline()).endswith("ended\n"):
+    while not (line := answers.readline()).endswith("ended\n"):  # behind what the kill cut short, maybe
         told = int(line)
-    cut = line.removesuffix("ended\n")  # what was being said at the moment of the kill
-    return int(cut) if cut else told
+    return told
 
 
 def draw() -> list[object]:
