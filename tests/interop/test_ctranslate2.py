@@ -18,25 +18,12 @@ from clearhead.interop import export_folder
 from clearhead.models import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
-from .writers import given, ours, program, taught, texts, tokenizer, untaught
+from .writers import DECODER, LLAMA, PRE, given, ours, program, taught, texts, tokenizer, untaught
 
 ctranslate2: Any = pytest.importorskip(
     "ctranslate2", reason="needs ctranslate2 to run what was exported: pip install 'clearhead[export]'"
 )
 
-PRE = {"norm__place": "pre"}
-DECODER = {"family": "decoder", **PRE}
-LLAMA = DECODER | {
-    "norm__kind": "rms",
-    "position__name": "rotary",
-    "attention__kv_heads": 2,
-    "attention__bias": False,
-    "feedforward__gated": True,
-    "feedforward__activation": "silu",
-    "feedforward__bias": False,
-    "embedding__scale": False,
-    "embedding__tie_output": False,
-}
 GPT2 = DECODER | {
     "position__name": "learned",
     "position__max_length": 40,

@@ -14,7 +14,7 @@ from clearhead.cli.main import main
 from clearhead.interop import export_folder, import_folder
 from clearhead.text.tokenizer import Tokenizer
 
-from .writers import LONGEST, given, ours, padded, taught, texts, tokenizer, untaught
+from .writers import LLAMA, LONGEST, given, ours, padded, taught, texts, tokenizer, untaught
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "MarianMTModel": {},
@@ -44,19 +44,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "feedforward__activation": "gelu_tanh",
         "embedding__scale": False,
     },
-    "LlamaForCausalLM": {
-        "family": "decoder",
-        "norm__place": "pre",
-        "norm__kind": "rms",
-        "position__name": "rotary",
-        "attention__kv_heads": 2,
-        "attention__bias": False,
-        "feedforward__gated": True,
-        "feedforward__activation": "silu",
-        "feedforward__bias": False,
-        "embedding__scale": False,
-        "embedding__tie_output": False,
-    },
+    "LlamaForCausalLM": LLAMA,
 }
 
 

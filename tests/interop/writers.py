@@ -22,6 +22,19 @@ from clearhead.text.tokenizer import Tokenizer
 
 LETTERS = "abcdefghij"
 SMALL = {"width": 32, "layers": 2, "attention__heads": 4, "feedforward__width": 48, "dropout": 0.0}
+PRE = {"norm__place": "pre"}
+DECODER = {"family": "decoder", **PRE}
+LLAMA = DECODER | {
+    "norm__kind": "rms",
+    "position__name": "rotary",
+    "attention__kv_heads": 2,
+    "attention__bias": False,
+    "feedforward__gated": True,
+    "feedforward__activation": "silu",
+    "feedforward__bias": False,
+    "embedding__scale": False,
+    "embedding__tie_output": False,
+}
 LONGEST = 24  # more than any of them wants to write
 
 
