@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,7 +94,8 @@ def own(found: Sequence[Own], job: Job, folder: Path, bundle: Path) -> list[Cont
 
 def contender(one: Own, job: Job) -> Contender:
     command = (sys.executable, "-m", f"decode_peers.{one.worker}", job.line())
-    environment = {**threads_environment(job.threads), "PYTHONPATH": str(BENCHMARKS), **one.environment}
+    path = os.pathsep.join([str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**threads_environment(job.threads), "PYTHONPATH": path, **one.environment}
     return Contender(one.name, one.computes, command, environment, ours=one.worker == "worker_ours")
 
 

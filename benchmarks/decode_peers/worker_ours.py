@@ -14,9 +14,8 @@ import torch
 
 import clearhead
 from clearhead.bundle import Bundle
-from clearhead.decoding.engine import Cohort, Engine, Request, Search
+from clearhead.decoding.engine import Request
 from clearhead.decoding.options import Options
-from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import limit_of
 from clearhead.decoding.writer import Writer
 from decode_peers.lines import Translate, serve_text
@@ -37,13 +36,9 @@ def writer_of(bundle: Bundle, job: Job) -> Writer:
     return Writer(bundle, device=job.device, **KINDS[job.kind])
 
 
-def write_ids(writer: Writer, rows: Any, given: Sequence[Sequence[int]], options: Options) -> list[list[int]]:
+def write_ids(writer: Writer, given: Sequence[Sequence[int]], options: Options) -> list[list[int]]:
     """All at once: there is room for every row."""
-
-    def search(cohort: Cohort) -> Search:
-        return make_search(cohort, writer.has_source)
-
-    engine = Engine(rows, writer.symbols, search, room=len(given) * options.beam)
+    engine = writer.engine(options, room=len(given) * options.beam)
     limits = [limit_of(writer.config, len(ids), options.max_length) for ids in given]
     asked = [Request(tuple(ids), limit, options) for ids, limit in zip(given, limits, strict=True)]
     found = dict(engine.run(asked))
@@ -63,20 +58,20 @@ def build_ids(job: Job) -> tuple[Cases, dict[str, Any]]:
     shortest = 0 if writer.has_source else job.new
     if writer.has_source:
         given = [[*ids, writer.symbols.stop] for ids in given]
-    rows = writer.rows(Options())
 
     def case(beam: int, batch: int) -> Answer:
         if gpu:
             torch.cuda.reset_peak_memory_stats()
         options = Options(beam=beam, min_length=shortest, max_length=job.new)
-        ids = write_ids(writer, rows, given[:batch], options)
+        ids = write_ids(writer, given[:batch], options)
         assert all(len(one) == job.new for one in ids), [len(one) for one in ids]
         answer: Answer = {"units": batch * job.new, "ids": ids}
         if gpu:
             answer["rss"] = torch.cuda.max_memory_allocated() / 2**20
         return answer
 
-    info = {"version": clearhead.__version__, "torch": torch.__version__, "rows": type(rows).__name__}
+    engine = type(writer.engine(Options())).__name__
+    info = {"version": clearhead.__version__, "torch": torch.__version__, "engine": engine}
     return {name: partial(case, *shape_of(name)) for name in job.cases}, info
 
 

@@ -29,13 +29,17 @@ def keys(seeds: Sequence[int], texts: Sequence[int], device: torch.device) -> Te
     return _mixed(_mixed(seed + _signed(_STEP)) + text * _signed(_TEXTS))
 
 
-def uniform(key: Tensor, place: int) -> Tensor:
+def uniform(key: Tensor, place: int | Tensor) -> Tensor:
     """(R,) float64 in [0, 1), 53 random bits each, for the token at `place` of rows with these keys.
+
+    A tensor (R,) gives each row its own place.
 
     >>> key = keys([7, 8], [0, 0], torch.device("cpu"))
     >>> [round(one, 6) for one in uniform(key, 0).tolist()]
     [0.950161, 0.995892]
     """
+    if isinstance(place, Tensor):
+        return _shifted(_mixed(key + (place.long() + 1) * _signed(_STEP)), 11).double() * 2.0**-53
     at = _signed((place + 1) * _STEP)
     if key.device.type == "cpu":  # the same in numpy, whose calls cost a fraction of torch's
         return torch.from_numpy(_shifted(_mixed(key.numpy() + at), 11) * 2.0**-53)

@@ -98,7 +98,7 @@ class Engine:
 
     def run(self, requests: Iterable[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Each request's number and its texts, best first, as they end: not in the order of the requests."""
-        waiting = _Waiting(requests, WINDOW * self.room)
+        waiting = Waiting(requests, WINDOW * self.room)
         members: list[_Member] = []
         try:
             while True:
@@ -111,7 +111,7 @@ class Engine:
                 nobody = torch.zeros(0, dtype=torch.long, device=self.rows.device)
                 self.rows.step(nobody, nobody)
 
-    def _refill(self, members: list[_Member], waiting: _Waiting) -> None:
+    def _refill(self, members: list[_Member], waiting: Waiting) -> None:
         """Read in newcomers while there is room for a good many of them."""
         taken = sum(len(member.numbers) * member.width for member in members)
         while (self.room - taken) * REFILL >= self.room or not members:
@@ -159,7 +159,7 @@ def width_of(options: Options) -> int:
     return max(options.beam, options.nbest if options.sample else 1)
 
 
-class _Waiting:
+class Waiting:
     """Requests that are not read in yet: the longest of a window first, those that ask alike together."""
 
     def __init__(self, requests: Iterable[Request], window: int) -> None:
@@ -167,25 +167,30 @@ class _Waiting:
         self.window = window
         self.ready: list[tuple[int, Request]] = []
 
-    def take(self, room: int, at_least_one: bool) -> list[tuple[int, Request]]:
-        """As many as fit into `room` rows, all asking alike but for their seeds."""
+    def take(
+        self, room: int, at_least_one: bool, fits: Callable[[Request], bool] | None = None
+    ) -> list[tuple[int, Request]]:
+        """As many as fit into `room` rows, all asking alike but for their seeds, and each as `fits` wants."""
         if not self.ready:
             self.ready = list(islice(self.coming, self.window))
             # the sort is stable: requests that ask alike stay together once the first of them is met
             self.ready.sort(key=lambda one: len(one[1].given))
         if not self.ready:
             return []
-        asked = _but_for_seed(self.ready[-1][1].options)
+        same = self.ready[-1][1].options  # as a rule it is one object for all
+        asked = but_for_seed(same)
         width = width_of(asked)
         most = max(room // width, 1 if at_least_one else 0)
         taken: list[tuple[int, Request]] = []
         left: list[tuple[int, Request]] = []
         while self.ready and len(taken) < most:
             one = self.ready.pop()
-            (taken if _but_for_seed(one[1].options) == asked else left).append(one)
+            alike = one[1].options is same or but_for_seed(one[1].options) == asked
+            (taken if alike and (fits is None or fits(one[1])) else left).append(one)
         self.ready.extend(reversed(left))
         return taken
 
 
-def _but_for_seed(options: Options) -> Options:
+def but_for_seed(options: Options) -> Options:
+    """What requests that are decided together have in common."""
     return options if options.seed == 0 else replace(options, seed=0)

@@ -1,7 +1,7 @@
 """A bundle made ready to write: texts in, texts out, with any settings, on the fastest way there is.
 
 `Writer` turns texts into requests, hands them to the engine, and turns ids back into text. What becomes of a
-text does not depend on the others. Which implementation of rows does the work (C++ on a CPU, PyTorch
+text does not depend on the others. What does the work (C++ on a CPU, recorded steps on a GPU, PyTorch
 elsewhere) is decided here and nowhere else.
 """
 
@@ -20,7 +20,7 @@ from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.data.tokenise import encode_source
-from clearhead.decoding import native
+from clearhead.decoding import captured, native
 from clearhead.decoding.batches import read_sources, symbols_of, tokenizers_of
 from clearhead.decoding.constraints import pieces_of
 from clearhead.decoding.engine import Cohort, Engine, Request, Search
@@ -56,7 +56,8 @@ class Writer:
     """One bundle on one device, ready for any number of texts.
 
     `dtype` is that of weights and products: on a CPU float32, bf16 or int8, on a GPU float32 or bf16; `auto`
-    is the fastest here. `way`: `native` insists on C++, `torch` on PyTorch. `room` bounds the rows under way.
+    is the fastest here. `way`: `native` insists on C++, `torch` on PyTorch step by step. `room` bounds the
+    rows under way.
     """
 
     def __init__(
@@ -87,6 +88,10 @@ class Writer:
         self.room = room or (GPU_ROOM if self.device.type == "cuda" else CPU_ROOM)
         self._pieces: list[bytes] | None = None
         self._half: nn.Module | None = None
+        self.why_not_captured = (
+            "it was not asked for" if way == "torch" else captured.why_not(bundle.model, self.device)
+        )
+        self._captured: captured.CapturedEngine | None = None
 
     def _why_not_native(self) -> str | None:
         if self.device.type != "cpu":
@@ -116,8 +121,7 @@ class Writer:
         """
         asked = options or Options()
         book = _Book()
-        rows = self.rows(asked)
-        engine = Engine(rows, self.symbols, self.search, self.room)
+        engine = self.engine(asked)
         for number, found in engine.run(self._requests(texts, asked, seeds, book)):
             done = book.take(number, found)
             yield from book.empty()
@@ -134,6 +138,16 @@ class Writer:
             while turn in waiting:
                 yield waiting.pop(turn)
                 turn += 1
+
+    def engine(self, options: Options, room: int | None = None) -> Engine | captured.CapturedEngine:
+        """What serves requests with such settings, `room` rows at a time."""
+        room = room or self.room
+        if self.why_not_captured is None and captured.why_not_options(options) is None:
+            if self._captured is None:
+                self._captured = captured.CapturedEngine(self._torch_model(), self.symbols, room)
+            self._captured.room = room
+            return self._captured
+        return Engine(self.rows(options), self.symbols, self.search, room)
 
     def rows(self, options: Options) -> Rows:
         """Rows for requests with such settings."""

@@ -25,7 +25,7 @@ PAIRS = ("translate", "summarise")
 
 CPU_MINUTES = 40.0  # what a person may wait for on a laptop
 GPU_MINUTES = 20.0
-CPU_EFFICIENCY = 0.3  # of the measured peak: what a step of a small model reaches
+CPU_EFFICIENCY = 0.2  # of the measured peak: what a step of a small model reaches, validations included
 GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
 SMALL = 2_000_000  # target tokens below which a corpus is soon known by heart
 MANY_EPOCHS = 50.0  # passes in which a small model learns its corpus by heart

@@ -31,8 +31,8 @@ KNOWN: set[type[nn.Module]] = {
 POSITIONS = ("none", "sinusoidal", "learned", "rotary", "t5", "alibi")
 
 
-def supports(model: nn.Module) -> str | None:
-    """Why the native engine cannot run this model, as the end of a sentence; None: it can.
+def supports(model: nn.Module, device: str = "cpu") -> str | None:
+    """Why an engine of ours cannot run this model on such a device, as the end of a sentence; None: it can.
 
     >>> import clearhead
     >>> supports(clearhead.build("tiny"))
@@ -43,7 +43,7 @@ def supports(model: nn.Module) -> str | None:
     if not isinstance(config, ModelConfig) or type(model) not in (EncoderDecoder, Decoder):
         family = config.family if isinstance(config, ModelConfig) else type(model).__name__
         return f"it does not know the model family '{family}'."
-    dial = _config(config) or _modules(model) or _weights(model)
+    dial = _config(config) or _modules(model) or _weights(model, device)
     return None if dial is None else f"it does not know {dial}."
 
 
@@ -69,9 +69,9 @@ def _modules(model: nn.Module) -> str | None:
     return None
 
 
-def _weights(model: nn.Module) -> str | None:
+def _weights(model: nn.Module, device: str) -> str | None:
     for name, weight in model.named_parameters():
-        if weight.device.type != "cpu":
+        if weight.device.type != device:
             return f"weights on '{weight.device.type}'"
         if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             return f"the weight '{name}' in {weight.dtype}"

@@ -25,7 +25,6 @@ from clearhead.models.stack import Layer, Stack
 from clearhead.nn.attention import MultiHeadAttention
 from clearhead.nn.layers import FeedForward, InputEmbedding
 from clearhead.nn.positions.base import Position
-from clearhead.nn.positions.rotary import Rotary
 
 Dtype = Literal["float32", "bf16", "int8"]
 
@@ -157,11 +156,6 @@ class Packed:
             made.cross_output = self._linear(cross.output)
             made.cross_norm = self._norm(layer.cross_residual.norm)
         return made
-
-    @property
-    def is_rotary(self) -> bool:
-        """Whether queries and keys are turned."""
-        return isinstance(self.decoder_position, Rotary)
 
 
 _known: weakref.WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Packed]]] = weakref.WeakKeyDictionary()

@@ -3,7 +3,7 @@
 The engine knows no scheme: it adds a row to an embedding, turns pairs by a cosine and a sine, adds a number
 for a distance to a score. Tables cover positions below a capacity and grow when a text outgrows them.
 
-Shapes: P capacity, E model width, H heads, D head size.
+Shapes: P capacity.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from torch import Tensor
 from clearhead.base.errors import UserError
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.pack import Packed
-from clearhead.nn.layers import InputEmbedding
+from clearhead.decoding.places import added, biases, turns
 from clearhead.nn.positions.base import Position
 from clearhead.nn.positions.rotary import Rotary
-from clearhead.nn.tokens import Tokens
 
 FIRST = 128  # positions at the beginning
 
@@ -53,11 +52,11 @@ class PositionTables:
         packed, size = self.packed, self.capacity
         old = self._kept  # the engine reads them until it has been told of the new ones
         self._kept = []
-        cosine, sine = self._turns() if packed.is_rotary else (None, None)
+        cosine, sine = self._turns()
         self.struct = binding.Tables(
             capacity=size,
-            source=self._pointer(self._added(packed.source_embedding)),
-            target=self._pointer(self._added(packed.target_embedding)),
+            source=self._pointer(added(packed.source_embedding, size)),
+            target=self._pointer(added(packed.target_embedding, size)),
             cosine=self._pointer(cosine),
             sine=self._pointer(sine),
             encoder_bias=self._pointer(self._biases(packed.encoder_position)),
@@ -71,32 +70,9 @@ class PositionTables:
         self._kept.append(binding.plain(table))
         return self._kept[-1].data_ptr()
 
-    def _added(self, embedding: InputEmbedding | None) -> Tensor | None:
-        """What is added to the embedding of a token at each position, (P, E)."""
-        if embedding is None or not (embedding.position.in_embedding or embedding.types is not None):
-            return None
-        width = self.packed.config.width
-        table = embedding.position.embed(torch.zeros(1, self.capacity, width), Tokens.padded(self.capacity))[
-            0
-        ]
-        return table if embedding.types is None else table + embedding.types.weight[0]
-
-    def _turns(self) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of each position's angles, (P, D/2): what becomes of the point (1, 0)."""
+    def _turns(self) -> tuple[Tensor | None, Tensor | None]:
         rotary = self.packed.decoder_position
-        assert isinstance(rotary, Rotary)
-        points = torch.zeros(1, 1, self.capacity, rotary.head_dim)
-        halves = rotary.layout == "halves"
-        first = slice(0, rotary.head_dim // 2) if halves else slice(0, None, 2)
-        second = slice(rotary.head_dim // 2, None) if halves else slice(1, None, 2)
-        points[..., first] = 1.0
-        turned = rotary.rotate(points, Tokens.padded(self.capacity))[0, 0]
-        return turned[:, first], turned[:, second]
+        return turns(rotary, self.capacity) if isinstance(rotary, Rotary) else (None, None)
 
     def _biases(self, position: Position | None) -> Tensor | None:
-        """What is added to a score, by head and distance, (H, 2P − 1)."""
-        if position is None or not position.has_bias:
-            return None
-        distance = torch.arange(-self.capacity + 1, self.capacity)
-        head = torch.arange(self.packed.config.attention.heads)
-        return position.pair_bias(distance[None, :], head[:, None])
+        return biases(position, self.capacity, self.packed.config.attention.heads)

@@ -1,0 +1,375 @@
+"""The parts of a recorded step as Triton kernels: the twins of the functions in `plain`.
+
+Each kernel does what would otherwise be many small ones: a recorded step of a small batch costs what its
+kernels cost to start. Products are left to cuBLAS. Sums are kept in float32, beams' scores in float64.
+
+Shapes: R rows, K rows of a request, B requests, E model width, T positions, S source tokens, H heads,
+G key/value heads, D head size, V vocabulary, P parts of a vocabulary, C candidates, N finished texts kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.decoding.captured import choice_kernels, layer_kernels
+from clearhead.decoding.captured.buffers import Buffers
+from clearhead.decoding.captured.kernels import Kernels
+from clearhead.decoding.captured.weights import Heads, Norm, Places, Product
+
+# The numbers here were measured on an H200.
+PART = 2048  # scores that one program looks through
+SMALL_PART = 256  # of which a beam looks again at the best
+TILE = 4096  # weights that one program multiplies with
+FEW = 2  # rows for which that pays
+MANY = 1024  # programs that fill a GPU; then each had better be small
+
+
+class Parts(NamedTuple):
+    """What was found in each part of the vocabulary."""
+
+    score: Tensor  # (R, P) the best that may be written; for a beam (R, C), of the whole row
+    token: Tensor  # the same for tokens
+    peak: Tensor  # (R, P) the largest of all scores
+    mass: Tensor  # (R, P) Σ exp(score − peak)
+
+
+def _embed(token: Tensor, length: Tensor, table: Tensor, factor: float, onto: Tensor | None) -> Tensor:
+    rows, width = len(token), table.shape[1]
+    out = torch.empty(rows, width, dtype=table.dtype, device=table.device)
+    layer_kernels.embed[(rows,)](
+        token,
+        length,
+        table,
+        table if onto is None else onto,
+        out,
+        factor,
+        width,
+        HAS_PLACE=onto is not None,
+        BLOCK=triton.next_power_of_2(width),
+    )
+    return out
+
+
+# -- many rows: products are cuBLAS's, and a sum waits until its norm is taken ---------------------
+
+Sum = tuple[Tensor, Tensor | None]  # x, and what is still to be added to it
+
+
+def embed(token: Tensor, length: Tensor, table: Tensor, factor: float, onto: Tensor | None) -> Sum:
+    return _embed(token, length, table, factor, onto), None
+
+
+def read(stream: Sum, norm: Norm | None, product: Product, clip: bool) -> tuple[Tensor, Tensor, Tensor]:
+    total, normal = _add_norm(stream, norm)
+    if not clip:
+        return total, normal, F.linear(normal, product.weight, product.bias)
+    if product.bias is None:
+        return total, normal, F.linear(normal, product.weight).relu_()
+    return total, normal, torch._addmm_activation(product.bias, normal, product.weight.t())
+
+
+def add(x: Tensor, more: Tensor, product: Product) -> Sum:
+    return x, F.linear(more, product.weight, product.bias)
+
+
+def settled(stream: Sum, norm: Norm) -> Sum:
+    return _add_norm(stream, norm)[1], None
+
+
+def _add_norm(stream: Sum, norm: Norm | None) -> tuple[Tensor, Tensor]:
+    x, more = stream
+    if norm is None:
+        total = x if more is None else x + more
+        return total, total
+    rows, width = x.shape
+    total = x if more is None else torch.empty_like(x)
+    out = torch.empty_like(x)
+    block = triton.next_power_of_2(width)
+    layer_kernels.add_norm[(rows,)](
+        x,
+        x if more is None else more,
+        norm.weight,
+        norm.weight if norm.bias is None else norm.bias,
+        total,
+        out,
+        norm.eps,
+        width,
+        ADD=more is not None,
+        HAS_BIAS=norm.bias is not None,
+        RMS=norm.rms,
+        BLOCK=block,
+        num_warps=min(max(block // 256, 1), 8),
+    )
+    return total, out
+
+
+# -- few rows: one kernel takes the norm, the product and what is added to it ----------------------
+
+
+def thin_read(
+    stream: Tensor, norm: Norm | None, product: Product, clip: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    normal = stream if norm is None else torch.empty_like(stream)
+    return stream, normal, _thin(stream, product, norm=norm, normal=normal, clip=clip)
+
+
+def thin_add(x: Tensor, more: Tensor, product: Product) -> Tensor:
+    return _thin(more, product, onto=x)
+
+
+def thin_settled(stream: Tensor, norm: Norm) -> Tensor:
+    return _add_norm((stream, None), norm)[1]
+
+
+def _thin(
+    x: Tensor,
+    product: Product,
+    *,
+    norm: Norm | None = None,
+    normal: Tensor | None = None,
+    onto: Tensor | None = None,
+    clip: bool = False,
+) -> Tensor:
+    rows, inputs = x.shape
+    outputs = len(product.weight)
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    width = triton.next_power_of_2(inputs)
+    columns = max(TILE // width, 1)
+    layer_kernels.thin[(triton.cdiv(outputs, columns),)](
+        x,
+        product.weight,
+        x if product.bias is None else product.bias,
+        x if norm is None else norm.weight,
+        x if norm is None or norm.bias is None else norm.bias,
+        x if normal is None else normal,
+        x if onto is None else onto,
+        out,
+        0.0 if norm is None else norm.eps,
+        inputs,
+        outputs,
+        ROWS=rows,
+        NORM=norm is not None,
+        RMS=norm is not None and norm.rms,
+        NORM_BIAS=norm is not None and norm.bias is not None,
+        HAS_BIAS=product.bias is not None,
+        ONTO=onto is not None,
+        CLIP=clip,
+        WIDTH=width,
+        COLUMNS=columns,
+        num_warps=4,
+    )
+    return out
+
+
+def attend_self(
+    mixed: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, shape: Heads, places: Places
+) -> Tensor:
+    rows = len(mixed)
+    out = torch.empty(rows, shape.heads * shape.value, dtype=mixed.dtype, device=mixed.device)
+    turn = mixed if places.cosine is None else places.cosine
+    many = rows * shape.heads > MANY
+    layer_kernels.attend_self[(rows, shape.heads)](
+        mixed,
+        keys,
+        values,
+        buffers.ancestry,
+        buffers.length,
+        turn,
+        mixed if places.sine is None else places.sine,
+        mixed if places.bias is None else places.bias,
+        out,
+        mixed.shape[1],
+        buffers.size.positions,
+        0 if places.bias is None else places.bias.shape[1],
+        shape.scale,
+        shape.softcap,
+        H=shape.heads,
+        G=shape.groups,
+        K=buffers.size.beam,
+        DK=shape.key,
+        DV=shape.value,
+        BK=triton.next_power_of_2(shape.key),
+        BV=triton.next_power_of_2(shape.value),
+        SPAN=16 if many else 32,  # keys that a program reads at a time
+        TURN=0 if places.cosine is None else shape.turn,
+        HAS_BIAS=places.bias is not None,
+        HAS_CAP=shape.softcap > 0,
+        num_warps=1,
+    )
+    return out
+
+
+def attend_source(q: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, shape: Heads) -> Tensor:
+    rows, beam = len(q), buffers.size.beam
+    out = torch.empty(rows, shape.heads * shape.value, dtype=q.dtype, device=q.device)
+    many = rows // beam * shape.heads > MANY
+    layer_kernels.attend_source[(rows // beam, shape.heads)](
+        q,
+        keys,
+        values,
+        buffers.source_sizes,
+        out,
+        keys.shape[2],
+        shape.scale,
+        shape.softcap,
+        H=shape.heads,
+        G=shape.groups,
+        K=beam,
+        QUERIES=max(triton.next_power_of_2(beam), 16),
+        DK=shape.key,
+        DV=shape.value,
+        BK=max(triton.next_power_of_2(shape.key), 16),
+        BV=max(triton.next_power_of_2(shape.value), 16),
+        SPAN=16 if many else 64,
+        HAS_CAP=shape.softcap > 0,
+        num_warps=1 if many else 4,
+    )
+    return out
+
+
+def peaks(logits: Tensor, allowed: Tensor, buffers: Buffers, stop: int, count: int) -> Parts:
+    rows, vocabulary = logits.shape
+    if count == 1:
+        parts, part = triton.cdiv(vocabulary, PART), min(PART, triton.next_power_of_2(vocabulary))
+    else:
+        parts, part = triton.cdiv(vocabulary, SMALL_PART), SMALL_PART
+    peak = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
+    mass, score = torch.empty_like(peak), torch.empty_like(peak)
+    token = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
+    lines = 1 if count == 1 else PART // SMALL_PART  # parts that one program looks through
+    choice_kernels.peaks[(rows, triton.cdiv(parts, lines))](
+        logits,
+        allowed,
+        buffers.written,
+        buffers.least,
+        score,
+        token,
+        peak,
+        mass,
+        stop,
+        vocabulary,
+        parts,
+        K=buffers.size.beam,
+        LINES=lines,
+        PART=part,
+        num_warps=4,
+    )
+    if count == 1:
+        return Parts(score, token, peak, mass)
+    # The C best of a row lie in the C parts with the highest peaks.
+    best = torch.empty(rows, count, dtype=torch.float32, device=logits.device)
+    which = torch.empty(rows, count, dtype=torch.int32, device=logits.device)
+    choice_kernels.candidates[(rows,)](
+        logits,
+        allowed,
+        buffers.written,
+        buffers.least,
+        score,
+        best,
+        which,
+        stop,
+        vocabulary,
+        parts,
+        K=buffers.size.beam,
+        C=count,
+        CP=triton.next_power_of_2(count),
+        PART=part,
+        PARTS=triton.next_power_of_2(parts),
+        num_warps=4,
+    )
+    return Parts(best, which, peak, mass)
+
+
+def settle_line(found: Parts, logits: Tensor, buffers: Buffers, stop: int, drawn: Tensor | None) -> None:
+    rows, parts = found.peak.shape
+    choice_kernels.settle_line[(rows,)](
+        found.score,
+        found.token,
+        found.peak,
+        found.mass,
+        logits,
+        logits if drawn is None else drawn,
+        buffers.token,
+        buffers.length,
+        buffers.written,
+        buffers.limit,
+        buffers.done,
+        buffers.willing,
+        buffers.ids,
+        buffers.logps,
+        stop,
+        logits.shape[1],
+        buffers.size.positions,
+        parts,
+        KEPT=buffers.size.kept,
+        DRAWN=drawn is not None,
+        PARTS=triton.next_power_of_2(parts),
+        num_warps=1,
+    )
+
+
+def settle_beam(found: Parts, logits: Tensor, buffers: Buffers, stop: int, divisors: Tensor) -> None:
+    size, parts = buffers.size, found.peak.shape[1]
+    many = found.score.shape[1]
+    choice_kernels.settle_beam[(size.requests,)](
+        found.score,
+        found.token,
+        found.peak,
+        found.mass,
+        logits,
+        divisors,
+        buffers.token,
+        buffers.length,
+        buffers.written,
+        buffers.limit,
+        buffers.done,
+        buffers.live,
+        buffers.pool,
+        buffers.pool_count,
+        buffers.pool_row,
+        buffers.pool_logp,
+        buffers.willing,
+        buffers.ids,
+        buffers.logps,
+        buffers.parents,
+        stop,
+        logits.shape[1],
+        size.positions,
+        parts,
+        many,
+        K=size.beam,
+        KP=triton.next_power_of_2(size.beam),
+        N=size.kept,
+        NP=triton.next_power_of_2(size.kept),
+        PARTS=triton.next_power_of_2(parts),
+        COLUMNS=triton.next_power_of_2(many),
+        num_warps=4,
+    )
+    choice_kernels.inherit[(size.requests,)](
+        buffers.ancestry,
+        buffers.parents,
+        buffers.length,
+        buffers.written,
+        buffers.done,
+        size.positions,
+        K=size.beam,
+        KP=triton.next_power_of_2(size.beam),
+        SPAN=128,
+        num_warps=4,
+    )
+
+
+WIDE = Kernels(embed, read, add, settled, attend_self, attend_source, peaks, settle_line, settle_beam)
+THIN = Kernels(
+    _embed, thin_read, thin_add, thin_settled, attend_self, attend_source, peaks, settle_line, settle_beam
+)
+
+
+def kernels_of(rows: int, widest: int) -> Kernels:
+    """The set for so many rows of a model whose products read at most `widest` numbers."""
+    return THIN if rows <= FEW and widest <= 4 * TILE else WIDE

@@ -1,0 +1,27 @@
+"""The parts of a recorded step as a table: which functions a step is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from clearhead.decoding.captured.buffers import Buffers
+from clearhead.decoding.captured.weights import Heads, Norm, Places, Product
+
+Stream = Any  # what runs through the layers, as one set of kernels keeps it between two of them
+
+
+class Kernels(NamedTuple):
+    """One set of them; `plain` says what each computes."""
+
+    embed: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], Stream]
+    read: Callable[[Stream, Norm | None, Product, bool], tuple[Tensor, Tensor, Tensor]]
+    add: Callable[[Tensor, Tensor, Product], Stream]
+    settled: Callable[[Stream, Norm], Stream]
+    attend_self: Callable[[Tensor, Tensor, Tensor, Buffers, Heads, Places], Tensor]
+    attend_source: Callable[[Tensor, Tensor, Tensor, Buffers, Heads], Tensor]
+    peaks: Callable[[Tensor, Tensor, Buffers, int, int], Any]  # what it finds is for `settle_…` alone
+    settle_line: Callable[[Any, Tensor, Buffers, int, Tensor | None], None]
+    settle_beam: Callable[[Any, Tensor, Buffers, int, Tensor], None]

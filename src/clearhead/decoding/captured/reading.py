@@ -1,0 +1,124 @@
+"""Sources and prompts are read by the model itself; what decoding needs of them goes into the buffers.
+
+On a GPU the reading of sources is recorded too, once for each number of sources (a power of two) that is read
+at a time: started kernel by kernel, an encoder takes the host longer than the GPU.
+
+Shapes: B new requests, S given tokens, G key/value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.captured.buffers import Buffers
+from clearhead.decoding.captured.weights import Weights
+from clearhead.decoding.steps import Symbols
+
+MOST = 2**16  # tokens of a recorded reading: its buffers are kept
+
+
+class Recorded:
+    """A reading that can be repeated with other numbers in `sent`."""
+
+    def __init__(self, sent: Tensor) -> None:
+        self.sent = sent
+        self.graph = torch.cuda.CUDAGraph()
+
+
+class Reader:
+    """Reads for one model."""
+
+    def __init__(self, model: nn.Module, weights: Weights, symbols: Symbols) -> None:
+        self.model, self.weights = cast(Any, model), weights
+        if weights.has_source and symbols.start is None:
+            raise UserError("This vocabulary has no start token, with which a target begins.")
+        self.start = symbols.start or 0
+
+    def read(self, buffers: Buffers, places: Sequence[int], given: Sequence[Sequence[int]]) -> None:
+        """Put what the first step needs into these places."""
+        if min(map(len, given)) < 1:
+            raise UserError("A row without any token gives the model nothing to start from.")
+        has_source, device = self.weights.has_source, self.weights.device
+        span = buffers.size.source if has_source else max(map(len, given))
+        count = len(given)
+        padded = min(1 << (count - 1).bit_length(), buffers.size.requests) if has_source else count
+        table = _table(places, given, max(padded, count), span)
+        if not has_source:
+            self._prompt(buffers, torch.from_numpy(table).to(device))
+        elif device.type != "cuda" or table.size > MOST:
+            self._source(buffers, torch.from_numpy(table).to(device))
+        else:
+            self._replay(buffers, torch.from_numpy(table))
+
+    def _replay(self, buffers: Buffers, table: Tensor) -> None:
+        known = buffers.readings.get(len(table))
+        if known is not None:
+            known.sent.copy_(table.pin_memory(), non_blocking=True)
+            known.graph.replay()
+            return
+        made = Recorded(table.to(self.weights.device))
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._source(buffers, made.sent)  # a rehearsal that is already the reading
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(made.graph):
+            self._source(buffers, made.sent)
+        buffers.readings[len(table)] = made
+
+    def _source(self, buffers: Buffers, sent: Tensor) -> None:
+        """`sent` (B, S + 2): ids, how many of them are real, and the place of each request."""
+        ids, lengths, at = sent[:, :-2], sent[:, -2], sent[:, -1]
+        memory = self.model.encode(ids, lengths)  # (B, S, E)
+        count, span = ids.shape
+        shape = self.weights.heads
+        for number, block in enumerate(self.weights.blocks):
+            assert block.cross_key_value is not None
+            both = F.linear(memory, block.cross_key_value.weight, block.cross_key_value.bias)
+            parts = both.split([shape.groups * shape.key, shape.groups * shape.value], -1)
+            tables = buffers.source_keys[number], buffers.source_values[number]
+            for table, part in zip(tables, parts, strict=True):
+                table[at] = part.reshape(count, span, shape.groups, -1).transpose(1, 2)
+        buffers.source_sizes[at] = lengths.int()
+        rows = self._rows(buffers, at)
+        buffers.token.index_fill_(0, rows, self.start)
+        buffers.length.index_fill_(0, rows, 0)
+
+    def _prompt(self, buffers: Buffers, sent: Tensor) -> None:
+        """Keys and values of all the prompt; its last token is read again by the first step."""
+        ids, lengths, at = sent[:, :-2], sent[:, -2], sent[:, -1]
+        state = self.model.begin()
+        self.model(ids, lengths=lengths, state=state)
+        span, beam = ids.shape[1], buffers.size.beam
+        for number, own in enumerate(state.own):
+            buffers.keys[number][at * beam, :, :span] = own.k[:, :, :span]
+            buffers.values[number][at * beam, :, :span] = own.v[:, :, :span]
+        rows = self._rows(buffers, at)
+        last = ids.gather(1, lengths.unsqueeze(1) - 1).squeeze(1)
+        buffers.token[rows] = last.repeat_interleave(beam)
+        buffers.length[rows] = (lengths - 1).int().repeat_interleave(beam)
+        if beam > 1:
+            buffers.ancestry[rows] = 0  # the prompt lies in the first row of each request
+
+    def _rows(self, buffers: Buffers, at: Tensor) -> Tensor:
+        beam = buffers.size.beam
+        return (at.unsqueeze(1) * beam + torch.arange(beam, device=at.device)).flatten()
+
+
+def _table(places: Sequence[int], given: Sequence[Sequence[int]], count: int, span: int) -> Any:
+    """(count, span + 2): what is given, its sizes, its places; the first again where there are fewer."""
+    sizes = np.fromiter(map(len, given), np.int64, len(given))
+    table = np.zeros((count, span + 2), np.int64)
+    seen = np.arange(span) < sizes[:, None]
+    table[: len(given), :span][seen] = np.fromiter(chain.from_iterable(given), np.int64, int(sizes.sum()))
+    table[: len(given), -2], table[: len(given), -1] = sizes, places
+    table[len(given) :] = table[0]
+    return table

@@ -1,0 +1,122 @@
+"""One token for every row: the decoder of a model on fixed buffers, then the choice.
+
+The forward pass is that of `models.stack`, for one new token a row, written once for both sets of kernels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clearhead.decoding.captured.buffers import Buffers
+from clearhead.decoding.captured.kernels import Kernels, Stream
+from clearhead.decoding.captured.weights import Norm, Product, Weights
+from clearhead.decoding.chance import drawn, uniform
+from clearhead.decoding.lengths import LengthPenalty
+from clearhead.decoding.options import Options
+from clearhead.decoding.processors import Past, pipeline
+from clearhead.decoding.steps import Symbols
+
+
+class Step:
+    """Reads the buffers and writes them: what is replayed."""
+
+    def __init__(
+        self, weights: Weights, buffers: Buffers, symbols: Symbols, options: Options, kernels: Kernels
+    ) -> None:
+        self.weights, self.buffers, self.kernels = weights, buffers, kernels
+        self.stop, self.options = symbols.stop, options
+        size = buffers.size
+        self.places = weights.places(size.positions)
+        allowed = torch.zeros(weights.vocabulary, device=weights.device)
+        allowed[list(symbols.forbidden)] = -torch.inf
+        self.allowed = allowed
+        # a stop symbol may stand before the K others that are wanted
+        self.candidates = min(size.beam + 1, weights.vocabulary) if size.beam > 1 else 1
+        penalty = LengthPenalty(options.length_penalty, options.length_kind)
+        divisors = [penalty.at(length) if length else 1.0 for length in range(size.positions + 4)]
+        self.divisors = torch.tensor(divisors, dtype=torch.float64, device=weights.device)
+        ready = pipeline(options, symbols, weights.vocabulary, weights.has_source)
+        self.after = ready.after  # what shapes the distribution that is drawn from
+
+    def __call__(self) -> None:
+        """One token for every row."""
+        logits = self.logits()
+        found = self.kernels.peaks(logits, self.allowed, self.buffers, self.stop, self.candidates)
+        if self.buffers.size.beam > 1:
+            self.kernels.settle_beam(found, logits, self.buffers, self.stop, self.divisors)
+            return
+        token = self._draw(logits) if self.options.sample else None
+        self.kernels.settle_line(found, logits, self.buffers, self.stop, token)
+
+    def logits(self) -> Tensor:
+        """(R, V) for the token after each row's newest."""
+        weights, buffers, kernels = self.weights, self.buffers, self.kernels
+        places, shape = self.places, weights.heads
+        self.pending = weights.input_norm  # the norm that whoever reads the stream next has to take
+        stream = kernels.embed(buffers.token, buffers.length, weights.table, weights.factor, places.added)
+        if weights.norm_first and weights.input_norm is not None:
+            stream = kernels.settled(stream, weights.input_norm)
+        for number, block in enumerate(weights.blocks):
+            norms = iter(block.norms)
+            x, mixed = self._read(stream, norm := next(norms), block.query_key_value)
+            found = kernels.attend_self(
+                mixed, buffers.keys[number], buffers.values[number], buffers, shape, places
+            )
+            stream = self._add(x, found, block.output, norm)
+            if block.cross_query is not None and block.cross_output is not None:
+                x, asked = self._read(stream, norm := next(norms), block.cross_query)
+                found = kernels.attend_source(
+                    asked, buffers.source_keys[number], buffers.source_values[number], buffers, shape
+                )
+                stream = self._add(x, found, block.cross_output, norm)
+            x, inner = self._read(stream, norm := next(norms), block.inner, clip=weights.relu)
+            stream = self._add(x, self._activated(inner), block.outer, norm)
+        return self._scores(stream)
+
+    def _read(
+        self, stream: Stream, norm: Norm, product: Product, clip: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """What a sub-layer is added to, and the first product inside it.
+
+        Pre-norm: the stream, and the product of its norm. Post-norm: the norm that the sub-layer before has
+        left to be taken is both.
+        """
+        first = self.weights.norm_first
+        total, normal, found = self.kernels.read(stream, norm if first else self.pending, product, clip)
+        return (total if first else normal), found
+
+    def _add(self, x: Tensor, more: Tensor, product: Product, norm: Norm) -> Stream:
+        self.pending = norm
+        return self.kernels.add(x, more, product)
+
+    def _activated(self, found: Tensor) -> Tensor:
+        weights = self.weights
+        if weights.relu:
+            return found
+        if not weights.gated:
+            return weights.activation(found)
+        gate, plain = found.chunk(2, -1)
+        return weights.activation(gate) * plain
+
+    def _scores(self, stream: Stream) -> Tensor:
+        weights, kernels = self.weights, self.kernels
+        last = weights.final_norm
+        if not weights.norm_first and self.pending is not None:
+            if last is not None:
+                stream = kernels.settled(stream, self.pending)
+            else:
+                last = self.pending
+        return kernels.read(stream, last, weights.output, False)[2]
+
+    def _draw(self, logits: Tensor) -> Tensor:
+        """(R,) tokens drawn for each row by its own chance."""
+        buffers = self.buffers
+        scores = logits.float().log_softmax(-1) + self.allowed
+        early = (buffers.written < buffers.least).unsqueeze(1)
+        at_stop = torch.arange(scores.shape[1], device=scores.device) == self.stop
+        scores = scores.masked_fill(early & at_stop, -torch.inf)
+        past = Past(buffers.ids[:, :0].long(), [], buffers.written, 0)  # none of these looks at it
+        for processor in self.after:
+            scores = processor(scores, past)
+        return drawn(scores, uniform(buffers.key, buffers.written))
