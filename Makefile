@@ -12,7 +12,7 @@ WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu lint format bench docs clean
+.PHONY: help setup demo test test-slow test-gpu lint format bench docs web web-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,19 @@ docs: $(READY) ## write the generated pages of docs/ anew
 	$(BIN)/python docs/write_settings.py
 	$(BIN)/python recipes/run.py --table
 
+# What the sources' dependencies are is pinned in web/package-lock.json; Node is needed here and nowhere else.
+web/node_modules/.ready: web/package.json web/package-lock.json
+	cd web && npm ci --no-fund --no-audit
+	@touch $@
+
+web: web/node_modules/.ready ## build the explorer's page into the package (needs Node 20.19 or newer)
+	cd web && npm run --silent build
+
+web-check: web/node_modules/.ready ## types, lint, format and tests of the page; is the shipped one what web/ gives?
+	cd web && npm run --silent check && npm run --silent lint && npm run --silent format-check
+	cd web && npm run --silent test
+	cd web && npm run --silent same
+
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis web/node_modules
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from clearhead.base.errors import UserError as UserError
     from clearhead.bundle import save as save
     from clearhead.decoding.options import Options as Options
+    from clearhead.explorer.trace import trace as trace
     from clearhead.jobs.public import evaluate as evaluate
     from clearhead.jobs.public import generate as generate
     from clearhead.jobs.public import train as train
@@ -56,6 +57,7 @@ _HOMES = {
     "position": "clearhead.nn.positions",
     "presets": "clearhead.models.presets",
     "save": "clearhead.bundle",
+    "trace": "clearhead.explorer.trace",
     "train": "clearhead.jobs.public",
     "translate": "clearhead.jobs.public",
 }
@@ -81,6 +83,7 @@ __all__ = [
     "position",
     "presets",
     "save",
+    "trace",
     "train",
     "translate",
 ]

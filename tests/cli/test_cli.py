@@ -109,6 +109,8 @@ SURFACE = {
         "--tokenised",
         "BUNDLE",
     ],
+    "explore": ["--device", "--host", "--open", "--port", "BUNDLES"],
+    "explain": ["--device", "--out", "--target", "BUNDLE", "TEXT"],
     "examples": ["--list", "--markdown", "NAME"],
     "presets": [],
     "plan": [

@@ -59,6 +59,11 @@ class Shown:
     right: str
 
 
+def home_of(pair: str) -> Path:
+    """Where the demonstration goes if nobody says otherwise."""
+    return Path("runs") / f"demo-{pair}"
+
+
 def demonstrate(out: Path, pair: str = "en-fr", *, again: bool = False, view: str = "auto") -> Bundle:
     """Train the demonstration's translator, or find the one that is there."""
     if pair not in PAIRS:

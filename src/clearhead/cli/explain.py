@@ -1,0 +1,42 @@
+"""`clearhead explain`: what a model did with one text, as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearhead.base.errors import UserError
+
+
+def explain(
+    bundle: Annotated[Path, typer.Argument(help="The model to look into.")],
+    text: Annotated[str, typer.Argument(help="The text it is given.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")],
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What it is taken to write; without it, what it writes itself."),
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
+) -> None:
+    """Write one page that shows what a model does with a text: every step, every head, every layer.
+
+    The file needs nothing else: no script, no network.
+
+    \b
+    Examples:
+      clearhead explain runs/demo-en-fr "I love deep learning." --out report.html
+      clearhead explain en-fr "A red book." --target "Un livre rouge." --out report.html
+    """
+    from clearhead.base.atomic import atomic_write_text  # here, so that --help does not wait for torch
+    from clearhead.base.device import pick_device
+    from clearhead.explorer.report import explain as explained
+    from clearhead.explorer.session import Session
+    from clearhead.jobs.exploring import open_bundle
+
+    if out.is_dir():
+        raise UserError(f"'{out}' is a folder: say what the file in it is called.")
+    session = Session(open_bundle(bundle, pick_device(device)), bundle.resolve().name or "model")
+    atomic_write_text(out, explained(session, text, target))
+    typer.echo(f"Wrote {out}")

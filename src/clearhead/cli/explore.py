@@ -1,0 +1,111 @@
+"""`clearhead explore`: see a model think, in the browser."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clearhead.base.errors import UserError
+
+if TYPE_CHECKING:
+    from clearhead.explorer.session import Session
+
+NEEDED = ("fastapi", "uvicorn")  # the extra `explore`
+ALONE = ("127.0.0.1", "localhost", "::1")  # nobody but this machine can reach these
+
+
+def explore(
+    bundles: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[BUNDLE]...", help="What to look into; without any, the demonstration's."),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER", min=0, max=65535, help="Where it is taken, the next free one; 0: any."
+        ),
+    ] = 8765,
+    host: Annotated[str, typer.Option(metavar="NAME", help="What to listen on.")] = "127.0.0.1",
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
+) -> None:
+    """Start a local page that shows what a model does with a text.
+
+    Nothing leaves this machine. A run that is still being trained can be looked into, too. Ctrl-C ends it.
+
+    \b
+    Examples:
+      clearhead explore
+      clearhead explore runs/mine --open
+      clearhead explore en-de en-fr --port 9000
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        packages = f"package{'s' if len(missing) > 1 else ''} {' and '.join(missing)}"
+        raise UserError(f'The explorer needs the {packages}: pip install "clearhead[explore]".')
+    from clearhead.explorer.server.app import BUILT, make_app  # here, so that --help does not wait for torch
+    from clearhead.explorer.server.serve import address_of, bind, serve
+
+    folders = named(bundles or [_demonstration()])
+    sessions = {name: _session(name, folder, device) for name, folder in folders.items()}
+    listener = bind(host, port)
+    address, found = address_of(listener, host), listener.getsockname()[1]
+    if port not in (0, found):
+        typer.echo(f"Port {port} is taken: {found} is used instead.")
+    if host not in ALONE:
+        typer.echo(f"Everybody who can reach '{host}' can ask these models.", err=True)
+    if not (BUILT / "index.html").is_file():
+        typer.echo("The page has not been built, run 'make web': only /api/ is answered.", err=True)
+
+    def ready() -> None:
+        typer.echo(f"{', '.join(sessions)}: {address}\nCtrl-C ends.")
+        if open_:
+            typer.launch(address)
+
+    serve(make_app(sessions, BUILT, host=host, folders=folders), listener, ready)
+
+
+def named(folders: list[Path]) -> dict[str, Path]:
+    """Folders by the name that the page shows: their own, and a number where two have the same.
+
+    >>> list(named([Path("a/en-fr"), Path("b/en-fr"), Path("c")]))
+    ['en-fr', 'en-fr-2', 'c']
+    """
+    found: dict[str, Path] = {}
+    for folder in folders:
+        own = folder.resolve().name or "model"
+        name, number = own, 2
+        while name in found:
+            name, number = f"{own}-{number}", number + 1
+        found[name] = folder
+    return found
+
+
+def _session(name: str, folder: Path, device: str) -> Session:
+    from clearhead.base.device import pick_device
+    from clearhead.explorer.session import Session
+    from clearhead.jobs.exploring import is_under_way, open_bundle
+
+    if is_under_way(folder):
+        typer.echo(f"{folder} is not finished: its newest weights are shown.")
+    return Session(open_bundle(folder, pick_device(device)), name)
+
+
+def _demonstration() -> Path:
+    """The demonstration's bundle; trained first where there is none."""
+    from clearhead.bundle import is_bundle
+    from clearhead.jobs.demo import demonstrate, home_of
+    from clearhead.training.loop import Interrupted
+
+    folder = home_of("en-fr")
+    if not is_bundle(folder):
+        typer.echo(f"There is no bundle yet: the demonstration's translator is trained first, into {folder}.")
+        try:
+            demonstrate(folder, "en-fr")
+        except Interrupted as stop:
+            typer.echo(f"clearhead: {stop}; all is saved. Run the same command to go on.", err=True)
+            raise typer.Exit(130) from None
+    return folder

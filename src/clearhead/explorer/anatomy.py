@@ -1,0 +1,171 @@
+"""A model taken apart: every box of its drawing, the tensors inside each, and the arrows between them.
+
+Built from the model that is there, whatever its settings: an encoder-decoder, a decoder or an encoder; norm
+before or after; any position scheme. A model that is no Transformer has no boxes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from clearhead.explorer.ends import embedding_boxes, final_norm, head_boxes, word_boxes
+from clearhead.explorer.steps import Arrow, Axis, Box, Get, Step
+from clearhead.explorer.sublayers import (
+    Looking,
+    Place,
+    add_steps,
+    attention_steps,
+    feedforward_steps,
+    norm_steps,
+)
+from clearhead.models.config import ModelConfig
+from clearhead.models.decoder import Decoder
+from clearhead.models.encoder import Encoder
+from clearhead.models.encoder_decoder import EncoderDecoder
+from clearhead.models.stack import Layer, Stack
+from clearhead.nn.attention.masks import Causal
+from clearhead.nn.layers import InputEmbedding, Residual
+
+LABELS = {"self": "Self-attention", "cross": "Cross-attention", "feedforward": "Feed-forward"}
+
+
+@dataclass
+class Anatomy:
+    """Boxes from below to above, the encoder's first, and the arrows between them."""
+
+    boxes: list[Box] = field(default_factory=list)
+    arrows: list[Arrow] = field(default_factory=list)
+
+    @property
+    def steps(self) -> dict[str, Step]:
+        """Every tensor of the drawing by name, as it is described where it is made."""
+        found: dict[str, Step] = {}
+        for box in self.boxes:
+            for step in box.steps:
+                # Where a tensor is handed on, the next box calls it its input; what it is was said before.
+                found.setdefault(step.name, step)
+                if found[step.name].make is None and step.make is not None:
+                    found[step.name] = step
+        return found
+
+    @property
+    def made(self) -> dict[str, Step]:
+        """The tensors between those that the model offers itself."""
+        return {name: step for name, step in self.steps.items() if step.make is not None}
+
+    def join(self, start: str, end: str, axes: tuple[Axis, ...], kind: str = "flow") -> None:
+        """An arrow that carries a tensor with these axes."""
+        self.arrows.append(Arrow(start, end, tuple(size for _, size in axes), kind))
+
+
+def anatomy_of(model: nn.Module, ids: tuple[Tensor, Tensor], get: Get) -> Anatomy:
+    """The parts of a model that reads these source and target ids, (1, S) and (1, T); `get` gives tensors."""
+    found = Anatomy()
+    source, target = ("source", ids[0].shape[1]), ("target", ids[1].shape[1])
+    if isinstance(model, EncoderDecoder):
+        config = model.config
+        low = _Tower(found, "encoder", source, config, get)
+        memory = low.build(model.source_embedding, ids[0], model.encoder)
+        high = _Tower(found, "decoder", target, config, get, memory=(memory, source))
+        last = high.build(model.target_embedding, ids[1], model.decoder)
+        _crown(found, last, word_boxes(model.output, high.hidden, get))
+    elif isinstance(model, Decoder):
+        high = _Tower(found, "decoder", target, model.config, get)
+        last = high.build(model.embedding, ids[1], model.decoder)
+        _crown(found, last, word_boxes(model.output, high.hidden, get))
+    elif isinstance(model, Encoder):
+        low = _Tower(found, "encoder", source, model.config, get)
+        last = low.build(model.embedding, ids[0], model.encoder)
+        _crown(found, last, head_boxes(model.head, low.hidden, model.config, get))
+    return found
+
+
+def _crown(found: Anatomy, last: str, boxes: list[Box]) -> None:
+    """What stands on the last stack."""
+    for box in boxes:
+        found.boxes.append(box)
+        found.join(last, box.id, box.steps[0].axes)
+        last = box.id
+
+
+class _Tower:
+    """One stack with its embedding, drawn from below."""
+
+    def __init__(
+        self,
+        found: Anatomy,
+        stack: str,
+        tokens: Axis,
+        config: ModelConfig,
+        get: Get,
+        memory: tuple[str, Axis] | None = None,  # the box of the encoder's output, and its tokens
+    ) -> None:
+        self.found, self.stack, self.tokens, self.get = found, stack, tokens, get
+        self.config, self.memory = config, memory
+        self.wide = (tokens, ("feature", config.width))
+        self.box = ""  # the one that the stream comes out of
+        self.stream = f"{stack}.embedding"  # the name of what is on it
+
+    @property
+    def hidden(self) -> Step:
+        """What the stack hands on."""
+        return Step(f"{self.stack}.output", "input", "x", self.wide, "What the stack says of each token.")
+
+    def build(self, embedding: InputEmbedding, ids: Tensor, stack: Stack) -> str:
+        """All boxes of the tower; the id of the last one."""
+        below = embedding_boxes(self.stack, embedding, ids, self.tokens, self.config, self.get)
+        for box in below:
+            if self.box:
+                self.found.join(self.box, box.id, box.steps[0].axes)
+            self.found.boxes.append(box)
+            self.box = box.id
+        for number, layer in enumerate(stack.layers):
+            assert isinstance(layer, Layer)
+            self._layer(number, layer)
+        if stack.norm is not None:
+            box = final_norm(self.stack, self.stream, self.wide, self.config)
+            self.found.boxes.append(box)
+            self.found.join(self.box, box.id, self.wide)
+            self.box = box.id
+        return self.box
+
+    def _layer(self, number: int, layer: Layer) -> None:
+        mask = Causal() if self.stack == "decoder" else None
+        looking = Looking(layer.attention, self.tokens, None, mask)
+        self._sublayer(number, "self", layer.attention_residual, looking, layer)
+        if layer.cross_attention is not None and layer.cross_residual is not None and self.memory is not None:
+            looking = Looking(layer.cross_attention, self.memory[1], "encoder.output")
+            self._sublayer(number, "cross", layer.cross_residual, looking, layer)
+        self._sublayer(number, "feedforward", layer.feedforward_residual, None, layer)
+
+    def _sublayer(
+        self, number: int, part: str, residual: Residual, looking: Looking | None, layer: Layer
+    ) -> None:
+        """The boxes of one sub-layer: norm first or last, the sub-layer itself, the sum."""
+        path = f"{self.stack}.{number}.{part}"
+        after = f"{self.stack}.{number}.output" if looking is None else f"{path}.output"
+        place = Place(path, self.stream, after, self.tokens, self.config, self.get)
+        inside = (
+            feedforward_steps(place, layer.feedforward)
+            if looking is None
+            else attention_steps(place, looking)
+        )
+        kind = "feedforward" if looking is None else "attention"
+        label = "Masked self-attention" if looking is not None and looking.mask else LABELS[part]
+        rows = [(path, label, kind, inside)]
+        if place.first:
+            rows.insert(0, (f"{path}.norm", "Norm", "norm", norm_steps(place, residual)))
+        rows.append(
+            (f"{path}.add", "Add" if place.first else "Add & Norm", "add", add_steps(place, residual))
+        )
+        begin = last = self.box
+        for id, title, what, steps in rows:
+            self.found.boxes.append(Box(id, title, what, self.stack, number, tuple(steps)))
+            self.found.join(last, id, self.wide)
+            last = id
+        self.found.join(begin, last, self.wide, "residual")
+        if looking is not None and looking.memory is not None and self.memory is not None:
+            self.found.join(self.memory[0], path, (looking.keys, self.wide[1]), "memory")
+        self.box, self.stream = last, after

@@ -1,0 +1,188 @@
+"""View 3, the maps: who looked at whom in every layer and head, and three ways to sum that up.
+
+All weights are the model's own, recomputed exactly by the trace. Row t of the
+decoder's maps belongs to the token it had just read; only in an alignment do
+rows carry the token that was then written.
+
+Shapes: L layers, H heads, R rows (who looks), C columns (who is looked at),
+S source tokens, T target tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.explorer.numbers import packed
+from clearhead.explorer.trace import Trace
+from clearhead.explorer.words import Word
+
+if TYPE_CHECKING:
+    from clearhead.explorer.session import Session
+
+Plain = dict[str, Any]
+How = Literal["mean", "rollout", "alignment"]
+
+MOST_WEIGHTS = 400_000  # of one kind that are sent whole; above that the overview gets small pictures
+THUMBNAIL = 32  # rows and columns of a small picture, at most
+HOWS = ("mean", "rollout", "alignment")
+
+
+def attention(session: Session, text: str, target: str | None = None) -> Plain:
+    """The overview: all layers and heads of every kind of attention.
+
+    A kind with more than `MOST_WEIGHTS` weights comes as thumbnails: means over blocks of each map.
+    """
+    trace = session.trace(text, target, asked=["*.weights"])
+    found = []
+    for kind in session.kinds:
+        rows, columns = sides(trace, kind)
+        weights = trace.attention(kind)  # (L,H,R,C)
+        whole = weights.numel() <= MOST_WEIGHTS
+        found.append(
+            {
+                "kind": kind,
+                "rows": rows,
+                "columns": columns,
+                "layers": weights.shape[0],
+                "heads": weights.shape[1],
+                "weights": packed(weights if whole else thumbnails(weights)),
+                "thumbnails": not whole,
+            }
+        )
+    return {"kinds": found}
+
+
+def one(session: Session, text: str, target: str | None = None, *, kind: str, layer: int, head: int) -> Plain:
+    """The map of one head, whole whatever its size."""
+    trace = session.trace(text, target)
+    weights = trace.attention(kind, layer, head)
+    rows, columns = sides(trace, kind)
+    return {"rows": rows, "columns": columns, "weights": packed(weights)}
+
+
+def summary(
+    session: Session,
+    text: str,
+    target: str | None = None,
+    *,
+    kind: str,
+    how: str = "mean",
+    layer: int | None = None,
+) -> Plain:
+    """Many maps as one; `layer` counts from 0, and None leaves it to the way of summing up.
+
+    - `mean`: over the heads of a layer, or of all layers;
+    - `rollout`: attention followed through the layers up to `layer`, residual connections included;
+    - `alignment`: cross-attention of the layer that follows words best, by the token that is written.
+    """
+    if how not in HOWS:
+        raise UserError(f"Attention is not summed up by '{how}': {nearest(str(how), HOWS)}")
+    trace = session.trace(text, target)
+    layers = trace.layers_of(kind)
+    if layer is not None and not 0 <= layer < layers:
+        raise UserError(f"There is no layer {layer} in '{kind}': it has {layers}, counted from 0.")
+    rows, columns = sides(trace, kind)
+    if how == "mean":
+        weights = trace.attention(kind, layer).double().flatten(0, -3).mean(0)
+        over = "all layers and heads" if layer is None else f"the heads of layer {layer}"
+        note = f"The mean over {over}."
+    elif how == "rollout":
+        weights = rollout(trace, kind, layers - 1 if layer is None else layer)
+        note = _ROLLOUT_NOTES["cross" if kind == "decoder.cross" else "self"]
+    else:
+        weights, layer = alignment_weights(trace, kind, layer)
+        rows = trace.following
+        note = (
+            f"Cross-attention of layer {layer}, mean over its heads. A row is the token that was written, "
+            f"and shows where the decoder looked when it chose it."
+        )
+    return {"rows": rows, "columns": columns, "weights": packed(weights), "note": note}
+
+
+def sides(trace: Trace, kind: str) -> tuple[list[Word], list[Word]]:
+    """The tokens that look, and those that are looked at."""
+    rows = trace.source if kind == "encoder.self" else trace.target
+    return rows, trace.target if kind == "decoder.self" else trace.source
+
+
+def thumbnails(weights: Tensor) -> Tensor:
+    """(L, H, R, C) to at most (L, H, 32, 32): each number the mean of a block of weights.
+
+    >>> thumbnails(torch.ones(2, 3, 64, 5)).shape
+    torch.Size([2, 3, 32, 5])
+    """
+    rows, columns = (min(size, THUMBNAIL) for size in weights.shape[-2:])
+    return F.adaptive_avg_pool2d(weights, (rows, columns))
+
+
+# --- rollout ------------------------------------------------------------------------------------
+
+_ROLLOUT_NOTES = {
+    "self": (
+        "Attention rollout (Abnar & Zuidema 2020): in each layer half of a token is its own residual, half "
+        "the mean of the heads, and the layers are multiplied. A row says from which input tokens a token's "
+        "final vector is mixed, if mixing were all that layers do."
+    ),
+    "cross": (
+        "Attention rollout through both stacks: each attention adds half, the residual keeps half, and what "
+        "comes from the encoder is followed back to the source tokens. Rows are scaled to add up to 1, so "
+        "that they leave out what comes from the target itself."
+    ),
+}
+
+
+def rollout(trace: Trace, kind: str, last: int) -> Tensor:
+    """How the tokens of the input mix up to layer `last`, (R, C) in float64; rows add up to 1."""
+    if kind == "decoder.cross":
+        return _cross_rollout(trace, last)
+    mixed = torch.eye(len(sides(trace, kind)[0]), dtype=torch.float64)
+    for weights in _heads_averaged(trace, kind)[: last + 1]:
+        mixed = _with_residual(weights) @ mixed
+    return mixed
+
+
+def _cross_rollout(trace: Trace, last: int) -> Tensor:
+    """What of each decoder place comes from each source token.
+
+    Every place holds a share of each target token and a share of each source token, all adding up to 1.
+    Self-attention mixes both kinds of shares alike; cross-attention halves them and adds source shares.
+    """
+    if trace.config.family == "recurrent":
+        raise UserError("A rollout follows self-attention, and a recurrent model has none: ask for 'mean'.")
+    memory = rollout(trace, "encoder.self", trace.layers_of("encoder.self") - 1)  # (S,S)
+    own, cross = (_heads_averaged(trace, f"decoder.{part}") for part in ("self", "cross"))
+    source = torch.zeros(len(trace.target), len(trace.source), dtype=torch.float64)  # (T,S)
+    for layer in range(last + 1):
+        source = _with_residual(own[layer]) @ source
+        source = (source + cross[layer] @ memory) / 2
+    return source / source.sum(-1, keepdim=True)
+
+
+def _heads_averaged(trace: Trace, kind: str) -> Tensor:
+    """(L, R, C) in float64 on the host."""
+    return trace.attention(kind).to("cpu", torch.float64).mean(1)
+
+
+def _with_residual(weights: Tensor) -> Tensor:
+    """Half the attention, half the token itself."""
+    return (weights + torch.eye(len(weights), dtype=weights.dtype)) / 2
+
+
+# --- alignment ----------------------------------------------------------------------------------
+
+
+def alignment_weights(trace: Trace, kind: str, layer: int | None) -> tuple[Tensor, int]:
+    """Source-target weights (T, S) and the layer they are from.
+
+    Without a layer, the last but one, as `clearhead.alignment` has it: it follows words best (Garg et al.
+    2019).
+    """
+    if kind != "decoder.cross":
+        raise UserError("An alignment joins a source and a target: ask for it with the kind 'decoder.cross'.")
+    chosen = max(trace.layers_of(kind) - 2, 0) if layer is None else layer
+    return trace.attention(kind, chosen).double().mean(0), chosen

@@ -1,0 +1,160 @@
+"""A beam search that draws itself: every extension it ranked, and what became of it.
+
+`DrawnBeam` is the library's `Beam` with a pencil: it searches exactly as that does, and notes each choice as
+it is made. `tree` turns the notes into plain data. Follows one request at a time; knows nothing about pages.
+
+Shapes: K places, C candidates of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from clearhead.decoding.beam import Beam, _Choice, _Offer
+from clearhead.decoding.engine import Cohort
+from clearhead.decoding.processors import Processor
+from clearhead.explorer.words import Word
+
+MOST_NODES = 4000  # beyond, branches that led nowhere are left out: nobody can look at them all
+
+Plain = dict[str, Any]
+
+
+Fate = Literal["kept", "ended", "dropped"]  # it goes on; it finished a text; neither
+
+
+@dataclass
+class Node:
+    """One token behind a text of the beam, as the search saw it."""
+
+    parent: int | None  # the node before it; None: the beginning
+    step: int  # tokens before it
+    token: int
+    row: int  # the row of the search, at this step, that it extends
+    logp: float  # the model's own log-probability of the text up to here
+    score: float  # what the search ranks it by, over the length penalty at this length
+    fate: Fate
+    led_on: bool = field(default=False)  # it, or something behind it, finished or was under way at the end
+
+
+class DrawnBeam(Beam):
+    """A `Beam` for one request without groups, and the `nodes` of all that it ranked.
+
+    Of each step these are the 2K best extensions, which are all that the search looks at.
+    """
+
+    def __init__(self, cohort: Cohort, processors_before: Sequence[Processor] = ()) -> None:
+        assert len(cohort.requests) == 1
+        assert cohort.options.groups == 1
+        super().__init__(cohort, processors_before)
+        self.nodes: list[Node] = []
+        self.ends: list[int | None] = [None]  # the node at which each row's text ends now
+
+    def _choose(self, offer: _Offer, group: int, earlier: Sequence[_Choice]) -> _Choice:
+        choice = super()._choose(offer, group, earlier)
+        kept = _pairs(choice.live, choice.row, choice.token)
+        stops = choice.ended_row * 0 + self.symbols.stop
+        ended = _pairs(choice.ended, choice.ended_row, stops)
+        score, where = self.arrays.top(offer.score, min(2 * self.width, offer.score.shape[1]))
+        token, own = offer.token[self.line, where], offer.own[self.line, where]
+        found: dict[tuple[int, int], int] = {}
+        divisor = self.penalty.at(self.written + 1)
+        for total, place, id, logp in zip(
+            *(one[0].tolist() for one in (score, where, token, own)), strict=True
+        ):
+            if not total > -math.inf:
+                continue
+            row = place // self.candidates
+            parent = self.ends[row]
+            before = 0.0 if parent is None else self.nodes[parent].logp
+            fate: Fate = "kept" if (row, id) in kept else "ended" if (row, id) in ended else "dropped"
+            found[row, id] = len(self.nodes)
+            self.nodes.append(Node(parent, self.written, id, row, before + logp, total / divisor, fate))
+        self.ends = [found.get(pair) if going else None for pair, going in _rows(choice)]
+        return choice
+
+    def path(self, ids: Sequence[int]) -> list[int]:
+        """The nodes of a text that the search found, its stop symbol last where it came to that."""
+        children: dict[tuple[int | None, int], int] = {}
+        for number, node in enumerate(self.nodes):
+            if node.fate != "dropped":
+                children[node.parent, node.token] = number
+        path: list[int] = []
+        for token in [*ids, self.symbols.stop]:
+            following = children.get((path[-1] if path else None, token))
+            if following is None:
+                break
+            path.append(following)
+        return path
+
+
+def _pairs(score: Any, row: Any, token: Any) -> set[tuple[int, int]]:
+    """Row and token of each extension that counts."""
+    lines = zip(*(one[0].tolist() for one in (score, row, token)), strict=True)
+    return {(row, token) for score, row, token in lines if score > -math.inf}
+
+
+def _rows(choice: _Choice) -> list[tuple[tuple[int, int], bool]]:
+    """Where each of the next rows comes from, and whether there is a text in it at all."""
+    lines = zip(*(one[0].tolist() for one in (choice.row, choice.token, choice.live)), strict=True)
+    return [((row, token), live > -math.inf) for row, token, live in lines]
+
+
+def tree(beam: DrawnBeam, best: Sequence[int], word: Callable[[int], Word]) -> Plain:
+    """All that a beam ranked: `best` are the nodes of its answer.
+
+    A node's state is `best` on the answer's path; `finished` where another text ended; `live` where it was
+    kept and something behind it finished or was still under way at the end; `pruned` where it was never kept,
+    or everything behind it fell out of the beam. `left_out` counts nodes that were too many to be shown.
+    """
+    _mark(beam)
+    chosen = set(best)
+    shown = _shown(beam.nodes, chosen)
+    number = {old: new for new, old in enumerate(shown)}
+    nodes = []
+    for old in shown:
+        node = beam.nodes[old]
+        nodes.append(
+            {
+                "id": number[old],
+                "parent": None if node.parent is None else number[node.parent],
+                "step": node.step,
+                "word": word(node.token),
+                "logp": node.logp,
+                "score": node.score,
+                "kept": node.fate != "dropped",
+                "state": _state(node, old in chosen),
+            }
+        )
+    return {"nodes": nodes, "best": [number[old] for old in best], "left_out": len(beam.nodes) - len(shown)}
+
+
+def _mark(beam: DrawnBeam) -> None:
+    """Follow every text that finished, or was under way at the end, back to its beginning."""
+    last = max((node.step for node in beam.nodes), default=0)
+    for node in beam.nodes:
+        if node.fate == "ended" or (node.fate == "kept" and node.step == last):
+            here: Node | None = node
+            while here is not None and not here.led_on:
+                here.led_on = True
+                here = None if here.parent is None else beam.nodes[here.parent]
+
+
+def _shown(nodes: Sequence[Node], best: set[int]) -> list[int]:
+    """As many as can be looked at: all, or without those never kept, or only what led somewhere."""
+    for wanted in (lambda node: True, lambda node: node.fate != "dropped"):
+        found = [number for number, node in enumerate(nodes) if number in best or wanted(node)]
+        if len(found) <= MOST_NODES:
+            return found
+    return [number for number, node in enumerate(nodes) if number in best or node.led_on]
+
+
+def _state(node: Node, best: bool) -> str:
+    if best:
+        return "best"
+    if node.fate == "ended":
+        return "finished"
+    return "live" if node.led_on else "pruned"

@@ -1,0 +1,128 @@
+"""View 3, by token class: how much of each head's attention goes to which kind of token.
+
+Every column of a map belongs to one class, the first of these that fits:
+
+    special       start, stop, padding, [CLS], …
+    punctuation   anything without a letter or a digit
+    neighbours    the looking token itself and the tokens beside it (self-attention only)
+    others        all the rest
+
+A head's mass on a class is the mean over its rows, so the four add up to 1.
+In cross-attention nobody stands beside anybody, and the neighbours have 0.
+
+Shapes: L layers, H heads, R rows, C columns, K classes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.run import translate
+from clearhead.explorer.attention import sides
+from clearhead.explorer.numbers import packed
+from clearhead.explorer.trace import Trace
+from clearhead.explorer.words import Word
+
+if TYPE_CHECKING:
+    from clearhead.explorer.session import Session
+
+Plain = dict[str, Any]
+
+CLASSES = ("special", "punctuation", "neighbours", "others")
+REACH = 1  # places to either side that count as beside
+MOST_TEXTS = 64
+
+# The last corpus of each session that is in use, so that a page that comes back is not kept waiting.
+_KNOWN: WeakKeyDictionary[Session, dict[tuple[str, ...], Plain]] = WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def classes(
+    session: Session,
+    text: str | None = None,
+    target: str | None = None,
+    texts: Sequence[str] | None = None,
+) -> Plain:
+    """Attention mass by layer, head and class: of one text, or the mean over all rows of several.
+
+    Without a text, `texts`; without those, the session's example sentences.
+    """
+    if text is not None:
+        return _counted(session, [session.trace(text, target)])
+    several = tuple(texts if texts is not None else getattr(session, "examples", ()))
+    if not several:
+        raise UserError("This model has no example sentences: give a text.")
+    if len(several) > MOST_TEXTS:
+        raise UserError(f"Classes are counted over at most {MOST_TEXTS} texts, not {len(several)}.")
+    with _LOCK:
+        known = _KNOWN.setdefault(session, {})
+    if several not in known:
+        found = _counted(session, _traces(session, several))
+        known.clear()
+        known[several] = found
+        return found
+    return known[several]
+
+
+def _traces(session: Session, texts: Sequence[str]) -> list[Trace]:
+    """Traces of several texts with the model's own translations, all written together to be quick.
+
+    They are not among the few that the session keeps: those are of what somebody is looking at.
+    """
+    targets: list[str | None] = [None] * len(texts)
+    if session.has_source:
+        targets = [found.text for found in translate(session.bundle, texts, way="torch")]
+    vocabularies = session.source_vocabulary, session.vocabulary
+    return [Trace(session.bundle, *pair, vocabularies) for pair in zip(texts, targets, strict=True)]
+
+
+def _counted(session: Session, traces: Sequence[Trace]) -> Plain:
+    for trace in traces:
+        trace.ask(["*.weights"])
+    return {
+        "texts": len(traces),
+        "classes": list(CLASSES),
+        "kinds": [{"kind": kind, "mass": packed(_mean_mass(traces, kind))} for kind in session.kinds],
+    }
+
+
+def _mean_mass(traces: Sequence[Trace], kind: str) -> Tensor:
+    """(L, H, K): over all rows of all texts."""
+    total, rows = torch.zeros(()), torch.zeros(())
+    for trace in traces:
+        mass, looking = mass_by_row(trace, kind)
+        total, rows = total + mass.sum(2), rows + looking.sum(2, keepdim=True)
+    return total / rows.clamp(min=1)
+
+
+def mass_by_row(trace: Trace, kind: str) -> tuple[Tensor, Tensor]:
+    """Each row's mass on each class (L, H, R, K), and 1 for rows that look at anything (L, H, R).
+
+    Rows are scaled by their sum, which is 1 but for the last bits, so that classes add up exactly.
+    """
+    rows, columns = sides(trace, kind)
+    weights = trace.attention(kind).to("cpu", torch.float64)  # (L,H,R,C)
+    members = F.one_hot(class_of(columns, len(rows), kind), len(CLASSES)).to(weights.dtype)  # (R,C,K)
+    mass = torch.einsum("lhrc,rck->lhrk", weights, members)
+    sums = weights.sum(-1)
+    looking = (sums > 0).to(weights.dtype)
+    return mass / sums.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-1), looking
+
+
+def class_of(columns: Sequence[Word], rows: int, kind: str) -> Tensor:
+    """The class of each column as each row sees it, (R, C)."""
+    fixed = {"special": 0, "punctuation": 1}
+    by_column = torch.tensor([fixed.get(word["kind"], 3) for word in columns])
+    found = by_column.expand(rows, len(columns)).clone()
+    if kind.endswith(".self"):
+        distance = torch.arange(len(columns)) - torch.arange(rows).unsqueeze(1)
+        found[(distance.abs() <= REACH) & (found == 3)] = 2
+    return found

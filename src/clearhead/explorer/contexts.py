@@ -1,0 +1,176 @@
+"""The view "contexts": one word in several sentences, and how its vectors part from layer to layer.
+
+The word's vector in a sentence is the mean over the tokens that cover it. At the bottom it is what the table
+says of the word wherever it stands (plus its position, where the scheme adds one); above, what the sentence
+has made of it.
+
+Shapes: L heights (embedding and layers), n sentences, E model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.base.errors import UserError
+from clearhead.explorer.numbers import packed
+from clearhead.explorer.reading import read_text
+from clearhead.explorer.session import Session
+from clearhead.explorer.words import Word
+from clearhead.models.encoder_decoder import EncoderDecoder
+from clearhead.nn.layers import InputEmbedding
+from clearhead.nn.look import Look
+from clearhead.text.tokenizer import Tokenizer
+
+FEWEST, MOST = 2, 12  # sentences
+LONGEST_WORD = 100  # characters
+STACK = {"encoder-decoder": "encoder", "encoder": "encoder", "decoder": "decoder"}  # where a text is read
+Plain = dict[str, Any]
+
+
+def contexts(session: Session, word: str, sentences: list[str]) -> Plain:
+    """Cosines with the static embedding and between the sentences, and a plane to draw them in, by layer."""
+    if session.family == "recurrent":
+        raise UserError("Contexts are compared layer by layer in Transformers, and this model is recurrent.")
+    if not FEWEST <= len(sentences) <= MOST:
+        raise UserError(
+            f"A word is compared in {FEWEST} to {MOST} sentences, not in {len(sentences)}: "
+            f"{'add some' if len(sentences) < FEWEST else 'leave some away'}."
+        )
+    word = word.strip()
+    if not word or len(word) > LONGEST_WORD:
+        raise UserError(f"Give a word of 1 to {LONGEST_WORD} characters.")
+    seen = [_one(session, word, number, sentence) for number, sentence in enumerate(sentences, start=1)]
+    vectors = torch.stack([one.vectors for one in seen], dim=1)  # (L,n,E)
+    static = torch.stack([one.static for one in seen])  # (n,E)
+    layers = len(vectors) - 1
+    planes = [plane(one) for one in vectors]
+    return {
+        "word": word,
+        "occurrences": [
+            {"sentence": sentence, "words": one.words, "at": [one.places[0], one.places[-1]]}
+            for sentence, one in zip(sentences, seen, strict=True)
+        ],
+        "layers": ["embedding", *(f"layer {number + 1}" for number in range(layers))],
+        "static": packed(F.cosine_similarity(vectors, static.unsqueeze(0), dim=-1)),
+        "between": packed(F.cosine_similarity(vectors.unsqueeze(2), vectors.unsqueeze(1), dim=-1)),
+        "projection": packed(torch.stack([points for points, _ in planes])),
+        "explained": [share for _, share in planes],
+    }
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """The word in one sentence."""
+
+    words: list[Word]
+    places: list[int]  # of the tokens that cover it
+    vectors: Tensor  # (L, E) the mean over those tokens at each height
+    static: Tensor  # (E,) what the table itself says of them, whatever stands around
+
+
+def plane(vectors: Tensor) -> tuple[Tensor, float]:
+    """The two directions in which n vectors (n, E) differ most: (n, 2), and the share of variance they hold.
+
+    Principal components by singular values. A direction has no sign of its own: the first vector that is off
+    the middle lies on the positive side, so that a picture does not depend on the machine.
+
+    >>> points, share = plane(torch.tensor([[0.0, 0.0, 5.0], [2.0, 0.0, 5.0], [7.0, 0.0, 5.0]]))
+    >>> points[:, 0].tolist(), round(share, 6)
+    ([3.0, 1.0, -4.0], 1.0)
+    """
+    centred = (vectors - vectors.mean(0)).double()
+    left, sizes, _ = torch.linalg.svd(centred, full_matrices=False)
+    points = F.pad(left * sizes, (0, max(0, 2 - len(sizes))))[:, :2]  # (n,2)
+    for axis in points.unbind(1):
+        off = axis[axis.abs() > 1e-6 * sizes[0]]
+        if len(off) and off[0] < 0:
+            axis.neg_()
+    total = float(sizes.square().sum())
+    return points.float(), float(sizes[:2].square().sum()) / total if total > 0 else 1.0
+
+
+def find_word(tokenizer: Tokenizer, text: str, word: str) -> tuple[int, int] | None:
+    """The first and last token, of those `encode` gives, that cover the first occurrence of a word; or None.
+
+    A whole word, letter case aside: "apple" is not found in "pineapple". Where no whole word is found, any
+    place where the letters stand.
+
+    >>> find_word(Tokenizer.words("the cat sleeps"), "the cat sleeps", "Cat")
+    (1, 1)
+    """
+    encoding = tokenizer.backend.encode(text, add_special_tokens=False)
+    places = _occurrences(text, word)
+    for begin, end in places:
+        # A token may begin with the space before the word: what counts is that it covers letters of it.
+        covering = [
+            number
+            for number, (first, last) in enumerate(encoding.offsets)
+            if first < end and last > begin and text[max(first, begin) : min(last, end)].strip()
+        ]
+        if covering:
+            return covering[0], covering[-1]
+    return None
+
+
+def _occurrences(text: str, word: str) -> list[tuple[int, int]]:
+    """Where the word stands: whole words first, then anything that contains it."""
+    whole: list[tuple[int, int]] = []
+    inside: list[tuple[int, int]] = []
+    low, wanted = _folded(text), _folded(word)
+    at = low.find(wanted)
+    while at >= 0:
+        end = at + len(wanted)
+        alone = not (low[at - 1 : at].isalnum() or low[end : end + 1].isalnum())
+        (whole if alone else inside).append((at, end))
+        at = low.find(wanted, at + 1)
+    return whole or inside
+
+
+def _folded(text: str) -> str:
+    """In small letters, character by character, so that places stay where they are."""
+    return "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
+
+
+def _one(session: Session, word: str, number: int, sentence: str) -> Occurrence:
+    """Read a sentence as far as the word's vectors need it: nothing is written."""
+    if not isinstance(sentence, str) or not sentence.strip():
+        raise UserError(f"Sentence {number} is empty: write one, or leave it away.")
+    ids = read_text(session.bundle, sentence)
+    found = find_word(session.reader, sentence, word)
+    if found is None:
+        raise UserError(f"The word '{word}' does not stand in sentence {number}: change one of the two.")
+    shift = _shift(session.reader, sentence, ids)
+    if found[1] + shift >= len(ids):
+        raise UserError(f"The word '{word}' stands beyond what the model reads of sentence {number}.")
+    places = list(range(found[0] + shift, found[1] + shift + 1))
+    read = torch.tensor([ids], device=session.device)
+    heights = [f"{STACK[session.family]}.embedding"]
+    heights += [f"{STACK[session.family]}.{i}.output" for i in range(session.config.layers)]
+    look, model = Look(heights), session.model
+    with torch.no_grad():
+        if isinstance(model, EncoderDecoder):
+            model.encode(read, look=look)
+        else:
+            model(read, look=look)
+    vectors = torch.stack([look[name][0, places].mean(0) for name in heights])
+    return Occurrence(session.source_vocabulary.words(ids), places, vectors, _static(model, read[0, places]))
+
+
+def _shift(tokenizer: Tokenizer, sentence: str, ids: tuple[int, ...]) -> int:
+    """How many special tokens stand before the text in what the model reads."""
+    bare = tuple(tokenizer.encode(sentence))
+    for shift in range(len(ids)):
+        if ids[shift : shift + len(bare)] == bare[: len(ids) - shift]:
+            return shift
+    return 0
+
+
+def _static(model: nn.Module, ids: Tensor) -> Tensor:
+    embedding = model.source_embedding if isinstance(model, EncoderDecoder) else model.embedding
+    assert isinstance(embedding, InputEmbedding)
+    return embedding.table.weight.detach()[ids].mean(0)

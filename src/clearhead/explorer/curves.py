@@ -1,0 +1,337 @@
+"""View 8: what a run left beside its bundle: curves, samples over time, FLOPs; also while it goes on.
+
+Reads the files of the run's folder and nothing else: `log.jsonl` (losses, rates,
+validations), the event files (samples), `timing.jsonl` and `run.json` (speed,
+plan), and asks the lock whether somebody is training there now. A file that is
+missing, or torn because it is being written, gives what is whole of it.
+
+Numbers that are none, such as the loss of a run that diverged, are null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clearhead.planner.paper import RUNS
+
+if TYPE_CHECKING:
+    from clearhead.explorer.session import Session
+
+if os.name != "nt":
+    import fcntl
+
+Plain = dict[str, Any]
+
+MOST_POINTS = 2000  # of the training curve that are sent; a longer one is thinned evenly
+MOST_SAMPLES = 600  # the newest are kept
+LARGEST_RECORD = 1 << 24  # bytes of one event; more than this is no event but damage
+TRAIN_VALUES = ("loss", "rate", "gradient_norm", "flops")
+
+# The decks' table of training costs on WMT 2014, as printed; the Transformer's two rows are the planner's.
+OTHERS_ON_WMT = (
+    ("ConvS2S, En–De", 9.6e18),
+    ("Mixture of experts, En–De", 2.0e19),
+    ("GNMT + RL, En–De", 2.3e19),
+    ("ConvS2S ensemble, En–De", 7.7e19),
+    ("GNMT + RL ensemble, En–De", 1.8e20),
+    ("Deep-Att + PosUnk, En–Fr", 1.0e20),
+    ("Mixture of experts, En–Fr", 1.2e20),
+    ("GNMT + RL, En–Fr", 1.4e20),
+    ("ConvS2S, En–Fr", 1.5e20),
+    ("GNMT + RL ensemble, En–Fr", 1.1e21),
+    ("ConvS2S ensemble, En–Fr", 1.2e21),
+)
+
+
+def training(session: Session, folder: str | Path | None = None) -> Plain:
+    """Everything the page shows of the run that made this session's bundle, which lies in `folder`."""
+    place = getattr(session, "folder", None) if folder is None else folder
+    return of_folder(place, session.bundle.metadata)
+
+
+def of_folder(folder: str | Path | None, metadata: Mapping[str, Any]) -> Plain:
+    """The same for a folder; None, or one without a log, is a bundle whose training is not at hand."""
+    place = None if folder is None else Path(folder) / "training"
+    log = b"" if place is None else _content(place / "log.jsonl")
+    train, validation = _curves(log)
+    made = metadata.get("training")
+    made = made if isinstance(made, Mapping) else {}
+    spent = train[-1]["flops"] if train else None
+    spent = _number(made.get("flops")) if spent is None else spent
+    running = place is not None and is_locked(place / "lock")
+    return {
+        "there": bool(train or validation),
+        "running": running,
+        "curves": {"train": train, "validation": validation},
+        "samples": [] if place is None else samples_in(place),
+        "flops": {"spent": spent, "table": _table(spent)},
+        "facts": _facts(place, metadata, made, running),
+    }
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+def _content(path: Path) -> bytes:
+    """A file's bytes; none where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _record(line: bytes) -> Plain | None:
+    """One line of a log; None where it is torn or damaged."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("step"), int) else None
+
+
+def _curves(log: bytes) -> tuple[list[Plain], list[Plain]]:
+    """Training and validation points by step; of two for a step the later counts.
+
+    A long curve is thinned before its lines are read, so that a log of any length is quick.
+    """
+    lines = log.split(b"\n")[:-1]  # after the last line end: nothing, or a torn line
+    train = _thinned([line for line in lines if b'"kind": "train"' in line], MOST_POINTS)
+    points: dict[str, dict[int, Plain]] = {"train": {}, "validation": {}}
+    for line in [*train, *(line for line in lines if b'"kind": "validation"' in line)]:
+        record = _record(line)
+        if record is not None and record.get("kind") in points:
+            points[record["kind"]][record["step"]] = record
+    return (
+        [_train_point(points["train"][step]) for step in sorted(points["train"])],
+        [_validation_point(points["validation"][step]) for step in sorted(points["validation"])],
+    )
+
+
+def _thinned(lines: Sequence[bytes], most: int) -> list[bytes]:
+    """Evenly chosen, the first and the last always among them.
+
+    >>> _thinned([b"0", b"1", b"2", b"3", b"4"], 3)
+    [b'0', b'2', b'4']
+    """
+    if len(lines) <= most:
+        return list(lines)
+    return [lines[number * (len(lines) - 1) // (most - 1)] for number in range(most)]
+
+
+def _train_point(record: Plain) -> Plain:
+    return {"step": record["step"], **{name: _number(record.get(name)) for name in TRAIN_VALUES}}
+
+
+def _validation_point(record: Plain) -> Plain:
+    """All of a validation's numbers."""
+    values = {name: _number(value) for name, value in record.items() if name not in ("kind", "step", "best")}
+    return {"step": record["step"], **values}
+
+
+def _number(value: Any) -> float | None:
+    """A number that JSON has; None for anything else. What is not finite stands in a log as a text."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number with more than 300 digits
+        return None
+    return number if math.isfinite(number) else None
+
+
+# --- is it running? -----------------------------------------------------------------------------
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock that training takes on this file.
+
+    Asked with a shared lock, which is refused while the training's exclusive one is held, and given
+    back at once. A killed run's lock is gone with it. Windows has no such lock, and nothing runs there.
+    """
+    if os.name == "nt":
+        return False
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+# --- samples: the texts in the event files ------------------------------------------------------
+
+
+def samples_in(place: Path) -> list[Plain]:
+    """What the model wrote at each validation, oldest first, from the event files of a run.
+
+    A run that was resumed says after which step, and what earlier files tell of later steps is dropped.
+    """
+    found: list[Plain] = []
+    try:
+        files = sorted(place.glob("events.out.tfevents.*"))
+    except OSError:
+        return []
+    for file in files:
+        for message in _messages(_content(file)):
+            if b"samples" not in message and len(message) > 32:
+                continue  # one of the many points of curves
+            try:
+                step, texts, restarted = _event(message)
+            except (ValueError, IndexError):
+                continue
+            if restarted:
+                found = [sample for sample in found if sample["step"] < step]
+            found += [sample for text in texts for sample in _samples(step, text)]
+    return found[-MOST_SAMPLES:]
+
+
+def _messages(content: bytes) -> Iterator[bytes]:
+    """The records of an event file: length (8 bytes), its checksum (4), message, its checksum (4)."""
+    at = 0
+    while at + 12 <= len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        if length > LARGEST_RECORD or at + 16 + length > len(content):
+            return  # torn: it is being written
+        yield content[at + 12 : at + 12 + length]
+        at += 16 + length
+
+
+def _event(message: bytes) -> tuple[int, list[str], bool]:
+    """An event's step (field 2), its texts named `samples` (in field 5), and whether a run goes on (7)."""
+    step, texts, restarted = 0, [], False
+    for number, value in _fields(message):
+        if number == 2 and isinstance(value, int):
+            step = value
+        elif number == 7:
+            restarted = True
+        elif number == 5 and isinstance(value, bytes):
+            for _, entry in _fields(value):
+                if isinstance(entry, bytes):
+                    texts += _texts(entry)
+    return step, texts, restarted
+
+
+def _texts(entry: bytes) -> list[str]:
+    """The strings (field 8) of a summary's tensor (field 8), if the summary's tag (field 1) is `samples`."""
+    fields = list(_fields(entry))
+    if (1, b"samples") not in fields:
+        return []
+    tensors = [value for number, value in fields if number == 8 and isinstance(value, bytes)]
+    strings = [value for tensor in tensors for number, value in _fields(tensor) if number == 8]
+    return [value.decode("utf-8", "replace") for value in strings if isinstance(value, bytes)]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a Protocol Buffers message: (number, whole number or bytes)."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        layout = key & 7
+        if layout == 0:
+            value: int | bytes
+            value, at = _varint(message, at)
+        elif layout in (1, 2, 5):
+            size, at = _varint(message, at) if layout == 2 else ({1: 8, 5: 4}[layout], at)
+            value, at = message[at : at + size], at + size
+            if at > len(message):
+                raise ValueError("a field reaches past its message")
+        else:
+            raise ValueError(f"no field is laid out as {layout}")
+        yield key >> 3, value
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """A whole number, seven bits a byte with the lowest first, and where the next thing begins."""
+    number, shift = 0, 0
+    while True:
+        byte = message[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return number, at
+        if shift > 63:
+            raise ValueError("a number has no end")
+
+
+def _samples(step: int, text: str) -> list[Plain]:
+    """Blocks of `    source: …`, `    reference: …`, `    output: …` lines; a part may have several."""
+    found = []
+    for block in text.split("\n\n---\n\n"):
+        parts: dict[str, list[str]] = {"source": [], "reference": [], "output": []}
+        for line in block.split("\n"):
+            name, colon, rest = line.removeprefix("    ").partition(":")
+            if colon and name in parts:
+                parts[name].append(rest.removeprefix(" "))
+        whole = {name: "\n".join(lines) for name, lines in parts.items()}
+        found.append(
+            {
+                "step": step,
+                "source": whole["source"],
+                "written": whole["output"],
+                "reference": whole["reference"],
+            }
+        )
+    return found
+
+
+# --- costs and facts ----------------------------------------------------------------------------
+
+
+def _table(spent: float | None) -> list[Plain]:
+    """This run among those of the decks, cheapest first."""
+    transformers = [(f"Transformer {run.name}", run.table) for run in RUNS]
+    rows = [*transformers, *OTHERS_ON_WMT]
+    if spent is not None:
+        rows.append(("this model", spent))
+    return [{"name": name, "flops": flops} for name, flops in sorted(rows, key=lambda row: row[1])]
+
+
+def _facts(place: Path | None, metadata: Mapping[str, Any], made: Mapping[str, Any], running: bool) -> Plain:
+    """Short facts by name: what was planned, what was done, how fast, how good on the test set."""
+    facts: Plain = {"task": metadata.get("task")}
+    plan = _json(place / "run.json") if place is not None else {}
+    config = plan.get("config")
+    if isinstance(config, Mapping):
+        facts["planned steps"] = config.get("steps")
+        facts["seed"] = config.get("seed")
+    corpus = metadata.get("corpus")
+    rows = corpus.get("rows") if isinstance(corpus, Mapping) else None
+    if isinstance(rows, Mapping):
+        facts["training examples"] = rows.get("train")
+    names = {"steps": "steps", "best_step": "best step", "seconds": "seconds", "ended": "ended"}
+    facts |= {name: made.get(key) for key, name in {**names, "device": "device", "dtype": "dtype"}.items()}
+    clock = _last_record(_content(place / "timing.jsonl")) if place is not None else None
+    if clock is not None:
+        facts["tokens per second"] = _number(clock.get("tokens_per_second"))
+        facts["seconds left"] = _number(clock.get("seconds_left")) if running else None
+    test = metadata.get("test")
+    if isinstance(test, Mapping):
+        facts |= {f"test {name}": value for name, value in test.items()}
+    return {
+        name: value
+        for name, value in facts.items()
+        if isinstance(value, str | bool) or _number(value) is not None
+    }
+
+
+def _json(path: Path) -> Plain:
+    try:
+        found = json.loads(_content(path) or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _last_record(log: bytes) -> Plain | None:
+    """The last whole line of a log."""
+    lines = log.split(b"\n")[:-1]
+    return _record(lines[-1]) if lines else None

@@ -1,0 +1,127 @@
+"""The view "depth": the residual stream, what each sub-layer adds to it, and what the model would say early.
+
+The prediction after a layer is the model's own last norm and output applied to the stream at that height
+("logit lens", nostalgebraist 2020); after the last layer it is the model's own prediction.
+
+Shapes: N sub-layers, T tokens, E model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.explorer.inside import labels
+from clearhead.explorer.numbers import packed
+from clearhead.explorer.session import Session
+from clearhead.explorer.steps import Box
+from clearhead.explorer.trace import Trace
+from clearhead.models.decoder import Decoder
+from clearhead.models.encoder import Encoder
+from clearhead.models.encoder_decoder import EncoderDecoder
+from clearhead.nn.tokens import Tokens
+
+SHOWN = 5  # likeliest words after each layer
+Plain = dict[str, Any]
+
+_NAMES = {"self": "self-attention", "cross": "cross-attention", "feedforward": "feed-forward"}
+_PRE = "The stream is the sum of everything added to it: x ← x + f(norm(x)). "
+_POST = "Each sum is normed before it goes on: x ← norm(x + f(x)), so the stream keeps one size. "
+_LENS = "A prediction is the model's own {top} applied to the stream there; the last is the model's own."
+
+
+def depth(session: Session, text: str, target: str | None = None) -> Plain:
+    """Norms of the contributions and of the stream, and the likeliest words after each layer.
+
+    Of an encoder-decoder the decoder is shown, whose stream ends in the words that are written.
+    """
+    if session.family == "recurrent":
+        raise UserError("There is no residual stream in this model: it is recurrent.")
+    trace = session.trace(text, target, asked=("*.embedding", "*.output", "*.added", "logits"))
+    stack = "encoder" if session.family == "encoder" else "decoder"
+    boxes = [box for box in trace.anatomy.boxes if box.stack == stack and box.kind == "add"]
+    streams = [trace[f"{stack}.embedding"], *(trace[box.steps[-1].name] for box in boxes)]  # each (T,E)
+    added = [trace[f"{box.id.removesuffix('.add')}.added"] for box in boxes]
+    pre = session.config.norm.place == "pre"
+    predictions, final = _predictions(session, trace, stack, boxes)
+    return {
+        "words": trace.source if stack == "encoder" else trace.target,
+        "sublayers": [_described(box) for box in boxes],
+        "norms": packed(torch.stack([one.norm(dim=-1) for one in added])),
+        "stream": packed(torch.stack([one.norm(dim=-1) for one in streams])),
+        "predictions": predictions,
+        "final": final,
+        "note": (_PRE if pre else _POST) + (_LENS.format(top=_top(session)) if predictions else ""),
+    }
+
+
+def early(model: nn.Module, stream: Tensor) -> Tensor | None:
+    """What the model would say if this stream (T, E) were what its last layer leaves; None without a head."""
+    x = stream.unsqueeze(0)
+    with torch.no_grad():
+        if isinstance(model, (EncoderDecoder, Decoder)):
+            norm = model.decoder.norm
+            scores: Tensor = model.output(x if norm is None else norm(x))
+            return scores[0]
+        assert isinstance(model, Encoder)
+        norm = model.encoder.norm
+        x = x if norm is None else norm(x)
+        pooled = model.head.pooled(x, Tokens.padded(x.shape[1], device=x.device), None)
+        said: Tensor | None = model.head(x, pooled)
+        return None if said is None else said[0]
+
+
+def _predictions(
+    session: Session, trace: Trace, stack: str, boxes: list[Box]
+) -> tuple[list[Plain], list[Plain]]:
+    """The likeliest words (or classes) after the embedding and after each layer, and the model's own."""
+    layers = session.layers[stack]
+    heights = [("embedding", f"{stack}.embedding")]
+    heights += [(f"layer {number + 1}", f"{stack}.{number}.output") for number in range(layers)]
+    found = []
+    for after, name in heights:
+        scores = early(session.model, trace[name])
+        if scores is None:
+            return [], []
+        found.append({"after": after, "top": _likeliest(session, trace, scores)})
+    own = trace.logits if trace.logits.dim() == 2 else trace.logits.unsqueeze(0)
+    return found, [_said(session, trace, id) for id in own.argmax(-1).tolist()]
+
+
+def _likeliest(session: Session, trace: Trace, scores: Tensor) -> list[list[Plain]]:
+    """The likeliest few at each place: (T, V), or (C,) for the whole text, whose one place comes back."""
+    shares = (scores if scores.dim() == 2 else scores.unsqueeze(0)).softmax(-1)
+    best = shares.topk(min(SHOWN, shares.shape[-1]), dim=-1)
+    return [
+        [{"id": id, "text": _said(session, trace, id)["text"], "p": p} for id, p in zip(ids, ps, strict=True)]
+        for ids, ps in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+def _said(session: Session, trace: Trace, id: int) -> Plain:
+    """A word of the vocabulary, or a class."""
+    head = session.config.head
+    if session.family == "encoder" and head.kind in ("classify", "tag"):
+        return {"id": id, "text": labels(session, head.classes)[id], "kind": "word"}
+    return dict(trace.word(id))
+
+
+def _described(box: Box) -> Plain:
+    part = box.id.split(".")[2]
+    assert box.layer is not None
+    return {
+        "name": box.id.removesuffix(".add"),
+        "label": f"layer {box.layer + 1}: {_NAMES[part]}",
+        "kind": part,
+        "layer": box.layer,
+    }
+
+
+def _top(session: Session) -> str:
+    model = session.model
+    stack = model.encoder if isinstance(model, Encoder) else getattr(model, "decoder", None)
+    normed = getattr(stack, "norm", None) is not None
+    return ("last norm and " if normed else "") + ("head" if session.family == "encoder" else "output")

@@ -1,0 +1,249 @@
+"""View 3, "is it an explanation?": one row of one head's map beside what really moves the prediction.
+
+Each control is computed on the spot by running the model with something changed (`interventions.py`):
+
+    gradient   |Σ gradient · input| of the log-probability at each column token's embedding
+    ablated    the change when one weight of the row is set to 0 and the others fill its place
+    head       the log-probability when the head gives nothing, in any row
+    permuted   the same when the row's weights are shuffled among the columns it may see
+
+What is predicted: in a decoder's row, the likeliest next token. A row of an
+encoder predicts no token by itself; there it is the whole target, or the label.
+
+Shapes: B changed rows, H heads, T queries, S keys, C columns, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.explorer.attention import sides
+from clearhead.explorer.interventions import (
+    SHUFFLES,
+    Goal,
+    Place,
+    edited_logits,
+    gradient_times_input,
+    shuffled,
+    without_each,
+    without_head,
+)
+from clearhead.explorer.trace import Trace
+from clearhead.explorer.words import Word
+
+if TYPE_CHECKING:
+    from clearhead.explorer.session import Session
+
+Plain = dict[str, Any]
+
+TOKENS = 40_000  # most that changed passes of an encoder compute; in long texts only large weights are tried
+FEWEST = 8  # columns that are tried in any case
+ENOUGH = 4  # columns below which a ranking says nothing: even a perfect one may be chance
+HARDLY, CLEARLY = 0.01, 0.1  # total variation below and above which a shuffle moves a prediction
+
+
+def evidence(
+    session: Session,
+    text: str,
+    target: str | None = None,
+    *,
+    kind: str,
+    layer: int,
+    head: int,
+    row: int,
+) -> Plain:
+    """What speaks for and against reading one row of a map as an explanation.
+
+    `ablated` is signed (negative: the prediction became less likely) and null for columns that were not
+    tried. `tau` compares the weights' ranking with that of `gradient` and of |`ablated`|, over the columns
+    the row may see; null where nothing can be ranked.
+    """
+    trace = session.trace(text, target)
+    weights = trace.attention(kind, layer, head)  # (T,C)
+    rows, columns = sides(trace, kind)
+    if not 0 <= row < len(rows):
+        raise UserError(f"There is no row {row} in '{kind}': this text has {len(rows)}, counted from 0.")
+    place = Place(kind, layer, head, row)
+    goal = goal_of(trace, place)
+    base = weights[row]
+    visible = torch.arange(row + 1 if kind == "decoder.self" else len(columns), device=base.device)
+    tried = _tried(trace, place, base[visible])
+    logp, moved, noise = _outcomes(trace, place, goal, base, visible, tried)
+    change = (logp[1 : 1 + len(tried)] - logp[0]).tolist()
+    ablated: list[float | None] = [None] * len(visible) + [0.0] * (len(base) - len(visible))
+    for column, value in zip(tried.tolist(), change, strict=True):
+        ablated[column] = value
+    gradient = gradient_times_input(trace, place, goal)
+    tau = {
+        "gradient": kendall(base[visible].tolist(), gradient[visible].tolist()),
+        "ablated": kendall(base[tried].tolist(), [0.0 if abs(x) <= noise else abs(x) for x in change]),
+    }
+    before = float(goal.logp(goal.at(trace.logits[None])))
+    permuted = {
+        "before": before,
+        "mean_after": float(logp[1 + len(tried) :].mean()),
+        "total_variation": float(moved[1 + len(tried) :].mean()),
+    }
+    return {
+        "columns": columns,
+        "predicted": goal.word,
+        "what": goal.what,
+        "weights": base.tolist(),
+        "gradient": gradient.tolist(),
+        "ablated": ablated,
+        "visible": len(visible),
+        "tried": len(tried),
+        "head_ablation": {"before": before, "after": without_head(trace, place, goal)},
+        "permuted": permuted,
+        "tau": tau,
+        "sentence": sentence(tau, len(visible), len(tried), permuted["total_variation"], goal.word["text"]),
+    }
+
+
+# --- what is predicted --------------------------------------------------------------------------
+
+
+def goal_of(trace: Trace, place: Place) -> Goal:
+    """What a row's evidence is about."""
+    logits = _logits(trace)
+    if place.in_decoder:
+        chosen = logits[place.row].argmax()
+        word = trace.word(int(chosen))
+        what = "the log-probability of the token that this row predicts"
+        return Goal(word, what, torch.tensor([place.row], device=logits.device), chosen[None])
+    if trace.config.family == "encoder-decoder":
+        ids = torch.tensor(trace.reading.following, device=logits.device)
+        assert trace.bundle.tokenizer is not None
+        text = trace.bundle.tokenizer.decode(trace.reading.following)
+        word = Word(id=-1, text=text, kind="word")
+        what = "the log-probability of the whole target, which all rows of the encoder serve"
+        return Goal(word, what, torch.arange(len(ids), device=logits.device), ids)
+    labels = trace.bundle.metadata.get("labels") or []
+    whole = trace.config.head.kind == "classify"
+    chosen = (logits if whole else logits[place.row]).argmax()
+    if trace.config.head.kind == "mlm":
+        word = trace.word(int(chosen))
+    else:
+        name = str(labels[int(chosen)]) if int(chosen) < len(labels) else f"class {int(chosen)}"
+        word = Word(id=int(chosen), text=name, kind="word")
+    what = f"the log-probability of the likeliest {'label' if whole else 'answer at this row'}"
+    places = None if whole else torch.tensor([place.row], device=logits.device)
+    return Goal(word, what, places, chosen[None])
+
+
+def _logits(trace: Trace) -> Tensor:
+    if "logits" not in trace.names:
+        raise UserError("This model has no head, so that it predicts nothing that could be explained.")
+    return trace.logits
+
+
+def _outcomes(
+    trace: Trace, place: Place, goal: Goal, base: Tensor, visible: Tensor, tried: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    """What the row as it is, without each column tried, and shuffled leads to.
+
+    The log-probability and the total variation from the row as it is, (B,) each, and the change of
+    log-probability that may be no more than float32's rounding: logits are right to a few units in their
+    last digit, and an error of one moves log p by no more than (1 − p) times as much.
+    """
+    edits = torch.cat([base[None], without_each(base, tried), shuffled(base, visible)])  # (B,C)
+    logps, moves, first, noise = [], [], None, 0.0
+    for watched in edited_logits(trace, place, edits, goal):  # (b,n,V)
+        chances = watched.double().softmax(-1)
+        if first is None:
+            first = chances[:1]
+            unsure = (1 - first[0].gather(-1, goal.ids.unsqueeze(-1))).sum()
+            noise = float(8 * torch.finfo(torch.float32).eps * watched[0].abs().max() * unsure)
+        logps.append(goal.logp(watched))
+        moves.append((chances - first).abs().sum(-1).mean(-1) / 2)  # over the places
+    return torch.cat(logps), torch.cat(moves), noise
+
+
+def _tried(trace: Trace, place: Place, weights: Tensor) -> Tensor:
+    """Which columns are ablated: all that are visible, or in a long encoder text those with most weight."""
+    if place.in_decoder:
+        most = len(weights)
+    else:
+        most = max(TOKENS // (len(trace.source) + len(trace.target)) - SHUFFLES, FEWEST)
+    return weights.topk(min(most, len(weights))).indices.sort().values
+
+
+# --- in words -----------------------------------------------------------------------------------
+
+
+def kendall(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Kendall's τ-b of two rankings, in which ties count for neither; None where one is all ties.
+
+    >>> kendall([1, 2, 3], [10, 20, 30]), kendall([1, 2, 3], [3, 2, 1])
+    (1.0, -1.0)
+    >>> kendall([1, 2, 3], [5, 5, 5]) is None
+    True
+    """
+    a, b = (torch.tensor(list(values), dtype=torch.float64) for values in (one, other))
+    above, beside = ((x.unsqueeze(1) - x).sign() for x in (a, b))  # (n,n)
+    ranked = above.abs().sum() * beside.abs().sum()  # pairs that are no tie, counted twice in each
+    return float((above * beside).sum() / ranked.sqrt()) if ranked > 0 else None
+
+
+def by_chance(count: int) -> float:
+    """Unrelated rankings of so many columns stay below this |τ| nineteen times in twenty.
+
+    >>> round(by_chance(10), 2)
+    0.49
+    """
+    return 1.96 * math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
+
+
+def sentence(tau: dict[str, float | None], visible: int, tried: int, moved: float, predicted: str) -> str:
+    """What the numbers say, no more."""
+    if visible < ENOUGH:
+        number = "one column" if visible == 1 else f"{visible} columns"
+        few = f"This row can look at {number} only: too few for a ranking to mean anything."
+        return few if visible == 1 else f"{few} {_about_shuffling(moved)}"
+    limits = {"gradient": by_chance(visible), "ablated": by_chance(tried)}
+    names = {"gradient": "gradient × input", "ablated": "what removing each weight changes"}
+    shown = {name: f"{names[name]} ({_tau(value)})" for name, value in tau.items()}
+    matched = [name for name, value in tau.items() if value is not None and value > limits[name]]
+    against = [name for name, value in tau.items() if value is not None and value < -limits[name]]
+    if len(matched) == len(tau):
+        found = f"High attention here is matched by {shown['gradient']} and by {shown['ablated']}."
+    elif matched == ["gradient"]:
+        found = f"High attention here is matched by {shown['gradient']}, but not by {shown['ablated']}."
+    elif matched:
+        found = (
+            f"High attention here is matched by {shown['ablated']}, which is partly built in, as a larger "
+            f"weight leaves a larger hole, but not by {shown['gradient']}."
+        )
+    else:
+        found = (
+            f"High attention here is not matched by {shown['gradient']} or by {shown['ablated']}: the map "
+            f"shows where the head looked, not why the model predicts “{_short(predicted)}”."
+        )
+    if against:
+        others = " and by ".join(names[name] for name in against)
+        found += f" By {others} the ranking is even the other way round."
+    found += f" (Unrelated rankings of {tried} columns give up to ±{limits['ablated']:.2f} by chance.)"
+    return f"{found} {_about_shuffling(moved)}"
+
+
+def _tau(value: float | None) -> str:
+    return "all equal" if value is None else f"τ = {value:.2f}".replace("-", "−")
+
+
+def _about_shuffling(moved: float) -> str:
+    share = f"{100 * moved:.1f} %" if moved >= 0.001 else "less than 0.1 %"
+    if moved < HARDLY:
+        then = "hardly depends on them, so that the map explains little of it, whatever its order"
+    else:
+        then = "depends clearly on them" if moved > CLEARLY else "depends a little on them"
+    return f"Shuffling this row's weights moves {share} of the probability: the prediction {then}."
+
+
+def _short(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

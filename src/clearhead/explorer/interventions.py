@@ -1,0 +1,249 @@
+"""A model run with something changed: other weights in one row of a map, a head without output, a gradient.
+
+Changed models are shallow copies that share every parameter with the model and
+differ in one module, so the model itself is never touched: nothing has to be
+undone, whatever happens, and other threads see nothing of it. Knows nothing of
+what the outcomes are compared with.
+
+Shapes: B changed rows, R rows of a batch, H heads, T queries, S keys, C columns, n places, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.explorer.trace import Trace
+from clearhead.explorer.words import Word
+from clearhead.models.output import ModelOutput
+from clearhead.models.recurrent import Recurrent
+from clearhead.nn.attention.problem import Problem
+
+Edit = Callable[[Tensor], Tensor]  # attention weights (R, H, T, S) to other ones
+
+SHUFFLES = 20
+SEED = 0
+MOST_NUMBERS = 2**24  # that changed rows computed side by side may hold
+
+
+@dataclass(frozen=True)
+class Place:
+    """One row of one head's map."""
+
+    kind: str
+    layer: int
+    head: int
+    row: int
+
+    @property
+    def in_decoder(self) -> bool:
+        """Whether a change here leaves alone everything before this row."""
+        return self.kind.startswith("decoder")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Which log-probability is watched: the sum over some places of the output."""
+
+    word: Word
+    what: str
+    places: Tensor | None  # (n,) rows of the logits; None: they have no rows
+    ids: Tensor  # (n,)
+
+    def at(self, logits: Tensor) -> Tensor:
+        """The logits (R, T, V), or (R, V), at the places that are watched: (R, n, V)."""
+        return logits.unsqueeze(1) if self.places is None else logits[:, self.places]
+
+    def logp(self, watched: Tensor) -> Tensor:
+        """(R, n, V) to (R,), in float64: a likely token's log-probability is a small difference."""
+        scores = watched.double().log_softmax(-1)
+        ids = self.ids.expand(len(scores), -1).unsqueeze(-1)
+        return scores.gather(-1, ids).squeeze(-1).sum(-1)
+
+
+def goal_logp(goal: Goal, output: ModelOutput) -> Tensor:
+    """The watched log-probability of each row of a model's output, (R,)."""
+    assert output.logits is not None
+    return goal.logp(goal.at(output.logits))
+
+
+# --- changed models -----------------------------------------------------------------------------
+
+
+def with_part(module: nn.Module, path: Sequence[str], part: nn.Module) -> nn.Module:
+    """A model that shares all with `module` but for the part at `path`."""
+    clone = copy.copy(module)
+    clone._modules = dict(module._modules)  # copy.copy would share the table of parts itself
+    name, *rest = path
+    inner = module._modules[name]
+    assert inner is not None
+    clone._modules[name] = with_part(inner, rest, part) if rest else part
+    return clone
+
+
+def with_weights(model: nn.Module, place: Place, edit: Edit) -> nn.Module:
+    """A model in which one attention layer's weights go through `edit` before they mix the values."""
+    if isinstance(model, Recurrent):
+        clone = copy.copy(model)
+        # Its attention is a method, which an attribute of the copy goes before.
+        clone.__dict__["_attend"] = lambda *given: edit(model._attend(*given))
+        return clone
+
+    def kernel(problem: Problem) -> Tensor:
+        return problem.mix(edit(problem.weights()), problem.v, problem.queries, problem.keys)
+
+    stack, part = place.kind.split(".")
+    path = (stack, "layers", str(place.layer), "attention" if part == "self" else "cross_attention")
+    attention = copy.copy(model.get_submodule(".".join(path)))
+    attention.kernel = kernel  # type: ignore[assignment]
+    return with_part(model, path, attention)
+
+
+class _Given(nn.Module):
+    """Stands in for an embedding: the vectors are given, whatever the ids."""
+
+    def __init__(self, vectors: Tensor, embedding: nn.Module) -> None:
+        super().__init__()
+        self.vectors = vectors
+        self.weight = getattr(embedding, "weight", None)  # the recurrent model asks for the table's size
+
+    def forward(self, *_: object) -> Tensor:
+        return self.vectors
+
+
+def gradient_times_input(trace: Trace, place: Place, goal: Goal) -> Tensor:
+    """|Σ over features of gradient · vector| for each column token, (C,), at what the first layer reads."""
+    model = trace.bundle.model
+    on_target = place.kind == "decoder.self"
+    names = ["target_embedding" if on_target else "source_embedding", "embedding"]
+    name = next(one for one in names if hasattr(model, one))
+    embedding = model.get_submodule(name)
+    if isinstance(model, Recurrent):
+        with torch.no_grad():
+            vectors: Tensor = embedding(trace.target_ids if on_target else trace.source_ids)
+    else:
+        vectors = trace["decoder.embedding" if on_target else "encoder.embedding"].unsqueeze(0)
+    with torch.enable_grad():
+        leaf = vectors.detach().clone().requires_grad_()
+        output: ModelOutput = with_part(model, [name], _Given(leaf, embedding))(*trace.inputs)
+        (gradient,) = torch.autograd.grad(goal_logp(goal, output).sum(), [leaf])
+    return (gradient * leaf.detach()).sum(-1).abs()[0]
+
+
+def without_head(trace: Trace, place: Place, goal: Goal) -> float:
+    """The watched log-probability when the head gives nothing in any row."""
+
+    def edit(weights: Tensor) -> Tensor:
+        kept = torch.ones(weights.shape[1], 1, 1, device=weights.device)
+        kept[place.head] = 0.0
+        return weights * kept
+
+    with torch.no_grad():
+        output: ModelOutput = with_weights(trace.bundle.model, place, edit)(*trace.inputs)
+    return float(goal_logp(goal, output))
+
+
+# --- changed rows -------------------------------------------------------------------------------
+
+
+def without_each(row: Tensor, columns: Tensor) -> Tensor:
+    """The row (C,) without each of the columns in turn, (n, C), the rest scaled to add up to 1.
+
+    Where a column had all of the weight, nothing is left.
+
+    >>> without_each(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0, 2]))
+    tensor([[0.0000, 0.5000, 0.5000],
+            [0.6667, 0.3333, 0.0000]])
+    """
+    rows = row.double().repeat(len(columns), 1)
+    rows[torch.arange(len(columns), device=row.device), columns] = 0.0
+    sums = rows.sum(-1, keepdim=True)
+    return torch.where(sums > 0, rows / sums.clamp(min=torch.finfo(torch.float64).tiny), rows).to(row.dtype)
+
+
+def shuffled(row: Tensor, visible: Tensor) -> Tensor:
+    """The row with its weights permuted among the visible columns, (SHUFFLES, C); the same each time."""
+    generator = torch.Generator().manual_seed(SEED)
+    rows = row.repeat(SHUFFLES, 1)
+    for changed in rows:
+        order = torch.randperm(len(visible), generator=generator).to(visible.device)
+        changed[visible] = row[visible[order]]
+    return rows
+
+
+def edited_logits(trace: Trace, place: Place, edits: Tensor, goal: Goal) -> Iterator[Tensor]:
+    """What is watched, (b, n, V), when the place's weights are each of the edits (B, C), some at a time.
+
+    In a decoder nothing before the row changes, and nothing after it is asked for: the past is read once,
+    and the row alone is computed for every edit, as one step of decoding.
+    """
+    size = _numbers_a_row(trace, place)
+    state = _past(trace, place.row) if place.in_decoder else None
+    for part in edits.split(max(1, MOST_NUMBERS // size)):
+        if state is None:
+            yield goal.at(_whole_pass(trace, place, part))
+        else:
+            yield _one_step(trace, place, part, copy.deepcopy(state))
+
+
+def _numbers_a_row(trace: Trace, place: Place) -> int:
+    """About how many numbers one edit keeps at the same time."""
+    config = trace.config
+    if place.in_decoder:
+        keys = len(trace.source) if config.family == "recurrent" else place.row + 64
+        return 2 * keys * config.width * config.depth_of_decoder + config.vocabulary
+    tokens = len(trace.source) + len(trace.target)
+    wide = config.width * 8 + config.vocabulary + config.attention.heads * max(len(trace.source), 1)
+    return tokens * wide
+
+
+@torch.no_grad()
+def _past(trace: Trace, row: int) -> Any:
+    """What the decoder remembers before it reads the row's token."""
+    model: Any = trace.bundle.model
+    state = model.begin(trace.source_ids) if trace.source else model.begin()
+    if row:
+        given = [None] if trace.source else []
+        model(*given, trace.target_ids[:, :row], state=state)
+    return state
+
+
+@torch.no_grad()
+def _one_step(trace: Trace, place: Place, edits: Tensor, state: Any) -> Tensor:
+    """The logits of the row alone, (B, 1, V): what a decoder's goal watches."""
+    count, first = len(edits), torch.zeros(len(edits), dtype=torch.long, device=edits.device)
+    if isinstance(trace.bundle.model, Recurrent):
+        state.reorder(first)
+    else:
+        state.reorder(first, first[:1])  # all rows read one source
+
+    def edit(weights: Tensor) -> Tensor:
+        # (B, H, 1, S), or (1, H, B, S) where rows that share a source ask it together
+        changed = weights.clone()
+        shape = changed[:, place.head].shape
+        changed[:, place.head] = edits[:, : shape[-1]].reshape(shape)
+        return changed
+
+    model = with_weights(trace.bundle.model, place, edit)
+    token = trace.target_ids[:, place.row].expand(count, 1)
+    output: ModelOutput = model(*([None] if trace.source else []), token, state=state)
+    assert output.logits is not None
+    return output.logits
+
+
+@torch.no_grad()
+def _whole_pass(trace: Trace, place: Place, edits: Tensor) -> Tensor:
+    def edit(weights: Tensor) -> Tensor:
+        changed = weights.clone()
+        changed[:, place.head, place.row] = edits
+        return changed
+
+    model = with_weights(trace.bundle.model, place, edit)
+    output: ModelOutput = model(*(ids.expand(len(edits), -1) for ids in trace.inputs))
+    assert output.logits is not None
+    return output.logits

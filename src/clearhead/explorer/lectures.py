@@ -1,0 +1,58 @@
+"""View 7: the lectures' worked examples as plain data, step by step, with what the slides have wrong.
+
+Everything is computed in `clearhead.lectures`; here it only takes the form that
+the page reads. JSON has no infinity, so a score that a mask has put to −∞ is
+written as null.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from clearhead.lectures import Example, Mark, Step, examples
+from clearhead.lectures.step import Table
+
+Plain = dict[str, Any]
+
+
+def lectures() -> Plain:
+    """All examples, in the order of the decks.
+
+    >>> found = lectures()["examples"][0]
+    >>> found["id"], found["steps"][-1]["name"], found["steps"][-1]["wrong"]
+    ('tutorial-self-attention', 'H', [[0, 1], [1, 1]])
+    """
+    return {"examples": [_example(one) for one in examples()]}
+
+
+def _example(one: Example) -> Plain:
+    return {
+        "id": one.name,
+        "title": one.source.title,
+        "deck": one.source.deck,
+        "note": one.source.about,
+        "steps": [*(_step(step, given=True) for step in one.given()), *(_step(step) for step in one.steps)],
+        "erratum": one.source.erratum,
+    }
+
+
+def _step(step: Step, given: bool = False) -> Plain:
+    """`wrong` are the cells that are plainly wrong; `marks` also those cut or off in their last digit."""
+    faults = list(step.faults())
+    return {
+        "name": step.name,
+        "formula": step.formula,
+        "given": given,
+        "value": _numbers(step.table),
+        "printed": None if step.printed is None else _numbers(step.printed),
+        "wrong": [[row, column] for row, column, mark in faults if mark is Mark.WRONG],
+        "marks": [{"row": row, "column": column, "mark": mark.value} for row, column, mark in faults],
+        "rows": list(step.rows),
+        "columns": list(step.columns),
+        "note": step.note,
+    }
+
+
+def _numbers(table: Table) -> list[list[float | int | None]]:
+    return [[x if math.isfinite(x) else None for x in row] for row in table]

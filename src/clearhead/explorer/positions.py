@@ -1,0 +1,247 @@
+"""View 4: how a model is told where its tokens stand: tables, waves, similarity by distance, guidelines.
+
+The model's own scheme is shown with the numbers it has learnt. A scheme that is
+asked for by another name is made for the model's sizes; what such a scheme would
+have to learn is drawn by a fixed seed, and its note says so. Nothing is judged
+here: the three guidelines are checked by `nn.positions.check`.
+
+Shapes: P positions, E features of a table, H heads, D head size, N distances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.explorer.numbers import packed
+from clearhead.models.config import ModelConfig
+from clearhead.models.stack import Layer, Stack
+from clearhead.nn.positions import POSITIONS, Position, Rotary, build_position, check_position
+from clearhead.nn.positions.check import CANDIDATES, Encode, Verdict
+from clearhead.nn.tokens import Tokens
+
+if TYPE_CHECKING:
+    from clearhead.explorer.session import Session
+
+Plain = dict[str, Any]
+
+MOST_SCHEMES = 4
+MOST_POSITIONS = 512
+MOST_FEATURES = 2048
+MOST_BIAS = 128  # positions of a bias matrix: further ones repeat its diagonals
+MEASURED = 512  # the guidelines are measured up to this length
+WAVES = 8  # features drawn as curves
+
+FORMULAS = {
+    "none": "x",
+    "sinusoidal": "PE(pos, 2i) = sin(pos / 10000^(2i/d)),  PE(pos, 2i+1) = cos(pos / 10000^(2i/d));  x + PE",
+    "learned": "x + table[pos]",
+    "rotary": "q, k turned by pos · base^(−2i/d) in each pair of features;  q_m · k_n depends on m − n",
+    "t5": "q·k/√d + b[head, bucket(n − m)]",
+    "alibi": "q·k/√d − slope_h · |n − m|,  slope_h = 2^(−8h/H)",
+    "transformer_xl": "(q·k + q·W r + u·k + v·W r)/√d,  r = waves of the distance m − n",
+    "shaw": "(q·k + q·a[n − m])/√d",
+    "music": "(q·k + q·a[head, n − m])/√d",
+    "t": "PE(t) = t",
+    "t/T": "PE(t) = t / T",
+    "cos(2πt/T)": "PE(t) = cos(2πt / T)",
+}
+UNTRAINED = "What this scheme would learn is drawn by a fixed seed here: the model uses another scheme."
+ASKED = "This bias depends on the query too: shown for one fixed query and key, drawn by a fixed seed."
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A scheme to show: the thing itself, its name, and what must be said about it."""
+
+    name: str
+    scheme: Position | Encode
+    note: str
+    causal: bool = False
+
+
+def positions(
+    session: Session, schemes: Sequence[str] = (), length: int = 64, width: int | None = None
+) -> Plain:
+    """Each scheme's table or bias over `length` positions; without names the model's own.
+
+    `width` is the number of features of a scheme that is not the model's own; None: as the model has.
+    """
+    if len(schemes) > MOST_SCHEMES:
+        raise UserError(f"At most {MOST_SCHEMES} position schemes are compared at once, not {len(schemes)}.")
+    if not 2 <= length <= MOST_POSITIONS:
+        raise UserError(f"Positions are shown for a length of 2 to {MOST_POSITIONS}, not {length}.")
+    if width is not None and not 2 <= width <= MOST_FEATURES:
+        raise UserError(f"A position table has a width of 2 to {MOST_FEATURES}, not {width}.")
+    config = session.bundle.config
+    own = own_schemes(session.bundle.model, config)
+    found: list[_Shown] = []
+    for name in dict.fromkeys(schemes):  # each once
+        is_own = name == own[0].name and width in (None, config.width)
+        found += own if is_own else [_made(name, config, width)]
+    with torch.no_grad():
+        return {"schemes": [_shown(one, length, width or config.width) for one in found or own]}
+
+
+def own_schemes(model: nn.Module, config: ModelConfig) -> list[_Shown]:
+    """What the model itself uses; one for each stack where both have learnt their own."""
+    if config.family == "recurrent":
+        return [_Shown("none", Position(), "A recurrent model reads in order and needs no positions.")]
+    name = config.position.name
+    places = ("source_embedding", "embedding")
+    embedding = next((getattr(model, place) for place in places if hasattr(model, place)), None)
+    at_input = getattr(model if embedding is None else embedding, "position", None)
+    if isinstance(at_input, Position) and at_input.in_embedding:
+        separate = hasattr(model, "target_embedding") and _learns(at_input)
+        note = "The encoder's table; the decoder has learnt one of its own." if separate else ""
+        found = [_Shown(name, at_input, note)]
+        if separate:
+            target: Any = model.get_submodule("target_embedding")
+            found.append(_Shown(name, target.position, "The decoder's table."))
+        return found
+    stacks = [(kind, getattr(model, kind, None)) for kind in ("encoder", "decoder")]
+    found = []
+    for kind, stack in stacks:
+        if isinstance(stack, Stack):
+            layer = stack.layers[0]
+            assert isinstance(layer, Layer)
+            scheme = layer.attention.position
+            note = ""
+            if _learns(scheme):
+                sharing = (
+                    "layer 1; each layer has learnt its own" if scheme.per_layer else "for all its layers"
+                )
+                note = f"The {kind}'s, {sharing}."
+            found.append(_Shown(name, scheme, note, causal=kind == "decoder"))
+    return found if any(_learns(one.scheme) for one in found) else found[:1]
+
+
+def _learns(scheme: Position | Encode) -> bool:
+    return isinstance(scheme, Position) and any(True for _ in scheme.parameters())
+
+
+def _made(name: str, config: ModelConfig, width: int | None) -> _Shown:
+    """A scheme by name in the model's sizes."""
+    if name in CANDIDATES:
+        return _Shown(name, CANDIDATES[name], "One of the first ideas one has; the guidelines say why not.")
+    if name not in POSITIONS:
+        known = [*POSITIONS, *CANDIDATES]
+        raise UserError(f"There is no position scheme '{name}': {nearest(name, known)}")
+    attention = config.attention.replace(width=config.width)
+    settings = config.position.replace(name=name, scaling=None, values=False)
+    with torch.random.fork_rng(devices=[]):  # the same each time, and nobody's draws change
+        torch.manual_seed(0)
+        scheme = build_position(
+            settings,
+            width=width or config.width,
+            heads=attention.heads,
+            head_dim=width or attention.key_size,
+            causal=config.family == "decoder",
+        )
+    return _Shown(name, scheme, UNTRAINED if _learns(scheme) else "", config.family == "decoder")
+
+
+def _shown(one: _Shown, length: int, width: int) -> Plain:
+    notes = [one.note] if one.note else []
+    scheme = one.scheme
+    limit = scheme.max_length if isinstance(scheme, Position) else None
+    if limit is not None and limit < length:
+        notes.append(f"There are {limit} positions and no more.")
+        length = limit
+    table = bias = None
+    if isinstance(scheme, Position) and scheme.has_bias:
+        bias = bias_of(scheme, min(length, MOST_BIAS))
+        if not scheme.elementwise_bias:
+            notes.append(ASKED)
+        if length > MOST_BIAS:
+            notes.append(f"The bias is drawn for {MOST_BIAS} positions.")
+    elif one.name != "none":
+        table = table_of(scheme, length, width)
+    return {
+        "name": one.name,
+        "table": None if table is None else packed(table),
+        "waves": None if table is None else _waves(table),
+        "similarity": _similarity(table, bias, length),
+        "bias": None if bias is None else packed(bias),
+        "guidelines": _guidelines(one, width),
+        "note": " ".join(notes),
+        "formula": FORMULAS.get(one.name, ""),
+    }
+
+
+def table_of(scheme: Position | Encode, length: int, width: int) -> Tensor:
+    """What each position adds to an embedding, or how it turns the point (1, 0) of each pair: (P, E)."""
+    if not isinstance(scheme, Position):
+        return scheme(length).reshape(length, -1)
+    device = next((parameter.device for parameter in scheme.parameters()), torch.device("cpu"))
+    tokens = Tokens.padded(length, device=device)
+    if isinstance(scheme, Rotary):
+        points = torch.zeros(1, 1, length, scheme.head_dim, device=device)
+        firsts = slice(None, scheme.head_dim // 2) if scheme.layout == "halves" else slice(None, None, 2)
+        points[..., firsts] = 1.0
+        return scheme.rotate(points, tokens)[0, 0]
+    learnt = getattr(scheme, "table", None)
+    features = learnt.shape[-1] if isinstance(learnt, Tensor) else width
+    return scheme.embed(torch.zeros(1, length, features, device=device), tokens)[0]
+
+
+def bias_of(scheme: Position, length: int) -> Tensor:
+    """What the scheme adds to the scores of `length` queries and keys, (H, P, P)."""
+    device = next((parameter.device for parameter in scheme.parameters()), torch.device("cpu"))
+    tokens = Tokens.padded(length, device=device)
+    size = next((parameter.shape[-1] for parameter in scheme.parameters()), 1)  # unused where none compares
+    query, key = (
+        torch.randn(1, 1, 1, size, generator=torch.Generator().manual_seed(seed)).to(device)
+        for seed in (0, 1)
+    )
+    query, key = (one.expand(1, 1, length, size) for one in (query, key))
+    bias = scheme.bias(query, key, tokens, tokens, size**-0.5, slice(None))
+    assert bias is not None
+    return bias[0]
+
+
+def _waves(table: Tensor) -> list[Plain]:
+    """Some features over the positions, spread from the first to the last."""
+    count = table.shape[1]
+    chosen = sorted({number * (count - 1) // (WAVES - 1) for number in range(WAVES)})
+    return [{"index": index, "values": table[:, index].tolist()} for index in chosen]
+
+
+def _similarity(table: Tensor | None, bias: Tensor | None, length: int) -> Plain:
+    """How alike two positions are, by how far they are apart."""
+    if bias is not None:
+        size = bias.shape[-1]
+        by_head = bias.double().mean(0)
+        distances = list(range(1 - size, size))
+        values = [float(by_head.diagonal(distance).mean()) for distance in distances]
+        what = "added to the score of a key so far ahead of its query (negative: behind), mean over heads"
+    elif table is not None and table.shape[1] == 1:  # numbers have no angle between them
+        distances = list(range(len(table)))
+        apart = (table - table.T).abs().double()  # (P,P)
+        values = [float(apart.diagonal(distance).mean()) for distance in distances]
+        what = "difference of two positions' numbers so far apart, mean over all such pairs"
+    elif table is not None:
+        unit = nn.functional.normalize(table.double(), dim=-1)
+        cosine = unit @ unit.T  # (P,P)
+        distances = list(range(len(table)))
+        values = [float(cosine.diagonal(distance).mean()) for distance in distances]
+        what = "cosine of two positions' vectors so far apart, mean over all such pairs"
+    else:
+        distances, values = list(range(length)), [1.0] * length
+        what = "nothing tells two positions apart"
+    return {"distances": distances, "values": values, "what": what}
+
+
+def _guidelines(one: _Shown, width: int) -> list[Plain]:
+    report = check_position(one.scheme, longest=MEASURED, causal=one.causal, width=width)
+    found = []
+    for name in ("unique", "consistent", "bounded"):
+        verdict: Verdict = getattr(report, name)
+        sentence = f"{verdict.reason[0].upper()}{verdict.reason[1:]}."
+        found.append({"name": name, "holds": verdict.holds, "sentence": sentence})
+    return found

@@ -1,0 +1,130 @@
+"""A text as the ids a model is fed, just as in training and decoding, and a model made ready to be looked at.
+
+An encoder-decoder reads a source, and its decoder the start symbol and the target; a decoder reads the text
+itself; an encoder reads the text. Knows nothing about what is seen.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
+from clearhead.decoding.batches import read_sources, symbols_of, tokenizers_of
+from clearhead.decoding.options import Options
+from clearhead.decoding.run import translate
+from clearhead.decoding.steps import WITH_SOURCE, positions_of
+from clearhead.decoding.writer import opening
+from clearhead.models.config import ModelConfig
+
+LIMIT = 512  # tokens of a text: a picture of more cannot be read
+MOST_LETTERS = 50_000  # a text beyond this is refused before it is cut into tokens
+FAMILIES = (*WITH_SOURCE, "decoder", "encoder")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The ids of one text."""
+
+    source: tuple[int, ...] = ()  # what the encoder reads; none in a decoder
+    target: tuple[int, ...] = ()  # what the decoder reads; none in an encoder
+    following: tuple[int, ...] = ()  # what comes after each place of the target, as far as it is known
+
+
+def ready(bundle: Bundle) -> Bundle:
+    """The same bundle with its model at rest, in float32.
+
+    A model that is being trained, or has other numbers, is copied: all that is seen of it is of one moment,
+    and the caller's own stays as it is.
+    """
+    if bundle.config.family not in FAMILIES:
+        raise UserError(
+            f"A model of the family '{bundle.config.family}' reads no text, so the explorer cannot show it."
+        )
+    tokenizers_of(bundle)  # refuses a bundle without one
+    plain = all(one.dtype == torch.float32 for one in bundle.model.parameters())
+    if plain and not bundle.model.training:
+        return bundle
+    own: nn.Module = copy.deepcopy(bundle.model).float().eval()
+    return replace(bundle, model=own)
+
+
+def limit_of(config: ModelConfig) -> int:
+    """The most tokens of a text: what can be drawn, and what the model has positions for."""
+    positions = positions_of(config)
+    return LIMIT if positions is None else min(LIMIT, positions)
+
+
+def read(bundle: Bundle, text: str, target: str | None = None) -> Reading:
+    """The ids of a text and of its target; no target, or an empty one, is the model's own (greedy)."""
+    config = bundle.config
+    if config.family in WITH_SOURCE:
+        return _pair(bundle, text, target)
+    if not _is_blank(target):
+        raise UserError(
+            f"A model of the family '{config.family}' has no target beside its text: leave it away."
+        )
+    ids = read_text(bundle, text)
+    if config.family == "decoder":
+        return Reading(target=ids, following=ids[1:])
+    return Reading(source=ids)
+
+
+def read_text(bundle: Bundle, text: str) -> tuple[int, ...]:
+    """The ids of a text where it is read: in the encoder, or in a decoder that stands alone."""
+    config = bundle.config
+    _refuse_unreadable(text, "text")
+    if config.family == "decoder":
+        ids = opening(bundle, text)
+    elif config.family in WITH_SOURCE:
+        [ids] = read_sources(bundle, [text], "translate")
+    elif config.head.kind in ("classify", "tag"):
+        [ids] = read_sources(bundle, [text], config.head.kind)
+    else:  # as the vocabulary itself frames a text: BERT's puts [CLS] before and [SEP] after it
+        ids = tokenizers_of(bundle)[0].encode(text, specials=True)
+    if not ids:
+        raise UserError("Nothing is left of the text when it is cut into tokens: give at least one word.")
+    _refuse_long(len(ids), limit_of(config), "text")
+    return tuple(ids)
+
+
+def _pair(bundle: Bundle, text: str, target: str | None) -> Reading:
+    """The source with its stop symbol; the start symbol and the target; the target and its stop symbol."""
+    symbols, limit = symbols_of(bundle), limit_of(bundle.config)
+    if symbols.start is None:
+        raise UserError("This vocabulary has no start token, with which a target begins.")
+    source = read_text(bundle, text)
+    if target is None or _is_blank(target):
+        most = max(min(2 * len(source) + 20, limit - 1), 1)
+        [own] = translate(bundle, [text], Options(max_length=most), way="torch")
+        written = own.ids
+    else:
+        _refuse_unreadable(target, "target")
+        written = tuple(tokenizers_of(bundle)[1].encode(target))
+        _refuse_long(len(written) + 1, limit, "target")
+    return Reading(source, (symbols.start, *written), (*written, symbols.stop))
+
+
+def _is_blank(target: str | None) -> bool:
+    return target is None or (isinstance(target, str) and not target.strip())
+
+
+def _refuse_unreadable(text: str, what: str) -> None:
+    if not isinstance(text, str):
+        raise UserError(f"The {what} must be a string, not {text!r}.")
+    if not text.strip():
+        raise UserError(f"The {what} is empty: give at least one word.")
+    if len(text) > MOST_LETTERS:
+        raise UserError(
+            f"The {what} has {len(text):,} characters; the explorer reads {MOST_LETTERS:,} at most: "
+            f"shorten it."
+        )
+
+
+def _refuse_long(size: int, limit: int, what: str) -> None:
+    if size > limit:
+        raise UserError(f"The {what} has {size} tokens; the explorer shows {limit} at most: shorten it.")

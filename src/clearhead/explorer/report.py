@@ -1,0 +1,294 @@
+"""`clearhead explain`: what a model did with one text, as one HTML file that needs nothing else.
+
+No script, no request: styles and pictures are inside, and the page forbids itself to fetch anything. It
+follows the reader's choice of light or dark, and behind every drawing stands a table with the exact numbers.
+The views compute; here they are only put on paper. Knows nothing about how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+
+from torch import Tensor
+
+from clearhead.explorer.attention import sides, summary
+from clearhead.explorer.depth import depth
+from clearhead.explorer.numbers import unpacked
+from clearhead.explorer.positions import positions
+from clearhead.explorer.running import Asked, run
+from clearhead.explorer.session import Session
+from clearhead.explorer.svg import bar, heat_map, lines, number, small_map, spread, table
+from clearhead.explorer.words import Word, texts
+
+Plain = dict[str, Any]
+MOST_NUMBERS = 60_000  # weights of single heads that are written out; beyond, a browser would choke on them
+SHOWN = 5  # likeliest tokens of each step
+LENGTH = 32  # positions that are drawn
+FEATURES = 64  # of a position that are drawn
+
+KINDS = {
+    "encoder.self": ("Encoder self-attention", "each word of the source looks at all of it"),
+    "decoder.self": ("Decoder self-attention", "each word looks at itself and at those before it"),
+    "decoder.cross": ("Cross-attention", "each written word looks at the source"),
+}
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fdfdfc; --soft: #6a7079; --line: #d4d7db;
+  --accent: #1f4e79; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e7e9ec; --paper: #15181c; --soft: #a2a9b3;
+  --line: #3a4048; --accent: #8ab8e6; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; background: var(--paper);
+  color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; line-height: 1.25; }
+h2 { margin-top: 3rem; font-size: 1.25rem; } h3 { font-size: 1rem; }
+p.about, figcaption, .key, caption { color: var(--soft); } p { max-width: 46rem; }
+code { font: 0.9em ui-monospace, monospace; }
+figure { margin: 1rem 0 0; } figcaption { margin-bottom: 0.35rem; }
+.wide { overflow-x: auto; } .key { margin: 0.25rem 0 0.75rem; font-size: 0.85rem; }
+svg { font: 12px system-ui, sans-serif; fill: currentColor; }
+svg .frame { fill: none; stroke: var(--line); }
+svg .line { fill: none; stroke: var(--accent); stroke-width: 2; }
+svg.bar { width: 4rem; height: 0.6rem; background: var(--line); vertical-align: middle; fill: var(--accent); }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.2rem 1.25rem; } dd { margin: 0; }
+table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding: 0.4rem 0; } th { text-align: left; font-weight: 600; }
+th, td { padding: 0.2rem 0.6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+details details { margin-left: 1.25rem; }
+summary { cursor: pointer; padding: 0.5rem 0; color: var(--accent); }
+summary:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+.grid { display: grid; gap: 0.5rem; overflow-x: auto; padding: 0.25rem 0; align-items: start; }
+.grid div { font-size: 0.75rem; color: var(--soft); }
+img.map { display: block; width: 100%; min-width: 4.5rem; max-width: 8rem; image-rendering: pixelated; }
+"""
+
+
+def explain(session: Session, text: str, target: str | None = None) -> str:
+    """The whole page. `target` is what the decoder is taken to write; without it, what the model writes."""
+    session.trace(text, target)  # refuses what cannot be shown before anything is drawn
+    sections = [
+        section
+        for made in (
+            _overview(session, text, target),
+            _written(session, text),
+            _aligned(session, text, target),
+            _heads(session, text, target),
+            _deep(session, text, target),
+            _placed(session),
+        )
+        for section in made
+    ]
+    title = escape(f"{session.name}: {text if len(text) <= 60 else text[:59] + '…'}")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
+        f"<title>{title}</title><style>{STYLE}</style></head>\n<body>\n<main>\n"
+        + "\n".join(sections)
+        + "\n</main>\n</body></html>\n"
+    )
+
+
+def _overview(session: Session, text: str, target: str | None) -> Iterator[str]:
+    config, layers = session.config, session.layers
+    trace = session.trace(text, target)
+    facts = {
+        "text": text,
+        "tokens read": " ".join(texts(trace.source)),
+        "tokens of the target": " ".join(texts(trace.target)),
+        "family": session.family,
+        "layers": " + ".join(str(count) for count in layers.values()),
+        "heads": "" if session.family == "recurrent" else str(config.attention.heads),
+        "width": f"{config.width:,}",
+        "vocabulary": f"{config.vocabulary:,}",
+        "parameters": f"{sum(one.numel() for one in session.model.parameters()):,}",
+        "positions": "" if session.family == "recurrent" else config.position.name,
+        "norm": "" if session.family == "recurrent" else f"{config.norm.kind}, {config.norm.place}",
+    }
+    listed = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact)
+    yield f"<h1>What {escape(session.name)} did with this text</h1><dl>{listed}</dl>"
+
+
+# -- run --------------------------------------------------------------------------------------------
+
+
+def _written(session: Session, text: str) -> Iterator[str]:
+    if session.family == "encoder":
+        return
+    found = run(session, text, Asked(shown=SHOWN))
+    output = found["output"]
+    yield _heading(
+        "Run",
+        "The model writes one token at a time, here always the likeliest one. Beside each token stand the "
+        "others that it weighed, with their probabilities: p = softmax(logits).",
+    )
+    ended = "It ended by itself." if output["stopped"] == "stop" else "It was cut at its limit of length."
+    yield (
+        f"<p>It wrote <strong>{escape(output['text'])}</strong>, with a log-probability of "
+        f"{number(output['logp'])}. {ended}</p>"
+    )
+    heads = "".join(f'<th scope="col">{name}</th>' for name in ("step", "written", "ln p"))
+    heads += f'<th scope="col" colspan="{SHOWN}">likeliest tokens, and their probabilities</th>'
+    yield (
+        f'<div class="wide"><table><caption>Every step, and what the model thought likeliest</caption><thead>'
+        f"<tr>{heads}</tr></thead><tbody>{''.join(map(_step, found['steps']))}</tbody></table></div>"
+    )
+
+
+def _step(step: Plain) -> str:
+    weighed = " ".join(
+        f"<td>{escape(one['text'])} {bar(one['p'])} {number(one['p'])}</td>" for one in step["before"][:SHOWN]
+    )
+    return (
+        f'<tr><th scope="row">{step["position"] + 1}</th>'
+        f"<td><strong>{escape(step['chosen']['text'])}</strong></td>"
+        f"<td>{number(step['logp'])}</td>{weighed}</tr>"
+    )
+
+
+# -- attention --------------------------------------------------------------------------------------
+
+
+def _aligned(session: Session, text: str, target: str | None) -> Iterator[str]:
+    if "decoder.cross" not in session.kinds:
+        return
+    found = summary(session, text, target, kind="decoder.cross", how="alignment")
+    weights = unpacked(found["weights"])
+    yield _heading(
+        "Alignment",
+        "Cross-attention of the layer that follows words best, the last but one, as a mean over its heads: "
+        "where the decoder looked when it chose each token.",
+    )
+    yield _map(weights, found["rows"], found["columns"], "Where the decoder looked for each token it wrote")
+
+
+def _heads(session: Session, text: str, target: str | None) -> Iterator[str]:
+    trace = session.trace(text, target)
+    maps = {
+        kind: trace.attention(kind).cpu() for kind in session.kinds
+    }  # each (layers, heads, rows, columns)
+    yield _heading(
+        "Attention",
+        "Every head of every layer: softmax(QKᵀ/√d_k). A row is a token that looks, a column one that is "
+        "looked at; dark is 0 and light is 1. Over each map stand its layer and its head.",
+    )
+    written_out = sum(weights.numel() for weights in maps.values()) <= MOST_NUMBERS
+    if not written_out:
+        yield (
+            "<p>There are too many numbers to write out here: <code>clearhead.trace(bundle, text)</code> "
+            "gives them all.</p>"
+        )
+    for kind, weights in maps.items():
+        name, about = KINDS[kind]
+        rows, columns = (texts(side) for side in sides(trace, kind))
+        yield f"<h3>{name}: {about}</h3>{_grid(weights, name)}"
+        if written_out:
+            tables = (
+                table(weights[layer, head], rows, columns, *_names(name, layer, head))
+                for layer in range(weights.shape[0])
+                for head in range(weights.shape[1])
+            )
+            yield f"<details><summary>The numbers, head by head</summary>{''.join(tables)}</details>"
+
+
+def _grid(weights: Tensor, name: str) -> str:
+    layers, heads = weights.shape[:2]
+    cells = "".join(
+        f"<div>{layer + 1}.{head + 1}{small_map(weights[layer, head], _names(name, layer, head)[0])}</div>"
+        for layer in range(layers)
+        for head in range(heads)
+    )
+    return (
+        f'<div class="grid" style="grid-template-columns:repeat({heads},minmax(4.5rem,8rem))">{cells}</div>'
+    )
+
+
+def _names(kind: str, layer: int, head: int) -> tuple[str, str]:
+    """A map's title, and what its table is called; people count from 1."""
+    return f"{kind}, layer {layer + 1}, head {head + 1}", f"Layer {layer + 1}, head {head + 1}"
+
+
+# -- depth and positions ------------------------------------------------------------------------------
+
+
+def _deep(session: Session, text: str, target: str | None) -> Iterator[str]:
+    if session.family == "recurrent":
+        return
+    found = depth(session, text, target)
+    words, names = texts(found["words"]), [str(one["label"]) for one in found["sublayers"]]
+    yield _heading("Depth", found["note"])
+    added, stream = unpacked(found["norms"]), unpacked(found["stream"])
+    yield heat_map(added, names, words, "How much each sub-layer added: its norm", (0.0, spread(added)[1]))
+    yield table(added, names, words, "Norm of what each sub-layer added")
+    stations = ["embedding", *names]
+    yield heat_map(
+        stream, stations, words, "The residual stream after each of them: its norm", (0.0, spread(stream)[1])
+    )
+    yield table(stream, stations, words, "Norm of the residual stream")
+    if found["predictions"]:
+        yield _predictions(found["predictions"], words)
+
+
+def _predictions(predictions: Sequence[Plain], words: Sequence[str]) -> str:
+    """What the model would have said after each layer, its first choice written out."""
+    head = "".join(f'<th scope="col">{escape(word)}</th>' for word in words)
+    lines = ""
+    for one in predictions:
+        cells = "".join(
+            f"<td>{escape(top[0]['text'])} {number(top[0]['p'])}</td>" if top else "<td></td>"
+            for top in one["top"]
+        )
+        lines += f'<tr><th scope="row">{escape(str(one["after"]))}</th>{cells}</tr>'
+    return (
+        '<div class="wide"><table><caption>If the model stopped there: its likeliest token, and how likely'
+        f"</caption><thead><tr><td></td>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _placed(session: Session) -> Iterator[str]:
+    found = positions(session, [], length=min(LENGTH, session.limit))
+    for scheme in found["schemes"]:
+        about = " ".join(part for part in (scheme["formula"], scheme["note"]) if part)
+        yield _heading(f"Positions: {scheme['name']}", about)
+        drawn = scheme["table"] or scheme["bias"]
+        if drawn is not None:
+            yield from _scheme(unpacked(drawn), "bias" if scheme["table"] is None else "feature")
+        alike = scheme["similarity"]
+        if alike:
+            points = list(zip(alike["distances"], alike["values"], strict=True))
+            fine = [(float(x), float(y)) for x, y in points if y is not None]
+            yield lines(fine, str(alike["what"]), "distance", "similarity")
+        items = "".join(
+            f"<li>{'✓' if one['holds'] else '✗'} <strong>{escape(one['name'])}</strong>: "
+            f"{escape(one['sentence'])}</li>"
+            for one in scheme["guidelines"]
+        )
+        yield f"<ul>{items}</ul>" if items else ""
+
+
+def _scheme(values: Tensor, kind: str) -> Iterator[str]:
+    """A table (positions, features), or the bias of the first head (positions, positions)."""
+    if values.dim() == 3:
+        values = values[0]
+    shown = values[:, :FEATURES]
+    whole = "" if shown.shape == values.shape else f" (the first {FEATURES})"
+    title = (
+        f"Each row a position, each column a {kind}{whole}"
+        if kind == "feature"
+        else ("What is added to the scores of the first head: each row looks, each column is looked at")
+    )
+    rows, columns = ([str(one) for one in range(size)] for size in shown.shape)
+    yield heat_map(shown, rows, columns, title, None)
+    yield table(shown, rows, columns, title)
+
+
+def _heading(title: str, about: str) -> str:
+    return f'<h2>{escape(title)}</h2><p class="about">{escape(about)}</p>'
+
+
+def _map(weights: Tensor, rows: Sequence[Word], columns: Sequence[Word], title: str) -> str:
+    names = texts(rows), texts(columns)
+    return heat_map(weights, *names, title) + table(weights, *names, title)

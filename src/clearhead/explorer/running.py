@@ -1,0 +1,269 @@
+"""View 1: a text written token by token, and what the model thought at each step.
+
+The library's own searches do the writing, with the library's own processors; a `Recorder` stands between the
+model and the search and notes what passes. So what is drawn is what `clearhead.translate` and
+`clearhead.generate` do with the same options. Knows nothing about the page.
+
+Shapes: R rows, V vocabulary, L tokens written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+from clearhead.decoding.engine import Cohort, Moves, Request, Search
+from clearhead.decoding.line import Line
+from clearhead.decoding.options import Options
+from clearhead.decoding.processors import Past, Pipeline, pipeline
+from clearhead.decoding.rows import Scores, TorchRows
+from clearhead.decoding.steps import Hypothesis, limit_of
+from clearhead.decoding.writer import Writer
+from clearhead.explorer.beams import DrawnBeam, tree
+from clearhead.explorer.session import Session
+from clearhead.explorer.words import Vocabulary
+
+Plain = dict[str, Any]
+Strategy = Literal["greedy", "sample", "beam"]
+MOST_BEAM = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Config):
+    """What the page asks of a run; the names are those of its controls."""
+
+    _noun: ClassVar[str] = "run"
+    _counts = ("shown",)
+
+    strategy: Strategy = "greedy"
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    min_p: float = 0.0
+    frequency: float = 0.0
+    presence: float = 0.0
+    length_penalty: float = 1.0
+    max_length: int | None = None
+    seed: int = 0
+    beam: int = 4
+    shown: int = 10  # tokens of each distribution
+
+    def options(self) -> Options:
+        """The same for the library. Temperature and truncation shape what is drawn, and nothing else."""
+        if self.strategy not in ("greedy", "sample", "beam"):
+            raise UserError(f"There is no strategy '{self.strategy}': known are greedy, sample and beam.")
+        if self.strategy == "beam" and not 2 <= self.beam <= MOST_BEAM:
+            raise UserError(f"A beam to look at has 2 to {MOST_BEAM} places, not {self.beam}.")
+        drawing = self.strategy == "sample"
+        return Options(
+            beam=self.beam if self.strategy == "beam" else 1,
+            sample=drawing,
+            temperature=self.temperature if drawing else 1.0,
+            top_k=(self.top_k or None) if drawing else None,
+            top_p=self.top_p if drawing else 1.0,
+            min_p=self.min_p if drawing else 0.0,
+            frequency=self.frequency,
+            presence=self.presence,
+            length_penalty=self.length_penalty,
+            max_length=self.max_length,
+            seed=self.seed,
+        )
+
+
+def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
+    """What the model writes for a text, every step of it, and what that cost."""
+    wanted = asked or Asked()
+    options = wanted.options()
+    writer = Writer(session.bundle, way="torch")
+    request = _request(session, writer, text, options)
+    ready = pipeline(options, writer.symbols, session.bundle.config.vocabulary, writer.has_source)
+    rows = TorchRows(session.bundle.model, writer.symbols)
+    cohort = Cohort([request], options, writer.symbols, rows.vocabulary, rows.device)
+    beam = DrawnBeam(cohort, ready.before) if options.beam > 1 else None
+    recorder = Recorder(beam or Line(cohort, ready), ready, request, writer.symbols.stop, wanted.shown)
+    found, passes = _drive(rows, recorder, request)
+    vocabulary = session.vocabulary
+    ids = [*found.ids, writer.symbols.stop]
+    path = beam.path(found.ids) if beam else []
+    seen_by = [beam.nodes[node].row for node in path] if beam else [0] * len(ids)
+    reading = session.source_vocabulary if writer.has_source else vocabulary
+    return {
+        "source": reading.words(request.given),
+        "steps": [
+            {
+                "position": place,
+                "chosen": vocabulary.word(id),
+                "logp": found.token_logps[place],
+                "forced": place >= request.limit,  # at the limit only the stop symbol is left
+                **recorder.steps[place].seen(row, id, vocabulary),
+            }
+            for place, (id, row) in enumerate(zip(ids, seen_by, strict=False))
+        ],
+        "output": {
+            "text": _text(writer, request, found),
+            "words": vocabulary.words(found.ids),
+            "logp": found.logp,
+            "score": found.score,
+            "stopped": "stop" if found.stopped else "length",  # what ended it: the model, or its limit
+        },
+        "tree": tree(beam, path, vocabulary.word) if beam else None,
+        "cost": _cost(passes, len(found.ids) + (1 if writer.has_source else len(request.given))),
+    }
+
+
+def _request(session: Session, writer: Writer, text: str, options: Options) -> Request:
+    """The text as the library would be asked it, refused where there is too much to look at."""
+    if writer.has_source and not text.strip():
+        raise UserError("There is nothing to translate: type a text.")
+    found = writer.requests(text, options)
+    size = sum(len(one.given) for one in found)
+    if len(found) > 1 or size > session.limit:
+        raise UserError(
+            f"The text has {size} tokens, and at most {session.limit} can be looked at: shorten it."
+            if size > session.limit
+            else f"The text has {size} tokens, more than this model reads in one piece: shorten it."
+        )
+    most = session.limit - 1 if writer.has_source else session.limit  # beside the start symbol
+    limit = min(limit_of(writer.config, size, options.max_length), most)
+    return Request(found[0].given, limit, options)
+
+
+def _text(writer: Writer, request: Request, found: Hypothesis) -> str:
+    """What was written, as text; spaces at its beginning may depend on the prompt before it."""
+    if writer.has_source:
+        return writer.tokenizer.decode(found.ids)
+    given = writer.tokenizer.decode(request.given)
+    return writer.tokenizer.decode([*request.given, *found.ids]).removeprefix(given)
+
+
+# -- what is noted at each step ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Noted:
+    """The distributions of one step, for each row: its likeliest tokens, and those that were chosen."""
+
+    before: list[list[tuple[int, float]]]  # by row: id and probability, likeliest first
+    after: list[list[tuple[int, float]]]  # by row, without those that were ruled out
+    kept: list[int]  # by row: how many tokens were left
+    chosen: dict[tuple[int, int], tuple[float, float]] = field(
+        default_factory=dict
+    )  # (row, id) → before, after
+
+    def seen(self, row: int, id: int, vocabulary: Vocabulary) -> Plain:
+        """One row's share; what it wrote is always shown, be it ever so unlikely."""
+        before, after = list(self.before[row]), list(self.after[row])
+        own, left = self.chosen[row, id]
+        if id not in (one for one, _ in before):
+            before.append((id, own))
+        if left > 0 and id not in (one for one, _ in after):
+            after.append((id, left))
+        return {
+            "before": [{"id": one, "text": vocabulary.text(one), "p": p} for one, p in before],
+            "after": [{"id": one, "text": vocabulary.text(one), "p": p} for one, p in after],
+            "kept": self.kept[row],
+        }
+
+
+class Recorder:
+    """A search that lets another decide, and notes what that one was shown and what processors left of it."""
+
+    def __init__(self, search: Search, pipeline: Pipeline, request: Request, stop: int, shown: int) -> None:
+        self.search, self.pipeline, self.shown = search, pipeline, shown
+        self.prompts, self.stop = [request.given], stop
+        self.tokens: Tensor | None = None  # (R, L)
+        self.steps: list[Noted] = []
+
+    def advance(self, scores: Scores) -> Moves:
+        own = scores.logp()  # (R, V)
+        if self.tokens is None:
+            self.tokens = torch.zeros(len(own), 0, dtype=torch.long, device=own.device)
+        left, kept = self._left(own, len(self.steps), self.tokens)
+        noted = Noted(_likeliest(own.exp(), self.shown), _likeliest(left, self.shown), kept)
+        moves = self.search.advance(scores)
+        pairs = zip(moves.parent.tolist(), moves.token.tolist(), strict=True)
+        for row, id in (*pairs, *((row, self.stop) for row in range(len(own)))):
+            noted.chosen[row, id] = float(own[row, id].exp()), float(left[row, id])
+        self.steps.append(noted)
+        self.tokens = torch.cat([self.tokens[moves.parent], moves.token.unsqueeze(1)], dim=1)
+        return moves
+
+    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+        return self.search.finished()
+
+    def _left(self, own: Tensor, written: int, tokens: Tensor) -> tuple[Tensor, list[int]]:
+        """(R, V) probabilities of what the search chooses from, 0 where ruled out; how many are not."""
+        request = torch.zeros(len(own), dtype=torch.long, device=own.device)
+        past = Past(tokens, self.prompts, request, written)
+        narrow, ids = self.pipeline.narrow(self.pipeline.shape(own, past), past)
+        chance = narrow.double().softmax(dim=-1)
+        if ids is not None:
+            chance = torch.zeros_like(own, dtype=torch.double).scatter(1, ids, chance)
+        return chance, (narrow > -torch.inf).sum(dim=1).tolist()
+
+
+def _likeliest(chance: Tensor, count: int) -> list[list[tuple[int, float]]]:
+    """Of each row the likeliest tokens and their probabilities, without impossible ones."""
+    best = chance.topk(min(count, chance.shape[1]), dim=1)
+    return [
+        [(id, p) for id, p in zip(ids, ps, strict=True) if p > 0]
+        for ids, ps in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+# -- what it costs ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass of the decoder."""
+
+    rows: int
+    new: int  # tokens that go in, in each row
+    cached: int  # keys that each row already has, in each layer and head
+
+
+def _drive(rows: TorchRows, recorder: Recorder, request: Request) -> tuple[Hypothesis, list[Pass]]:
+    """Model and search take turns until the text is there; every pass is counted as it is made."""
+    scores = rows.admit([request.given])
+    passes = [Pass(1, 1 if rows.has_source else len(request.given), 0)]
+    while True:
+        moves = recorder.advance(scores)
+        for _, found in recorder.finished():
+            return found[0], passes
+        cached = getattr(rows.state, "slots", 0)  # a recurrent model keeps no keys
+        scores = rows.step(moves.parent, moves.token)
+        passes.append(Pass(len(moves.parent), 1, cached))
+
+
+def _cost(passes: Sequence[Pass], positions: int) -> Plain:
+    """The same text learned in one masked pass, and written one position at a time.
+
+    `attended` counts pairs of a query and a key that it may look at, in the decoder's self-attention, for
+    each layer and head; `uncached` those of a decoder that would read everything anew at each step.
+    """
+    return {
+        "training": {"passes": 1, "positions": positions, "attended": _pairs(positions, 0)},
+        "inference": {
+            "passes": len(passes),
+            "rows": [one.rows for one in passes],
+            "cached": [one.cached for one in passes],
+            "attended": sum(one.rows * _pairs(one.new, one.cached) for one in passes),
+            "uncached": sum(one.rows * _pairs(one.cached + one.new, 0) for one in passes),
+        },
+    }
+
+
+def _pairs(new: int, cached: int) -> int:
+    """Each new position looks at all that is cached, at itself, and at the new ones before it.
+
+    >>> _pairs(4, 0), _pairs(1, 3)
+    (10, 4)
+    """
+    return new * cached + new * (new + 1) // 2

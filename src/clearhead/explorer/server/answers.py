@@ -1,0 +1,136 @@
+"""Answers as JSON, and failures as sentences: {"error": "…"} with a status that says whose fault it was.
+
+A `UserError` is 400, a request that does not fit its description 422, broken JSON 400. What nobody foresaw is
+500 with a sentence, and its traceback goes to the server's own stderr. Knows nothing about views.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from clearhead.base.errors import UserError
+from clearhead.explorer.server.schema import Problem
+
+SHORT = 60  # letters of what somebody sent that a sentence repeats
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "The question cannot be answered; the sentence says why."},
+    403: {"model": Problem, "description": "Asked from another site."},
+    404: {"model": Problem, "description": "There is no such model."},
+    405: {"model": Problem, "description": "Asked with the wrong method."},
+    408: {"model": Problem, "description": "The request took too long to arrive."},
+    413: {"model": Problem, "description": "The request is too large."},
+    422: {"model": Problem, "description": "The request does not fit this description."},
+    429: {"model": Problem, "description": "Too many questions are waiting."},
+}
+
+
+class Answer(JSONResponse):
+    """Plain data as JSON. JSON knows no infinity and no NaN: they become null."""
+
+    def render(self, content: Any) -> bytes:
+        try:
+            text = _dumped(content)
+        except ValueError:
+            text = _dumped(_finite(content))
+        return text.encode("utf-8", "replace")
+
+
+class Trouble(Exception):
+    """A failure with a status of its own, and its sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def problem(status: int, sentence: str) -> Answer:
+    """A failure as an answer."""
+    return Answer({"error": sentence}, status_code=status, headers={"cache-control": "no-store"})
+
+
+def answer_failures(app: FastAPI) -> None:
+    """Have every failure of an app answered with a sentence."""
+    app.add_exception_handler(UserError, lambda _, error: problem(400, str(error)))
+    app.add_exception_handler(Trouble, lambda _, error: problem(getattr(error, "status", 400), str(error)))
+    app.add_exception_handler(RequestValidationError, _not_as_described)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(Exception, _unforeseen)
+
+
+def _not_as_described(_: Request, error: Exception) -> Answer:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    first: Mapping[str, Any] = found[0] if found else {}
+    broken = first.get("type") == "json_invalid"
+    return problem(400 if broken else 422, sentence_of(first))
+
+
+def sentence_of(fault: Mapping[str, Any]) -> str:
+    """A fault that pydantic found, as a sentence.
+
+    >>> sentence_of({"type": "missing", "loc": ("body", "text"), "msg": "Field required"})
+    "The setting 'text' is missing."
+    >>> sentence_of({"type": "int_type", "loc": ("body", "layer"), "msg": "Input should be a valid integer"})
+    "The setting 'layer' is wrong: input should be a valid integer."
+    """
+    where = _where(fault.get("loc", ()))
+    kind, reason = fault.get("type"), str(fault.get("msg", "it does not fit"))
+    reason = reason[:1].lower() + reason[1:].rstrip(".")
+    if kind == "json_invalid":
+        return "The request is not valid JSON."
+    if not where:
+        return (
+            f"The request is wrong: {reason}. Send a JSON object, and say 'Content-Type: application/json'."
+        )
+    if kind == "missing":
+        return f"The setting '{where}' is missing."
+    if kind == "extra_forbidden":
+        return f"There is no setting '{where}' here: leave it away."
+    return f"The setting '{where}' is wrong: {reason}."
+
+
+def _where(place: Sequence[Any]) -> str:
+    """A place in a request, without what comes before its settings; short, whatever somebody called it."""
+    steps = [str(step) for step in place[1:] if isinstance(step, (str, int))]
+    named = "".join(letter if letter.isprintable() else "?" for letter in ".".join(steps))
+    return named if len(named) <= SHORT else f"{named[:SHORT]}…"
+
+
+def _refused(_: Request, error: Exception) -> Answer:
+    assert isinstance(error, HTTPException)
+    sentences = {
+        400: "The request cannot be read: send a JSON object in UTF-8.",
+        404: "There is no such address: /api/openapi.json lists them.",
+        405: "This address does not answer that method.",
+    }
+    answer = problem(error.status_code, sentences.get(error.status_code, str(error.detail)))
+    for name, value in (error.headers or {}).items():
+        answer.headers[name] = value
+    return answer
+
+
+def _unforeseen(_: Request, __: Exception) -> Answer:
+    return problem(500, "Something went wrong inside the explorer: its window says what. Please report it.")
+
+
+def _dumped(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    return content

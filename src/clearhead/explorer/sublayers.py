@@ -1,0 +1,349 @@
+"""The steps inside the sub-layers of a layer: attention, feed-forward, and the residual around each.
+
+Every tensor that the model does not offer itself is made by the layer's own modules from those that it does
+offer, so that nothing is defined a second time.
+
+Shapes: S source tokens, T target tokens, H heads, G key/value heads, D head size, E model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.explorer.steps import Axis, Get, Step
+from clearhead.models.config import ModelConfig
+from clearhead.nn.attention import MultiHeadAttention
+from clearhead.nn.attention.masks import Mask
+from clearhead.nn.attention.problem import NO_MASK, Definition, Problem
+from clearhead.nn.layers import FeedForward, Residual
+from clearhead.nn.positions import Position
+from clearhead.nn.tokens import Tokens
+
+SIMILAR = {
+    "dot": "QKᵀ",
+    "scaled_dot": "QKᵀ / √d_k",
+    "bilinear": "Q W Kᵀ",
+    "reduced_rank": "(Q U)(K V)ᵀ",
+    "additive": "bᵀ tanh(W₁ k + W₂ q)",
+}
+ACTIVATION = {"relu": "ReLU", "silu": "SiLU", "tanh": "tanh"}  # the others are kinds of GELU
+NORM = {
+    "layer": "(x − μ) / √(σ² + ε) · γ + β",
+    "rms": "x / √(mean(x²) + ε) · γ",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a sub-layer stands: its path, what it reads, and how its tokens are called."""
+
+    path: str  # such as decoder.1.cross
+    stream: str  # the name of x, which reaches it on the residual stream
+    after: str  # the name of x when it leaves
+    tokens: Axis
+    config: ModelConfig
+    get: Get
+
+    @property
+    def first(self) -> bool:
+        """Whether the norm comes before the sub-layer."""
+        return self.config.norm.place == "pre"
+
+    @property
+    def read(self) -> str:
+        """The name of what the sub-layer itself reads."""
+        return f"{self.path}.normed" if self.first else self.stream
+
+    @property
+    def wide(self) -> tuple[Axis, Axis]:
+        """The axes of anything on the stream."""
+        return self.tokens, ("feature", self.config.width)
+
+
+def norm_steps(place: Place, residual: Residual) -> list[Step]:
+    """Pre-norm: what the sub-layer is given."""
+    norm = residual.norm
+    return [
+        Step(place.stream, "input", "x", place.wide, "What the residual stream holds at this place."),
+        Step(
+            f"{place.path}.normed",
+            "normed",
+            NORM[place.config.norm.kind],
+            place.wide,
+            "Each token's features are brought to one scale; the stream itself stays as it is.",
+            lambda: _batched(norm, place.get(place.stream)),
+        ),
+    ]
+
+
+def add_steps(place: Place, residual: Residual) -> list[Step]:
+    """What the sub-layer adds to the stream, and after it the norm where that comes last."""
+    path, get = place.path, place.get
+
+    def total() -> Tensor:
+        return get(place.stream) + get(f"{path}.added")
+
+    steps = [
+        Step(place.stream, "input", "x", place.wide, "What went past the sub-layer unchanged."),
+        Step(f"{path}.added", "sub-layer's output", "f(x)", place.wide, "What the sub-layer has to add."),
+    ]
+    offered = path.endswith(".feedforward")  # what leaves a layer has a name in the model itself
+    if place.first:
+        note = "The new stream."
+        make = None if offered else total
+        return [*steps, Step(place.after, "sum", "x + f(norm(x))", place.wide, note, make)]
+    norm = residual.norm
+    return [
+        *steps,
+        Step(f"{path}.sum", "sum", "x + f(x)", place.wide, "", total),
+        Step(
+            place.after,
+            "normed",
+            f"norm(x + f(x)),  norm(x) = {NORM[place.config.norm.kind]}",
+            place.wide,
+            "The new stream.",
+            None if offered else lambda: _batched(norm, get(f"{path}.sum")),
+        ),
+    ]
+
+
+def feedforward_steps(place: Place, net: FeedForward) -> list[Step]:
+    """Out to the inner width and back, token by token."""
+    path, get = place.path, place.get
+    inner = (place.tokens, ("feature", net.inner.out_features))
+    name = ACTIVATION.get(place.config.feedforward.activation, "GELU")
+    bias = " + b₁" if net.inner.bias is not None else ""
+    steps = [
+        Step(place.read, "input", "x", place.wide, "Each token by itself: no token sees another here."),
+        Step(
+            f"{path}.hidden", "hidden", f"x W₁{bias}", inner, "", lambda: _batched(net.inner, get(place.read))
+        ),
+    ]
+    gate = net.gate
+    if gate is None:
+        active = Step(
+            f"{path}.active",
+            "activated",
+            f"{name}(x W₁{bias})",
+            inner,
+            "",
+            lambda: net.activation(get(f"{path}.hidden")),
+        )
+    else:
+        steps.append(
+            Step(f"{path}.gate", "gate", "x W_g", inner, "", lambda: _batched(gate, get(place.read)))
+        )
+        active = Step(
+            f"{path}.active",
+            "gated",
+            f"{name}(x W_g) ∘ (x W₁{bias})",
+            inner,
+            "The gate decides, feature by feature, how much passes.",
+            lambda: net.activation(get(f"{path}.gate")) * get(f"{path}.hidden"),
+        )
+    out = " + b₂" if net.output.bias is not None else ""
+    return [*steps, active, Step(f"{path}.added", "output", f"hidden · W₂{out}", place.wide)]
+
+
+@dataclass(frozen=True)
+class Looking:
+    """What an attention looks at, and by which rules."""
+
+    attention: MultiHeadAttention
+    keys: Axis  # the tokens that are looked at
+    memory: str | None = None  # the name of what keys and values are made from; None: of x itself
+    mask: Mask | None = None
+
+
+def attention_steps(place: Place, looking: Looking) -> list[Step]:
+    """From x to Q, K, V, to scores, weights, weighted values, and through W_O."""
+    note = "" if looking.memory else "The same vectors become queries, keys and values."
+    steps = [Step(place.read, "input", "x", place.wide, note)]
+    if looking.memory:
+        width = looking.attention.key.in_features
+        note = "Keys and values are made from what the encoder says of the source."
+        axes = (looking.keys, ("feature", width))
+        steps.append(Step(looking.memory, "encoder's output", "m", axes, note))
+    return [*steps, *_projections(place, looking), *_scores(place, looking), *_mixing(place, looking)]
+
+
+def _projections(place: Place, looking: Looking) -> list[Step]:
+    path, config, get = place.path, looking.attention.config, place.get
+    attention, source = looking.attention, looking.memory or place.read
+    letter = "m" if looking.memory else "x"
+    shared = config.groups != config.heads
+    note = f"{config.heads // config.groups} query heads share one." if shared else ""
+    queries = (("head", config.heads), place.tokens, ("feature", config.query_size))
+    keys = (("group", config.groups), looking.keys, ("feature", config.key_size))
+    values = (("group", config.groups), looking.keys, ("feature", config.value_size))
+    bias = (" + b_Q", " + b_K", " + b_V") if attention.query.bias is not None else ("", "", "")
+    if not turns(attention.position):
+        first = [
+            Step(f"{path}.q", "queries Q", f"x W_Q{bias[0]}", queries),
+            Step(f"{path}.k", "keys K", f"{letter} W_K{bias[1]}", keys, note),
+        ]
+    else:
+        first = [
+            Step(
+                f"{path}.q_plain",
+                "queries before turning",
+                f"x W_Q{bias[0]}",
+                queries,
+                make=lambda: _heads(attention.query, get(place.read), config.heads),
+            ),
+            Step(
+                f"{path}.k_plain",
+                "keys before turning",
+                f"{letter} W_K{bias[1]}",
+                keys,
+                note,
+                lambda: _heads(attention.key, get(source), config.groups),
+            ),
+            Step(
+                f"{path}.q",
+                "queries Q, turned",
+                "R(pos) q",
+                queries,
+                "Each pair of features is turned by an angle that grows with the position.",
+            ),
+            Step(f"{path}.k", "keys K, turned", "R(pos) k", keys),
+        ]
+    return [*first, Step(f"{path}.v", "values V", f"{letter} W_V{bias[2]}", values, note)]
+
+
+def _scores(place: Place, looking: Looking) -> list[Step]:
+    path, get = place.path, place.get
+    attention, score = looking.attention, looking.attention.score
+    square = (("head", attention.config.heads), place.tokens, looking.keys)
+    problem = _problem(place, looking)
+    steps = []
+    if score.is_product and score.scale != 1.0:
+        steps.append(
+            Step(
+                f"{path}.products",
+                "scores",
+                "QKᵀ",
+                square,
+                "How alike each query and each key are.",
+                lambda: _products(problem()),
+            )
+        )
+    alike = SIMILAR[attention.config.score]
+    changed = attention.position.has_bias or attention.config.softcap is not None
+    label = "scaled scores" if score.scale != 1.0 else "scores"
+    if changed:
+        steps.append(Step(f"{path}.scaled", label, alike, square, "", lambda: _alike(problem())))
+    if attention.position.has_bias:
+        note = "What the position scheme adds: it depends on the distance of the two tokens."
+        steps.append(
+            Step(f"{path}.bias", "position bias", "b(i − j)", square, note, lambda: _bias(problem()))
+        )
+    whole = alike + (" + b" if attention.position.has_bias else "")
+    if attention.config.softcap is not None:
+        whole = f"c · tanh(({whole}) / c),  c = {attention.config.softcap:g}"
+    final = "scores with bias" if attention.position.has_bias else "bent scores" if changed else label
+    steps.append(Step(f"{path}.scores", final, whole, square))
+    if looking.mask is not None:
+        rows = (place.tokens, looking.keys)
+        steps += [
+            Step(
+                f"{path}.allowed",
+                "mask",
+                "1 where j ≤ i, else 0",
+                rows,
+                "1: may look. A token sees itself and what stands before it.",
+                lambda: _allowed(problem()).float(),
+            ),
+            Step(
+                f"{path}.masked",
+                "masked scores",
+                "score, or −∞ where the mask is 0",
+                square,
+                "",
+                lambda: get(f"{path}.scores").masked_fill(~_allowed(problem()), -torch.inf),
+            ),
+        ]
+    return steps
+
+
+def _mixing(place: Place, looking: Looking) -> list[Step]:
+    path, get, config = place.path, place.get, looking.attention.config
+    square = (("head", config.heads), place.tokens, looking.keys)
+    mixed = (("head", config.heads), place.tokens, ("feature", config.value_size))
+    joined = (place.tokens, ("feature", config.heads * config.value_size))
+    bias = " + b_O" if looking.attention.output.bias is not None else ""
+    return [
+        Step(f"{path}.weights", "weights", "A = softmax(scores)", square, "Each row adds up to 1."),
+        Step(f"{path}.mixed", "weighted values", "A V", mixed, "Values averaged by the weights."),
+        Step(
+            f"{path}.concat",
+            "heads side by side",
+            "concat(head₁, …, head_h)",
+            joined,
+            "",
+            lambda: get(f"{path}.mixed").transpose(0, 1).flatten(1),
+        ),
+        Step(f"{path}.added", "output", f"concat · W_O{bias}", place.wide, "What the sub-layer adds."),
+    ]
+
+
+# -- the model's own definition, applied to its own tensors ---------------------------------------------
+
+
+def turns(position: Position) -> bool:
+    """Whether a scheme turns queries and keys."""
+    return type(position).rotate is not Position.rotate
+
+
+def _problem(place: Place, looking: Looking) -> Callable[[], Problem]:
+    """The attention problem of this place, with a batch of one."""
+
+    def made() -> Problem:
+        q, k, v = (place.get(f"{place.path}.{name}").unsqueeze(0) for name in "qkv")
+        queries = Tokens.padded(q.shape[2], device=q.device)
+        keys = queries if looking.memory is None else Tokens.padded(k.shape[2], device=k.device)
+        attention = looking.attention
+        definition = Definition(attention.score, attention.position, attention.config.softcap)
+        mask = NO_MASK if looking.mask is None else looking.mask
+        return Problem(q, k, v, queries, keys, mask, definition)
+
+    return made
+
+
+def _products(problem: Problem) -> Tensor:
+    score = problem.score
+    return (score.queries(problem.q) @ score.keys(problem.spread(problem.k)).transpose(-2, -1))[0]
+
+
+def _alike(problem: Problem) -> Tensor:
+    return problem.score.pairs(problem.q, problem.spread(problem.k))[0]
+
+
+def _bias(problem: Problem) -> Tensor:
+    k = problem.spread(problem.k)
+    every = slice(None)
+    found = problem.position.bias(problem.q, k, problem.queries, problem.keys, problem.score.scale, every)
+    assert found is not None
+    return found.expand(1, problem.q.shape[1], problem.q.shape[2], k.shape[2])[0]
+
+
+def _allowed(problem: Problem) -> Tensor:
+    found = problem.allowed(problem.queries, problem.keys)
+    assert found is not None
+    return found[0, 0]
+
+
+def _heads(linear: nn.Linear, x: Tensor, heads: int) -> Tensor:
+    """(T, E) to (heads, T, D)."""
+    split: Tensor = _batched(linear, x).unflatten(-1, (heads, -1)).transpose(0, 1)
+    return split
+
+
+def _batched(module: nn.Module, x: Tensor) -> Tensor:
+    """With a batch of one, as in the model's own pass: the same product, to the last bit."""
+    out: Tensor = module(x.unsqueeze(0))
+    return out[0]

@@ -1,0 +1,197 @@
+"""Small drawings for a page that stands by itself: heat maps, bars and lines as SVG inside HTML, and tables.
+
+Nothing here needs a script or a request. Lines and letters take the colour of the page around them, so that
+they can be read on light and on dark. Numbers in tables are exact: what is written is rounded for the eye,
+and the whole value stands in the element's `value`. Knows nothing about models.
+
+Shapes: R rows, C columns.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+from torch import Tensor
+
+from clearhead.nn.attention.picture import SCALE, heat_png
+
+CELL, LETTER = 18, 8.2  # pixels: a cell of a map, and a letter of its labels
+MOST_DRAWN = 2500  # cells that are drawn one by one; a larger map is one picture
+LONGEST = 24  # letters of a label
+
+Span = tuple[float, float]
+
+
+def number(value: float) -> str:
+    """A number as an element: rounded to be read, exact in its `value`. What is no number is said to be none.
+
+    >>> number(0.123456789)
+    '<data value="0.12345679">0.123</data>'
+    """
+    exact = np.float32(value)
+    if not np.isfinite(exact):
+        return f'<data value="{exact!s}">{"−∞" if value < 0 else "∞" if value > 0 else "none"}</data>'
+    small = value != 0 and abs(value) < 0.0005
+    shown = f"{value:.0e}" if small else f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
+    return f'<data value="{exact!s}">{shown}</data>'
+
+
+def table(
+    values: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, summary: str = "The numbers"
+) -> str:
+    """A matrix (R, C) as a table that can be unfolded."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    lines = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{number(one)}</td>" for one in line)}</tr>'
+        for name, line in zip(rows, values.tolist(), strict=True)
+    )
+    return (
+        f'<details><summary>{escape(summary)}</summary><div class="wide"><table><caption>{escape(title)}'
+        f"</caption><thead><tr><td></td>{head}</tr></thead><tbody>{lines}</tbody></table></div></details>"
+    )
+
+
+def heat_map(
+    values: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, span: Span | None = (0.0, 1.0)
+) -> str:
+    """A matrix (R, C) as a map; each cell of a small one says its value when the mouse rests on it.
+
+    `span` are the numbers of the darkest and the lightest colour; None: the least and the greatest.
+    """
+    low, high = span or spread(values)
+    left = 10 + LETTER * max((min(len(name), LONGEST) for name in rows), default=0)
+    top = 10 + LETTER * max((min(len(name), LONGEST) for name in columns), default=0)
+    height, width = values.shape
+    if height * width <= MOST_DRAWN:
+        drawn = _cells(values, rows, columns, (left, top), (low, high))
+    else:
+        drawn = (
+            f'<image x="{left:g}" y="{top:g}" width="{width * CELL}" height="{height * CELL}" '
+            f'preserveAspectRatio="none" href="{picture(values, (low, high))}"/>'
+        )
+    names = [
+        f'<text x="{left - 5:g}" y="{top + r * CELL + 13:g}" text-anchor="end">{escape(short(name))}</text>'
+        for r, name in enumerate(rows)
+    ]
+    names += [
+        f'<text transform="translate({left + c * CELL + 13:g} {top - 5:g}) rotate(-90)">'
+        f"{escape(short(name))}</text>"
+        for c, name in enumerate(columns)
+    ]
+    size = left + width * CELL + 6, top + height * CELL + 6
+    return _figure(title, size, drawn + "".join(names)) + _key(low, high)
+
+
+def _cells(
+    values: Tensor, rows: Sequence[str], columns: Sequence[str], corner: tuple[float, float], span: Span
+) -> str:
+    left, top = corner
+    parts = []
+    for r, line in enumerate(values.tolist()):
+        for c, value in enumerate(line):
+            told = escape(f"{rows[r]} → {columns[c]}: {np.float32(value)!s}")
+            parts.append(
+                f'<rect x="{left + c * CELL:g}" y="{top + r * CELL:g}" width="{CELL - 1}" '
+                f'height="{CELL - 1}" fill="{colour(value, span)}"><title>{told}</title></rect>'
+            )
+    return "".join(parts)
+
+
+def small_map(values: Tensor, title: str, span: Span = (0.0, 1.0)) -> str:
+    """A matrix as a picture without labels, for a grid of many."""
+    alt = escape(title, quote=True)
+    return f'<img class="map" alt="{alt}" title="{alt}" src="{picture(values, span)}">'
+
+
+def picture(values: Tensor, span: Span) -> str:
+    """A map as the address of a picture that carries its own dots; what is not finite is drawn at an end."""
+    low, high = span
+    finite = values.double().nan_to_num(nan=low, posinf=high, neginf=low)
+    cell = max(1, 96 // max(*values.shape, 1))
+    return "data:image/png;base64," + base64.b64encode(heat_png(finite, cell, (low, high))).decode("ascii")
+
+
+def lines(points: Sequence[tuple[float, float]], title: str, across: str, up: str) -> str:
+    """A line through points, with the numbers at the ends of its axes."""
+    fine = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    if not fine:
+        return ""
+    width, height, left, top = 460, 180, 64, 12
+    (low_x, high_x), (low_y, high_y) = (_ends([one[axis] for one in fine]) for axis in (0, 1))
+    wide, tall = width / (high_x - low_x), height / (high_y - low_y)
+    placed = " ".join(f"{left + (x - low_x) * wide:.1f},{top + (high_y - y) * tall:.1f}" for x, y in fine)
+    inside = (
+        f'<rect x="{left}" y="{top}" width="{width}" height="{height}" class="frame"/>'
+        f'<polyline points="{placed}" class="line"/>'
+        f'<text x="{left - 6}" y="{top + 10}" text-anchor="end">{high_y:.3g}</text>'
+        f'<text x="{left - 6}" y="{top + height}" text-anchor="end">{low_y:.3g}</text>'
+        f'<text x="{left}" y="{top + height + 18}">{low_x:g}</text>'
+        f'<text x="{left + width}" y="{top + height + 18}" text-anchor="end">{high_x:g}</text>'
+        f'<text x="{left + width / 2}" y="{top + height + 18}" text-anchor="middle">{escape(across)}</text>'
+        f'<text transform="translate(14 {top + height / 2}) rotate(-90)" text-anchor="middle">'
+        f"{escape(up)}</text>"
+    )
+    return _figure(title, (left + width + 10, top + height + 28), inside)
+
+
+def bar(share: float) -> str:
+    """A probability as a bar of that length."""
+    return (
+        '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="{100 * min(max(share, 0.0), 1.0):.4g}" height="10"/></svg>'
+    )
+
+
+def colour(value: float, span: Span) -> str:
+    """A number's colour: viridis, dark for the low end to light for the high end.
+
+    >>> colour(0.0, (0, 1)), colour(1.0, (0, 1)), colour(9.0, (0, 1))
+    ('#440154', '#fde725', '#fde725')
+    """
+    low, high = span
+    share = (value - low) / (high - low) if high > low and math.isfinite(value) else 0.0
+    place = min(max(share, 0.0), 1.0) * (len(SCALE) - 1)
+    first = min(int(place), len(SCALE) - 2)
+    mixed = (
+        round(one + (other - one) * (place - first))
+        for one, other in zip(SCALE[first], SCALE[first + 1], strict=True)
+    )
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+
+
+def spread(values: Tensor) -> Span:
+    """The least and the greatest finite number."""
+    finite = values[values.isfinite()]
+    return (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
+
+
+def short(name: str) -> str:
+    """A label that leaves room for the map."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+def _ends(values: Sequence[float]) -> Span:
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _figure(title: str, size: tuple[float, float], inside: str) -> str:
+    width, height = (math.ceil(one) for one in size)
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption><div class="wide"><svg role="img" '
+        f'aria-label="{escape(title, quote=True)}" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}">{inside}</svg></div></figure>'
+    )
+
+
+def _key(low: float, high: float) -> str:
+    """Which colour is which number."""
+    steps = "".join(
+        f'<rect x="{10 * step}" width="10" height="10" fill="{colour(step, (0, 15))}"/>' for step in range(16)
+    )
+    scale = f'<svg width="160" height="10" aria-hidden="true">{steps}</svg>'
+    return f'<p class="key">{low:.3g} {scale} {high:.3g}</p>'

@@ -1,0 +1,259 @@
+"""`clearhead.trace`: every tensor that a model made while it read a text, by name, when it is asked for.
+
+A trace keeps ids, and runs the model again when something is asked for that it has not seen yet. Attention
+weights and scores are made for just the layers and heads that were asked for; everything else comes out of
+the fast kernels, and the model's output is the same with and without looking.
+
+Shapes: T target tokens, S source tokens, H heads, L layers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.bundle import is_bundle, load_bundle
+from clearhead.bundle.folder import Bundle
+from clearhead.decoding.batches import symbols_of, tokenizers_of
+from clearhead.explorer.anatomy import anatomy_of
+from clearhead.explorer.notebook import page_of
+from clearhead.explorer.reading import read, ready
+from clearhead.explorer.words import Vocabulary, Word
+from clearhead.interop import import_folder, is_foreign
+from clearhead.nn.look import Look
+
+ROOM = 2**28  # bytes of tensors that one trace keeps; the oldest go first
+COSTLY = ("weights", "scores")  # made only for the layers and heads that are asked for
+STREAM = ("*.embedding", "*.output", "*.added")  # what runs through all layers, seen in one pass
+
+
+def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> Trace:
+    """What happens to a text inside a model: a bundle, or the folder of one.
+
+    `target` is what the decoder of an encoder-decoder writes; without it, the model's own translation.
+
+    >>> import clearhead
+    >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
+    >>> bundle = Bundle(clearhead.build("tiny", vocabulary=tokenizer.vocabulary_size).eval(), tokenizer)
+    >>> seen = trace(bundle, "the cat", target="cat sleeps")
+    >>> seen.attention("decoder.cross", layer=1, head=3).shape  # target tokens, source tokens
+    torch.Size([3, 3])
+    >>> seen["encoder.0.self.q"].shape  # heads, tokens, size of a query
+    torch.Size([4, 3, 8])
+    """
+    if isinstance(bundle, Bundle):
+        return Trace(ready(bundle), text, target)
+    folder = Path(bundle)
+    foreign = not is_bundle(folder) and is_foreign(folder)
+    return Trace(ready(import_folder(folder) if foreign else load_bundle(folder)), text, target)
+
+
+class Trace:
+    """One text inside one model. Tensors are those of the text alone: there is no batch dimension.
+
+    `source` are the tokens the encoder read, `target` those the decoder read (with the start symbol, or the
+    text itself in a decoder); either is empty where the model has no such side. Row t of the decoder's
+    tensors belongs to `target[t]`, and says what comes after it: `following[t]`.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        text: str,
+        target: str | None = None,
+        vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
+    ) -> None:
+        self.bundle, self.text = bundle, text
+        self.config = bundle.config
+        self.reading = read(bundle, text, target)
+        if vocabularies is None:
+            symbols = None if self.config.family == "encoder" else symbols_of(bundle)
+            reader, writer = tokenizers_of(bundle)
+            vocabularies = (
+                Vocabulary(reader, symbols if reader is writer else None),
+                Vocabulary(writer, symbols),
+            )
+        self._reader, self._writer = vocabularies
+        self.source: list[Word] = self._reader.words(self.reading.source)
+        self.target: list[Word] = self._writer.words(self.reading.target)
+        device = next(bundle.model.parameters()).device
+        self.source_ids = torch.tensor([self.reading.source], dtype=torch.long, device=device)  # (1,S)
+        self.target_ids = torch.tensor([self.reading.target], dtype=torch.long, device=device)  # (1,T)
+        self._lock = threading.RLock()
+        self._seen: OrderedDict[tuple[str, int | None], Tensor] = OrderedDict()
+        self._taps: frozenset[str] = frozenset()
+        self.anatomy = anatomy_of(bundle.model, (self.source_ids, self.target_ids), self.__getitem__)
+        self._steps = self.anatomy.made  # what the model makes between its taps
+
+    # -- tensors by name ------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        """Every tensor that can be asked for, in alphabetical order."""
+        return sorted(self._offered() | set(self._steps))
+
+    def __getitem__(self, name: str) -> Tensor:
+        with self._lock:
+            if (name, None) not in self._seen:
+                self._find(name)
+            self._seen.move_to_end((name, None))
+            return self._seen[(name, None)]
+
+    def ask(self, wanted: Iterable[str]) -> None:
+        """See the tensors of these names or patterns in a single pass, where they were not seen yet."""
+        with self._lock:
+            offered = self._offered()
+            names = {name for name in offered for pattern in wanted if fnmatchcase(name, pattern)}
+            missing = {name: None for name in sorted(names) if (name, None) not in self._seen}
+            if missing:
+                self._keep(self.look(missing))
+
+    def look(self, wanted: str | Iterable[str] | Mapping[str, Sequence[int] | None]) -> Look:
+        """One pass of the model over this text, with a `Look` at what is wanted; nothing is kept."""
+        look = Look(wanted)
+        with torch.no_grad():
+            self.bundle.model(*self.inputs, look=look)
+        return look
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What the model is called with."""
+        return tuple(ids for ids in (self.source_ids, self.target_ids) if ids.numel())
+
+    # -- attention and output -------------------------------------------------------------------------
+
+    def attention(self, kind: str, layer: int | None = None, head: int | None = None) -> Tensor:
+        """The weights of a kind of attention, `encoder.self`, `decoder.self` or `decoder.cross`.
+
+        (T, S) of one head; (H, T, S) of one layer; (L, H, T, S) of all; (L, T, S) of one head in all layers.
+        Each row adds up to 1.
+        """
+        layers = self.layers_of(kind)
+        if layer is not None and not 0 <= layer < layers:
+            raise UserError(f"There is no layer {layer} in '{kind}': it has {layers}, counted from 0.")
+        chosen = range(layers) if layer is None else [layer]
+        heads = self.config.attention.heads if self.config.family != "recurrent" else 1
+        if head is not None and not 0 <= head < heads:
+            raise UserError(f"There is no head {head} in '{kind}': it has {heads}, counted from 0.")
+        stack, part = kind.split(".")
+        names = [f"{stack}.{one}.{part}.weights" for one in chosen]
+        with self._lock:
+            found = self._weights(names, head)
+        return found[0] if layer is not None else torch.stack(found)
+
+    def layers_of(self, kind: str) -> int:
+        """How many layers have this kind of attention; a sentence where none has."""
+        counts: dict[str, int] = {}
+        for name in self._offered():
+            parts = name.split(".")
+            if parts[-1] == "weights":
+                known = f"{parts[0]}.{parts[2]}"
+                counts[known] = max(counts.get(known, 0), int(parts[1]) + 1)
+        if kind not in counts:
+            raise UserError(f"This model has no attention '{kind}': {nearest(str(kind), counts)}")
+        return counts[kind]
+
+    @property
+    def logits(self) -> Tensor:
+        """Scores for the token after each place (T, vocabulary); of an encoder, what its head says."""
+        return self["logits"]
+
+    @property
+    def following(self) -> list[Word]:
+        """The token after each place of the target; after the last of a decoder's text, the likeliest one."""
+        ids = list(self.reading.following)
+        if len(ids) < len(self.target):
+            ids.append(int(self.logits[-1].argmax()))
+        return self._writer.words(ids)
+
+    def word(self, id: int) -> Word:
+        """A token of the vocabulary that is written."""
+        return self._writer.word(id)
+
+    # -- how it looks ---------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        sides = [f"{len(side)} {name} tokens" for name, side in self._sides() if side]
+        return f"Trace({self.config.family}, {', '.join(sides)})"
+
+    def _repr_html_(self) -> str:
+        """Small heat maps of the attention, for notebooks; a page in itself, without any script."""
+        kinds = [kind for kind in ("encoder.self", "decoder.self", "decoder.cross") if self._has(kind)]
+        maps = []
+        for kind in kinds:
+            layers = self.layers_of(kind)
+            layer = max(layers - 2, 0) if kind == "decoder.cross" else layers - 1
+            rows = self.source if kind == "encoder.self" else self.target
+            columns = self.target if kind == "decoder.self" else self.source
+            mean = self.attention(kind, layer).mean(0)
+            maps.append((f"{kind}, layer {layer}, mean of the heads", rows, columns, mean))
+        return page_of(repr(self), maps)
+
+    def _sides(self) -> list[tuple[str, list[Word]]]:
+        return [("source", self.source), ("target", self.target)]
+
+    def _has(self, kind: str) -> bool:
+        stack, part = kind.split(".")
+        return f"{stack}.0.{part}.weights" in self._offered()
+
+    # -- passes ---------------------------------------------------------------------------------------
+
+    def _offered(self) -> frozenset[str]:
+        with self._lock:
+            if not self._taps:
+                look = self.look(STREAM)
+                self._taps = frozenset(look.names)
+                self._keep(look)
+            return self._taps
+
+    def _find(self, name: str) -> None:
+        if name in self._steps:
+            self._remember({(name, None): self._steps[name].value()})
+            return
+        if name not in self._offered():
+            raise UserError(f"There is no tensor named '{name}' here: {nearest(str(name), self.names)}")
+        if (name, None) not in self._seen:
+            self._keep(self.look(_group(name, self._taps)))
+
+    def _weights(self, names: list[str], head: int | None) -> list[Tensor]:
+        """Weights by name, of one head or of all; only what was not seen yet is computed."""
+        missing = [name for name in names if not {(name, head), (name, None)} & set(self._seen)]
+        found = {}
+        if missing:
+            look = self.look(dict.fromkeys(missing, None if head is None else [head]))
+            found = {name: look[name][0] if head is None else look[name][0, 0] for name in missing}
+        for name in set(names) - set(found):
+            known = self._seen.get((name, head))
+            found[name] = self._seen[(name, None)][head] if known is None else known
+        self._remember({(name, head): found[name] for name in missing})
+        return [found[name] for name in names]
+
+    def _keep(self, look: Look) -> None:
+        self._remember({(name, None): tensor[0] for name, tensor in look.seen.items()})
+
+    def _remember(self, fresh: dict[tuple[str, int | None], Tensor]) -> None:
+        """Keep what is new; where that is too much, what was longest unused goes."""
+        self._seen.update(fresh)
+        sizes = {key: one.numel() * one.element_size() for key, one in self._seen.items()}
+        excess = sum(sizes.values()) - ROOM
+        for key in list(self._seen):
+            if excess > 0 and key not in fresh:
+                del self._seen[key]
+                excess -= sizes[key]
+
+
+def _group(name: str, taps: frozenset[str]) -> list[str]:
+    """What is looked at together with a name: what is cheap and shown beside it."""
+    part, _, last = name.rpartition(".")
+    if last in COSTLY or not part:
+        return [name]
+    if any(fnmatchcase(name, pattern) for pattern in STREAM):
+        return list(STREAM)
+    return [other for other in taps if other.rpartition(".")[0] == part and not other.endswith(COSTLY)]

@@ -1,0 +1,324 @@
+/**
+ * The server's answers as types, and the only two functions that ask for them.
+ *
+ * Knows nothing about views. A refusal becomes an `ApiError` whose message is a sentence for the reader.
+ */
+
+/** A token as a person can read it. */
+export interface Word {
+  id: number;
+  text: string;
+  kind: "special" | "punctuation" | "word";
+}
+
+/** Numbers as the model has them: base64 of float32, little-endian, row-major. */
+export interface Tensor {
+  shape: number[];
+  data: string;
+}
+
+export interface ModelInfo {
+  name: string;
+  family: string;
+  task: string;
+  parameters: number;
+  layers: { encoder: number; decoder: number };
+  heads: number;
+  width: number;
+  vocabulary: number;
+  position: string;
+  norm: string;
+  has_source: boolean;
+  limit: number;
+  examples: string[];
+  config: Record<string, unknown>;
+}
+
+export interface Chance {
+  id: number;
+  text: string;
+  p: number;
+}
+
+export interface RunStep {
+  position: number;
+  chosen: Word;
+  logp: number;
+  before: Chance[];
+  after: Chance[];
+  kept: number;
+  /** At the length limit only the stop symbol is left. */
+  forced?: boolean;
+}
+
+export type NodeState = "live" | "pruned" | "finished" | "best";
+
+export interface BeamNode {
+  id: number;
+  parent: number | null;
+  step: number;
+  word: Word;
+  logp: number;
+  score: number;
+  /** Whether the search went on from it (or it ended a text). */
+  kept?: boolean;
+  state: NodeState;
+}
+
+export interface Cost {
+  training: { passes: number; positions: number; attended: number };
+  /** `rows` texts go through each pass at once; `uncached`: pairs if nothing were remembered. */
+  inference: { passes: number; cached: number[]; attended: number; rows?: number[]; uncached?: number };
+}
+
+export interface RunAnswer {
+  source: Word[] | null;
+  steps: RunStep[];
+  output: { text: string; words: Word[]; logp: number; score: number; stopped: boolean };
+  tree: { nodes: BeamNode[]; best: number[]; left_out?: number } | null;
+  cost: Cost;
+}
+
+/** One tensor in a box's chain. */
+export interface BoxStep {
+  name: string;
+  label: string;
+  formula: string;
+  shape: number[];
+  axes: string[];
+  note: string;
+}
+
+export interface Box {
+  id: string;
+  label: string;
+  kind: string;
+  stack: "encoder" | "decoder" | "top";
+  layer: number | null;
+  order: number;
+  steps: BoxStep[];
+}
+
+export interface Arrow {
+  from: string;
+  to: string;
+  shape: number[];
+  kind: "flow" | "residual" | "memory";
+}
+
+export interface InsideAnswer {
+  source: Word[] | null;
+  target: Word[] | null;
+  family: string;
+  boxes: Box[];
+  arrows: Arrow[];
+}
+
+export interface TensorAnswer {
+  name: string;
+  tensor: Tensor;
+  rows: string[];
+  columns: string[] | null;
+  formula: string;
+  low: number;
+  high: number;
+}
+
+export type AttentionKind = "encoder.self" | "decoder.self" | "decoder.cross";
+
+export interface AttentionAnswer {
+  kinds: {
+    kind: AttentionKind;
+    rows: Word[];
+    columns: Word[];
+    layers: number;
+    heads: number;
+    weights: Tensor;
+    thumbnails?: boolean;
+  }[];
+}
+
+export interface AttentionMap {
+  rows: Word[];
+  columns: Word[];
+  weights: Tensor;
+  note?: string;
+}
+
+export interface ClassesAnswer {
+  texts: number;
+  classes: string[];
+  kinds: { kind: AttentionKind; mass: Tensor }[];
+}
+
+export interface EvidenceAnswer {
+  columns: Word[];
+  predicted: Word;
+  weights: number[];
+  gradient: number[];
+  ablated: number[];
+  head_ablation: { before: number; after: number };
+  permuted: { before: number; mean_after: number; total_variation: number };
+  tau: { gradient: number | null; ablated: number | null };
+  sentence: string;
+}
+
+export interface SchemeAnswer {
+  name: string;
+  table: Tensor | null;
+  waves: { index: number; values: number[] }[] | null;
+  similarity: { distances: number[]; values: number[]; what: string } | null;
+  bias: Tensor | null;
+  guidelines: { name: string; holds: boolean; sentence: string }[];
+  note: string;
+  formula: string;
+}
+
+export interface PositionsAnswer {
+  schemes: SchemeAnswer[];
+}
+
+export interface ContextsAnswer {
+  word: string;
+  occurrences: { sentence: string; words: Word[]; at: [number, number] }[];
+  layers: string[];
+  static: Tensor;
+  between: Tensor;
+  projection: Tensor;
+  explained: (number | number[])[];
+}
+
+export interface DepthAnswer {
+  words: Word[];
+  sublayers: { name: string; label: string; kind: string; layer: number }[];
+  norms: Tensor;
+  stream: Tensor;
+  predictions: { after: string | number; top: Chance[][] }[];
+  final: Word[];
+  note: string;
+}
+
+export interface LectureStep {
+  name: string;
+  formula: string;
+  value: number[][];
+  printed: number[][] | null;
+  wrong: [number, number][];
+  note: string;
+}
+
+export interface LecturesAnswer {
+  examples: {
+    id: string;
+    title: string;
+    deck: string;
+    note: string;
+    steps: LectureStep[];
+    erratum: string | null;
+  }[];
+}
+
+export interface TrainingAnswer {
+  there: boolean;
+  running: boolean;
+  curves: {
+    train: { step: number; loss: number; rate: number; gradient_norm: number; flops: number }[];
+    validation: ({ step: number; loss: number; perplexity: number } & Record<string, number>)[];
+  };
+  samples: { step: number; source: string; written: string; reference: string }[];
+  flops: { spent: number; table: { name: string; flops: number }[] };
+  facts: Record<string, unknown>;
+}
+
+/** What the server (or the way to it) says is wrong, as one sentence. */
+export class ApiError extends Error {
+  constructor(
+    sentence: string,
+    readonly status: number = 0,
+  ) {
+    super(sentence);
+    this.name = "ApiError";
+  }
+}
+
+const SILENT = "The explorer's server does not answer. Is `clearhead explore` still running?";
+
+/** The sentence in a refusal's body, whatever its shape. */
+function sentenceOf(body: unknown, status: number): string {
+  if (typeof body === "object" && body !== null) {
+    const { error, detail } = body as { error?: unknown; detail?: unknown };
+    if (typeof error === "string") return error;
+    if (typeof detail === "string") return detail;
+  }
+  return `The server refused this request (status ${status}) and gave no reason.`;
+}
+
+async function answered<T>(asking: Promise<Response>): Promise<T> {
+  let response: Response;
+  try {
+    response = await asking;
+  } catch (reason) {
+    if (reason instanceof DOMException && reason.name === "AbortError") throw reason;
+    throw new ApiError(SILENT);
+  }
+  let body: unknown;
+  try {
+    body = await response.json();
+  } catch (reason) {
+    if (reason instanceof DOMException && reason.name === "AbortError") throw reason;
+    throw new ApiError(`The server's answer could not be read (status ${response.status}).`, response.status);
+  }
+  if (!response.ok) throw new ApiError(sentenceOf(body, response.status), response.status);
+  return body as T;
+}
+
+const underway = new Map<string, AbortController>();
+
+/** True for the error of a request that a newer one replaced (or that its caller gave up). */
+export function superseded(reason: unknown): boolean {
+  return reason instanceof DOMException && reason.name === "AbortError";
+}
+
+/**
+ * Asks the server. Without a `signal` the newest request to a path wins: the one before it is aborted and
+ * rejects with an error for which `superseded` holds. With a `signal` the caller decides (many at once).
+ * Most views want `Asked` (lib/asked.svelte.ts), which does all this.
+ */
+export async function post<T>(path: string, body: object, signal?: AbortSignal): Promise<T> {
+  let own: AbortController | null = null;
+  if (!signal) {
+    underway.get(path)?.abort();
+    own = new AbortController();
+    underway.set(path, own);
+  }
+  try {
+    return await answered<T>(
+      fetch(path, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(body),
+        signal: signal ?? own!.signal,
+      }),
+    );
+  } finally {
+    if (own && underway.get(path) === own) underway.delete(path);
+  }
+}
+
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return answered<T>(fetch(path, signal ? { signal } : {}));
+}
+
+/** The tensor's numbers, row-major, exactly as the model has them. */
+export function unpack(tensor: Tensor): Float32Array {
+  const raw = atob(tensor.data);
+  const bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  const size = tensor.shape.reduce((product, n) => product * n, 1);
+  if (bytes.length !== 4 * size)
+    throw new ApiError(`A tensor of shape ${tensor.shape.join(" × ")} came with ${bytes.length} bytes.`);
+  const view = new DataView(bytes.buffer);
+  const values = new Float32Array(size);
+  for (let i = 0; i < size; i++) values[i] = view.getFloat32(4 * i, true);
+  return values;
+}

@@ -1,0 +1,54 @@
+/**
+ * Which query looks at which key, and when: a text learned in one masked pass, or written pass by pass.
+ *
+ * Positions 0 … T−1 of the decoder; query t may look at keys 0 … t. Pure; Passes.svelte draws it.
+ */
+import type { Cost } from "../lib/api";
+
+export interface Pass {
+  /** Positions that go into the model in this pass: [first, last]. */
+  rows: [number, number];
+  /** Keys that were remembered from earlier passes. */
+  cached: number;
+}
+
+/** The passes of inference, from what the server counted. */
+export function passesOf(cost: Cost): Pass[] {
+  const { cached, passes } = cost.inference;
+  const total = cost.training.positions;
+  return Array.from({ length: passes }, (_, i) => {
+    const before = cached[i] ?? i;
+    const first = i === 0 ? 0 : Math.max(before, i); // a recurrent model remembers no keys, and still moves on
+    const last = i === 0 ? Math.max((cached[1] ?? (passes > 1 ? 1 : total)) - 1, 0) : first;
+    return { rows: [first, Math.min(last, total - 1)], cached: before };
+  });
+}
+
+/** The cells at and below the diagonal for rows `first` … `last`, as the path of one shape. */
+export function staircase(first: number, last: number, cell: number): string {
+  if (last < first) return "";
+  let path = `M0,${first * cell}`;
+  for (let r = first; r <= last; r++) path += `H${(r + 1) * cell}V${(r + 1) * cell}`;
+  return `${path}H0Z`;
+}
+
+/** Every count that the table under the drawing shows, by row: name, training, inference. */
+export function counts(cost: Cost): [string, number, number][] {
+  const { training, inference } = cost;
+  const last = inference.cached.at(-1) ?? 0;
+  const table: [string, number, number][] = [
+    ["forward passes of the decoder", training.passes, inference.passes],
+    [
+      "positions in the largest pass",
+      training.positions,
+      Math.max(...passesOf(cost).map(({ rows }) => rows[1] - rows[0] + 1)),
+    ],
+    ["keys remembered before the last pass", 0, last],
+    ["query–key pairs per layer and head", training.attended, inference.attended],
+  ];
+  if (inference.uncached !== undefined)
+    table.push(["the same if nothing were remembered", training.attended, inference.uncached]);
+  const rows = Math.max(1, ...(inference.rows ?? []));
+  if (rows > 1) table.push(["texts under way at once", 1, rows]);
+  return table;
+}
