@@ -23,7 +23,9 @@ from clearhead.training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "recipes").glob("*.md")])
-RUN = {"tour.md": 60, "attention.md": 3, "README.md": 10, "data.md": 8, "phrasebook.md": 4}  # fewest examples
+RUN = {  # fewest examples
+    **{"tour.md": 60, "attention.md": 3, "README.md": 10, "data.md": 8, "phrasebook.md": 4, "explorer.md": 7}
+}
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 ROOMS_NAMED_WHOLE = (
@@ -41,6 +43,8 @@ FOLDERS_NAMED_WHOLE = (
     "base/chart",
     "training/view",
     "decoding/native",
+    "decoding/captured",
+    "explorer/server",
     "decoding/processors",
     "decoding/constraints",
 )
