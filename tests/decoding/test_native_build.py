@@ -45,6 +45,20 @@ def test_compiles_once(copying: Path) -> None:
     assert [path.suffix for path in kept] == [".so"]
 
 
+def test_old_libraries_are_forgotten(copying: Path) -> None:
+    cache = copying / "cache" / "clearhead"
+    cache.mkdir(parents=True)
+    for age in range(6):
+        old = cache / f"engine-{age}.so"
+        old.write_bytes(b"")
+        os.utime(old, (1000 - age, 1000 - age))
+    (cache / "fastest.json").write_text("{}")
+    assert why_not() is None
+    kept = {path.name for path in cache.iterdir()}
+    assert kept >= {"fastest.json", "engine-0.so", "engine-1.so", "engine-2.so"}
+    assert len(kept) == build.KEPT + 1
+
+
 def test_compiles_anew_when_sources_change(copying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not() is None
     changed = copying / "source"

@@ -40,7 +40,7 @@ BLOCK = 32  # texts are given room by so many tokens
 NEVER_SEEN = 1e-30  # attention that counts as none at all; its logarithm is still a number
 
 
-class _Offer(NamedTuple):
+class Offer(NamedTuple):
     """Extensions of each row that are worth a look."""
 
     score: Array  # (R, C) what the token adds; -inf: ruled out
@@ -48,7 +48,7 @@ class _Offer(NamedTuple):
     own: Array  # (R, C) the model's log-probability of it, whatever processors made of it
 
 
-class _Choice(NamedTuple):
+class Choice(NamedTuple):
     """What becomes of a group's extensions. A row is a number among the cohort's rows so far."""
 
     live: Array  # (B, W) scores of the texts that go on; -inf: a place without a text
@@ -113,9 +113,9 @@ class Beam:
         if self.options.coverage:
             self._cover(scores)
         offer, willing = self._offer(scores)
-        choices: list[_Choice] = []
+        choices: list[Choice] = []
         for group, live in enumerate(self.live):
-            choices.append(self._choose(self._part(offer, group, live), group, choices))
+            choices.append(self.choose(self._part(offer, group, live), group, choices))
         for pool, choice in zip(self.pools, choices, strict=True):
             self._collect(pool, choice, willing)
         going = self._going(choices).tolist()  # the one look at the device in a step
@@ -131,7 +131,7 @@ class Beam:
 
     # -- what could be written -----------------------------------------------------------------------
 
-    def _offer(self, scores: Scores) -> tuple[_Offer, Array | None]:
+    def _offer(self, scores: Scores) -> tuple[Offer, Array | None]:
         """Each row's best extensions, and whether it would end by itself (R,); None: whichever ends would.
 
         K + 1 extensions are enough, beside forbidden ones. A stop that is among the first K of the request
@@ -143,20 +143,20 @@ class Beam:
         score: Tensor
         if self._plain():
             score, token = scores.top(self.candidates)
-            offer = _Offer(*map(self.arrays.take, (score, token, score)))
+            offer = Offer(*map(self.arrays.take, (score, token, score)))
             offer = offer._replace(score=offer.score + self.allowed[offer.token])
             end = end_own = scores.at(self.stop) if self.written >= self.shortest else score
         else:
             plain = scores.logp()
             shaped = self._processed(plain)
             score, token = shaped.topk(self.candidates, dim=-1)
-            offer = _Offer(*map(self.arrays.take, (score, token, plain.gather(1, token))))
+            offer = Offer(*map(self.arrays.take, (score, token, plain.gather(1, token))))
             end, end_own = shaped[:, self.stop], plain[:, self.stop]
         if self.written < self.shortest:
             return offer, None
         return self._at_limits(offer, self.arrays.take(end), self.arrays.take(end_own))
 
-    def _at_limits(self, offer: _Offer, end: Array, end_own: Array) -> tuple[_Offer, Array]:
+    def _at_limits(self, offer: Offer, end: Array, end_own: Array) -> tuple[Offer, Array]:
         """Some may write nothing but the stop symbol, whose scores are `end` and `end_own` (R, 1)."""
         where, stop = self.arrays.where, self.symbols.stop
         rows = [int(limit <= self.written) for limit in self.limits for _ in range(self.places)]
@@ -167,7 +167,7 @@ class Beam:
         first = forced & (self.arrays.whole(range(self.candidates)) == 0)  # (R, C): the stop takes this place
         score = where(first, end, where(forced, -math.inf, offer.score))
         token = where(first, stop, offer.token)
-        return _Offer(score, token, where(first, end_own, offer.own)), willing
+        return Offer(score, token, where(first, end_own, offer.own)), willing
 
     def _plain(self) -> bool:
         """Whether processors only rule out what is forbidden: then the model's own ranking holds."""
@@ -198,17 +198,17 @@ class Beam:
 
     # -- what is written -----------------------------------------------------------------------------
 
-    def _part(self, offer: _Offer, group: int, live: Array) -> _Offer:
+    def _part(self, offer: Offer, group: int, live: Array) -> Offer:
         """A group's share, (B, P·C) each, its scores now those of whole texts."""
         count = len(self.requests)
         if self.written:
             begin = group * self.width * self.candidates
             part = slice(begin, begin + self.width * self.candidates)
-            offer = _Offer(*(one.reshape(count, -1)[:, part] for one in offer))
+            offer = Offer(*(one.reshape(count, -1)[:, part] for one in offer))
         total = live[:, :, None] + offer.score.reshape(count, -1, self.candidates)
         return offer._replace(score=total.reshape(count, -1))
 
-    def _choose(self, offer: _Offer, group: int, earlier: Sequence[_Choice]) -> _Choice:
+    def choose(self, offer: Offer, group: int, earlier: Sequence[Choice]) -> Choice:
         """Rank a group's extensions: W that may end, and W others."""
         arrays, line, width = self.arrays, self.line, self.width
         look, lower = min(2 * width, offer.score.shape[1]), bool(earlier and self.options.diversity)
@@ -225,14 +225,14 @@ class Beam:
             live, pick = arrays.wider(live, width), arrays.wider(pick, width)
             live[:, -short:] = -math.inf
         chosen = (row[line, pick], token[line, pick], own[line, pick])
-        return _Choice(live, *chosen, ended, row[:, :width], own[:, :width])
+        return Choice(live, *chosen, ended, row[:, :width], own[:, :width])
 
-    def _lowered(self, token: Array, earlier: Sequence[_Choice]) -> Array:
+    def _lowered(self, token: Array, earlier: Sequence[Choice]) -> Array:
         """What diversity takes off (B, P·C): an end is no word that could be avoided."""
         groups = sum((token[:, :, None] == one.token[:, None, :]).any(2) * 1 for one in earlier)
         return self.options.diversity * groups * (token != self.symbols.stop)
 
-    def _collect(self, pool: Pool, choice: _Choice, willing: Array | None) -> None:
+    def _collect(self, pool: Pool, choice: Choice, willing: Array | None) -> None:
         """Put the texts that end here into the pool, if they are good enough for it."""
         if self.arrays.asking_is_free and not (choice.ended > -math.inf).any():
             return  # it would change nothing
@@ -256,7 +256,7 @@ class Beam:
 
     # -- who goes on ---------------------------------------------------------------------------------
 
-    def _going(self, choices: Sequence[_Choice]) -> Array:
+    def _going(self, choices: Sequence[Choice]) -> Array:
         """(B,) whether a request's live texts could still change its n best.
 
         No token adds to a log-probability, so that the live score over the largest divisor that is still to
@@ -276,7 +276,7 @@ class Beam:
             going = goes if going is None else going | goes
         return going
 
-    def _go_on(self, choices: Sequence[_Choice], left: list[int]) -> Moves:
+    def _go_on(self, choices: Sequence[Choice], left: list[int]) -> Moves:
         """Move everything to the rows that go on; those of a request stand together, K each."""
         fields = [(choice.live, choice.row, choice.token, choice.own) for choice in choices]
         some_leave = len(left) < len(self.requests)
@@ -297,7 +297,7 @@ class Beam:
         self.written += 1
         return Moves(self.arrays.give(row), self.arrays.give(token))
 
-    def _finish(self, decided: list[int], choices: Sequence[_Choice], scores: Scores) -> None:
+    def _finish(self, decided: list[int], choices: Sequence[Choice], scores: Scores) -> None:
         index = self.arrays.whole(decided)
         by_group = [pool.read(index) for pool in self.pools]
         broken = sum(choice.live[index].sum(1) for choice in choices).tolist()  # not a number: nor is this

@@ -13,7 +13,7 @@ from clearhead.decoding.steps import config_of
 
 WIDEST = 8192  # a row of the model is one block of a kernel
 LARGEST_HEAD = 256
-WIDEST_BEAM = 32
+WIDEST_BEAM = 16
 
 
 def why_not(model: nn.Module, device: torch.device) -> str | None:

@@ -8,6 +8,7 @@ about models.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -28,6 +29,7 @@ NATIVE = {
     "arm64": "-mcpu=native",
 }
 COMPILERS = ("g++", "clang++", "c++")
+KEPT = 4  # libraries in the cache: of other compilers, processors and versions
 PATIENCE = 300  # seconds that compiling may take
 
 
@@ -151,3 +153,18 @@ def _compile(compiler: list[str], target: Path) -> None:
                 f"{said[0].strip() if said else f'it ended with {done.returncode}'}."
             )
         os.replace(made, target)
+    _forget_old(target.parent)
+
+
+def _forget_old(folder: Path) -> None:
+    """Keep the newest few: whoever has an older one open goes on using it, file or no file."""
+
+    def age(path: Path) -> float:
+        try:
+            return -path.stat().st_mtime
+        except OSError:  # somebody else was quicker
+            return 0.0
+
+    for old in sorted(folder.glob("engine-*.so"), key=age)[KEPT:]:
+        with contextlib.suppress(OSError):
+            old.unlink()
