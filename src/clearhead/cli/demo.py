@@ -30,10 +30,11 @@ def demo(
       clearhead demo
       clearhead demo --pair en-de
     """
-    from clearhead.jobs.demo import demonstrate, picture, show  # here, so that --help does not wait for torch
+    # here, so that --help does not wait for torch
+    from clearhead.jobs.demo import demonstrate, home_of, picture, show
     from clearhead.training.loop import Interrupted
 
-    folder = out or Path("runs") / f"demo-{pair}"
+    folder = out or home_of(pair)
     try:
         bundle = demonstrate(folder, pair, again=again, view=view)
     except Interrupted as stop:
@@ -55,7 +56,7 @@ def demo(
     typer.echo(
         f"\nWhat to try next:\n"
         f'  clearhead translate {folder} "The old man is reading a red book."\n'
-        f"  clearhead inspect {folder}\n"
+        f"  clearhead explore {folder} --open      see it think, in the browser\n"
         f"  clearhead demo --pair {'en-de' if pair == 'en-fr' else 'en-fr'}\n"
         f"  clearhead train --source yours.en --target yours.fr --out runs/mine\n"
         f"  the curves of this run: {folder / 'training' / 'curves.png'}"
