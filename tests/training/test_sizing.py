@@ -203,3 +203,10 @@ def test_what_a_task_leaves_out(task: Task) -> None:
     found = values(choose_filters(task))
     assert (found.get("data.filter.too_long") == "cut") == (task in ("summarise", "classify", "tag"))
     assert math.isfinite(found.get("data.filter.source_tokens", 0))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_texts_are_judged_by_their_tokens(task: Task) -> None:
+    chosen = values(choose(facts_of(task, 10**6), LAPTOP))
+    wanted = "accuracy" if task in ("translate", "summarise") else None
+    assert chosen.get("validation.metric") == wanted

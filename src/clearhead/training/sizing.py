@@ -138,7 +138,7 @@ def choose(facts: Facts, machine: Machine) -> list[Choice]:
         *_batch(facts, machine, work.batch),
         Choice("steps", work.steps, work.reason),
         *_learning(facts, size, work),
-        *_averaging(work.steps),
+        *_judging(facts.task, work.steps),
     ]
 
 
@@ -283,8 +283,11 @@ def looks(steps: int) -> int:
     return max(steps // 25, min(20, steps))
 
 
-def _averaging(steps: int) -> Iterator[Choice]:
+def _judging(task: Task, steps: int) -> Iterator[Choice]:
     yield Choice("validation.every", looks(steps), "25 looks at the model in a run")
+    if task in PAIRS:
+        reason = "right tokens tell good texts; the loss of little text turns long before they get worse"
+        yield Choice("validation.metric", "accuracy", reason)
     yield Choice("averaging.snapshots", 10, "the mean of the last 10 looks is smoother than any of them")
 
 
