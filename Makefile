@@ -12,10 +12,10 @@ WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu lint format bench docs web web-check clean
+.PHONY: help setup demo test test-slow test-gpu test-browser lint format bench docs screenshots web web-check clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## build .venv and install clearhead into it (once)
 
@@ -33,10 +33,14 @@ test: $(READY) lint ## lint, then the quick tests and all doctests
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal  # one thread each: more would wait for one another
 
 test-slow: $(READY) ## the tests that take longer
-	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) -m "slow and not gpu"
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) -m "slow and not gpu and not browser"
 
 test-gpu: $(READY) ## the tests that need a CUDA device
 	$(PYTEST) -m gpu
+
+# each worker has an explorer and a browser of its own; where there is no Chromium the tests say so and are skipped
+test-browser: $(READY) ## the explorer's page in a real browser (needs Chromium)
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m browser -rs tests/browser
 
 lint: $(READY) ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/ruff check $(CODE)
@@ -56,6 +60,10 @@ docs: $(READY) ## write the generated pages of docs/ anew
 	mv docs/worked-examples.md.new docs/worked-examples.md
 	$(BIN)/python docs/write_settings.py
 	$(BIN)/python recipes/run.py --table
+
+# BUNDLE=folder takes another bundle than the demonstration's, which is trained first where there is none
+screenshots: $(READY) ## take the explorer's pictures in docs/images anew (needs Chromium)
+	$(BIN)/python tests/browser/screenshots.py $(BUNDLE)
 
 # What the sources' dependencies are is pinned in web/package-lock.json; Node is needed here and nowhere else.
 web/node_modules/.ready: web/package.json web/package-lock.json

@@ -31,7 +31,8 @@ def lacking() -> str | None:
     """What is missing for a browser to be driven, as a sentence; None: nothing."""
     if importlib.util.find_spec("playwright") is None:
         return "Playwright is not installed: pip install playwright (it need not download a browser)."
-    if chromium() is None:
+    program = chromium()
+    if program is None or shutil.which(program) is None:
         return f"There is no Chromium: install it, or say with {VARIABLE} where it is."
     return None
 

@@ -1,6 +1,6 @@
 """Take the pictures of docs/images from the real page in a real browser.
 
-    python -m tests.browser.screenshots [BUNDLE] [--only REGEX] [--out FOLDER]
+    python tests/browser/screenshots.py [BUNDLE] [--only REGEX] [--out FOLDER]
 
 Run in the project's folder, or by `make screenshots`. Without a bundle the demonstration's is taken, and
 trained first (about two minutes) where there is none. Every picture is what a reader sees at the address
@@ -16,9 +16,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
-from .driving import browser, explorer, lacking
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # wherever this is loaded from
+
+from driving import browser, explorer, lacking
+from visiting import Visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -29,41 +31,43 @@ TEXT = "The cat is sleeping on the chair."
 LIMIT = 200_000  # bytes of a picture
 
 
+Params = dict[str, str | int]
+
+
 @dataclass(frozen=True)
 class Shot:
     """One picture: a view, what its address says beyond the text, and how large the window is."""
 
     name: str
     view: str
-    params: dict[str, str | int]
+    params: Params
     height: int = 900
     width: int = 1280
     dark: bool = False
-    scroll: str = ""  # what is brought to the top of the window
-    focus: str = ""  # a part that is focused, so that its reading shows
-
-    @property
-    def address(self) -> str:
-        return f"/#/{self.view}?{urlencode({'text': TEXT, **self.params})}"
+    top: str = ""  # the part, by its name, that is brought to the top of the window
 
 
-CONTEXTS = {
-    "word": "chair",
-    "sentences": "The chair is red.\nThe cat is sleeping on the chair.\nI see a chair.\nWhere is the chair?",
-}
+ALIGNED: Params = {"kind": "decoder.cross", "show": "summary", "how": "alignment", "row": 2, "column": 3}
 SHOTS = (
-    Shot("run", "run", {"step": 3}),
-    Shot("run-beam", "run", {"strategy": "beam", "beam": 4, "step": 4}, height=1000, scroll="h2:has-text('beam')"),
-    Shot("inside", "inside", {"box": "decoder.0.cross"}, height=1100),
-    Shot("attention", "attention", {"kind": "decoder.cross", "layer": 1, "head": 0, "row": 3, "column": 3}, height=1200),
-    Shot("positions", "positions", {"a": "sinusoidal", "b": "alibi"}, height=1100),
-    Shot("contexts", "contexts", CONTEXTS, height=1100),
-    Shot("depth", "depth", {}, height=1100),
-    Shot("lectures", "lectures", {}, height=1000),
-    Shot("training", "training", {}, height=1000),
-    Shot("attention-dark", "attention", {"kind": "decoder.cross", "show": "summary", "how": "alignment"}, dark=True),
-    Shot("run-narrow", "run", {"step": 3}, width=390, height=844),
-    Shot("depth-narrow", "depth", {}, width=390, height=844, dark=True),
+    Shot("run", "run", {"step": 4}, height=1340),
+    Shot("run-beam", "run", {"strategy": "beam", "step": 4}, height=740, top="Beam search"),
+    Shot("inside", "inside", {"box": "decoder.0.cross", "head": 1}, top="The architecture"),
+    Shot("attention", "attention", {"kind": "decoder.cross", "head": 1, "row": 3, "column": 6}, height=1080),
+    Shot(
+        "evidence",
+        "attention",
+        {"kind": "decoder.cross", "show": "evidence", "row": 2},
+        height=980,
+        top="rests on",
+    ),
+    Shot("positions", "positions", {"a": "sinusoidal", "b": "alibi"}, height=1010),
+    Shot("contexts", "contexts", {}, height=1230, top="How alike"),
+    Shot("depth", "depth", {"row": 1, "column": 3}, height=1080, top="Norm of"),
+    Shot("lectures", "lectures", {"step": 7}),
+    Shot("training", "training", {}, height=960),
+    Shot("attention-dark", "attention", ALIGNED, height=1060, dark=True),
+    Shot("run-narrow", "run", {"step": 4}, width=390, height=844, top="The text as"),
+    Shot("depth-narrow", "depth", {}, width=390, height=844, dark=True, top="Norm of"),
 )
 
 
@@ -75,19 +79,17 @@ def take(opened: Browser, home: str, shot: Shot, out: Path) -> Path:
         reduced_motion="reduce",
         has_touch=shot.width < 600,
     )
-    page = context.new_page()
-    page.goto(home + shot.address)
-    page.wait_for_load_state("networkidle")
-    page.locator("main h1").wait_for()
-    page.wait_for_function("!document.querySelector('[aria-busy=true]')")
-    if shot.scroll:
-        page.locator(shot.scroll).first.evaluate("it => it.closest('section')?.scrollIntoView()")
-    if shot.focus:
-        page.locator(shot.focus).first.focus()
-    page.wait_for_timeout(300)
+    visit = Visit(context.new_page(), home)
+    visit.go(shot.view, text=TEXT, **shot.params)
+    page = visit.page
+    if shot.top:
+        visit.region(shot.top).first.evaluate(
+            "it => scrollTo(0, it.getBoundingClientRect().top + scrollY - 12)"
+        )
+    visit.settled(300)
     path = out / f"explorer-{shot.name}.png"
     page.screenshot(path=path)
-    context.close()
+    visit.close()
     return path
 
 

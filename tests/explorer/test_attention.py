@@ -105,7 +105,7 @@ def test_means_are_over_heads_and_layers(session_of: Make) -> None:
         torch.testing.assert_close(unpacked(everything["weights"]), wanted.mean((0, 1)).float())
         one = maps.summary(session, TEXT, TARGET, kind=kind, how="mean", layer=1)
         torch.testing.assert_close(unpacked(one["weights"]), wanted[1].mean(0).float())
-        assert "layer 1" in one["note"]
+        assert "layer 2" in one["note"]
 
 
 @pytest.mark.parametrize("kind_of_model, kind", [("encoder", "encoder.self"), ("decoder", "decoder.self")])

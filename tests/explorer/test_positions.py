@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -198,3 +199,16 @@ def test_what_cannot_be_shown_is_refused(asked: dict[str, Any], said: str) -> No
 def test_angles_of_far_positions_are_exact() -> None:
     [scheme] = positions(session(), length=512)["schemes"]
     assert unpacked(scheme["table"])[511, 0].item() == pytest.approx(math.sin(511), abs=1e-7)
+
+
+def test_sentences_are_for_readers() -> None:
+    model = session("sinusoidal")
+    for name in ("alibi", "t5", "t", "cos(2πt/T)", "sinusoidal"):
+        for rule in positions(model, [name])["schemes"][0]["guidelines"]:
+            assert rule["sentence"][0].isupper()
+            assert rule["sentence"].endswith(".")
+            assert "causal=" not in rule["sentence"]
+            assert not re.search(r"-\d", rule["sentence"])
+    alibi = positions(model, ["alibi"])["schemes"][0]["guidelines"][0]["sentence"]
+    assert alibi.startswith("Distances −1 and 1 have the same signal")
+    assert "in a decoder" in alibi

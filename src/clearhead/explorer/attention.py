@@ -74,7 +74,7 @@ def summary(
     how: str = "mean",
     layer: int | None = None,
 ) -> Plain:
-    """Many maps as one; `layer` counts from 0, and None leaves it to the way of summing up.
+    """Many maps as one; `layer` counts from 0 (in the note from 1), None leaves it to the way of summing up.
 
     - `mean`: over the heads of a layer, or of all layers;
     - `rollout`: attention followed through the layers up to `layer`, residual connections included;
@@ -89,7 +89,7 @@ def summary(
     rows, columns = sides(trace, kind)
     if how == "mean":
         weights = trace.attention(kind, layer).double().flatten(0, -3).mean(0)
-        over = "all layers and heads" if layer is None else f"the heads of layer {layer}"
+        over = "all layers and heads" if layer is None else f"the heads of layer {layer + 1}"
         note = f"The mean over {over}."
     elif how == "rollout":
         weights = rollout(trace, kind, layers - 1 if layer is None else layer)
@@ -98,8 +98,8 @@ def summary(
         weights, layer = alignment_weights(trace, kind, layer)
         rows = trace.following
         note = (
-            f"Cross-attention of layer {layer}, mean over its heads. A row is the token that was written, "
-            f"and shows where the decoder looked when it chose it."
+            f"Cross-attention of layer {layer + 1}, mean over its heads. A row is the token that was "
+            f"written, and shows where the decoder looked when it chose it."
         )
     return {"rows": rows, "columns": columns, "weights": packed(weights), "note": note}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from clearhead.decoding.beam import Beam, _Choice, _Offer
+from clearhead.decoding.beam import Beam, Choice, Offer
 from clearhead.decoding.engine import Cohort
 from clearhead.decoding.processors import Processor
 from clearhead.explorer.words import Word
@@ -53,8 +53,8 @@ class DrawnBeam(Beam):
         self.nodes: list[Node] = []
         self.ends: list[int | None] = [None]  # the node at which each row's text ends now
 
-    def _choose(self, offer: _Offer, group: int, earlier: Sequence[_Choice]) -> _Choice:
-        choice = super()._choose(offer, group, earlier)
+    def choose(self, offer: Offer, group: int, earlier: Sequence[Choice]) -> Choice:
+        choice = super().choose(offer, group, earlier)
         kept = _pairs(choice.live, choice.row, choice.token)
         stops = choice.ended_row * 0 + self.symbols.stop
         ended = _pairs(choice.ended, choice.ended_row, stops)
@@ -97,7 +97,7 @@ def _pairs(score: Any, row: Any, token: Any) -> set[tuple[int, int]]:
     return {(row, token) for score, row, token in lines if score > -math.inf}
 
 
-def _rows(choice: _Choice) -> list[tuple[tuple[int, int], bool]]:
+def _rows(choice: Choice) -> list[tuple[tuple[int, int], bool]]:
     """Where each of the next rows comes from, and whether there is a text in it at all."""
     lines = zip(*(one[0].tolist() for one in (choice.row, choice.token, choice.live)), strict=True)
     return [((row, token), live > -math.inf) for row, token, live in lines]

@@ -10,6 +10,7 @@ Shapes: P positions, E features of a table, H heads, D head size, N distances.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,12 @@ MOST_FEATURES = 2048
 MOST_BIAS = 128  # positions of a bias matrix: further ones repeat its diagonals
 MEASURED = 512  # the guidelines are measured up to this length
 WAVES = 8  # features drawn as curves
+
+# what the check says to callers, and what it means to readers
+IN_A_DECODER = (
+    "(with causal=True that does not count)",
+    "(in a decoder, which sees nothing ahead, that does not count)",
+)
 
 FORMULAS = {
     "none": "x",
@@ -242,6 +249,15 @@ def _guidelines(one: _Shown, width: int) -> list[Plain]:
     found = []
     for name in ("unique", "consistent", "bounded"):
         verdict: Verdict = getattr(report, name)
-        sentence = f"{verdict.reason[0].upper()}{verdict.reason[1:]}."
-        found.append({"name": name, "holds": verdict.holds, "sentence": sentence})
+        found.append({"name": name, "holds": verdict.holds, "sentence": _sentence(verdict.reason)})
     return found
+
+
+def _sentence(reason: str) -> str:
+    """A verdict's reason for readers: no names of arguments, and minus signs that are no hyphens.
+
+    >>> _sentence("distances -1 and 1 have the same signal")
+    'Distances −1 and 1 have the same signal.'
+    """
+    plain = re.sub(r"(?<![\w.])-(?=\d)", "−", reason.replace(*IN_A_DECODER))
+    return f"{plain[0].upper()}{plain[1:]}."

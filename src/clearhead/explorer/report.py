@@ -44,14 +44,16 @@ body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; background:
   color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.25; }
 h2 { margin-top: 3rem; font-size: 1.25rem; } h3 { font-size: 1rem; }
-p.about, figcaption, .key, caption { color: var(--soft); } p { max-width: 46rem; }
+p.about, figcaption, .key, caption { color: var(--soft); }
+p, dd { max-width: 46rem; overflow-wrap: anywhere; }
 code { font: 0.9em ui-monospace, monospace; }
 figure { margin: 1rem 0 0; } figcaption { margin-bottom: 0.35rem; }
 .wide { overflow-x: auto; } .key { margin: 0.25rem 0 0.75rem; font-size: 0.85rem; }
 svg { font: 12px system-ui, sans-serif; fill: currentColor; }
 svg .frame { fill: none; stroke: var(--line); }
 svg .line { fill: none; stroke: var(--accent); stroke-width: 2; }
-svg.bar { width: 4rem; height: 0.6rem; background: var(--line); vertical-align: middle; fill: var(--accent); }
+svg.bar { width: 2.5rem; height: 0.6rem; background: var(--line); fill: var(--accent);
+  vertical-align: middle; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.2rem 1.25rem; } dd { margin: 0; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding: 0.4rem 0; } th { text-align: left; font-weight: 600; }

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -31,12 +32,15 @@ def number(value: float) -> str:
 
     >>> number(0.123456789)
     '<data value="0.12345679">0.123</data>'
+    >>> number(-0.00004)
+    '<data value="-4e-05">−4e−5</data>'
     """
     exact = np.float32(value)
     if not np.isfinite(exact):
         return f'<data value="{exact!s}">{"−∞" if value < 0 else "∞" if value > 0 else "none"}</data>'
     small = value != 0 and abs(value) < 0.0005
     shown = f"{value:.0e}" if small else f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
+    shown = re.sub(r"e([-+])0*", r"e\1", shown).replace("e+", "e").replace("-", "−")
     return f'<data value="{exact!s}">{shown}</data>'
 
 

@@ -193,7 +193,7 @@ class Trace:
             rows = self.source if kind == "encoder.self" else self.target
             columns = self.target if kind == "decoder.self" else self.source
             mean = self.attention(kind, layer).mean(0)
-            maps.append((f"{kind}, layer {layer}, mean of the heads", rows, columns, mean))
+            maps.append((f"{kind}, layer {layer + 1}, mean of the heads", rows, columns, mean))
         return page_of(repr(self), maps)
 
     def _sides(self) -> list[tuple[str, list[Word]]]:

@@ -4,15 +4,11 @@
  */
 
 import { table } from "../charts/csv";
+import type { EvidenceAnswer } from "../lib/api";
 import { escapeXml } from "../lib/exports";
 import { brief } from "../lib/format";
 
-export interface Evidence {
-  weights: number[];
-  gradient: number[];
-  /** Null for tokens that were not tried: in a long text only the larger weights are. */
-  ablated: (number | null)[];
-}
+export type Evidence = Pick<EvidenceAnswer, "weights" | "gradient" | "ablated">;
 
 export const MEASURES = [
   { key: "weights", label: "Attention", unit: "weight" },

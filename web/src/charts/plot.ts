@@ -52,9 +52,9 @@ export interface PlotOptions {
   wholeX?: boolean;
 }
 
-/** Room for the labels: less on a narrow screen; `above` is what the legend takes. */
+/** Room for the labels: less on a narrow screen; `above` is what the legend takes, over the y axis's name. */
 export function frame(width: number, height: number, above = 0): Frame {
-  return { width, height, left: width < 480 ? 46 : 56, right: 24, top: 10 + above, bottom: 46 };
+  return { width, height, left: width < 480 ? 46 : 56, right: 24, top: 26 + above, bottom: 40 };
 }
 
 /** Where the names of the series stand: one after the other, on as many lines as they need. */

@@ -4,31 +4,8 @@
  */
 
 import { table } from "../charts/csv";
+import type { LectureExample, LectureStep, Numbers } from "../lib/api";
 import { escapeXml } from "../lib/exports";
-
-export type Numbers = (number | null)[][]; // null is −∞: JSON has no infinity
-
-export interface LectureStep {
-  name: string;
-  formula: string;
-  value: Numbers;
-  printed: Numbers | null;
-  wrong: [number, number][];
-  note: string;
-  given?: boolean;
-  marks?: { row: number; column: number; mark: string }[];
-  rows?: string[];
-  columns?: string[];
-}
-
-export interface LectureExample {
-  id: string;
-  title: string;
-  deck: string;
-  note: string;
-  steps: LectureStep[];
-  erratum: string | null;
-}
 
 /** As many decimals as any number of the table needs, but no more than `most`. */
 export function decimals(table: Numbers, most = 4): number {
@@ -58,9 +35,7 @@ export function asPrinted(value: number | null | undefined): string {
 
 /** "wrong", "truncated" …, or null for a printed number that is right. */
 export function markOf(step: LectureStep, row: number, column: number): string | null {
-  const found = step.marks?.find((mark) => mark.row === row && mark.column === column)?.mark;
-  if (found !== undefined) return found;
-  return step.wrong.some(([r, c]) => r === row && c === column) ? "wrong" : null;
+  return step.marks.find((mark) => mark.row === row && mark.column === column)?.mark ?? null;
 }
 
 export interface Count {

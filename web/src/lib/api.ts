@@ -20,7 +20,9 @@ export interface Tensor {
 export interface ModelInfo {
   name: string;
   family: string;
-  task: string;
+  task: string | null;
+  /** A classifier's classes by name. */
+  labels: string[];
   parameters: number;
   layers: { encoder: number; decoder: number };
   heads: number;
@@ -29,6 +31,8 @@ export interface ModelInfo {
   position: string;
   norm: string;
   has_source: boolean;
+  /** The kinds of attention that it has. */
+  kinds: AttentionKind[];
   limit: number;
   examples: string[];
   config: Record<string, unknown>;
@@ -48,7 +52,7 @@ export interface RunStep {
   after: Chance[];
   kept: number;
   /** At the length limit only the stop symbol is left. */
-  forced?: boolean;
+  forced: boolean;
 }
 
 export type NodeState = "live" | "pruned" | "finished" | "best";
@@ -61,21 +65,24 @@ export interface BeamNode {
   logp: number;
   score: number;
   /** Whether the search went on from it (or it ended a text). */
-  kept?: boolean;
+  kept: boolean;
   state: NodeState;
 }
 
 export interface Cost {
   training: { passes: number; positions: number; attended: number };
   /** `rows` texts go through each pass at once; `uncached`: pairs if nothing were remembered. */
-  inference: { passes: number; cached: number[]; attended: number; rows?: number[]; uncached?: number };
+  inference: { passes: number; cached: number[]; attended: number; rows: number[]; uncached: number };
 }
 
+/** What ended a text: the model's stop symbol, or its limit. */
+export type Ending = "stop" | "length";
+
 export interface RunAnswer {
-  source: Word[] | null;
+  source: Word[];
   steps: RunStep[];
-  output: { text: string; words: Word[]; logp: number; score: number; stopped: boolean };
-  tree: { nodes: BeamNode[]; best: number[]; left_out?: number } | null;
+  output: { text: string; words: Word[]; logp: number; score: number; stopped: Ending };
+  tree: { nodes: BeamNode[]; best: number[]; left_out: number } | null;
   cost: Cost;
 }
 
@@ -134,7 +141,7 @@ export interface AttentionAnswer {
     layers: number;
     heads: number;
     weights: Tensor;
-    thumbnails?: boolean;
+    thumbnails: boolean;
   }[];
 }
 
@@ -154,9 +161,15 @@ export interface ClassesAnswer {
 export interface EvidenceAnswer {
   columns: Word[];
   predicted: Word;
+  /** What the numbers are about, as half a sentence. */
+  what: string;
   weights: number[];
   gradient: number[];
-  ablated: number[];
+  /** Null for columns that were not tried: in a long text only the larger weights are. */
+  ablated: (number | null)[];
+  /** How many columns the row may look at, and of how many the weight was removed. */
+  visible: number;
+  tried: number;
   head_ablation: { before: number; after: number };
   permuted: { before: number; mean_after: number; total_variation: number };
   tau: { gradient: number | null; ablated: number | null };
@@ -167,7 +180,7 @@ export interface SchemeAnswer {
   name: string;
   table: Tensor | null;
   waves: { index: number; values: number[] }[] | null;
-  similarity: { distances: number[]; values: number[]; what: string } | null;
+  similarity: { distances: number[]; values: number[]; what: string };
   bias: Tensor | null;
   guidelines: { name: string; holds: boolean; sentence: string }[];
   note: string;
@@ -185,7 +198,8 @@ export interface ContextsAnswer {
   static: Tensor;
   between: Tensor;
   projection: Tensor;
-  explained: (number | number[])[];
+  /** Share of the variance that the two directions hold, by layer. */
+  explained: number[];
 }
 
 export interface DepthAnswer {
@@ -193,40 +207,54 @@ export interface DepthAnswer {
   sublayers: { name: string; label: string; kind: string; layer: number }[];
   norms: Tensor;
   stream: Tensor;
-  predictions: { after: string | number; top: Chance[][] }[];
+  predictions: { after: string; top: Chance[][] }[];
   final: Word[];
   note: string;
 }
 
+/** Rows of numbers; null is −∞, for JSON has no infinity. */
+export type Numbers = (number | null)[][];
+
 export interface LectureStep {
   name: string;
   formula: string;
-  value: number[][];
-  printed: number[][] | null;
+  /** Whether the slide gives it, so that nothing is computed. */
+  given: boolean;
+  value: Numbers;
+  printed: Numbers | null;
+  /** Cells that are plainly wrong; `marks` has also those cut or off in their last digit. */
   wrong: [number, number][];
+  marks: { row: number; column: number; mark: string }[];
+  rows: string[];
+  columns: string[];
   note: string;
 }
 
-export interface LecturesAnswer {
-  examples: {
-    id: string;
-    title: string;
-    deck: string;
-    note: string;
-    steps: LectureStep[];
-    erratum: string | null;
-  }[];
+export interface LectureExample {
+  id: string;
+  title: string;
+  deck: string;
+  note: string;
+  steps: LectureStep[];
+  erratum: string | null;
 }
+
+export interface LecturesAnswer {
+  examples: LectureExample[];
+}
+
+/** One line of a training log; what was not a number there is null. */
+export type LogRow = { step: number } & Record<string, number | null>;
 
 export interface TrainingAnswer {
   there: boolean;
   running: boolean;
   curves: {
-    train: { step: number; loss: number; rate: number; gradient_norm: number; flops: number }[];
-    validation: ({ step: number; loss: number; perplexity: number } & Record<string, number>)[];
+    train: LogRow[];
+    validation: LogRow[];
   };
   samples: { step: number; source: string; written: string; reference: string }[];
-  flops: { spent: number; table: { name: string; flops: number }[] };
+  flops: { spent: number | null; table: { name: string; flops: number }[] };
   facts: Record<string, unknown>;
 }
 

@@ -37,12 +37,15 @@ export function decimal(value: number, places = 2): string {
   return withMinus(Number(written) === 0 ? written.replace("-", "") : written);
 }
 
-/** A number for a cell of a heat map: six signs at most, whole numbers without a point. */
-export function cell(value: number): string {
+/**
+ * A number for a cell of a heat map: six signs at most. `whole`: all of the map's numbers are whole, and are
+ * written without a point; among others only an exact 0 is.
+ */
+export function cell(value: number, whole = true): string {
   if (!Number.isFinite(value)) return shortest(value);
   const size = Math.abs(value);
   if (size >= 99999.5) return withMinus(value.toExponential(0).replace("+", ""));
-  if (Number.isInteger(value)) return withMinus(String(value));
+  if (value === 0 || (whole && Number.isInteger(value))) return withMinus(String(value));
   return decimal(value, size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.9995 ? 2 : 3);
 }
 

@@ -17,6 +17,8 @@ export interface MapSpec {
   domain?: readonly [number, number] | undefined;
   /** Write the numbers into the cells; undefined: where there are few. */
   numbers?: boolean | undefined;
+  /** The most pixels that all rows together may take, where no numbers are written; by default as many as they like. */
+  tallest?: number | undefined;
   title: string;
 }
 
@@ -62,7 +64,8 @@ export function layout(spec: MapSpec, room: number): Layout {
   // tokens against tokens are square; features have no names, so their rows may be taller for the tokens'
   const square = spec.columnLabels !== undefined;
   const flat = Math.max(Math.min(wide, 28), Math.min(18, 700 / Math.max(rows, 1)));
-  const high = written ? 26 : Math.max(1.25, square ? Math.min(wide, 28) : flat);
+  const most = (spec.tallest ?? Infinity) / Math.max(rows, 1);
+  const high = written ? 26 : Math.max(1.25, Math.min(square ? Math.min(wide, 28) : flat, most));
   const rowsLabelled = spec.rowLabels !== undefined && high >= 11;
   const columnsLabelled = spec.columnLabels !== undefined && wide >= 11;
   const turned = columnsLabelled && widest(spec.columnLabels) + 6 > wide;
@@ -160,11 +163,16 @@ function drawNumbers(
   on.font = `11px ${how.font}`;
   on.textAlign = "center";
   on.textBaseline = "middle";
+  const whole = spec.values.every(Number.isInteger);
   for (let r = 0; r < spec.rows; r++)
     for (let c = 0; c < spec.columns; c++) {
       const value = spec.values[r * spec.columns + c]!;
       on.fillStyle = css(inkOn(colour(value)));
-      on.fillText(cell(value), where.left + (c + 0.5) * where.wide, where.top + (r + 0.5) * where.high + 0.5);
+      on.fillText(
+        cell(value, whole),
+        where.left + (c + 0.5) * where.wide,
+        where.top + (r + 0.5) * where.high + 0.5,
+      );
     }
 }
 
@@ -174,6 +182,7 @@ export function mapSvg(spec: MapSpec, theme: Theme = "light"): string {
   const colour = scale(spec.scale ?? "sequential", theme, domainFor(spec));
   const ink = theme === "light" ? "#1c232d" : "#e8ebf0";
   const ground = theme === "light" ? "#ffffff" : "#12151b";
+  const whole = spec.values.every(Number.isInteger);
   const parts: string[] = [];
   const text = (x: number, y: number, anchor: string, words: string, fill: string, extra = ""): string =>
     `<text x="${x}" y="${y}" text-anchor="${anchor}" dominant-baseline="central" fill="${fill}"${extra}>${escapeXml(words)}</text>`;
@@ -189,7 +198,9 @@ export function mapSvg(spec: MapSpec, theme: Theme = "light"): string {
         `<rect x="${x}" y="${y}" width="${where.wide}" height="${where.high}" fill="${css(fill)}"/>`,
       );
       if (where.written)
-        parts.push(text(x + where.wide / 2, y + where.high / 2, "middle", cell(value), css(inkOn(fill))));
+        parts.push(
+          text(x + where.wide / 2, y + where.high / 2, "middle", cell(value, whole), css(inkOn(fill))),
+        );
     }
   }
   if (where.columnsLabelled)

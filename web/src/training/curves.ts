@@ -6,14 +6,10 @@
 import { table } from "../charts/csv";
 import { powerOfTen, short } from "../charts/figures";
 import type { Series } from "../charts/plot";
+import type { LogRow, TrainingAnswer } from "../lib/api";
 import { count } from "../lib/format";
 
-export type Row = { step: number } & Record<string, unknown>;
-
-export interface Curves {
-  train: Row[];
-  validation: Row[];
-}
+export type Curves = TrainingAnswer["curves"];
 
 const NAMES: Record<string, string> = {
   loss: "Loss",
@@ -48,7 +44,7 @@ export function measures(curves: Curves): string[] {
 
 /** The training and the validation line of one measure; a line without points is left out. */
 export function series(curves: Curves, key: string): Series[] {
-  const points = (rows: Row[]) =>
+  const points = (rows: LogRow[]) =>
     rows.flatMap((row) => (typeof row[key] === "number" ? [[row.step, row[key]] as const] : []));
   const both: Series[] = [
     { name: "training", points: points(curves.train) },
@@ -141,7 +137,7 @@ export function bySource(
 
 export function curvesCsv(curves: Curves): string {
   const keys = measures(curves);
-  const lines = (split: string, rows: Row[]) =>
+  const lines = (split: string, rows: LogRow[]) =>
     rows.map((row) => [
       split,
       row.step,

@@ -29,7 +29,7 @@ test("numbers in cells are short, whatever they are", () => {
   const values = [
     0, 1, -1, 0.5, -0.9999, 0.99996, 9.999, -12.345, 123.4, -4567.8, 99999.4, 1e5, -3e38, 1e-9, -1e-9, 2141,
   ];
-  expect(values.map(cell)).toEqual([
+  expect(values.map((value) => cell(value))).toEqual([
     "0",
     "1",
     "−1",
@@ -47,6 +47,7 @@ test("numbers in cells are short, whatever they are", () => {
     "0.000",
     "2141",
   ]);
+  expect([0, 1, -2, 0.25].map((value) => cell(value, false))).toEqual(["0", "1.00", "−2.00", "0.250"]);
   for (let e = -9; e < 38; e += 0.1) expect(cell(-(10 ** e)).length).toBeLessThanOrEqual(6);
 });
 

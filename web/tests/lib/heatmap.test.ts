@@ -31,6 +31,16 @@ test("each cell is found again under its middle, and nothing beside the cells", 
   }
 });
 
+test("rows share the height that they may take", () => {
+  const tall = spec(64, 32, {
+    numbers: false,
+    columnLabels: Array.from({ length: 32 }, (_, i) => String(i)),
+  });
+  expect(layout(tall, 600).high).toBe(18);
+  expect(layout({ ...tall, tallest: 544 }, 600).high).toBe(8.5);
+  expect(layout({ ...tall, tallest: 10 }, 600).high).toBe(1.25);
+});
+
 test("numbers are written where they fit, and always if asked for", () => {
   expect(layout(spec(6, 8), 600).written).toBe(true);
   expect(layout(spec(6, 64), 600).written).toBe(false);

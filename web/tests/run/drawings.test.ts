@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { BeamNode, Cost } from "../../src/lib/api";
 import { bars } from "../../src/run/distribution";
-import { counts, passesOf, staircase } from "../../src/run/passes";
+import { counts, passesOf, passText, staircase } from "../../src/run/passes";
 import { neighbour, pathTo, place, WIDE } from "../../src/run/tree";
 
 const chance = (id: number, p: number): { id: number; text: string; p: number } => ({
@@ -35,7 +35,16 @@ function node(
   state: BeamNode["state"] = "live",
   score = -id,
 ): BeamNode {
-  return { id, parent, step, word: { id, text: `w${id}`, kind: "word" }, logp: score, score, state };
+  return {
+    id,
+    parent,
+    step,
+    word: { id, text: `w${id}`, kind: "word" },
+    logp: score,
+    score,
+    kept: true,
+    state,
+  };
 }
 const TREE = [
   node(0, null, 0, "best"),
@@ -88,7 +97,7 @@ test("writing goes one position at a time over all positions", () => {
   ]);
   const prompted: Cost = {
     training: { passes: 1, positions: 7, attended: 28 },
-    inference: { passes: 3, cached: [0, 5, 6], attended: 28 },
+    inference: { passes: 3, cached: [0, 5, 6], attended: 28, rows: [1, 1, 1], uncached: 64 },
   };
   expect(passesOf(prompted).map(({ rows }) => rows)).toEqual([
     [0, 4],
@@ -103,6 +112,17 @@ test("the counts are the server's", () => {
   expect(table["keys remembered before the last pass"]).toEqual([0, 3]);
   expect(table["query–key pairs per layer and head"]).toEqual([10, 10]);
   expect(table["texts under way at once"]).toEqual([1, 2]);
+});
+
+test("a pass is a sentence", () => {
+  const text = (first: number, last: number, cached: number): string =>
+    passText({ rows: [first, last], cached }, 1, 4);
+  expect(text(0, 4, 0)).toBe(
+    "Pass 2 of 4: the 5 given tokens go through the decoder at once, each looks at itself and at those before it.",
+  );
+  expect(text(0, 0, 0)).toBe("Pass 2 of 4: one token goes through the decoder and looks at itself.");
+  expect(text(1, 1, 1)).toContain("looks at 1 remembered key and at itself");
+  expect(text(2, 2, 2)).toContain("looks at 2 remembered keys and at itself");
 });
 
 test("the staircase covers the cells at and below the diagonal", () => {

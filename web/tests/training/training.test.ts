@@ -13,8 +13,8 @@ import {
 
 const curves: Curves = {
   train: [
-    { step: 20, loss: 7.2, rate: 0.0008, gradient_norm: 2, flops: 8e10, epoch: 0, kind: "train" },
-    { step: 40, loss: 5.4, rate: 0.0016, gradient_norm: 1.3, flops: 16e10, epoch: 0, kind: "train" },
+    { step: 20, loss: 7.2, rate: 0.0008, gradient_norm: 2, flops: 8e10, epoch: 0 },
+    { step: 40, loss: 5.4, rate: 0.0016, gradient_norm: 1.3, flops: 16e10, epoch: 0 },
   ],
   validation: [{ step: 40, loss: 5.1, perplexity: 164.02, bleu: 1.25 }],
 };

@@ -23,13 +23,14 @@ function run(body: Record<string, unknown>): RunAnswer {
       ],
       after: [{ id: one.id, text: one.text, p: 1 }],
       kept: 1,
+      forced: false,
     })),
     output: {
       text: `out of ${String(body["text"])}`,
       words: chosen.slice(0, 2),
       logp: -1.5,
       score: -0.5,
-      stopped: true,
+      stopped: "stop",
     },
     tree:
       body["strategy"] === "beam"
@@ -41,14 +42,16 @@ function run(body: Record<string, unknown>): RunAnswer {
               word: one,
               logp: -1,
               score: -1,
+              kept: true,
               state: "best",
             })),
             best: [0, 1, 2],
+            left_out: 0,
           }
         : null,
     cost: {
       training: { passes: 1, positions: 3, attended: 6 },
-      inference: { passes: 3, cached: [0, 1, 2], attended: 6 },
+      inference: { passes: 3, cached: [0, 1, 2], attended: 6, rows: [1, 1, 1], uncached: 10 },
     },
   };
 }

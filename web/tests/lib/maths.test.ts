@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { scripts } from "../../src/lectures/maths";
+import { scripts } from "../../src/lib/maths";
 
 const flat = (text: string): string =>
   scripts(text)
