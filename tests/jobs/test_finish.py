@@ -51,7 +51,8 @@ def test_the_winner_is_in_the_bundle(metric: str, rate: float, corpus: Path, tmp
 
 
 def test_the_moving_average_is_what_is_judged(corpus: Path, tmp_path: Path) -> None:
-    done = train(tmp_path / "run", settings(corpus, averaging={"ema": 0.5, "snapshots": 0}), view="quiet")
+    asked = settings(corpus, averaging={"ema": 0.5, "snapshots": 0}, validation={"metric": "loss"})
+    done = train(tmp_path / "run", asked, view="quiet")
     assert done.validation[LAST]["loss"] == done.outcome.best_value  # that of the last validation
     assert AVERAGE not in done.validation
 

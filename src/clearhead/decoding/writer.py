@@ -33,7 +33,7 @@ from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, limit_of, position
 
 Dtype = Literal["auto", "float32", "bf16", "int8"]
 Way = Literal["auto", "native", "torch"]
-CPU_ROOM, GPU_ROOM = 64, 512  # rows under way
+CPU_ROOM, GPU_ROOM = 160, 512  # rows under way
 LONGEST = 1024  # tokens of a source that is read in one piece, where nothing else sets a limit
 CHUNK = 512  # texts that are tokenised together
 
