@@ -50,7 +50,7 @@ OTHERS_ON_WMT = (
 
 
 def training(session: Session, folder: str | Path | None = None) -> Plain:
-    """Everything the page shows of the run that made this session's bundle, which lies in `folder`."""
+    """Everything the page shows of the run that made a bundle, which lies in `folder`."""
     place = getattr(session, "folder", None) if folder is None else folder
     return of_folder(place, session.bundle.metadata)
 
