@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,21 +188,9 @@ def placement(
 
 def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, verify: bool) -> Bundle:
     facts = manifest.read_metadata(path)
-    if not verify:
-        return _read_bundle(path, facts, device, dtype)
-    # Checksums take as long as reading does, and do not need Python meanwhile.
-    with ThreadPoolExecutor(1) as checker:
-        checks = [checker.submit(manifest.check_file, path, facts, name) for name in facts.sha256]
-        try:
-            return _read_bundle(path, facts, device, dtype)
-        finally:  # that a file is damaged explains whatever else is wrong with it
-            for check in checks:
-                check.result()
-
-
-def _read_bundle(
-    path: Path, facts: manifest.Facts, device: torch.device, dtype: torch.dtype | None
-) -> Bundle:
+    if verify:
+        for name in facts.sha256:
+            manifest.check_file(path, facts, name)
     model = read_plan(path)
     fault = disagreement(read_shapes(path / manifest.WEIGHTS), shapes_of(model))
     if fault is not None:

@@ -1,15 +1,14 @@
 """The weights of a model to a safetensors file and back.
 
 A tensor that several modules share is stored once, under its first name. Reading
-fills a model that was built without memory (on "meta"), two tensors at a time, so
-that a large model needs room for itself and its largest tensors, not for two. No
+fills a model that was built without memory (on "meta"), one tensor at a time, so
+that a large model needs room for itself and its largest tensor, not for two. No
 pickle. Knows nothing about the other files of a bundle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -18,8 +17,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-
-READERS = 2  # most of the time goes into pages that are touched for the first time
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -74,13 +71,10 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 def fill(model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype | None) -> None:
     """Give a model built on "meta" the weights of a file that fits it; what was shared is shared again."""
-    wanted = tensors_of(model)
-    with ThreadPoolExecutor(READERS) as readers:
-        read = readers.map(lambda name: _read(path, name, device, dtype), wanted)
-        filled = {
-            id(empty): nn.Parameter(tensor, requires_grad=empty.requires_grad)
-            for empty, tensor in zip(wanted.values(), read, strict=True)
-        }
+    filled: dict[int, nn.Parameter] = {}
+    for name, empty in tensors_of(model).items():
+        parameter = nn.Parameter(_read(path, name, device, dtype), requires_grad=empty.requires_grad)
+        filled[id(empty)] = parameter
     for module in model.modules():
         own = list(module.named_parameters(recurse=False, remove_duplicate=False))
         for name, empty in own:

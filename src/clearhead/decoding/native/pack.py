@@ -38,7 +38,6 @@ class Packed:
         self._kept: list[Any] = []  # tensors and arrays that the struct points into
         self._model = cast(Any, model)
         self.bytes = 0  # of the packed matrices
-        self._scratch = torch.empty(0)
         has_source = self.config.family == "encoder-decoder"
         self.struct = self._describe(has_source)
         self.source_embedding: InputEmbedding | None = self._model.source_embedding if has_source else None
@@ -50,7 +49,7 @@ class Packed:
         self.encoder_position: Position | None = (
             self._model.encoder.layers[0].attention.position if has_source else None
         )
-        del self._model, self._scratch
+        del self._model
 
     def _describe(self, has_source: bool) -> binding.Model:
         config, model = self.config, self._model
@@ -109,7 +108,7 @@ class Packed:
 
     def _matrix(self, weights: list[Tensor], biases: list[Tensor | None], beyond: float = 0.0) -> int:
         """Matrices (outputs, inputs) with one input as one packed matrix; `beyond`: see `matrix.h`."""
-        weight = plain(weights[0]) if len(weights) == 1 else self._joined([plain(one) for one in weights])
+        weight = plain(weights[0]) if len(weights) == 1 else torch.cat([plain(one) for one in weights])
         bias = None
         if any(one is not None for one in biases):
             parts = [torch.zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
@@ -128,13 +127,6 @@ class Packed:
         weakref.finalize(self, library.matrix_free, handle)
         self.bytes += library.matrix_bytes(handle)
         return int(handle)
-
-    def _joined(self, parts: list[Tensor]) -> Tensor:
-        """One below the other, in memory that is used again: packed at once, and fresh pages cost more."""
-        shape = sum(map(len, parts)), parts[0].shape[1]
-        if self._scratch.numel() < shape[0] * shape[1]:
-            self._scratch = torch.empty(shape[0] * shape[1])
-        return torch.cat(parts, out=self._scratch[: shape[0] * shape[1]].view(shape))
 
     def _linear(self, *parts: nn.Linear) -> int:
         return self._matrix([part.weight for part in parts], [part.bias for part in parts])
