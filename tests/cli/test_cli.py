@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import typer
+from typer.models import OptionInfo
 
 import clearhead
 from clearhead.base.errors import UserError
@@ -143,6 +144,16 @@ def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, check=False, **options
     )
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_an_option_whose_value_bears_its_name_is_named_outright(name: str) -> None:
+    """Typer 0.27 makes `--FILE` of `file: Option(metavar="FILE")`; a name that is given stays as it is."""
+    for argument, kind in get_type_hints(cli.COMMANDS[name], include_extras=True).items():
+        for option in getattr(kind, "__metadata__", ()):
+            if isinstance(option, OptionInfo) and option.metavar == argument.upper():
+                given = (option.default, *(option.param_decls or ()))  # Typer reads the first one as a default
+                assert f"--{argument}" in given, f"clearhead {name} --{argument}"
 
 
 def test_the_surface_is_frozen() -> None:

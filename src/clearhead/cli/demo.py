@@ -14,7 +14,7 @@ LANGUAGES = {"en-fr": "English to French", "en-de": "English to German"}
 
 
 def demo(
-    pair: Annotated[str, typer.Option(metavar="PAIR", help="en-fr or en-de.")] = "en-fr",
+    pair: Annotated[str, typer.Option("--pair", metavar="PAIR", help="en-fr or en-de.")] = "en-fr",
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the run goes; runs/demo-PAIR without it.")
     ] = None,

@@ -19,7 +19,8 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="What would be right, aligned line by line.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="One file instead: .tsv, .csv, .jsonl, plain text.")
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="One file instead: .tsv, .csv, .jsonl, plain text."),
     ] = None,
     source_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the source: its name or number.")
@@ -33,7 +34,9 @@ def evaluate(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(metavar="TASK", help="For a bundle that does not say what it was trained for."),
+        typer.Option(
+            "--task", metavar="TASK", help="For a bundle that does not say what it was trained for."
+        ),
     ] = None,
     beam: Annotated[int, typer.Option(min=1, metavar="N", help="Places of the beam; 1 is greedy.")] = 1,
     length_penalty: Annotated[

@@ -24,7 +24,7 @@ def score(
         Path | None, typer.Option(metavar="FILE", help="What is scored, aligned line by line.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="One file instead: .tsv, .csv, .jsonl.")
+        Path | None, typer.Option("--file", metavar="FILE", help="One file instead: .tsv, .csv, .jsonl.")
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show every token's log-probability.")] = False,
     length_penalty: Annotated[

@@ -26,7 +26,9 @@ def train(
     ] = None,
     file: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="One file instead: .tsv, .csv, .jsonl, or plain text to generate."),
+        typer.Option(
+            "--file", metavar="FILE", help="One file instead: .tsv, .csv, .jsonl, or plain text to generate."
+        ),
     ] = None,
     hub: Annotated[
         str | None, typer.Option(metavar="NAME[:CONFIG]", help="A data set of the Hugging Face hub instead.")
@@ -53,7 +55,8 @@ def train(
         Path | None, typer.Option(metavar="FOLDER", help="Where the run and its bundle go.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option(metavar="TASK", help="translate, summarise, generate, classify or tag.")
+        str | None,
+        typer.Option("--task", metavar="TASK", help="translate, summarise, generate, classify or tag."),
     ] = None,
     recipe: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings in a TOML or JSON file.")
