@@ -152,7 +152,10 @@ def test_an_option_whose_value_bears_its_name_is_named_outright(name: str) -> No
     for argument, kind in get_type_hints(cli.COMMANDS[name], include_extras=True).items():
         for option in getattr(kind, "__metadata__", ()):
             if isinstance(option, OptionInfo) and option.metavar == argument.upper():
-                given = (option.default, *(option.param_decls or ()))  # Typer reads the first one as a default
+                given = (
+                    option.default,
+                    *(option.param_decls or ()),
+                )  # Typer reads the first one as a default
                 assert f"--{argument}" in given, f"clearhead {name} --{argument}"
 
 

@@ -58,7 +58,7 @@ def run(
     **options: Any,
 ) -> tuple[Stepper, dict[str, Tensor], dict[str, float]]:
     """Some steps from the same beginning; what they left, and their sums."""
-    changes = {"dropout": options.pop("dropout", 0.0)}
+    changes = {"dropout": options.pop("dropout", 0.0), **options.pop("changes", {})}
     model = a_model(task, **changes)
     stepper = a_stepper(model, objective, kind=kind, device=torch.device("cuda"), **options)
     torch.manual_seed(7)
@@ -71,6 +71,20 @@ def test_shapes_tell_recordings_apart() -> None:
     batches = some_batches()
     assert len({shape_of(batch) for batch in batches}) == 3
     assert shape_of(batches[0]) == shape_of(batches[2])
+
+
+@gpu
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_attention_that_only_the_tiled_kernel_computes(dropout: float) -> None:
+    """Without dropout it is recorded; with dropout, whose seed the host draws, every step runs as usual."""
+    changes = {"position__name": "alibi", "attention__softcap": 5.0, "attention__dropout": dropout}
+    batches = some_batches()
+    recorded, state, sums = run(GraphStepper, batches, changes=changes)
+    _, wanted, wanted_sums = run(Stepper, batches, changes=changes)
+    assert isinstance(recorded, GraphStepper)
+    assert len(recorded._recordings) == (0 if dropout else 3)
+    close(state, wanted, **NEAR[torch.float32])
+    assert sums["nll"] == pytest.approx(wanted_sums["nll"], rel=1e-4)
 
 
 @gpu

@@ -131,6 +131,8 @@ def _decide(said: Table, minutes: float | None) -> _Plan:
     first.append(choose_vocabulary(prepare.words_in(found), device.type == "cuda"))
     learning = merged(as_table(first).get("tokenizer", {}), said.get("tokenizer", {}))
     tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig.from_dict(learning, "tokenizer"))
+    if data.filter.too_long == "cut":
+        facts = facts.cut(data.filter.source_tokens, data.filter.target_tokens)
     machine = Machine(device.type == "cuda", peak_of(device, dtype), minutes)
     choices = [*first, *choose(facts, machine)]
     sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": facts.source_vocabulary}

@@ -40,11 +40,12 @@ class GraphStepper(Stepper):
         super().__init__(*arguments, **options)
         self._recordings: dict[Shape, _Recording] = {}
         self._pool: Any = None
+        self._refused = False  # something in the model cannot be captured
         self._stream = torch.cuda.Stream(self.precision.device)
 
     def step(self, batches: Sequence[Batch], rate: float) -> None:
         """One update; replayed where this shape has been recorded."""
-        if len(batches) != 1 or self.parts > 1:
+        if len(batches) != 1 or self.parts > 1 or self._refused:
             super().step(batches, rate)
             return
         batch, shape = batches[0], shape_of(batches[0])
@@ -56,10 +57,15 @@ class GraphStepper(Stepper):
             try:
                 recording = self._recordings[shape] = self._record(batch)
             except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
+                if is_out_of_memory(error):
+                    self.split_further(batches)
+                elif "captur" in str(
+                    error
+                ):  # of graphs: "not permitted when stream is capturing", and the like
+                    self._refused = True
+                else:
                     raise
-                self._recordings.clear()  # memory is short: do without
-                self.split_further(batches)
+                self._recordings.clear()  # do without
                 super().step(batches, rate)
                 return
         set_rate(self.optimiser, rate)
@@ -71,7 +77,7 @@ class GraphStepper(Stepper):
     def _record(self, batch: Batch) -> _Recording:
         """Run once so that every library is loaded and all memory is there, then record."""
         device = self.precision.device
-        chance = torch.cuda.get_rng_state(device)
+        chance, host_chance = torch.cuda.get_rng_state(device), torch.get_rng_state()
         ours = batch.to(device)
         copies: dict[str, Any] = {name: tensor.clone() for name, tensor in _tensors(ours).items()}
         kept = replace(ours, **copies)
@@ -86,12 +92,15 @@ class GraphStepper(Stepper):
         torch.cuda.current_stream(device).wait_stream(self._stream)
         torch.cuda.set_rng_state(chance, device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            self.begin()
-            self.update(self.backward(kept, weight))
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                self.begin()
+                self.update(self.backward(kept, weight))
+        finally:
+            torch.cuda.set_rng_state(chance, device)  # neither the pass nor the recording has drawn anything
+            torch.set_rng_state(host_chance)
+            self.forget()
         self._pool = graph.pool()
-        torch.cuda.set_rng_state(chance, device)  # the recording has drawn nothing
-        self.forget()
         return _Recording(graph, kept, weight)
 
 

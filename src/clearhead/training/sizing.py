@@ -30,6 +30,24 @@ GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
 SMALL = 2_000_000  # target tokens below which a corpus is soon known by heart
 MANY_EPOCHS = 50.0  # passes in which a small model learns its corpus by heart
 FEWEST_EPOCHS = 4.0  # a model that would see its corpus less often is too large for the time
+FEWEST_EXAMPLES = 32  # in a batch of long texts: with fewer, each step follows chance
+
+
+class Passes(NamedTuple):
+    """How often a corpus is read."""
+
+    usual: float  # with half a million tokens to learn from; the more text the less often, by the square root
+    most: float
+
+
+# A text that is to be written teaches a token at a time, a label of a whole text says one thing.
+PASSES: dict[Task, Passes] = {
+    "translate": Passes(100, 150),
+    "summarise": Passes(60, 100),
+    "generate": Passes(40, 100),
+    "classify": Passes(8, 60),
+    "tag": Passes(40, 100),
+}
 
 
 class Choice(NamedTuple):
@@ -76,8 +94,26 @@ class Facts:
 
     @property
     def tokens(self) -> int:
-        """Tokens that size a model: of the target, or of the only text."""
-        return max(self.target_tokens if self.task in (*PAIRS, "generate") else self.source_tokens, 1)
+        """How much there is to learn: of a translation's target all, of one label a text a quarter."""
+        counted = {
+            "summarise": (self.source_tokens + self.target_tokens) // 2,
+            "classify": self.source_tokens // 4,
+            "tag": self.source_tokens,
+        }
+        return max(counted.get(self.task, self.target_tokens), 1)
+
+    @property
+    def batched_tokens(self) -> int:
+        """Tokens as batches count them: of the longer side."""
+        return max(self.source_tokens, self.target_tokens, 1)
+
+    def cut(self, source: int, target: int) -> Facts:
+        """The same with texts that end after so many tokens."""
+        return replace(
+            self,
+            source_tokens=min(self.source_tokens, source * self.examples),
+            target_tokens=min(self.target_tokens, target * self.examples),
+        )
 
 
 @dataclass(frozen=True)
@@ -154,7 +190,8 @@ class Restraint(NamedTuple):
 def _restraint(facts: Facts, machine: Machine, size: Size) -> Restraint:
     """Less of it the more text there is, and where there is no time for many passes anyway."""
     epochs = _affordable_epochs(facts, machine, size)
-    if facts.task in PAIRS and facts.tokens < SMALL and epochs > 2 * MANY_EPOCHS:
+    enough = _wanted_epochs(facts) if facts.task == "classify" else MANY_EPOCHS
+    if facts.task in (*PAIRS, "classify") and facts.tokens < SMALL and epochs > 2 * enough:
         return Restraint(
             max(round(size.dropout - 0.1, 2), 0.1),
             2.0,
@@ -196,6 +233,11 @@ def _affordable_epochs(facts: Facts, machine: Machine, size: Size) -> float:
     return machine.budget / flops_per_epoch(facts, size)
 
 
+def _wanted_epochs(facts: Facts) -> float:
+    usual, most = PASSES[facts.task]
+    return min(max(usual * math.sqrt(500_000 / facts.tokens), 3.0), most)
+
+
 class Work(NamedTuple):
     """How much is trained."""
 
@@ -207,12 +249,18 @@ class Work(NamedTuple):
 
 def _steps(facts: Facts, machine: Machine, size: Size) -> Work:
     """Updates, and tokens in a batch: small ones on a CPU, which gains little from large ones."""
-    batch = int(min(max(facts.tokens / 50, 1024), 16_384 if machine.gpu else 2048))
-    batch -= batch % 256
-    wanted = min(max(100 * math.sqrt(500_000 / facts.tokens), 3.0), 150.0)
+    batch = min(max(facts.batched_tokens / 50, 1024), 16_384 if machine.gpu else 2048)
+    if facts.task == "classify":
+        batch = min(batch, 8192)  # one label a text: the more updates count
+    if facts.task != "generate":  # its rows are parts of one long text
+        fewest = FEWEST_EXAMPLES * facts.batched_tokens / facts.examples
+        batch = max(batch, min(fewest, 16_384 if machine.gpu else 8192))
+    batch = int(batch) - int(batch) % 256
+    wanted = _wanted_epochs(facts)
     affordable = _affordable_epochs(facts, machine, size)
     epochs = min(wanted, max(affordable, 1.0))
-    steps = max(math.ceil(epochs * facts.tokens / (0.85 * batch)), 100)  # about 15 % of a batch is padding
+    steps = math.ceil(epochs * facts.batched_tokens / (0.85 * batch))  # about 15 % of a batch is padding
+    steps = max(steps, 100)
     steps = round(steps, -2) if steps >= 1000 else steps
     limit = (
         "as often as this device has time for" if epochs < wanted else "as small corpora are read more often"
@@ -245,8 +293,11 @@ def _model(facts: Facts, size: Size, reason: str) -> Iterator[Choice]:
 
 
 def _batch(facts: Facts, machine: Machine, tokens: int) -> Iterator[Choice]:
-    fiftieth = abs(tokens - facts.tokens / 50) < 256
-    why = "a fiftieth of the corpus in a step" if fiftieth else "what this device computes well at once"
+    why = "what this device computes well at once"
+    if abs(tokens - facts.batched_tokens / 50) < 256:
+        why = "a fiftieth of the corpus in a step"
+    elif abs(tokens - FEWEST_EXAMPLES * facts.batched_tokens / facts.examples) < 256:
+        why = f"at least {FEWEST_EXAMPLES} examples in a step"
     yield Choice("batch.tokens", tokens, why)
     if machine.gpu:
         yield Choice("batch.shapes", "fixed", "few shapes, so that each step can be recorded and replayed")
@@ -256,8 +307,8 @@ def _batch(facts: Facts, machine: Machine, tokens: int) -> Iterator[Choice]:
 
 
 def _learning(facts: Facts, size: Size, work: Work) -> Iterator[Choice]:
-    rate = 7e-4 * (512 / size.width) ** 1.4 if facts.task in PAIRS else 1e-3 * (256 / size.width) ** 0.5
-    rate = float(f"{min(rate, 5e-3):.1g}")
+    usual = {"translate": 7e-4 * (512 / size.width) ** 1.4, "classify": 5e-4 * (256 / size.width) ** 0.5}
+    rate = float(f"{min(usual.get(facts.task, 1e-3 * (256 / size.width) ** 0.5), 5e-3):.1g}")
     yield Choice("schedule.rate", rate, "the narrower the model, the larger the steps it bears")
     share = 10 if work.hurried else 4
     yield Choice(
@@ -285,8 +336,9 @@ def looks(steps: int) -> int:
 
 def _judging(task: Task, steps: int) -> Iterator[Choice]:
     yield Choice("validation.every", looks(steps), "25 looks at the model in a run")
-    if task in PAIRS:
-        reason = "right tokens tell good texts; the loss of little text turns long before they get worse"
+    if task != "generate":
+        right = "tokens" if task in PAIRS else "labels"
+        reason = f"right {right} are what counts; with little text the loss turns long before they get fewer"
         yield Choice("validation.metric", "accuracy", reason)
     yield Choice("averaging.snapshots", 10, "the mean of the last 10 looks is smoother than any of them")
 

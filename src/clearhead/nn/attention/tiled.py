@@ -35,11 +35,18 @@ KEY_BLOCK = 128
 
 def tiled(problem: Problem, query_block: int = QUERY_BLOCK, key_block: int = KEY_BLOCK) -> Tensor:
     """Attention block by block; memory grows with n, not n²."""
+    if problem.dropout > 0 and _recording(problem.q):
+        raise RuntimeError("Tiled dropout draws its seed on the host: it cannot be captured in a CUDA graph.")
     seed = int(torch.randint(2**62, ()).item()) if problem.dropout > 0 else 0
     walk = _Walk(problem, query_block, key_block, seed)
     inputs = (problem.q, problem.k, problem.v, *problem.parameters())
     result: Tensor = _Tiled.apply(walk, *inputs)  # type: ignore[no-untyped-call]
     return result
+
+
+def _recording(tensor: Tensor) -> bool:
+    """Is a CUDA graph being captured? Then no value can be looked at, and what the host draws is fixed."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 class _Walk:
@@ -65,7 +72,7 @@ class _Walk:
         problem = self.problem
         for number, columns in enumerate(self.key_blocks):
             allowed = problem.allowed(problem.queries[rows], problem.keys[columns])
-            if allowed is None or bool(allowed.any()):
+            if allowed is None or _recording(allowed) or bool(allowed.any()):
                 yield number, columns
 
     def kept(self, weights: Tensor, rows: slice, number: int) -> Tensor | None:
