@@ -20,6 +20,7 @@ from clearhead.training.sizing import (
     GPU_MINUTES,
     SIZES,
     SMALL,
+    Asked,
     Choice,
     Facts,
     Machine,
@@ -85,7 +86,7 @@ def test_it_makes_a_whole_and_valid_recipe(facts: Facts, machine: Machine) -> No
     said = {"task": facts.task}
     choices = [
         *choose_filters(facts.task),
-        choose_vocabulary(facts.tokens, machine.gpu),
+        choose_vocabulary(facts.tokens, machine.gpu, facts.task),
         *choose(facts, machine),
     ]
     config = compose(choices, said, sizes)
@@ -130,10 +131,11 @@ def test_it_fits_into_the_time(facts: Facts, machine: Machine) -> None:
     assert spent <= 1.1 * max(machine.budget, least)
 
 
-@given(st.integers(0, 10**10), st.integers(0, 10**10), st.booleans())
-def test_vocabularies_grow_with_the_text_between_bounds(one: int, two: int, gpu: bool) -> None:
-    small, large = (choose_vocabulary(words, gpu).value for words in sorted((one, two)))
-    assert 400 <= small <= large <= (32_000 if gpu else 16_000)
+@given(st.integers(0, 10**10), st.integers(0, 10**10), st.booleans(), st.sampled_from(TASKS))
+def test_vocabularies_grow_with_the_text_between_bounds(one: int, two: int, gpu: bool, task: Task) -> None:
+    small, large = (choose_vocabulary(words, gpu, task).value for words in sorted((one, two)))
+    writes = task not in ("classify", "tag")  # those have no output layer as wide as the vocabulary
+    assert 400 <= small <= large <= (16_000 if writes and not gpu else 32_000)
 
 
 @settings(deadline=None, max_examples=100)
@@ -242,3 +244,36 @@ def test_a_classifier_is_not_trained_for_long() -> None:
     passes = found["steps"] * 0.85 * found["batch.tokens"] / 740_000
     assert 5 <= passes <= 20
     assert found["objective.consistency"] > 0
+
+
+def test_what_is_not_said_follows_from_what_is() -> None:
+    """Whoever asks for a wide model gets its rate, heads and inner width, not those of the narrow one."""
+    facts = facts_of("translate", 440_000)
+    plain, wide = (values(choose(facts, SERVER, Asked(width=width))) for width in (None, 512))
+    assert plain["model.width"] == 128
+    assert wide["model.width"] == 512
+    assert wide["model.feedforward.width"] == 2048
+    assert wide["model.attention.heads"] == 8
+    assert wide["schedule.rate"] < plain["schedule.rate"] / 3
+    assert wide["model.layers"] == plain["model.layers"]
+    small = values(choose(facts, SERVER, Asked(batch=plain["batch.tokens"] // 4)))
+    assert small["steps"] == pytest.approx(4 * plain["steps"], rel=0.05)
+
+
+@settings(deadline=None, max_examples=60)
+@given(any_facts, st.integers(1, 2000), st.integers(1, 30), st.integers(1, 100_000))
+def test_any_asked_size_can_be_built(facts: Facts, width: int, layers: int, batch: int) -> None:
+    said: dict[str, Any] = {
+        "task": facts.task,
+        "model": {"width": 4 * width, "layers": layers},  # rotary positions want heads of an even size
+        "batch": {"tokens": batch},
+    }
+    choices = choose(facts, SERVER, Asked.of(said))
+    config = compose(choices, said, {"vocabulary": facts.vocabulary, "source_vocabulary": None})
+    assert (config.model.width, config.model.layers, config.batch.tokens) == (4 * width, layers, batch)
+    assert config.steps >= 100
+
+
+@pytest.mark.parametrize("model", [{"width": "wide"}, {"width": -1}, {"width": True}, 5, None])
+def test_nonsense_is_left_for_the_settings_to_refuse(model: Any) -> None:
+    assert Asked.of({"model": model}) == Asked()

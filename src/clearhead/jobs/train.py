@@ -31,6 +31,7 @@ from clearhead.training.config import ComputeConfig, TrainConfig, differences
 from clearhead.training.flops import peak_of
 from clearhead.training.loop import Corpus, Trainer
 from clearhead.training.sizing import (
+    Asked,
     Choice,
     Machine,
     as_table,
@@ -128,13 +129,13 @@ def _decide(said: Table, minutes: float | None) -> _Plan:
     dtype = pick_dtype(compute.dtype, device)
     wake(device)
     found = survey(data, task)
-    first.append(choose_vocabulary(prepare.words_in(found), device.type == "cuda"))
+    first.append(choose_vocabulary(prepare.words_in(found), device.type == "cuda", task))
     learning = merged(as_table(first).get("tokenizer", {}), said.get("tokenizer", {}))
     tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig.from_dict(learning, "tokenizer"))
     if data.filter.too_long == "cut":
         facts = facts.cut(data.filter.source_tokens, data.filter.target_tokens)
     machine = Machine(device.type == "cuda", peak_of(device, dtype), minutes)
-    choices = [*first, *choose(facts, machine)]
+    choices = [*first, *choose(facts, machine, Asked.of(said))]
     sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": facts.source_vocabulary}
     config = compose(choices, said, sizes)
     build(config.model, device="meta")  # refuses dials that cannot work together

@@ -8,7 +8,7 @@ builds nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -133,6 +133,35 @@ class Machine:
         return (self.peak or 5e10) * share * self.efficiency * minutes * 60
 
 
+class Asked(NamedTuple):
+    """What the user has said that the rest follows from; None: nothing."""
+
+    width: int | None = None
+    layers: int | None = None
+    batch: int | None = None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Asked:
+        """From nested settings; what is no number above 0 is left for the check of the settings to refuse."""
+
+        def number(table: str, name: str) -> int | None:
+            inner = said.get(table)
+            value = inner.get(name) if isinstance(inner, Mapping) else None
+            return value if type(value) is int and value > 0 else None
+
+        return cls(number("model", "width"), number("model", "layers"), number("batch", "tokens"))
+
+    def sized(self, size: Size) -> Size:
+        """A size with the user's width and layers; heads and the inner width are those of such a width."""
+        if self.width is not None:
+            like = next((one for one in SIZES if one.width >= self.width), SIZES[-1])
+            inner = like.inner * self.width // like.width
+            size = size._replace(
+                width=self.width, heads=math.gcd(self.width, like.heads), inner=max(inner, 1)
+            )
+        return size if self.layers is None else size._replace(layers=self.layers)
+
+
 def choose_filters(task: Task) -> list[Choice]:
     """What a task leaves out of its training text."""
     if task == "translate":
@@ -145,26 +174,29 @@ def choose_filters(task: Task) -> list[Choice]:
     return [] if task == "generate" else found
 
 
-def choose_vocabulary(words: int, gpu: bool) -> Choice:
+def choose_vocabulary(words: int, gpu: bool, task: Task = "translate") -> Choice:
     """How many tokens a corpus of so many words is cut into.
 
     >>> choose_vocabulary(725_000, gpu=True).value
     8500
     """
-    factor, most = (10, 32_000) if gpu else (5, 16_000)
+    costly = not gpu and task not in ("classify", "tag")  # those only look tokens up
+    factor, most = (5, 16_000) if costly else (10, 32_000)
     size = round(min(max(factor * math.sqrt(max(words, 1)), 400), most), -2)
-    why = "each token is seen often enough to be learnt" if gpu else "the output layer costs most on a CPU"
+    why = "the output layer costs most on a CPU" if costly else "each token is seen often enough to be learnt"
     return Choice("tokenizer.vocabulary", int(size), f"{factor}·√words, for about {words:,} words: {why}")
 
 
-def choose(facts: Facts, machine: Machine) -> list[Choice]:
+def choose(facts: Facts, machine: Machine, asked: Asked | None = None) -> list[Choice]:
     """Every setting of a run that depends on the corpus or the device, with the reason."""
+    asked = asked or Asked()
     family, why = FAMILIES[facts.task]
     size, size_reason = _size(facts, machine)
+    size = asked.sized(size)
     restraint = _restraint(facts, machine, size)
     if restraint.consistency:
         machine = replace(machine, efficiency=machine.efficiency / 2)  # every example passes twice
-    work = _steps(facts, machine, size)
+    work = _steps(facts, machine, size, asked.batch)
     return [
         Choice("model.family", family, why),
         *_model(facts, size, size_reason),
@@ -247,7 +279,7 @@ class Work(NamedTuple):
     reason: str
 
 
-def _steps(facts: Facts, machine: Machine, size: Size) -> Work:
+def _steps(facts: Facts, machine: Machine, size: Size, asked: int | None) -> Work:
     """Updates, and tokens in a batch: small ones on a CPU, which gains little from large ones."""
     batch = min(max(facts.batched_tokens / 50, 1024), 16_384 if machine.gpu else 2048)
     if facts.task == "classify":
@@ -255,7 +287,7 @@ def _steps(facts: Facts, machine: Machine, size: Size) -> Work:
     if facts.task != "generate":  # its rows are parts of one long text
         fewest = FEWEST_EXAMPLES * facts.batched_tokens / facts.examples
         batch = max(batch, min(fewest, 16_384 if machine.gpu else 8192))
-    batch = int(batch) - int(batch) % 256
+    batch = asked or int(batch) - int(batch) % 256
     wanted = _wanted_epochs(facts)
     affordable = _affordable_epochs(facts, machine, size)
     epochs = min(wanted, max(affordable, 1.0))
