@@ -30,8 +30,8 @@ from clearhead.training import doctor
 from clearhead.training.config import ComputeConfig, TrainConfig, differences
 from clearhead.training.flops import peak_of
 from clearhead.training.loop import Corpus, Trainer
+from clearhead.training.sizes import Asked
 from clearhead.training.sizing import (
-    Asked,
     Choice,
     Machine,
     as_table,

@@ -8,11 +8,12 @@ builds nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from clearhead.data.config import Task
+from clearhead.training.sizes import PASSES, SIZES, Asked, Size
 
 FAMILIES: dict[Task, tuple[str, str]] = {
     "translate": ("encoder-decoder", "an encoder reads the source, a decoder writes the target"),
@@ -33,51 +34,12 @@ FEWEST_EPOCHS = 4.0  # a model that would see its corpus less often is too large
 FEWEST_EXAMPLES = 32  # in a batch of long texts: with fewer, each step follows chance
 
 
-class Passes(NamedTuple):
-    """How often a corpus is read."""
-
-    usual: float  # with half a million tokens to learn from; the more text the less often, by the square root
-    most: float
-
-
-# A text that is to be written teaches a token at a time, a label of a whole text says one thing.
-PASSES: dict[Task, Passes] = {
-    "translate": Passes(100, 150),
-    "summarise": Passes(60, 100),
-    "generate": Passes(40, 100),
-    "classify": Passes(8, 60),
-    "tag": Passes(40, 100),
-}
-
-
 class Choice(NamedTuple):
     """One setting that was chosen, and why."""
 
     name: str
     value: Any
     reason: str
-
-
-class Size(NamedTuple):
-    """A model's size, and up to how many target tokens of training text it is meant for."""
-
-    tokens: float
-    width: int
-    layers: int
-    heads: int
-    inner: int
-    dropout: float
-
-
-# More text carries a larger model and needs less dropout. The second row is the size with which
-# published work on 29,000 image captions does best.
-SIZES = (
-    Size(60_000, 64, 2, 4, 128, 0.2),
-    Size(900_000, 128, 4, 4, 256, 0.3),
-    Size(5_000_000, 256, 4, 8, 1024, 0.25),
-    Size(40_000_000, 512, 6, 8, 2048, 0.15),
-    Size(math.inf, 512, 6, 8, 2048, 0.1),
-)
 
 
 @dataclass(frozen=True)
@@ -94,10 +56,10 @@ class Facts:
 
     @property
     def tokens(self) -> int:
-        """How much there is to learn: of a translation's target all, of one label a text a quarter."""
+        """How much there is to learn from: a target, or the only text; one label a text has a bound."""
         counted = {
             "summarise": (self.source_tokens + self.target_tokens) // 2,
-            "classify": self.source_tokens // 4,
+            "classify": min(self.source_tokens, SMALL - 1),
             "tag": self.source_tokens,
         }
         return max(counted.get(self.task, self.target_tokens), 1)
@@ -131,35 +93,6 @@ class Machine:
         minutes = self.minutes or (GPU_MINUTES if self.gpu else CPU_MINUTES)
         share = GPU_EFFICIENCY if self.gpu else CPU_EFFICIENCY
         return (self.peak or 5e10) * share * self.efficiency * minutes * 60
-
-
-class Asked(NamedTuple):
-    """What the user has said that the rest follows from; None: nothing."""
-
-    width: int | None = None
-    layers: int | None = None
-    batch: int | None = None
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Asked:
-        """From nested settings; what is no number above 0 is left for the check of the settings to refuse."""
-
-        def number(table: str, name: str) -> int | None:
-            inner = said.get(table)
-            value = inner.get(name) if isinstance(inner, Mapping) else None
-            return value if type(value) is int and value > 0 else None
-
-        return cls(number("model", "width"), number("model", "layers"), number("batch", "tokens"))
-
-    def sized(self, size: Size) -> Size:
-        """A size with the user's width and layers; heads and the inner width are those of such a width."""
-        if self.width is not None:
-            like = next((one for one in SIZES if one.width >= self.width), SIZES[-1])
-            inner = like.inner * self.width // like.width
-            size = size._replace(
-                width=self.width, heads=math.gcd(self.width, like.heads), inner=max(inner, 1)
-            )
-        return size if self.layers is None else size._replace(layers=self.layers)
 
 
 def choose_filters(task: Task) -> list[Choice]:
@@ -266,8 +199,7 @@ def _affordable_epochs(facts: Facts, machine: Machine, size: Size) -> float:
 
 
 def _wanted_epochs(facts: Facts) -> float:
-    usual, most = PASSES[facts.task]
-    return min(max(usual * math.sqrt(500_000 / facts.tokens), 3.0), most)
+    return PASSES[facts.task].over(facts.tokens)
 
 
 class Work(NamedTuple):
@@ -368,7 +300,10 @@ def looks(steps: int) -> int:
 
 def _judging(task: Task, steps: int) -> Iterator[Choice]:
     yield Choice("validation.every", looks(steps), "25 looks at the model in a run")
-    if task != "generate":
+    if task == "classify":
+        yield Choice("validation.metric", "f1", "right labels count, and those of rare classes as much")
+        yield Choice("validation.decode", 5000, "a label costs no more than a look")
+    elif task != "generate":
         right = "tokens" if task in PAIRS else "labels"
         reason = f"right {right} are what counts; with little text the loss turns long before they get fewer"
         yield Choice("validation.metric", "accuracy", reason)

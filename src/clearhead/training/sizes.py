@@ -1,0 +1,90 @@
+"""The tables that sizing looks things up in: how large a model, how often its corpus is read.
+
+Numbers only, found by trying; `sizing` puts them together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from clearhead.data.config import Task
+
+
+class Passes(NamedTuple):
+    """How often a corpus is read: `usual · (500,000 / N) ^ power` times, with N tokens to learn from."""
+
+    usual: float
+    power: float
+    most: float
+
+    def over(self, tokens: int) -> float:
+        """Passes over so many tokens.
+
+        >>> PASSES["translate"].over(2_000_000)
+        50.0
+        """
+        found = self.usual * math.pow(500_000 / tokens, self.power)
+        return min(max(found, 3.0), self.most)
+
+
+# A text that is to be written teaches a token at a time, a label of a whole text says one thing.
+PASSES: dict[Task, Passes] = {
+    "translate": Passes(100, 0.5, 150),
+    "summarise": Passes(60, 0.5, 100),
+    "generate": Passes(25, 0.2, 60),
+    "classify": Passes(15, 0.5, 60),
+    "tag": Passes(40, 0.5, 100),
+}
+
+
+class Size(NamedTuple):
+    """A model's size, and up to how many target tokens of training text it is meant for."""
+
+    tokens: float
+    width: int
+    layers: int
+    heads: int
+    inner: int
+    dropout: float
+
+
+# More text carries a larger model and needs less dropout. The second row is the size with which
+# published work on 29,000 image captions does best.
+SIZES = (
+    Size(60_000, 64, 2, 4, 128, 0.2),
+    Size(900_000, 128, 4, 4, 256, 0.3),
+    Size(5_000_000, 256, 4, 8, 1024, 0.25),
+    Size(40_000_000, 512, 6, 8, 2048, 0.15),
+    Size(math.inf, 512, 6, 8, 2048, 0.1),
+)
+
+
+class Asked(NamedTuple):
+    """What the user has said that the rest follows from; None: nothing."""
+
+    width: int | None = None
+    layers: int | None = None
+    batch: int | None = None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Asked:
+        """From nested settings; what is no number above 0 is left for the check of the settings to refuse."""
+
+        def number(table: str, name: str) -> int | None:
+            inner = said.get(table)
+            value = inner.get(name) if isinstance(inner, Mapping) else None
+            return value if type(value) is int and value > 0 else None
+
+        return cls(number("model", "width"), number("model", "layers"), number("batch", "tokens"))
+
+    def sized(self, size: Size) -> Size:
+        """A size with the user's width and layers; heads and the inner width are those of such a width."""
+        if self.width is not None:
+            like = next((one for one in SIZES if one.width >= self.width), SIZES[-1])
+            inner = like.inner * self.width // like.width
+            size = size._replace(
+                width=self.width, heads=math.gcd(self.width, like.heads), inner=max(inner, 1)
+            )
+        return size if self.layers is None else size._replace(layers=self.layers)
