@@ -106,14 +106,19 @@ def compare(
 
 
 def fresh(commands: Mapping[str, Contender], rounds: int, failures: dict[str, str]) -> dict[str, list[float]]:
-    """Seconds from the start of a process to its end, in a new order each round after an unmeasured one."""
+    """Seconds from the start of a process to its end, in a new order each round after an unmeasured one.
+
+    Installed packages come compiled to bytecode; sources that run from a folder are compiled in the first
+    round, and Python must be allowed to keep the result.
+    """
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     times: dict[str, list[float]] = {name: [] for name in commands}
     for turn in range(rounds + 1):
         for name in random.sample(list(commands), len(commands)):
             one = commands[name]
             began = time.perf_counter()
             done = subprocess.run(
-                one.command, env={**os.environ, **one.environment}, capture_output=True, check=False
+                one.command, env={**surroundings, **one.environment}, capture_output=True, check=False
             )
             seconds = time.perf_counter() - began
             if done.returncode:

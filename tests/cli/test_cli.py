@@ -152,17 +152,26 @@ def test_an_option_whose_value_bears_its_name_is_named_outright(name: str) -> No
     for argument, kind in get_type_hints(cli.COMMANDS[name], include_extras=True).items():
         for option in getattr(kind, "__metadata__", ()):
             if isinstance(option, OptionInfo) and option.metavar == argument.upper():
-                given = (
-                    option.default,
-                    *(option.param_decls or ()),
-                )  # Typer reads the first one as a default
+                # Typer reads the first of the names as a default
+                given = (option.default, *(option.param_decls or ()))
                 assert f"--{argument}" in given, f"clearhead {name} --{argument}"
 
 
 def test_the_surface_is_frozen() -> None:
-    root: Any = typer.main.get_command(cli.app)
+    root: Any = typer.main.get_command(cli.app())
     assert {name: surface_of(command) for name, command in root.commands.items()} == SURFACE
     assert surface_of(root) == ["--version"]
+
+
+def test_only_the_command_that_is_asked_for_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others would take a tenth of a second; without one, or with a wrong one, all can be named."""
+    built: list[list[str]] = []
+    whole = cli.app
+    monkeypatch.setattr(cli, "app", lambda names: built.append(sorted(names)) or whole(names))
+    for arguments in (["presets"], ["--version"], ["preset"], []):
+        cli.main(arguments)
+    every = sorted(cli.COMMANDS)
+    assert built == [["presets"], every, every, every]
 
 
 def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +224,7 @@ def use_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(cli, "app", lambda names: app)
 
 
 def test_user_errors_exit_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,8 +248,8 @@ def test_interrupt_in_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_interrupt_of_a_process() -> None:
     code = (
         "import sys, time, clearhead.cli.main as cli\n"
-        "import typer; cli.app = typer.Typer()\n"
-        "@cli.app.command()\n"
+        "import typer; app = typer.Typer(); cli.app = lambda names: app\n"
+        "@app.command()\n"
         "def wait() -> None:\n    print('ready', flush=True); time.sleep(60)\n"
         "sys.exit(cli.main([]))\n"
     )

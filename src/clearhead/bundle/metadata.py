@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from clearhead.base import early
 from clearhead.base.atomic import recover_folder, sha256_of
 from clearhead.base.errors import UserError
 
@@ -151,7 +152,8 @@ def reading(folder: Path) -> Iterator[None]:
 
 def check_file(folder: Path, facts: Facts, name: str) -> None:
     """Compare one file with its checksum."""
-    if sha256_of(folder / name) != facts.sha256[name]:
+    path = folder / name
+    if (early.sha256(path) or sha256_of(path)) != facts.sha256[name]:
         raise UserError(
             f"The bundle '{folder}' is damaged: {name} does not match its checksum. {AGAIN} "
             f"If you changed it on purpose, load it with verify=False and save it anew."

@@ -8,6 +8,7 @@ pickle. Knows nothing about the other files of a bundle.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,9 +17,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from clearhead.base import early
 from clearhead.base.errors import UserError
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+ALIGNMENT = 64  # bytes, as torch's own memory: elsewhere matrix products may round differently
+KINDS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -72,15 +77,30 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def fill(model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype | None) -> None:
     """Give a model built on "meta" the weights of a file that fits it; what was shared is shared again."""
     filled: dict[int, nn.Parameter] = {}
+    known = early.take(path)
     for name, empty in tensors_of(model).items():
-        parameter = nn.Parameter(_read(path, name, device, dtype), requires_grad=empty.requires_grad)
-        filled[id(empty)] = parameter
+        tensor = _known(known, name, dtype) if known is not None and device.type == "cpu" else None
+        if tensor is None:
+            tensor = _read(path, name, device, dtype)
+        filled[id(empty)] = nn.Parameter(tensor, requires_grad=empty.requires_grad)
     for module in model.modules():
         own = list(module.named_parameters(recurse=False, remove_duplicate=False))
         for name, empty in own:
             setattr(module, name, filled[id(empty)])  # not `_parameters[name] =`: recurrent layers watch this
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()  # on CUDA its kernels want all weights of a layer in one piece
+
+
+def _known(known: early.Read, name: str, dtype: torch.dtype | None) -> Tensor | None:
+    """One tensor of a file that is in memory already; None if it cannot be used as it lies there."""
+    place = known.places.get(name)
+    kind = None if place is None else KINDS.get(place.kind)
+    if place is None or kind is None or dtype not in (None, kind) or place.begin % ALIGNMENT:
+        return None
+    count = math.prod(place.shape)
+    if not 0 < count * kind.itemsize == place.end - place.begin or not 0 <= place.begin < len(known.memory):
+        return None
+    return torch.frombuffer(known.memory, dtype=kind, count=count, offset=place.begin).view(place.shape)
 
 
 def _read(path: Path, name: str, device: torch.device, dtype: torch.dtype | None) -> Tensor:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clearhead.base.errors import UserError
+from clearhead.cli.starting import settle
 
 if TYPE_CHECKING:
     from clearhead.decoding.options import Options
@@ -284,7 +285,7 @@ class Computing:
         """The bundle, ready to write; `continues`: it is to go on from prompts, not to translate."""
         from clearhead.jobs.writing import ready  # here, so that --help does not wait for torch
 
-        return ready(
+        made = ready(
             bundle,
             device=self.device,
             dtype=self.dtype,
@@ -293,6 +294,8 @@ class Computing:
             draft=self.draft,
             continues=continues,
         )
+        settle()
+        return made
 
 
 def flag(name: str) -> str:

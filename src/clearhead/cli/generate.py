@@ -13,6 +13,7 @@ import typer
 from clearhead.base.errors import UserError, nearest
 from clearhead.cli.asking import Asked, Computing, Files
 from clearhead.cli.grouped import takes_groups
+from clearhead.cli.starting import hurry
 from clearhead.cli.texts import check_files, open_lines, settings_of, through
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def generate(
     asked.for_generating().check()
     if prompt is not None and (files.output is not None or files.input is not None):
         raise UserError("A prompt's text goes to standard output; --input and --output are for many lines.")
+    hurry(bundle)
     if check_files(files, None):
         typer.echo(f"{files.output} is finished already.", err=True)
         return

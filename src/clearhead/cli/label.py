@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from clearhead.cli.starting import hurry, settle
 from clearhead.cli.texts import chunks
 
 
@@ -24,11 +25,14 @@ def label(
       clearhead label runs/reviews "a lovely film"
       clearhead label runs/reviews < reviews.txt
     """
+    hurry(bundle)
+
     from clearhead.api import load  # here, so that --help does not wait for torch
     from clearhead.base.device import pick_device
     from clearhead.decoding.labels import classify, tag
 
     model = load(bundle, device=pick_device(device))
+    settle()
     for lines in chunks(texts):
         if model.config.head.kind == "tag":
             for tags in tag(model, lines):

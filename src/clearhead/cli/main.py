@@ -8,9 +8,10 @@ Anything else is a defect of ours and keeps its traceback.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
 import typer
@@ -40,17 +41,6 @@ from clearhead.cli.grouped import GroupedHelp
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + the number of the interrupt signal, as shells count it
 
-app = typer.Typer(
-    name="clearhead",
-    help="The Transformer, exactly: train it from text files, use it, measure it, look inside.",
-    epilog="Start with: clearhead demo",
-    no_args_is_help=True,
-    add_completion=False,
-    # Plain help: the decorated kind imports rich, which would double the time to the first line.
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 # name on the command line -> the function behind it
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
@@ -71,8 +61,23 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export.export,
 }
 
-for _name, _function in COMMANDS.items():
-    app.command(_name, cls=GroupedHelp)(_function)
+
+def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line with these commands; to build all of them takes a while."""
+    made = typer.Typer(
+        name="clearhead",
+        help="The Transformer, exactly: train it from text files, use it, measure it, look inside.",
+        epilog="Start with: clearhead demo",
+        no_args_is_help=True,
+        add_completion=False,
+        # Plain help: the decorated kind imports rich, which would double the time to the first line.
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name in names:
+        made.command(name, cls=GroupedHelp)(COMMANDS[name])
+    made.callback()(root)
+    return made
 
 
 def _show_version(wanted: bool) -> None:
@@ -81,7 +86,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
@@ -92,9 +96,10 @@ def root(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
-    command = typer.main.get_command(app)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = typer.main.get_command(app(given[:1] if given[:1] and given[0] in COMMANDS else COMMANDS))
     try:
-        outcome = command.main(args=arguments, prog_name="clearhead", standalone_mode=False)
+        outcome = command.main(args=given, prog_name="clearhead", standalone_mode=False)
         if sys.stdout is not None:  # it is None where the caller closed it
             sys.stdout.flush()  # here, so that a closed pipe is met inside this try
     except UserError as error:
@@ -112,6 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _is_usage_error(error):
             raise
         return _explain_usage(error)
+    finally:
+        gc.enable()  # where a command ended before it had settled
     return outcome if isinstance(outcome, int) else 0
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from clearhead.base.errors import UserError
+from clearhead.cli.starting import hurry, settle
 
 
 def score(
@@ -54,6 +55,7 @@ def score(
     given = _refuse_unclear(texts or [], source, target, file)
     if length_kind not in ("power", "wu"):
         raise UserError(f"There is no kind of length penalty '{length_kind}': use power or wu.")
+    hurry(bundle)
 
     import torch  # here, so that --help does not wait for it
 
@@ -71,6 +73,7 @@ def score(
     elif file is not None:
         pairs = scoring.table_pairs(file)
     loaded = load(bundle, device=place)
+    settle()
     if loaded.config.family not in ("encoder-decoder", "recurrent", "decoder"):
         raise UserError(
             f"A model of the family '{loaded.config.family}' writes no text that could be scored."

@@ -9,6 +9,7 @@ import typer
 
 from clearhead.cli.asking import FILES, Asked, Computing, Files
 from clearhead.cli.grouped import takes_groups
+from clearhead.cli.starting import hurry
 from clearhead.cli.texts import check_files, open_lines, settings_of, through
 
 
@@ -44,6 +45,7 @@ def translate(
       clearhead translate runs/en-fr --prefix "J'" --ban profond --alignments "I love deep learning."
     """
     asked.check()
+    hurry(bundle)
     if check_files(files, texts):
         typer.echo(f"{files.output} is finished already.", err=True)
         return
