@@ -123,7 +123,7 @@ def test_a_command_line_is_understood(where: str, line: str) -> None:
     name, *arguments = shlex.split(words, comments=True)[1:]
     if name in ("COMMAND", "--help", "--version") or "--help" in arguments:
         return
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    command = typer.main.get_command(app()).commands[name]  # type: ignore[attr-defined]
     context = command.make_context(name, list(arguments))
     for setting in context.params.get("settings") or []:
         if name == "train" and "=" in setting and setting != "A.B=C":
