@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
 import torch
 
 from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle
 from clearhead.decoding import (
     Alignment,
     Options,
@@ -27,7 +29,7 @@ from clearhead.decoding.steps import Symbols
 from clearhead.nn.look import Look
 from clearhead.text.tokenizer import Tokenizer
 
-from .bundles import ENGLISH, labeller, translator, writer
+from .bundles import ENGLISH, build, labeller, shaken, translator, writer
 
 
 def many(count: int = 23) -> list[str]:
@@ -120,6 +122,21 @@ def test_a_bundle_without_tokenizer_or_labels() -> None:
     nameless.metadata["labels"] = ["a"]
     with pytest.raises(UserError, match="does not name the 2 labels"):
         classify(nameless, ["the"])
+
+
+@pytest.mark.parametrize("options", [Options(), Options(beam=3), Options(nbest=2, sample=True, seed=1)])
+@pytest.mark.parametrize("prompt", ["the cat", "the ", "", "who sees"])
+def test_words_stand_apart_from_the_prompt_however_they_are_found(options: Options, prompt: str) -> None:
+    """Words have a space between them: the last of the prompt and the first new one, too."""
+    tokenizer = Tokenizer.words(ENGLISH)
+    model = shaken(build("tiny", family="decoder", vocabulary=tokenizer.vocabulary_size))
+    bundle = Bundle(model, tokenizer, {"task": "generate"})
+    text = generate(
+        bundle, prompt, dataclasses.replace(options, max_length=6, min_length=1 if options.beam == 1 else 0)
+    )
+    known = {word for line in ENGLISH for word in line.split()}
+    assert len(text.split()) > len(prompt.split())
+    assert set(text.split()) <= known
 
 
 def test_generation() -> None:

@@ -82,8 +82,8 @@ def _ready(writer: Writer, asked: Asked) -> Options:
 
 def _format(writer: Writer, asked: Asked, as_json: bool) -> Any:
     """JSON has the prompt and what comes behind it apart, plain lines have the whole text."""
+    from clearhead.decoding.run import continuation
     from clearhead.jobs.formats import Format  # here, so that --help does not wait for torch
-    from clearhead.jobs.writing import continuation
 
     behind = functools.partial(continuation, writer)
     return Format(

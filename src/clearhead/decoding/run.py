@@ -17,7 +17,7 @@ from clearhead.decoding.engine import Cohort, Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Rows
 from clearhead.decoding.steps import WITH_SOURCE
-from clearhead.decoding.writer import Dtype, Way, Writer, Written
+from clearhead.decoding.writer import Dtype, Way, Writer, Written, opening
 
 HELD = "\ufffd"  # what an unfinished character looks like
 
@@ -97,7 +97,7 @@ def stream_with(writer: Writer, text: str, options: Options | None = None) -> It
     asked = options or Options()
     if asked.beam > 1 or asked.nbest > 1:
         for _, found in writer.write([text], asked):
-            yield found[0].text
+            yield found[0].text if writer.has_source else continuation(writer, text, found[0])
         return
     for part, request in enumerate(writer.requests(text, asked)):
         if part:
@@ -110,6 +110,12 @@ def stream_with(writer: Writer, text: str, options: Options | None = None) -> It
             if whole != shown and whole.startswith(shown) and not whole.endswith(HELD):
                 yield whole[len(shown) :]
                 shown = whole
+
+
+def continuation(writer: Writer, prompt: str, written: Written) -> str:
+    """What was written behind a prompt, with the space between them where there is one."""
+    before = opening(writer.bundle, prompt)
+    return writer.tokenizer.decode([*before, *written.ids]).removeprefix(writer.tokenizer.decode(before))
 
 
 def _growing(writer: Writer, rows: Rows, request: Request) -> Iterator[list[int]]:

@@ -26,9 +26,9 @@ from clearhead.bundle import is_bundle
 from clearhead.bundle.metadata import read_metadata
 from clearhead.decoding.engine import Cohort, Request
 from clearhead.decoding.options import Options
-from clearhead.decoding.run import stream_with
+from clearhead.decoding.run import continuation, stream_with
 from clearhead.decoding.steps import WITH_SOURCE, positions_of
-from clearhead.decoding.writer import Dtype, Way, Writer, Written, opening
+from clearhead.decoding.writer import Dtype, Way, Writer, opening
 from clearhead.jobs.drafting import DraftedWriter
 from clearhead.jobs.formats import Format
 from clearhead.jobs.lines import Answer, Lines, answers
@@ -140,12 +140,6 @@ def pieces(writer: Writer, text: str, options: Options) -> Iterator[str]:
         return
     for _, found in writer.write([text], options):
         yield found[0].text if writer.has_source else continuation(writer, text, found[0])
-
-
-def continuation(writer: Writer, prompt: str, written: Written) -> str:
-    """What was written behind a prompt, with the space between them where there is one."""
-    before = opening(writer.bundle, prompt)
-    return writer.tokenizer.decode([*before, *written.ids]).removeprefix(writer.tokenizer.decode(before))
 
 
 def refuse_long_prompt(writer: Writer, number: int, prompt: str) -> None:
