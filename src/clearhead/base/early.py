@@ -72,7 +72,7 @@ _under_way: dict[Path, _Reading] = {}
 
 def begin(path: Path) -> None:
     """Start to read a file, if it is there and not too large."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):  # not every system can say how much memory it has
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if 8 < path.stat().st_size <= memory // SHARE:
             _under_way[path.absolute()] = _Reading(path.absolute())
