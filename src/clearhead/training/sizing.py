@@ -175,23 +175,30 @@ def _size(facts: Facts, machine: Machine) -> tuple[Size, str]:
     """The size for this much text, or a smaller one if the device would be too slow for it."""
     number = next(i for i, size in enumerate(SIZES) if facts.tokens <= size.tokens)
     reason = f"{facts.tokens:,} training tokens carry this size"
-    while number > 0 and _affordable_epochs(facts, machine, SIZES[number]) < FEWEST_EPOCHS:
+    fewest = min(FEWEST_EPOCHS, _wanted_epochs(facts) / 3) if facts.task == "classify" else FEWEST_EPOCHS
+    while number > 0 and _affordable_epochs(facts, machine, SIZES[number]) < fewest:
         number -= 1
         reason = f"{facts.tokens:,} training tokens would carry more, but this device has no time for it"
     return SIZES[number], reason
 
 
 def flops_per_epoch(facts: Facts, size: Size) -> float:
-    """About 6 FLOPs for each weight and token, the output layer included."""
-    layer = 4 * size.width**2 + 2 * size.width * size.inner
+    """About 6 FLOPs for each token and weight, the output layer included, and for each pair in attention."""
+    width, each = size.width, max(facts.examples, 1)
+    layer = 4 * width**2 + 2 * width * size.inner
+    source, target = facts.source_tokens / each, facts.target_tokens / each  # tokens of one example
     if facts.task in PAIRS:
-        source = facts.source_tokens * size.layers * layer
-        target = facts.target_tokens * (
-            size.layers * (layer + 4 * size.width**2) + size.width * facts.vocabulary
-        )
-        return 6.0 * (source + target)
-    output = size.width * facts.vocabulary if facts.task == "generate" else 0
-    return 6.0 * facts.tokens * (size.layers * layer + output)
+        read = size.layers * (layer + 2 * width * source)
+        written = size.layers * (layer + 4 * width**2 + 2 * width * (source + target / 2))
+        return 6.0 * (facts.source_tokens * read + facts.target_tokens * (written + width * facts.vocabulary))
+    if facts.task == "generate":
+        attended = 2 * width * (_context(facts) / 2)
+        return 6.0 * facts.target_tokens * (size.layers * (layer + attended) + width * facts.vocabulary)
+    return 6.0 * facts.source_tokens * size.layers * (layer + 2 * width * source)
+
+
+def _context(facts: Facts) -> int:
+    return 256 if facts.tokens < 40_000_000 else 512
 
 
 def _affordable_epochs(facts: Facts, machine: Machine, size: Size) -> float:
@@ -266,8 +273,7 @@ def _batch(facts: Facts, machine: Machine, tokens: int) -> Iterator[Choice]:
     if machine.gpu:
         yield Choice("batch.shapes", "fixed", "few shapes, so that each step can be recorded and replayed")
     if facts.task == "generate":
-        context = 256 if facts.tokens < 40_000_000 else 512
-        yield Choice("batch.context", context, "tokens that one prediction can look back on")
+        yield Choice("batch.context", _context(facts), "tokens that one prediction can look back on")
 
 
 def _learning(facts: Facts, size: Size, work: Work) -> Iterator[Choice]:
