@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clearhead.data.config import Task
@@ -261,6 +261,7 @@ def test_what_is_not_said_follows_from_what_is() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(any_facts, st.integers(1, 2000), st.integers(1, 30), st.integers(1, 100_000))
+@example(facts_of("translate", 10**9), 1, 1, 1)
 def test_any_asked_size_can_be_built(facts: Facts, width: int, layers: int, batch: int) -> None:
     said: dict[str, Any] = {
         "task": facts.task,

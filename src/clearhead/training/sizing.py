@@ -31,6 +31,7 @@ GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
 SMALL = 2_000_000  # target tokens below which a corpus is soon known by heart
 MANY_EPOCHS = 50.0  # passes in which a small model learns its corpus by heart
 FEWEST_EPOCHS = 4.0  # a model that would see its corpus less often is too large for the time
+MOST_STEPS = 10**9  # nobody waits for so many; a batch of one token would ask for more
 FEWEST_EXAMPLES = 32  # in a batch of long texts: with fewer, each step follows chance
 
 
@@ -231,7 +232,7 @@ def _steps(facts: Facts, machine: Machine, size: Size, asked: int | None) -> Wor
     affordable = _affordable_epochs(facts, machine, size)
     epochs = min(wanted, max(affordable, 1.0))
     steps = math.ceil(epochs * facts.batched_tokens / (0.85 * batch))  # about 15 % of a batch is padding
-    steps = max(steps, 100)
+    steps = min(max(steps, 100), MOST_STEPS)
     steps = round(steps, -2) if steps >= 1000 else steps
     limit = (
         "as often as this device has time for" if epochs < wanted else "as small corpora are read more often"
