@@ -1,9 +1,32 @@
-"""What all tests share: the long ones begin first; `gpu` ones are skipped, with the reason, without a GPU."""
+"""What all tests share: the long ones begin first; tests of what is absent here are left out, and it is said."""
 
 from __future__ import annotations
 
+import importlib.util
+import warnings
+from pathlib import Path
+
 import pytest
 import torch
+
+HERE = Path(__file__).parent
+# files that cannot even be read without these packages, which `make test` installs
+NEEDS = {
+    "cli/test_explore.py": ("fastapi", "httpx"),
+    "explorer/serving.py": ("fastapi", "uvicorn"),
+    "explorer/test_fuzz.py": ("fastapi", "httpx", "schemathesis"),
+    "explorer/test_guard.py": ("fastapi", "httpx", "uvicorn"),
+    "explorer/test_server.py": ("fastapi", "httpx"),
+}
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    name = collection_path.relative_to(HERE).as_posix() if collection_path.is_relative_to(HERE) else ""
+    missing = [package for package in NEEDS.get(name, ()) if importlib.util.find_spec(package) is None]
+    if not missing:
+        return None
+    warnings.warn(f"tests/{name} is left out: it needs {', '.join(missing)} (make setup)", stacklevel=1)
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
