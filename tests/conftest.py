@@ -1,4 +1,4 @@
-"""What all tests share: the long ones begin first; tests of what is absent here are left out, and it is said."""
+"""What all tests share: long ones begin first; tests of what is absent here are left out, and it is said."""
 
 from __future__ import annotations
 
