@@ -127,7 +127,7 @@ def test_it_fits_into_the_time(facts: Facts, machine: Machine) -> None:
     least = (
         twice * flops_per_epoch(facts, size) * max(1.0, 100 * found["batch.tokens"] / facts.batched_tokens)
     )
-    assert spent <= 1.1 * max(machine.budget, least)
+    assert spent <= 1.1 * max(machine.budget(size.width), least)
 
 
 @given(st.integers(0, 10**10), st.integers(0, 10**10), st.booleans(), st.sampled_from(TASKS))
@@ -166,9 +166,10 @@ def test_the_reason_follows_the_cause() -> None:
 
 
 def test_the_users_minutes_count() -> None:
-    assert Machine(False, 1e11).budget == pytest.approx(Machine(False, 1e11, CPU_MINUTES).budget)
-    assert Machine(True, 1e15).budget == pytest.approx(Machine(True, 1e15, GPU_MINUTES).budget)
-    assert Machine(False, 1e11, 2.0).budget == pytest.approx(2 * Machine(False, 1e11, 1.0).budget)
+    for gpu, usual in ((False, CPU_MINUTES), (True, GPU_MINUTES)):
+        assert Machine(gpu, 1e11).budget(64) == pytest.approx(Machine(gpu, 1e11, usual).budget(64))
+        assert Machine(gpu, 1e11, 2.0).budget(64) == pytest.approx(2 * Machine(gpu, 1e11, 1.0).budget(64))
+    assert LAPTOP.budget(64) < LAPTOP.budget(128) < LAPTOP.budget(512) == LAPTOP.budget(1024)
     short, long = (choose(facts_of("translate", 10**7), Machine(False, 1e11, m)) for m in (2.0, 200.0))
     assert values(short)["model.width"] <= values(long)["model.width"]
 

@@ -26,7 +26,7 @@ PAIRS = ("translate", "summarise")
 
 CPU_MINUTES = 40.0  # what a person may wait for on a laptop
 GPU_MINUTES = 20.0
-CPU_EFFICIENCY = 0.2  # of the measured peak: what a step of a small model reaches, validations included
+CPU_EFFICIENCY = 0.2  # of the measured peak: what a step of a model 128 wide reaches, validations included
 GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
 SMALL = 2_000_000  # target tokens below which a corpus is soon known by heart
 MANY_EPOCHS = 50.0  # passes in which a small model learns its corpus by heart
@@ -88,11 +88,10 @@ class Machine:
     minutes: float | None = None  # how long training may take; None: a default for the device
     efficiency: float = 1.0  # what is left of the usual one
 
-    @property
-    def budget(self) -> float:
-        """FLOPs that fit into the time."""
+    def budget(self, width: int) -> float:
+        """FLOPs that fit into the time, for a model of this width: a CPU is the busier the wider it is."""
         minutes = self.minutes or (GPU_MINUTES if self.gpu else CPU_MINUTES)
-        share = GPU_EFFICIENCY if self.gpu else CPU_EFFICIENCY
+        share = GPU_EFFICIENCY if self.gpu else CPU_EFFICIENCY * math.pow(min(width, 512) / 128, 0.7)
         return (self.peak or 5e10) * share * self.efficiency * minutes * 60
 
 
@@ -203,7 +202,7 @@ def _context(facts: Facts) -> int:
 
 
 def _affordable_epochs(facts: Facts, machine: Machine, size: Size) -> float:
-    return machine.budget / flops_per_epoch(facts, size)
+    return machine.budget(size.width) / flops_per_epoch(facts, size)
 
 
 def _wanted_epochs(facts: Facts) -> float:
