@@ -198,13 +198,13 @@ def test_a_recipe_trains_and_is_measured(name: str, tmp_path: Path, monkeypatch:
     settings = ["steps=3", "validation.every=3", "batch.tokens=512", "batch.context=32", "model.layers=1"]
     settings += ["model.width=32", "model.attention.heads=2", "schedule.warmup=1", "validation.decode=4"]
     settings += ["batch.shapes=free"] if name != "tatoeba-en-fr" else []
-    chosen = Namespace(
-        data=small, out=tmp_path, again=False, settings=settings, device="cpu", view="quiet", beam=2
-    )
+    chosen = Namespace(data=small, out=tmp_path, again=False, settings=settings, device="cpu", view="quiet")
     found = run.run(name, 7, chosen)
     assert next(iter(found["figures"])) == measure.figure
     assert len(found["figures"]) == (1 + len(measure.beside)) * (1 + len(measure.more_tests))
     assert found["steps"] == 3
     assert found["recipe"] == name
     shown = script("table").tables([found])
-    assert f"{measure.figure} (1 seed, beam 2)" in shown
+    search = "greedy" if found["beam"] == 1 else f"beam {found['beam']}"
+    assert found["beam"] == table.get("test", {}).get("beam", 1)
+    assert f"{measure.figure} (1 seed, {search})" in shown

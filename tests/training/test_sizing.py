@@ -260,6 +260,15 @@ def test_what_is_not_said_follows_from_what_is() -> None:
     assert small["steps"] == pytest.approx(4 * plain["steps"], rel=0.05)
 
 
+def test_sinusoids_are_added_to_an_embedding_of_their_size() -> None:
+    """Beside an embedding that is not scaled they would drown it."""
+    facts = facts_of("generate", 10_000)
+    said = {"task": "generate", "model": {"position": {"name": "sinusoidal"}}}
+    sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": None}
+    assert compose(choose(facts, LAPTOP, Asked.of(said)), said, sizes).model.embedding.scale
+    assert not compose(choose(facts, LAPTOP), {"task": "generate"}, sizes).model.embedding.scale
+
+
 @settings(deadline=None, max_examples=60)
 @given(any_facts, st.integers(1, 2000), st.integers(1, 30), st.integers(1, 100_000))
 @example(facts_of("translate", 10**9), 1, 1, 1)

@@ -67,6 +67,7 @@ class Asked(NamedTuple):
     width: int | None = None
     layers: int | None = None
     batch: int | None = None
+    adds_positions: bool = False  # to the embedding, at a size of their own
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Asked:
@@ -77,7 +78,10 @@ class Asked(NamedTuple):
             value = inner.get(name) if isinstance(inner, Mapping) else None
             return value if type(value) is int and value > 0 else None
 
-        return cls(number("model", "width"), number("model", "layers"), number("batch", "tokens"))
+        model = said.get("model")
+        position = model.get("position") if isinstance(model, Mapping) else None
+        adds = isinstance(position, Mapping) and position.get("name") == "sinusoidal"
+        return cls(number("model", "width"), number("model", "layers"), number("batch", "tokens"), adds)
 
     def sized(self, size: Size) -> Size:
         """A size with the user's width and layers; heads and the inner width are those of such a width."""

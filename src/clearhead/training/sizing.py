@@ -132,7 +132,7 @@ def choose(facts: Facts, machine: Machine, asked: Asked | None = None) -> list[C
     work = _steps(facts, machine, size, asked.batch)
     return [
         Choice("model.family", family, why),
-        *_model(facts, size, size_reason),
+        *_model(facts, size, size_reason, asked.adds_positions),
         Choice("model.dropout", restraint.dropout, restraint.reason),
         Choice("model.embedding.dropout", restraint.dropout, "as the layers"),
         Choice("objective.consistency", restraint.consistency, restraint.second_reason),
@@ -239,7 +239,7 @@ def _steps(facts: Facts, machine: Machine, size: Size, asked: int | None) -> Wor
     return Work(steps, batch, epochs < wanted, f"about {epochs:.0f} passes over the corpus, {limit}")
 
 
-def _model(facts: Facts, size: Size, reason: str) -> Iterator[Choice]:
+def _model(facts: Facts, size: Size, reason: str, adds_positions: bool) -> Iterator[Choice]:
     yield Choice("model.width", size.width, reason)
     yield Choice("model.layers", size.layers, "as the width")
     yield Choice("model.attention.heads", size.heads, f"heads of {size.width // size.heads}")
@@ -250,7 +250,8 @@ def _model(facts: Facts, size: Size, reason: str) -> Iterator[Choice]:
             "model.position.name", "rotary", "order as distance, which little text suffices to learn"
         )
     if facts.task == "generate":
-        yield Choice("model.embedding.scale", False, "rotary positions are not added to the embedding")
+        if not adds_positions:
+            yield Choice("model.embedding.scale", False, "rotary positions are not added to the embedding")
         yield Choice("model.feedforward.activation", "gelu", "customary in language models")
         yield Choice("model.initialisation", "scaled", "customary in language models")
     if facts.task in ("classify", "tag"):
