@@ -179,7 +179,7 @@ def test_long_prompt_is_read_in_pieces() -> None:
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
 @settings(max_examples=8, deadline=None)
 @given(
-    sizes=st.lists(st.integers(1, 12), min_size=2, max_size=17),
+    sizes=st.lists(st.integers(1, 12), min_size=2, max_size=40),
     order=st.randoms(use_true_random=False),
     threads=st.integers(1, 3),
 )

@@ -60,6 +60,11 @@ class Choice(NamedTuple):
     ended_own: Array  # (B, E)
 
 
+def candidates_of(cohort: Cohort) -> int:
+    """Tokens of each row that are worth a look; `Beam._offer` says why so many are enough."""
+    return min(cohort.options.beam + 1 + len(cohort.symbols.forbidden), cohort.vocabulary)
+
+
 class Beam:
     """Searches for one cohort with `options.beam` places a request. See the top of this file.
 
@@ -90,9 +95,7 @@ class Beam:
         allowed = torch.zeros(cohort.vocabulary, dtype=torch.float64, device=self.device)
         allowed[list(cohort.symbols.forbidden)] = -math.inf
         self.allowed = self.arrays.take(allowed)  # (V,)
-        self.candidates = min(
-            options.beam + 1 + len(cohort.symbols.forbidden), cohort.vocabulary
-        )  # C; see `_offer`
+        self.candidates = candidates_of(cohort)  # C
         self.stop = torch.tensor([cohort.symbols.stop], device=self.device)
         self.done: list[tuple[int, list[Hypothesis]]] = []
         self._settle(list(range(count)), places=1)

@@ -9,15 +9,19 @@ from clearhead.decoding.constraints import constraint_processors
 from clearhead.decoding.contrastive import Contrastive
 from clearhead.decoding.engine import Cohort, Search
 from clearhead.decoding.line import Line
+from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows import Extra
 
 
-def make_search(cohort: Cohort, has_source: bool, pieces: Sequence[bytes] | None = None) -> Search:
+def make_search(
+    cohort: Cohort, has_source: bool, pieces: Sequence[bytes] | None = None, *, compiled: bool = False
+) -> Search:
     """The search that a cohort's options ask for.
 
-    `pieces` are the bytes that each token adds to a text; only a regular expression needs them.
+    `pieces` are the bytes that each token adds to a text; only a regular expression needs them. `compiled`:
+    the rows are the compiled engine's, which can keep a plain beam's books as well.
     """
     options = cohort.options
     more = constraint_processors(options, cohort.symbols, pieces or [], limits=cohort.limits)
@@ -25,6 +29,8 @@ def make_search(cohort: Cohort, has_source: bool, pieces: Sequence[bytes] | None
     if options.contrastive:
         return Contrastive(cohort, ready.before)
     if options.beam > 1:
+        if compiled and ready.plain(0) and NativeBeam.fits(cohort):
+            return NativeBeam(cohort)
         return Beam(cohort, ready.before)
     return Line(cohort, ready)
 

@@ -27,7 +27,7 @@ from clearhead.decoding.engine import Cohort, Engine, Request, Search
 from clearhead.decoding.fastest import fastest
 from clearhead.decoding.long import parts
 from clearhead.decoding.options import Options
-from clearhead.decoding.rows import Rows, TorchRows
+from clearhead.decoding.rows import Extra, Rows, TorchRows
 from clearhead.decoding.searches import extras_of, make_search
 from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, limit_of, positions_of
 
@@ -152,9 +152,13 @@ class Writer:
     def rows(self, options: Options) -> Rows:
         """Rows for requests with such settings."""
         keep = extras_of(options)
-        if self.why_not_native is None and "hidden" not in keep:  # those of a prompt are PyTorch's to give
+        if self._compiled(keep):
             return native.NativeRows(self.bundle.model, self.symbols, dtype=self.dtype, keep=keep)
         return TorchRows(self._torch_model(), self.symbols, keep)
+
+    def _compiled(self, keep: frozenset[Extra]) -> bool:
+        """Whether the C++ engine's rows are used; the hidden states of a prompt are PyTorch's to give."""
+        return self.why_not_native is None and "hidden" not in keep
 
     def _torch_model(self) -> nn.Module:
         """The model in the dtype asked for; a copy, where that is not its own."""
@@ -168,7 +172,8 @@ class Writer:
         """The search that decides for these requests."""
         if cohort.options.regex is not None and self._pieces is None:
             self._pieces = pieces_of(self.tokenizer)
-        return make_search(cohort, self.has_source, self._pieces)
+        compiled = self._compiled(extras_of(cohort.options))
+        return make_search(cohort, self.has_source, self._pieces, compiled=compiled)
 
     # -- texts to requests ------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The C side of the engine as Python sees it: structs field by field, and the functions' types.
 
-Mirrors `source/model.h` and `source/engine.h`.
+Mirrors `source/model.h`, `source/engine.h`, `source/beam.h` and the functions of `source/engine.cpp`.
 """
 
 from __future__ import annotations
@@ -95,6 +95,36 @@ class Room(ctypes.Structure):
     ]
 
 
+class BeamDials(ctypes.Structure):
+    """What all requests of a beam's cohort have in common."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("places", "kept", "candidates", "stop")),
+        ("forbidden", Pointer),
+    ]
+
+
+class BeamAnswer(ctypes.Structure):
+    """A request that a beam has decided."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("number", "texts")),
+        *((name, ctypes.c_int32) for name in ("broken", "dead")),
+    ]
+
+
+class BeamText(ctypes.Structure):
+    """One of its texts."""
+
+    _fields_ = [
+        ("score", ctypes.c_double),
+        ("count", ctypes.c_int64),
+        ("tokens", ctypes.POINTER(ctypes.c_int32)),
+        ("logps", ctypes.POINTER(ctypes.c_float)),
+        ("willing", ctypes.c_int32),
+    ]
+
+
 _LONG, _INT = ctypes.c_int64, ctypes.c_int32
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "panel": (_LONG, []),
@@ -113,6 +143,16 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "step": (_INT, [Pointer, Pointer, Pointer, _LONG, ctypes.POINTER(Room)]),
     "top": (None, [Pointer, ctypes.POINTER(Room), _LONG, _LONG, _LONG, Pointer, Pointer]),
     "logp": (None, [Pointer, ctypes.POINTER(Room), _LONG, _LONG, Pointer]),
+    "beam": (Pointer, [ctypes.POINTER(BeamDials), _LONG, Pointer, Pointer, _LONG]),
+    "beam_free": (None, [Pointer]),
+    "beam_advance": (
+        _LONG,
+        [Pointer, Pointer, ctypes.POINTER(Room), _LONG, ctypes.c_double, ctypes.c_double, Pointer, Pointer],
+    ),
+    "beam_decided": (_LONG, [Pointer]),
+    "beam_forget": (None, [Pointer]),
+    "beam_answer": (None, [Pointer, _LONG, ctypes.POINTER(BeamAnswer)]),
+    "beam_text": (None, [Pointer, _LONG, _LONG, ctypes.POINTER(BeamText)]),
 }
 
 

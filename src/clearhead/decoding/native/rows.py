@@ -27,6 +27,11 @@ from clearhead.decoding.steps import Symbols
 SPARE = 4  # buffers for scores that are kept for the next step
 
 
+def no_memory() -> UserError:
+    """A sentence for whoever asked for too much at once."""
+    return UserError("There is not enough memory for so many texts at once: decode fewer together.")
+
+
 class _Engine:
     """The engine's handle, freed with the last object that may still call it."""
 
@@ -115,6 +120,10 @@ class NativeScores:
         """(R, n) log-probabilities of these ids (n,) in every row."""
         room, part = self._lease.room, slice(self._begin, self._end)
         return room.logits[part, ids] - room.norms[part, None]
+
+    def where(self) -> tuple[object, object, int]:
+        """The engine's handle, the room these scores lie in, and the first row there that is theirs."""
+        return self._lease.engine.handle, self._lease.room.pointer, self._begin
 
     def part(self, begin: int, end: int) -> NativeScores:
         """The scores of rows begin..end−1."""
@@ -216,7 +225,7 @@ class NativeRows:
         if done < 0:
             raise UserError("A step names a row that there is not, or a token outside the vocabulary.")
         if done == 0:
-            raise UserError("There is not enough memory for so many texts at once: decode fewer together.")
+            raise no_memory()
 
     def memory(self) -> tuple[int, int]:
         """Slots of keys and values in use, and bytes of all there are."""

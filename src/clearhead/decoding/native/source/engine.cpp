@@ -1,55 +1,13 @@
 // The engine's door: plain C functions, called from Python with pointers into tensors.
 //
 // What can fail returns 1 for done, 0 where memory ran out, −1 where it was given what makes no sense.
+#include "beam.h"
 #include "engine.h"
 
 #include <algorithm>
 #include <cstdio>
 
 using namespace clearhead;
-
-namespace {
-
-struct Candidate {
-  float value;
-  int32_t id;
-  bool operator<(const Candidate& other) const {  // best first, equals in order of their ids
-    return value > other.value || (value == other.value && id < other.id);
-  }
-};
-
-// The best `count` of one row. Only panels whose largest number may be among them are looked at.
-void best(const float* logits, const float* peaks, float norm, int vocabulary, int panels, int count, float* values,
-          int64_t* ids) {
-  std::vector<float> highs(panels);
-  for (int p = 0; p < panels; ++p) highs[p] = peaks[2 * p];
-  float bar = -std::numeric_limits<float>::infinity();
-  if (count == 1) {
-    bar = *std::max_element(highs.begin(), highs.end());
-  } else if (count < panels) {
-    std::vector<float> order(highs);
-    std::nth_element(order.begin(), order.begin() + count - 1, order.end(), std::greater<float>());
-    bar = order[count - 1];
-  }
-  std::vector<Candidate> found;
-  for (int p = 0; p < panels; ++p) {
-    if (highs[p] < bar) continue;
-    const int end = std::min(vocabulary, (p + 1) * PANEL);
-    for (int id = p * PANEL; id < end; ++id)
-      if (!(logits[id] < bar)) found.push_back({logits[id], id});
-  }
-  // Numbers that are none compare with nothing: they are put first, where they are noticed.
-  auto sane = std::partition(found.begin(), found.end(), [](const Candidate& c) { return c.value != c.value; });
-  const int64_t odd = std::min<int64_t>(sane - found.begin(), count);
-  std::partial_sort(sane, sane + std::min<int64_t>(count - odd, found.end() - sane), found.end());
-  for (int i = 0; i < count; ++i) {
-    const Candidate& c = found[i < odd ? i : (sane - found.begin()) + (i - odd)];
-    values[i] = c.value - norm;
-    ids[i] = c.id;
-  }
-}
-
-}  // namespace
 
 extern "C" {
 
@@ -120,17 +78,14 @@ int32_t clearhead_step(Engine* engine, const int64_t* parent, const int64_t* tok
 // The best `count` of rows begin..end−1: values (rows, count) as log-probabilities, ids (rows, count).
 void clearhead_top(Engine* engine, const Room* room, int64_t begin, int64_t end, int64_t count, float* values,
                    int64_t* ids) {
-  const int panels = engine->model().output->panels, vocabulary = engine->model().vocabulary;
   Team& team = engine->team();
   auto row = [&](int64_t i) {
-    const int64_t r = begin + i;
-    best(room->logits + r * room->stride, room->peaks + r * panels * 2, room->norms[r], vocabulary, panels, int(count),
-         values + i * count, ids + i * count);
+    best(engine->scored(*room, begin + i), int(count), values + i * count, ids + i * count);
   };
   if (end - begin < 16)  // not worth waking anybody
     for (int64_t i = 0; i < end - begin; ++i) row(i);
   else
-    team.run([&](int) { team.share(int(end - begin), row); });
+    team.run([&](int) { team.each(int(end - begin), row); });
 }
 
 // All log-probabilities of rows begin..end−1, (rows, vocabulary).
@@ -138,13 +93,61 @@ void clearhead_logp(Engine* engine, const Room* room, int64_t begin, int64_t end
   const int vocabulary = engine->model().vocabulary;
   Team& team = engine->team();
   team.run([&](int) {
-    team.share(int(end - begin), [&](int i) {
+    team.each(int(end - begin), [&](int i) {
       const float* from = room->logits + (begin + i) * room->stride;
       const float norm = room->norms[begin + i];
       float* out = to + int64_t(i) * vocabulary;
       for (int id = 0; id < vocabulary; ++id) out[id] = from[id] - norm;
     });
   });
+}
+
+Beam* clearhead_beam(const BeamDials* dials, int64_t vocabulary, const int64_t* limits, const double* last,
+                     int64_t count) {
+  try {
+    return new Beam(*dials, int(vocabulary), limits, last, count);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void clearhead_beam_free(Beam* beam) { delete beam; }
+
+// The next rows of a cohort whose scores begin at row `begin` of the room; how many there are, −1: no memory.
+int64_t clearhead_beam_advance(Beam* beam, Engine* engine, const Room* room, int64_t begin, double now, double next,
+                               int64_t* parent, int64_t* token) {
+  try {
+    return beam->advance(*engine, *room, begin, {now, next}, parent, token);
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+
+// Requests that were decided and not yet forgotten.
+int64_t clearhead_beam_decided(const Beam* beam) { return int64_t(beam->decided().size()); }
+void clearhead_beam_forget(Beam* beam) { beam->forget(); }
+
+struct BeamAnswer {
+  int64_t number, texts;
+  int32_t broken, dead;
+};
+
+void clearhead_beam_answer(const Beam* beam, int64_t which, BeamAnswer* to) {
+  const Decided& one = beam->decided()[which];
+  *to = {one.number, int64_t(one.texts.size()), one.broken, one.dead};
+}
+
+struct BeamText {
+  double score;
+  int64_t count;  // tokens without the stop symbol
+  const int32_t* tokens;
+  const float* logps;  // count + 1
+  int32_t willing;
+};
+
+void clearhead_beam_text(const Beam* beam, int64_t which, int64_t rank, BeamText* to) {
+  const Ended& one = beam->decided()[which].texts[rank];
+  *to = {one.score, int64_t(one.tokens.size()), one.tokens.data(), one.logps.data(), one.willing};
 }
 
 }  // extern "C"

@@ -1,6 +1,7 @@
 // Texts under way: which slots each holds, new ones read in, all of them carried one token further.
 #pragma once
 
+#include "best.h"
 #include "forward.h"
 
 namespace clearhead {
@@ -32,7 +33,8 @@ class Engine {
   Engine(const Model& model, int threads)
       : model_(model),
         store_(model.decoder_layers, model.groups * model.key_dim, model.groups * model.value_dim),
-        team_(threads) {}
+        team_(threads),
+        small_(weights_of(model) <= SMALL) {}
 
   void set_tables(const Tables& tables) { tables_ = tables; }
   Team& team() { return team_; }
@@ -53,6 +55,12 @@ class Engine {
     size_t most = 0;
     for (const Text& text : texts_) most = std::max(most, requests_[text.request].source.size());
     return int64_t(most);
+  }
+
+  // The scores of one row of a room.
+  Scored scored(const Room& room, int64_t row) const {
+    const int panels = model_.output->panels;
+    return {room.logits + row * room.stride, room.peaks + row * panels * 2, room.norms[row], model_.vocabulary, panels};
   }
 
   // New requests, `ids` one after another; `start` is what a target begins with.
@@ -90,6 +98,7 @@ class Engine {
 
  private:
   static constexpr int64_t PORTION = 384;  // tokens read at a time
+  static constexpr size_t SMALL = size_t(8) << 20;  // bytes of weights that several threads may read side by side
 
   Room at(Room room, int64_t row) const {
     room.logits += row * room.stride;
@@ -152,9 +161,17 @@ class Engine {
   }
 
   void write(Room room) {
+    choose_all();
+    const int parts = parts_of(tokens_.size());
+    if (parts > 1)
+      pass_in_parts(parts, room);
+    else
+      pass(room);
+  }
+
+  void choose_all() {
     chosen_.resize(tokens_.size());
     for (size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = int(i);
-    pass(room);
   }
 
   void read_sources(const int64_t* ids, const int64_t* lengths, int64_t first, int64_t last) {
@@ -170,10 +187,9 @@ class Engine {
                            nullptr, 0});
       texts_.push_back({{}, number});
     }
-    chosen_.resize(tokens_.size());
-    for (size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = int(i);
+    choose_all();
     Forward forward(model_, store_, team_, scratch_);
-    forward.prepare(tokens_, tables_);
+    forward.prepare(tokens_.data(), tokens_.size(), tables_);
     team_.run([&](int self) {
       forward.embed(true);
       forward.layers(true, self);
@@ -208,7 +224,7 @@ class Engine {
     for (; whole.size() - begin > size_t(PORTION); begin += PORTION) {
       tokens_.assign(whole.begin() + begin, whole.begin() + begin + PORTION);
       Forward forward(model_, store_, team_, scratch_);
-      forward.prepare(tokens_, tables_);
+      forward.prepare(tokens_.data(), tokens_.size(), tables_);
       team_.run([&](int self) {
         forward.embed(false);
         forward.layers(false, self);
@@ -218,19 +234,59 @@ class Engine {
     chosen_.assign(1, int(tokens_.size()) - 1);
   }
 
-  // tokens_ through the decoder; scores of the chosen ones.
+  // tokens_ through the decoder, by all threads together; scores of the chosen ones.
   void pass(Room room) {
     Forward forward(model_, store_, team_, scratch_);
-    forward.prepare(tokens_, tables_);
+    forward.prepare(tokens_.data(), tokens_.size(), tables_);
     forward.watch(room.attention, room.attention_stride);
-    const int rows = int(chosen_.size()), panels = model_.output->panels;
-    team_.run([&](int self) {
-      forward.embed(false);
-      forward.layers(false, self);
-      forward.last(model_.decoder_norm, chosen_, model_.output_factor, room.hidden);
-      forward.scores(rows, room.logits, room.stride, room.peaks);
-      team_.share(rows, [&](int i) { room.norms[i] = log_sum(room.peaks + size_t(i) * panels * 2, panels); });
+    team_.run([&](int self) { decode(forward, self, chosen_, room); });
+  }
+
+  // The same for one token of each row, but every thread takes a part of the rows through all layers by itself:
+  // nobody waits for anybody, and activations stay in one core's cache. Each part reads all weights, which pays
+  // where they fit into the caches and there are rows enough.
+  void pass_in_parts(int parts, Room room) {
+    const size_t count = tokens_.size();
+    scratches_.resize(std::max(scratches_.size(), size_t(parts)));
+    std::vector<Forward> forwards;
+    std::vector<std::vector<int>> chosen(parts);
+    for (int p = 0; p < parts; ++p) {
+      const size_t begin = count * p / parts, end = count * (p + 1) / parts;
+      forwards.emplace_back(model_, store_, alone_, scratches_[p]);
+      forwards[p].prepare(tokens_.data() + begin, end - begin, tables_);
+      if (room.attention) forwards[p].watch(room.attention + begin * room.attention_stride, room.attention_stride);
+      chosen[p].assign(chosen_.begin(), chosen_.begin() + (end - begin));
+    }
+    team_.run([&](int) {
+      team_.share(parts, [&](int p) { decode(forwards[p], 0, chosen[p], at(room, count * p / parts)); });
     });
+  }
+
+  void decode(Forward& forward, int self, const std::vector<int>& chosen, Room room) {
+    const int rows = int(chosen.size()), panels = model_.output->panels;
+    forward.embed(false);
+    forward.layers(false, self);
+    forward.last(model_.decoder_norm, chosen, model_.output_factor, room.hidden);
+    forward.scores(rows, room.logits, room.stride, room.peaks);
+    forward.team().each(rows, [&](int i) { room.norms[i] = log_sum(room.peaks + size_t(i) * panels * 2, panels); });
+  }
+
+  // In how many parts rows are dealt out to the threads; 1: not at all.
+  int parts_of(size_t rows) const {
+    if (!small_ || team_.count() == 1 || rows < size_t(team_.count()) * ROWS * 2) return 1;
+    return team_.count();
+  }
+
+  // Bytes that a step reads of a model.
+  static size_t weights_of(const Model& model) {
+    size_t total = model.output->size();
+    for (int i = 0; i < model.decoder_layers; ++i) {
+      const Layer& one = model.decoder[i];
+      for (const Matrix* matrix : {one.query_key_value, one.attention_output, one.cross_query, one.cross_output,
+                                   one.inner, one.outer})
+        if (matrix) total += matrix->size();
+    }
+    return total;
   }
 
   // log Σ e^x of a row, from its panels' shares.
@@ -251,9 +307,11 @@ class Engine {
 
   const Model model_;
   Store store_;
-  Team team_;
+  Team team_, alone_{1};
+  const bool small_;
   Tables tables_{};
   Scratch scratch_;
+  std::vector<Scratch> scratches_;  // of each part
   std::vector<Text> texts_;
   std::vector<Request> requests_;
   std::vector<int32_t> spare_;

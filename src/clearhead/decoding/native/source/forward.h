@@ -61,10 +61,12 @@ class Forward {
     watched_stride_ = stride;
   }
 
+  Team& team() { return team_; }
+
   // Make room for a pass over these tokens. Called by one thread, before `run`.
-  void prepare(const std::vector<Token>& tokens, const Tables& tables) {
-    tokens_ = tokens.data();
-    count_ = int(tokens.size());
+  void prepare(const Token* tokens, size_t count, const Tables& tables) {
+    tokens_ = tokens;
+    count_ = int(count);
     tables_ = tables;
     const Model& m = model_;
     const int keys = m.groups * (m.key_dim + m.value_dim);
@@ -74,7 +76,7 @@ class Forward {
     s_.mixed.shape(count_, m.heads * m.value_dim, int8_);
     s_.inner.shape(count_, m.inner * (m.gated ? 2 : 1), int8_);
     int longest = 1;
-    for (const Token& t : tokens) longest = std::max({longest, t.seen_count, t.source_count});
+    for (int i = 0; i < count_; ++i) longest = std::max({longest, tokens[i].seen_count, tokens[i].source_count});
     s_.scores.resize(team_.count());
     s_.keys.resize(team_.count());
     for (auto& scores : s_.scores) scores.reserve(up_to(longest, LANES) + LANES);
@@ -88,7 +90,7 @@ class Forward {
     const float* table = source ? m.source_table : m.target_table;
     const float* places = source ? tables_.source : tables_.target;
     const Norm& norm = source ? m.source_norm : m.target_norm;
-    team_.share(count_, [&](int i) {
+    team_.each(count_, [&](int i) {
       const float* from = table + size_t(tokens_[i].id) * m.width;
       const float* place = places ? places + size_t(tokens_[i].position) * m.width : nullptr;
       float* x = s_.x.row(i);
@@ -125,7 +127,7 @@ class Forward {
     const int keys = m.groups * m.key_dim, values = m.groups * m.value_dim;
     for (int layer = 0; layer < m.decoder_layers; ++layer) {
       multiply(*m.decoder[layer].cross_key_value, s_.y, {s_.wide.floats.get(), s_.wide.stride});
-      team_.share(count_, [&](int i) {
+      team_.each(count_, [&](int i) {
         float* to = store_.at(layer, tokens_[i].slot);
         std::memcpy(to, s_.wide.row(i), sizeof(float) * keys);
         std::memcpy(to + store_.value_offset(), s_.wide.row(i) + keys, sizeof(float) * values);
@@ -136,7 +138,7 @@ class Forward {
   // y = the last norm of chosen rows of x (or x itself), times `factor`; hidden (may be nullptr) without it.
   void last(const Norm& norm, const std::vector<int>& chosen, float factor, float* hidden) {
     const Model& m = model_;
-    team_.share(int(chosen.size()), [&](int i) {
+    team_.each(int(chosen.size()), [&](int i) {
       const float* x = s_.x.row(chosen[i]);
       float* y = s_.y.row(i);
       if (norm.weight)
@@ -167,7 +169,7 @@ class Forward {
   const Rows& normed(const Norm& norm) {
     const Model& m = model_;
     if (!m.norm_first) return s_.x;
-    team_.share(count_, [&](int i) {
+    team_.each(count_, [&](int i) {
       normalise(norm, m.rms, m.eps, s_.x.row(i), s_.y.row(i), m.width);
       if (int8_) quantise_row(s_.y, i);
     });
@@ -194,12 +196,12 @@ class Forward {
   // x += rows · w, and where the norm comes after: x = norm(x).
   void add(const Matrix& w, Rows& rows, const Norm& norm) {
     const Model& m = model_;
-    if (int8_ && &rows != &s_.inner) team_.share(count_, [&](int i) { quantise_row(rows, i); });
+    if (int8_ && &rows != &s_.inner) team_.each(count_, [&](int i) { quantise_row(rows, i); });
     Output out{s_.x.floats.get(), s_.x.stride};
     out.add = true;
     multiply(w, rows, out);
     if (m.norm_first) return;
-    team_.share(count_, [&](int i) {
+    team_.each(count_, [&](int i) {
       normalise(norm, m.rms, m.eps, s_.x.row(i), s_.x.row(i), m.width);
       if (int8_) quantise_row(s_.x, i);
     });
@@ -211,7 +213,7 @@ class Forward {
     if (!m.gated) out.activation = m.activation;
     multiply(*layer.inner, normed(layer.feedforward_norm), out);
     if (m.gated || int8_) {
-      team_.share(count_, [&](int i) {
+      team_.each(count_, [&](int i) {
         float* row = s_.inner.row(i);
         if (m.gated) gate(row, m.inner, m.activation);
         if (int8_) quantise(row, m.inner, s_.inner.bytes.get() + size_t(i) * s_.inner.byte_stride,
@@ -235,7 +237,7 @@ class Forward {
   void keep_keys(int layer) {
     const Model& m = model_;
     const int keys = m.groups * m.key_dim, values = m.groups * m.value_dim, queries = m.heads * m.key_dim;
-    team_.share(count_, [&](int i) {
+    team_.each(count_, [&](int i) {
       float* row = s_.wide.row(i);
       float* to = store_.at(layer, tokens_[i].slot);
       if (tables_.cosine) {
@@ -258,7 +260,7 @@ class Forward {
     // Few rows: deal out groups of heads one by one.
     const bool watched = cross && watched_ && layer == m.decoder_layers - 1;
     const int pieces = count_ < 4 * team_.count() && !watched ? m.groups : 1;
-    team_.share(count_ * pieces, [&](int piece) {
+    team_.each(count_ * pieces, [&](int piece) {
       const int i = piece / pieces;
       const Token& token = tokens_[i];
       const int32_t* slots = cross ? token.source : token.seen;

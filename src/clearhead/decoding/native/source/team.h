@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <condition_variable>
@@ -64,6 +65,16 @@ class Team {
     body(0);
     s.open.store(false);  // who comes now stays outside; who is inside still reads the body
     for (int spins = 0; s.inside.load() > 0; ++spins) wait_a_little(spins);
+  }
+
+  // As share, for many small pieces: several are taken at a time, since taking costs more than such a piece.
+  template <class Piece>
+  void each(int pieces, Piece&& piece) {
+    const int run = std::max(1, pieces / (4 * count_));
+    share((pieces + run - 1) / run, [&](int part) {
+      const int end = std::min(pieces, (part + 1) * run);
+      for (int i = part * run; i < end; ++i) piece(i);
+    });
   }
 
   // Inside run: piece(i) for each i below `pieces`, each by whoever is free; returns when all are done.

@@ -89,6 +89,17 @@ inline float largest(Floats v) {
 #endif
 }
 
+// One bit for each lane that is at least `bar`.
+inline uint32_t not_below(Floats v, float bar) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(bar), _CMP_GE_OQ);
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < LANES; ++i) bits |= uint32_t(v[i] >= bar) << i;
+  return bits;
+#endif
+}
+
 // e^x to about one unit in the last place, between the smallest and the largest normal number.
 // x = n·ln 2 + r with |r| ≤ ln 2 / 2; e^r by a polynomial, 2^n by writing the exponent bits.
 inline Floats exponential(Floats x) {

@@ -1,0 +1,98 @@
+"""Beam search with its books in the compiled engine: `NativeBeam`.
+
+Makes the choices of `decoding/beam.py`, number for number, where a search asks for nothing but places: one
+group, no coverage, no processors beyond forbidden symbols. Everything else is that file's to do, and so is
+the explanation. Here a step is one call, whatever the number of requests.
+
+Shapes: B requests under way, K places of each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+
+import torch
+
+from clearhead.decoding.beam import candidates_of
+from clearhead.decoding.engine import Cohort, Moves
+from clearhead.decoding.finished import hypothesis
+from clearhead.decoding.lengths import LengthPenalty
+from clearhead.decoding.native.binding import BeamAnswer, BeamDials, BeamText, functions
+from clearhead.decoding.native.rows import NativeScores, no_memory
+from clearhead.decoding.processors import nothing_left
+from clearhead.decoding.rows import Scores
+from clearhead.decoding.steps import Hypothesis
+
+
+class NativeBeam:
+    """Searches for one cohort over the scores of `NativeRows`."""
+
+    def __init__(self, cohort: Cohort) -> None:
+        self.library = functions()
+        options = cohort.options
+        self.penalty = LengthPenalty(options.length_penalty, options.length_kind)
+        forbidden = torch.zeros(cohort.vocabulary, dtype=torch.uint8)
+        forbidden[list(cohort.symbols.forbidden)] = 1
+        stop = cohort.symbols.stop
+        dials = BeamDials(options.beam, options.nbest, candidates_of(cohort), stop, forbidden.data_ptr())
+        limits = torch.tensor(cohort.limits, dtype=torch.int64)
+        last = torch.tensor([self.penalty.at(limit + 1) for limit in cohort.limits], dtype=torch.float64)
+        self.handle = self.library.beam(
+            ctypes.byref(dials), cohort.vocabulary, limits.data_ptr(), last.data_ptr(), len(limits)
+        )
+        if not self.handle:
+            raise no_memory()
+        weakref.finalize(self, self.library.beam_free, self.handle)
+        self.places, self.under_way, self.written = options.beam, len(limits), 0
+
+    @staticmethod
+    def fits(cohort: Cohort) -> bool:
+        """Whether a cohort whose processors do nothing but forbid symbols can be searched for here."""
+        options = cohort.options
+        return (
+            options.beam > 1
+            and options.groups == 1
+            and not options.coverage
+            and candidates_of(cohort) >= options.beam
+        )
+
+    def advance(self, scores: Scores) -> Moves:
+        """One more token for every text; requests that are decided leave."""
+        assert isinstance(scores, NativeScores)
+        engine, room, begin = scores.where()
+        moves = torch.empty(2, self.under_way * self.places, dtype=torch.int64)
+        parent, token = moves
+        now, after = self.penalty.at(self.written + 1), self.penalty.at(self.written + 2)
+        rows = self.library.beam_advance(
+            self.handle, engine, room, begin, now, after, parent.data_ptr(), token.data_ptr()
+        )
+        if rows < 0:
+            raise no_memory()
+        self.under_way = rows // self.places
+        self.written += 1
+        return Moves(parent[:rows], token[:rows])
+
+    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+        """Requests that were decided since the last call, and their texts, best first, all different."""
+        count = self.library.beam_decided(self.handle)
+        if not count:
+            return []
+        found = [self._answer(which) for which in range(count)]
+        self.library.beam_forget(self.handle)
+        return found
+
+    def _answer(self, which: int) -> tuple[int, list[Hypothesis]]:
+        answer, text = BeamAnswer(), BeamText()
+        self.library.beam_answer(self.handle, which, ctypes.byref(answer))
+        if answer.broken:
+            hypothesis([], [math.nan], False, math.nan)  # raises
+        if answer.dead:
+            raise nothing_left(self.written - 1)
+        texts = []
+        for rank in range(answer.texts):
+            self.library.beam_text(self.handle, which, rank, ctypes.byref(text))
+            tokens, logps = text.tokens[: text.count], text.logps[: text.count + 1]
+            texts.append(hypothesis(tokens, logps, bool(text.willing), text.score))
+        return answer.number, texts

@@ -1,0 +1,253 @@
+// The books of a beam search for one cohort: the same choices, number for number, that decoding/beam.py makes with
+// tables, for the plain case (one group, nothing that shapes scores but forbidden symbols). What a step does and
+// why it is right is said there; here it is done request by request.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "engine.h"
+
+namespace clearhead {
+
+constexpr double NOTHING = -std::numeric_limits<double>::infinity();
+
+// What all requests of a cohort have in common. The Python side's struct has the same fields in this order.
+struct BeamDials {
+  int32_t places;           // K, texts of a request under way
+  int32_t kept;             // N, the best finished texts that are wanted
+  int32_t candidates;       // C, tokens of each row that are worth a look
+  int32_t stop;
+  const uint8_t* forbidden; // (vocabulary)
+};
+
+// What the length penalty makes of texts that end in this step, and in the next.
+struct Divisors {
+  double now, next;
+};
+
+// A text that has ended, the stop symbol left out of `tokens` but not of `logps`.
+struct Ended {
+  double score;
+  bool willing;  // whether the end was the model's own choice
+  std::vector<int32_t> tokens;
+  std::vector<float> logps;
+};
+
+struct Decided {
+  int64_t number;  // of the request in the cohort
+  bool broken;     // a score is not a number
+  bool dead;       // nothing may be written, before the limit was reached
+  std::vector<Ended> texts;
+};
+
+class Beam {
+ public:
+  // `last` are the divisors of the longest texts that requests may become.
+  Beam(const BeamDials& dials, int vocabulary, const int64_t* limits, const double* last, int64_t count)
+      : dials_(dials),
+        forbidden_(dials.forbidden, dials.forbidden + vocabulary),
+        requests_(count),
+        live_(count, 0.0) {
+    for (int64_t i = 0; i < count; ++i) {
+      requests_[i].number = i;
+      requests_[i].limit = limits[i];
+      requests_[i].last_divisor = last[i];
+    }
+  }
+
+  const std::vector<Decided>& decided() const { return decided_; }
+  void forget() { decided_.clear(); }
+
+  // One more token for every text, from the room's rows from `begin` on: which row each new one goes on from, counted
+  // from `begin`, and what it writes. Returns how many there are.
+  int64_t advance(Engine& engine, const Room& room, int64_t begin, Divisors divisors, int64_t* parent,
+                  int64_t* token) {
+    divisors_ = divisors;
+    const int count = int(requests_.size()), places = dials_.places;
+    choices_.resize(size_t(count) * places);
+    auto decide = [&](int i) { this->decide(engine, room, begin, i); };
+    if (count < 4)  // not worth waking anybody
+      for (int i = 0; i < count; ++i) decide(i);
+    else
+      engine.team().run([&](int) { engine.team().each(count, decide); });
+    return go_on(parent, token);
+  }
+
+ private:
+  struct Request {
+    int64_t number, limit;
+    double last_divisor;
+    std::vector<Ended> pool;  // best first
+    bool goes = true, broken = false;
+  };
+
+  // An extension of a text.
+  struct Choice {
+    double score;
+    int32_t row, token;
+    float own;
+  };
+
+  // In the order of a stable sort: the larger, then what comes first; what is not a number last.
+  static bool before(const Choice& a, const Choice& b) {
+    if (a.score != a.score) return false;
+    return b.score != b.score || a.score > b.score;
+  }
+
+  void decide(Engine& engine, const Room& room, int64_t begin, int which) {
+    Request& request = requests_[which];
+    const int places = dials_.places, wide = dials_.candidates, rows = written_ ? places : 1;
+    static thread_local std::vector<Choice> offers;
+    static thread_local std::vector<uint8_t> willing;
+    offers.clear();
+    willing.assign(rows, 1);
+    for (int p = 0; p < rows; ++p) {
+      const int row = which * rows + p;
+      offer(engine.scored(room, begin + row), row, request.limit <= written_, offers, willing[p]);
+    }
+    const int look = std::min(2 * places, rows * wide);
+    // Offers stand in the order of their places: an insertion keeps equals in it, as a stable sort does.
+    for (int i = 1; i < int(offers.size()); ++i) {
+      const int top = std::min(i, look);
+      if (i >= look && !before(offers[i], offers[look - 1])) continue;
+      const Choice one = offers[i];
+      int at = top;
+      if (at == look) --at;
+      for (; at > 0 && before(one, offers[at - 1]); --at) offers[at] = offers[at - 1];
+      offers[at] = one;
+    }
+    for (int i = 0; i < std::min(places, look); ++i)
+      if (offers[i].token == dials_.stop && offers[i].score > NOTHING)
+        collect(request, offers[i], willing[offers[i].row - which * rows]);
+    Choice* chosen = &choices_[size_t(which) * places];
+    int taken = 0;
+    auto take = [&](auto wanted) {  // a stop is no text that goes on: its place is left without one
+      for (int i = 0; i < look && taken < places; ++i) {
+        Choice one = offers[i];
+        if (one.token == dials_.stop) one.score = NOTHING;
+        if (wanted(one.score)) chosen[taken++] = one;
+      }
+    };
+    take([](double score) { return score > NOTHING; });
+    take([](double score) { return score == NOTHING; });
+    take([](double score) { return score != score; });
+    request.broken = chosen[taken - 1].score != chosen[taken - 1].score;
+    const double worst = int(request.pool.size()) == dials_.kept ? request.pool.back().score : NOTHING;
+    const double divisor = std::max(request.last_divisor, divisors_.next);
+    request.goes = !request.broken && chosen[0].score / divisor > worst;
+    if (!request.goes && !request.broken && request.pool.empty() && request.limit <= written_)
+      cut(request, engine.scored(room, begin + best_row(which, rows)), best_row(which, rows));
+  }
+
+  // A row's extensions that are worth a look; at its limit it may write nothing but the stop symbol.
+  void offer(const Scored& scored, int row, bool forced, std::vector<Choice>& offers, uint8_t& willing) const {
+    static thread_local std::vector<float> values;
+    static thread_local std::vector<int64_t> ids;
+    values.resize(dials_.candidates);
+    ids.resize(dials_.candidates);
+    best(scored, dials_.candidates, values.data(), ids.data());
+    double highest = NOTHING;
+    int64_t favourite = ids[0];
+    for (int c = 0; c < dials_.candidates; ++c) {
+      double value = double(values[c]) + (forbidden_[ids[c]] ? NOTHING : 0.0);  // no number stays none
+      if (value > highest) {
+        highest = value;
+        favourite = ids[c];
+      }
+      if (forced) value = NOTHING;
+      offers.push_back({live_[row] + value, row, int32_t(ids[c]), values[c]});
+    }
+    if (!forced) return;
+    willing = favourite == dials_.stop;
+    const float end = scored.logits[dials_.stop] - scored.norm;
+    offers[offers.size() - dials_.candidates] = {live_[row] + double(end), row, dials_.stop, end};
+  }
+
+  // A text that ends here joins the best, if it is good enough; of equals the earlier stays ahead.
+  void collect(Request& request, const Choice& end, bool willing) const {
+    const double score = end.score / divisors_.now;
+    std::vector<Ended>& pool = request.pool;
+    if (int(pool.size()) == dials_.kept && !(score > pool.back().score)) return;
+    Ended ended = text(end.row, end.own, score, willing);
+    auto at = pool.end();
+    while (at != pool.begin() && score > (at - 1)->score) --at;
+    pool.insert(at, std::move(ended));
+    if (int(pool.size()) > dials_.kept) pool.pop_back();
+  }
+
+  Ended text(int row, float last, double score, bool willing) const {
+    Ended ended{score, willing, {}, {}};
+    const size_t from = size_t(row) * room_;
+    ended.tokens.assign(tokens_.begin() + from, tokens_.begin() + from + written_);
+    ended.logps.assign(logps_.begin() + from, logps_.begin() + from + written_);
+    ended.logps.push_back(last);
+    return ended;
+  }
+
+  int best_row(int which, int rows) const {
+    int found = which * rows;
+    for (int row = found + 1; row < (which + 1) * rows; ++row)
+      if (live_[row] > live_[found]) found = row;
+    return found;
+  }
+
+  // The best text at its limit, where none can end.
+  void cut(Request& request, const Scored& scored, int row) const {
+    const float last = scored.logits[dials_.stop] - scored.norm;
+    request.pool.push_back(text(row, last, (live_[row] + last) / divisors_.now, false));
+  }
+
+  // Requests that are decided leave; the rows of the others stand together, K each.
+  int64_t go_on(int64_t* parent, int64_t* token) {
+    const int places = dials_.places, room = room_ > written_ ? room_ : int(written_) + 32;
+    size_t left = 0;
+    for (size_t i = 0; i < requests_.size(); ++i) left += requests_[i].goes;
+    next_tokens_.resize(left * places * room);
+    next_logps_.resize(left * places * room);
+    live_.resize(left * places);
+    size_t rows = 0, kept = 0;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      Request& request = requests_[i];
+      if (!request.goes) {
+        const bool dead = !request.broken && request.pool.empty();
+        decided_.push_back({request.number, request.broken, dead, std::move(request.pool)});
+        continue;
+      }
+      for (int p = 0; p < places; ++p, ++rows) {
+        const Choice& one = choices_[i * places + p];
+        const size_t from = size_t(one.row) * room_, to = rows * room;
+        std::copy_n(tokens_.begin() + from, written_, next_tokens_.begin() + to);
+        std::copy_n(logps_.begin() + from, written_, next_logps_.begin() + to);
+        next_tokens_[to + written_] = one.token;
+        next_logps_[to + written_] = one.own;
+        live_[rows] = one.score;
+        parent[rows] = one.row;
+        token[rows] = one.token;
+      }
+      if (kept != i) requests_[kept] = std::move(request);
+      ++kept;
+    }
+    requests_.resize(kept);
+    tokens_.swap(next_tokens_);
+    logps_.swap(next_logps_);
+    room_ = room;
+    ++written_;
+    return int64_t(rows);
+  }
+
+  const BeamDials dials_;
+  const std::vector<uint8_t> forbidden_;
+  Divisors divisors_{};
+  std::vector<Request> requests_;  // under way
+  std::vector<double> live_;       // (rows) scores of the texts under way, not yet divided
+  std::vector<int32_t> tokens_, next_tokens_;  // (rows, room_) what they have written
+  std::vector<float> logps_, next_logps_;      // (rows, room_) the model's own opinion of it
+  std::vector<Choice> choices_;    // (requests, K) the next rows
+  std::vector<Decided> decided_;
+  int64_t written_ = 0;
+  int room_ = 0;
+};
+
+}  // namespace clearhead
