@@ -22,7 +22,7 @@ from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Rows, Scores
 from clearhead.decoding.steps import Hypothesis, Symbols
 
-REFILL = 4  # newcomers are read in when a fourth of the room is free: reading pays for several at once
+REFILL = 2  # newcomers are read in when half of the room is free: reading pays for several at once
 WINDOW = 16  # requests are sorted by length inside windows of so many times the room
 
 
@@ -85,6 +85,7 @@ class _Member(NamedTuple):
     search: Search
     scores: Scores  # of its rows
     width: int  # rows that each of its requests may have
+    left: int  # requests that have not ended
 
 
 class Engine:
@@ -113,7 +114,7 @@ class Engine:
 
     def _refill(self, members: list[_Member], waiting: Waiting) -> None:
         """Read in newcomers while there is room for a good many of them."""
-        taken = sum(len(member.numbers) * member.width for member in members)
+        taken = sum(member.left * member.width for member in members)
         while (self.room - taken) * REFILL >= self.room or not members:
             cohort = waiting.take(self.room - taken, at_least_one=not members)
             if not cohort:
@@ -123,7 +124,7 @@ class Engine:
             told = Cohort(requests, options, self.symbols, self.rows.vocabulary, self.rows.device)
             search = self.make(told)
             scores = self.rows.admit([one.given for one in requests])
-            members.append(_Member(list(numbers), search, scores, width_of(options)))
+            members.append(_Member(list(numbers), search, scores, width_of(options), len(numbers)))
             taken += len(numbers) * width_of(options)
 
     def _advance(self, members: list[_Member]) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -135,12 +136,13 @@ class Engine:
         for member in members:
             rows = member.scores.rows
             moves = member.search.advance(member.scores)
-            for number, texts in member.search.finished():
+            ended = member.search.finished()
+            for number, texts in ended:
                 yield member.numbers[number], texts
             if len(moves.parent):
                 parents.append(moves.parent + offset)
                 tokens.append(moves.token)
-                going.append(member)
+                going.append(member._replace(left=member.left - len(ended)))
             offset += rows
         counts = [len(parent) for parent in parents]
         members[:] = []

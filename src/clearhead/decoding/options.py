@@ -66,7 +66,7 @@ class Options(Config):
     choices: tuple[Ids, ...] = ()  # the text is one of these
     regex: str | None = None  # the text matches this expression as a whole
     min_length: int = 0  # tokens before the stop symbol is allowed
-    max_length: int | None = None  # most tokens written; None: 2·source + 20, or what a decoder has room for
+    max_length: int | None = None  # most tokens written; None: see `limit_of`
 
     def __post_init__(self) -> None:
         super().__post_init__()

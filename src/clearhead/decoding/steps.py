@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from clearhead.base.errors import UserError
+from clearhead.data.reach import Reach
 from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
@@ -75,17 +76,20 @@ def positions_of(config: ModelConfig) -> int | None:
     return config.position.max_length if learned else None
 
 
-def limit_of(config: ModelConfig, size: int, max_length: int | None = None) -> int:
+def limit_of(
+    config: ModelConfig, size: int, max_length: int | None = None, reach: Reach | None = None
+) -> int:
     """How many tokens may be written for a given text of `size` tokens, before only the stop symbol is left.
 
-    `max_length`, or without it 2·size + 20 for a source and 256 after a prompt; in any case no more than
-    the model has positions for. Depends on nothing but the text's own size.
+    `max_length`; without it what `reach` says of a source, or 2·size + 20 where nothing is known, and 256
+    after a prompt; in any case no more than the model has positions for. Depends on nothing but the text's
+    own size.
     """
     positions, has_source = positions_of(config), config.family in WITH_SOURCE
     if max_length is not None:
         limit = max_length
     elif has_source:
-        limit = 2 * size + 20
+        limit = 2 * size + 20 if reach is None else reach.at(size)
     else:
         limit = WITHOUT_LIMIT if positions is None else positions
     used = 1 if has_source else size  # the start symbol, or the prompt

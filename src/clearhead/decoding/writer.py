@@ -19,6 +19,7 @@ from torch import nn
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
+from clearhead.data.reach import Reach
 from clearhead.data.tokenise import encode_source
 from clearhead.decoding import captured, native
 from clearhead.decoding.batches import read_sources, symbols_of, tokenizers_of
@@ -73,6 +74,8 @@ class Writer:
         self.config = bundle.config
         self.reader, self.tokenizer = tokenizers_of(bundle)
         self.symbols = symbols_of(bundle)
+        known = bundle.metadata.get("reach")
+        self.reach = None if known is None else Reach.from_list(known)  # how long texts get
         self.has_source = self.config.family in WITH_SOURCE
         if not self.has_source and self.config.family != "decoder":
             raise UserError(f"A model of the family '{self.config.family}' writes no text.")
@@ -197,7 +200,7 @@ class Writer:
                 for number, _ in chunk
             }
             for (number, _), ids in zip(pieces, self._given([text for _, text in pieces]), strict=True):
-                limit = limit_of(self.config, len(ids), options.max_length)
+                limit = limit_of(self.config, len(ids), options.max_length, self.reach)
                 yield Request(tuple(ids), limit, own[number])
 
     def _cut(self, text: str) -> list[str]:

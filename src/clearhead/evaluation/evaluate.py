@@ -44,7 +44,7 @@ class EvaluationConfig(Config):
 
     beam: int = 1  # places of the beam; 1: greedy
     length_penalty: float = 1.0  # the power of the length that log-probabilities are divided by
-    max_length: int | None = None  # most tokens written; None: 2·source + 20
+    max_length: int | None = None  # most tokens written; None: as long as training's, and a little more
     tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
     lowercase: bool = False  # BLEU and chrF
     loss: bool = True  # perplexity as well, which costs one more pass

@@ -23,7 +23,7 @@ from clearhead.decoding.line import Line
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Pipeline, pipeline
 from clearhead.decoding.rows import Scores, TorchRows
-from clearhead.decoding.steps import Hypothesis, limit_of
+from clearhead.decoding.steps import Hypothesis
 from clearhead.decoding.writer import Writer
 from clearhead.explorer.beams import DrawnBeam, tree
 from clearhead.explorer.session import Session
@@ -130,8 +130,7 @@ def _request(session: Session, writer: Writer, text: str, options: Options) -> R
             else f"The text has {size} tokens, more than this model reads in one piece: shorten it."
         )
     most = session.limit - 1 if writer.has_source else session.limit  # beside the start symbol
-    limit = min(limit_of(writer.config, size, options.max_length), most)
-    return Request(found[0].given, limit, options)
+    return Request(found[0].given, min(found[0].limit, most), options)
 
 
 def _text(writer: Writer, request: Request, found: Hypothesis) -> str:

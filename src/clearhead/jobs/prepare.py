@@ -18,6 +18,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.memory import give_memory_back
 from clearhead.data.config import DataConfig, FilterConfig, Task
 from clearhead.data.findings import Part, Survey
+from clearhead.data.reach import Reach
 from clearhead.data.read import ends_documents
 from clearhead.data.rows import Row
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
@@ -177,6 +178,14 @@ def open_all(folder: Path, task: Task, corpora: int) -> Prepared:
         held_out=held_out,
         notes=notes,
     )
+
+
+def reach_of(prepared: Prepared, task: Task) -> dict[str, Any]:
+    """How long the targets of a corpus get, for the bundle's metadata; nothing where there are no targets."""
+    if task not in PAIRS:
+        return {}
+    found = Reach.of((store.lengths("source"), store.lengths("target")) for store in prepared.train)
+    return {} if found is None else {"reach": found.to_list()}
 
 
 def documents_of(part: Part) -> bool:

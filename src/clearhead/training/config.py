@@ -68,7 +68,7 @@ class TestConfig(Config):
     _counts = ("beam", "max_length")
 
     beam: int = 1  # places of the beam; 1: greedy
-    max_length: int | None = None  # most tokens written; None: 2·source + 20
+    max_length: int | None = None  # most tokens written; None: as long as training's, and a little more
     tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
 
 

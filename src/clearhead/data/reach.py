@@ -1,0 +1,116 @@
+"""How long targets get, by the length of their sources: the bound of a text that is being written.
+
+A model that writes on and on has lost its thread, and a beam may not end before it is sure that no longer
+text could win. What training has seen bounds both better than any fixed rule: a translation has about the
+length of its source, a subject line a few words whatever the mail. Counts only; knows nothing about how texts
+are written.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from clearhead.base.errors import UserError
+from clearhead.data.ragged import Integers
+
+SHARE = 0.999  # of the targets: the few longest are often no true pairs
+MARGIN, SPARE = 1.15, 3  # and what a text may have beyond them, as a factor and in tokens
+ENOUGH = 200  # pairs from which a length can be told; fewer look at longer sources as well
+STEPS = 4  # of source lengths, from any to its double
+_AT_A_TIME = 2**20
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Sources of up to `sizes[i]` tokens, the stop symbol included, get at most `limits[i]` without it.
+
+    >>> found = Reach((4, 8), (10, 16))
+    >>> [found.at(size) for size in (1, 4, 5, 16)]
+    [10, 10, 16, 32]
+    """
+
+    sizes: tuple[int, ...]
+    limits: tuple[int, ...]
+
+    def at(self, size: int) -> int:
+        """How many tokens may be written for a source of `size`; beyond what was seen, in proportion."""
+        place = bisect_left(self.sizes, size)
+        if place < len(self.sizes):
+            return self.limits[place]
+        return math.ceil(self.limits[-1] * size / self.sizes[-1])
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[Integers, Integers]]) -> Self | None:
+        """From the lengths of sources and of targets (rows,), of several corpora; None: there are none."""
+        counts: list[Integers] = []  # of each step of source lengths: how many targets have 0, 1, 2… tokens
+        for sources, targets in pairs:
+            for begin in range(0, len(sources), _AT_A_TIME):
+                part = slice(begin, begin + _AT_A_TIME)
+                _count(counts, sources[part], targets[part])
+        if not any(one.sum() for one in counts):
+            return None
+        sizes, limits, highest = [], [], 0
+        for step, own in enumerate(counts):
+            if own.sum():
+                highest = max(highest, math.ceil(MARGIN * _length(counts[step:]) + SPARE))
+                sizes.append(_size(step))
+                limits.append(highest)
+        return cls(tuple(sizes), tuple(limits))
+
+    def to_list(self) -> list[list[int]]:
+        """As it stands in a bundle's metadata."""
+        return [list(one) for one in zip(self.sizes, self.limits, strict=True)]
+
+    @classmethod
+    def from_list(cls, said: Any) -> Self:
+        """From a bundle's metadata.
+
+        >>> Reach.from_list([[4, 10], [8, 16]]).at(7)
+        16
+        """
+        try:
+            sizes, limits = zip(*((int(size), int(limit)) for size, limit in said), strict=True)
+            if min(*sizes, *limits) < 1 or sorted(set(sizes)) != list(sizes):
+                raise ValueError("not in order")
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                "The bundle's metadata says in 'reach' how long its texts get, and says it wrongly: it wants "
+                "pairs of a source's length and a text's, the sources in ascending order."
+            ) from error
+        return cls(sizes, limits)
+
+
+def _size(step: int) -> int:
+    """The longest source of a step: … 8, 9, 11, 13, 16, 19, 22, 26, 32 …"""
+    return math.floor(2 ** (step / STEPS) + 1e-9)
+
+
+def _count(counts: list[Integers], sources: Integers, targets: Integers) -> None:
+    """Add some pairs to the counts."""
+    if not len(sources):
+        return
+    steps = np.ceil(STEPS * np.log2(np.maximum(sources, 1)) - 1e-9).astype(np.int64)
+    for step in np.unique(steps).tolist():
+        while len(counts) <= step:
+            counts.append(np.zeros(1, np.int64))
+        found = np.bincount(targets[steps == step])
+        if len(found) < len(counts[step]):
+            found = np.pad(found, (0, len(counts[step]) - len(found)))
+        found[: len(counts[step])] += counts[step]
+        counts[step] = found
+
+
+def _length(counts: list[Integers]) -> int:
+    """The length that all but the longest targets keep to, of the first steps that have enough of them."""
+    total = np.zeros(max(len(one) for one in counts), np.int64)
+    for own in counts:
+        total[: len(own)] += own
+        if total.sum() >= ENOUGH:
+            break
+    return int(np.searchsorted(np.cumsum(total), SHARE * total.sum()))

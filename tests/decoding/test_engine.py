@@ -1,0 +1,47 @@
+"""The loop of decoding: room that ended texts leave is taken by waiting ones, beside those under way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.options import Options
+from clearhead.decoding.rows import Scores, TorchRows
+from clearhead.decoding.searches import make_search
+from clearhead.decoding.steps import Symbols
+
+from .test_search import stopping
+
+SYMBOLS = Symbols(1, 2, (0, 1))
+
+
+class Counted(TorchRows):
+    """Rows that note how many they were in each step."""
+
+    def __init__(self) -> None:
+        never = stopping("encoder-decoder", push=-30.0, dtype=torch.float32, vocabulary=40)
+        super().__init__(never.eval(), SYMBOLS)
+        self.heights: list[int] = []
+
+    def step(self, parent: Tensor, token: Tensor) -> Scores:
+        self.heights.append(len(parent))
+        return super().step(parent, token)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_short_texts_do_not_wait_for_a_long_one(beam: int) -> None:
+    """One text of 40 tokens and 30 of 3: while the long one is written, the short ones come and go."""
+    options = Options(beam=beam)
+    long = Request((5, 6, 7, 2), 40, options)
+    short = [Request((5 + i % 9, 2), 3, options) for i in range(30)]
+    rows = Counted()
+    engine = Engine(rows, SYMBOLS, lambda cohort: make_search(cohort, True), room=4 * beam)
+    with torch.no_grad():
+        found = dict(engine.run([*short, long]))
+    assert sorted(found) == list(range(31))
+    assert [len(texts[0].ids) for _, texts in sorted(found.items())] == [3] * 30 + [40]
+    steps = [height for height in rows.heights if height]
+    assert len(steps) <= 45  # one cohort after another would take 40 and 4 for each of the eight others
+    assert max(steps) <= 4 * beam
