@@ -246,3 +246,21 @@ def test_the_picture() -> None:
         "vois    ▓▓▓ ▒▒",
     ]
     assert "0.80" in draw_alignment(found, numbers=True)
+
+
+def test_texts_get_as_long_as_those_of_training() -> None:
+    """A bundle that knows how long its texts get stops there; one that does not, at 2·source + 20."""
+    bundle = translator()
+    with torch.no_grad():
+        bundle.model.output.bias[bundle.tokenizer.stop] = -1e4
+    sizes = []
+    for known in (None, [[3, 5], [9, 7]], [[2, 6]]):
+        if known is not None:
+            bundle.metadata["reach"] = known
+        for options in (Options(), Options(beam=3)):
+            writer = Writer(bundle, way="torch")
+            sizes.append([len(one[0].ids) for one in writer.in_order(["the cat", "a dog eats"], options)])
+    assert sizes == [[26, 28]] * 2 + [[5, 7]] * 2 + [[9, 12]] * 2
+    bundle.metadata["reach"] = "far"
+    with pytest.raises(UserError, match="'reach'"):
+        Writer(bundle)

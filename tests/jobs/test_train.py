@@ -12,8 +12,11 @@ import pytest
 from clearhead.api import load
 from clearhead.base.errors import UserError
 from clearhead.data.config import Task
+from clearhead.data.reach import Reach
+from clearhead.data.store import Store
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, translate
+from clearhead.decoding.writer import Writer
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.folder import RunFolder
 from clearhead.jobs.recipe import merged
@@ -74,6 +77,17 @@ def test_two_vocabularies(corpus: Path, tmp_path: Path) -> None:
     assert translate(bundle, texts) == translate(done.bundle, texts)
 
 
+def test_the_bundle_knows_how_long_its_texts_get(finished: Finished) -> None:
+    bundle = load(finished.folder)
+    stores = [Store(folder) for folder in sorted(finished.folder.rglob("train-*")) if folder.is_dir()]
+    lengths = [(one.lengths("source"), one.lengths("target")) for one in stores]
+    known = Reach.from_list(bundle.metadata["reach"])
+    assert known == Reach.of(lengths)
+    [request] = Writer(bundle).requests("the green cat", Options())
+    assert request.limit == known.at(len(request.given))
+    assert [one.limit for one in Writer(bundle).requests("the green cat", Options(max_length=2))] == [2]
+
+
 @pytest.mark.parametrize("task", ["summarise", "generate", "classify", "tag"])
 def test_every_task(task: Task, tmp_path: Path) -> None:
     file = write_corpus(tmp_path, task)
@@ -82,6 +96,7 @@ def test_every_task(task: Task, tmp_path: Path) -> None:
     assert done.test is not None
     bundle = load(tmp_path / "run")
     assert bundle.metadata["task"] == task
+    assert ("reach" in bundle.metadata) == (task == "summarise")  # only pairs have lengths to compare
     if task == "generate":
         assert isinstance(generate(bundle, "the ", Options(max_length=5)), str)
     if task in ("classify", "tag"):

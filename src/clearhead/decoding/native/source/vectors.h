@@ -61,8 +61,21 @@ inline Floats all(float value) {
   return value - Floats{};
 #endif
 }
-inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
-inline Floats smaller(Floats a, Floats b) { return a < b ? a : b; }
+// Where one of them is not a number, the second.
+inline Floats larger(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+inline Floats smaller(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+  return a < b ? a : b;
+#endif
+}
 
 inline float sum(Floats v) {
 #if defined(__AVX512F__)
@@ -116,8 +129,12 @@ inline Floats exponential(Floats x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
+#if defined(__AVX512F__)
+  return (Floats)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
   Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
   return p * (Floats)power;
+#endif
 }
 
 inline Floats sigmoid(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
@@ -139,8 +156,8 @@ inline Floats error_function(Floats x) {
 // In the order of the Python side's list of activations.
 enum Activation : int32_t { NO_ACTIVATION, RELU, GELU, GELU_TANH, QUICK_GELU, SILU, TANH };
 
-// x·0 lets what is not a number pass, so that it is noticed.
-inline Floats relu(Floats x) { return x > 0.0f ? x : x * 0.0f; }
+// What is not a number passes, so that it is noticed.
+inline Floats relu(Floats x) { return larger(Floats{}, x); }
 
 inline Floats activate(Floats x, int32_t kind) {
   switch (kind) {
