@@ -254,10 +254,11 @@ def _keep_strangers(old: Path, fresh: Path) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)  # costs no room, however large the file
-    except (OSError, NotImplementedError):  # another disk, or a system that cannot link a link itself
-        shutil.copy2(source, target, follow_symlinks=False)
+    if os.link in os.supports_follow_symlinks:  # else a link itself cannot be linked
+        with suppress(OSError):  # another disk
+            os.link(source, target, follow_symlinks=False)  # costs no room, however large the file
+            return
+    shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _short(value: Any) -> str:
