@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -212,15 +213,20 @@ def test_several_batches_in_an_update_run_as_usual() -> None:
 @gpu
 def test_memory_that_runs_out_while_recording() -> None:
     plain = LabelObjective(0.1)
+    held: list[weakref.ref[Tensor]] = []
 
     def room_for_three(model: Any, batch: Batch) -> Losses:
+        assert all(one() is None for one in held)  # an attempt that failed holds no memory
         if batch.rows > 3:
+            activation = torch.empty(8, device="cuda")
+            held.append(weakref.ref(activation))
             raise torch.OutOfMemoryError("no room")
         return plain(model, batch)
 
     batches = some_batches()
     recorded, found, sums = run(GraphStepper, batches, objective=room_for_three)
     _, wanted, known = run(Stepper, batches)
+    assert held
     assert recorded.parts == 2
     close(found, wanted, **NEAR[torch.float32])
     assert sums["labels"] == known["labels"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 from typing import Any
 
 import pytest
@@ -168,6 +169,42 @@ def test_out_of_memory_for_a_single_example_is_a_sentence(rows: int) -> None:
         stepper.step([a_batch(rows=rows)], 1e-2)
     assert same(before, state_of(stepper, model))
     assert stepper.parts < MOST_PARTS
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_what_did_fit_is_free_before_the_batch_is_tried_again(where: str) -> None:
+    """Else the retry has less memory than the attempt that failed."""
+    model = a_model()
+    stepper = a_stepper(model)
+    held: list[weakref.ref[Tensor]] = []  # activations of the attempt that fails
+    alive: list[bool] = []  # are they still there when memory is given back, and when a part is tried?
+
+    def look(*_: Any) -> None:
+        alive.append(any(one() is not None for one in held))
+
+    def out_of_memory(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+
+    def first(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if held:
+            look()
+            return
+        held.append(weakref.ref(output))
+        if where == "backward":
+            output.register_hook(out_of_memory)
+
+    def last(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if where == "forward" and len(held) == 1:
+            held.append(weakref.ref(inputs[0]))
+            out_of_memory()
+
+    early, *_, late = (one for one in model.modules() if isinstance(one, nn.Linear))
+    early.register_forward_hook(first)
+    late.register_forward_pre_hook(last)
+    stepper.on_split = look
+    stepper.step([a_batch(rows=4)], 1e-2)
+    assert stepper.parts == 2
+    assert alive == [False] * 3
 
 
 def test_the_cpus_allocator_is_understood_and_other_errors_are_not_swallowed() -> None:

@@ -51,28 +51,34 @@ class GraphStepper(Stepper):
         batch, shape = batches[0], shape_of(batches[0])
         recording = self._recordings.get(shape)
         if recording is None:
-            if len(self._recordings) >= MOST_SHAPES:
-                super().step(batches, rate)
-                return
-            try:
-                recording = self._recordings[shape] = self._record(batch)
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                if is_out_of_memory(error):
+            full = len(self._recordings) >= MOST_SHAPES
+            recording = None if full else self._recording(batch)
+            if recording is None:
+                if not (full or self._refused):  # memory ran out; what the attempt held is free by now
                     self.split_further(batches)
-                elif "captur" in str(
-                    error
-                ):  # of graphs: "not permitted when stream is capturing", and the like
-                    self._refused = True
-                else:
-                    raise
-                self._recordings.clear()  # do without
                 super().step(batches, rate)
                 return
+            self._recordings[shape] = recording
         set_rate(self.optimiser, rate)
         for name, place in _tensors(recording.batch).items():
             place.copy_(getattr(batch, name), non_blocking=True)
         recording.weight.fill_(1.0 / max(batch.tokens, 1))
         recording.graph.replay()
+
+    def _recording(self, batch: Batch) -> _Recording | None:
+        """A recording of this shape; None where memory ran out, or where the model cannot be captured.
+
+        In both cases training does without recordings from here on.
+        """
+        try:
+            return self._record(batch)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            # of graphs: "not permitted when stream is capturing", and the like
+            self._refused = not is_out_of_memory(error) and "captur" in str(error)
+            if not (self._refused or is_out_of_memory(error)):
+                raise
+        self._recordings.clear()
+        return None
 
     def _record(self, batch: Batch) -> _Recording:
         """Run once so that every library is loaded and all memory is there, then record."""

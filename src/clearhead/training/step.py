@@ -158,15 +158,22 @@ class Stepper:
     def step(self, batches: Sequence[Batch], rate: float) -> None:
         """One update of the weights; memory that runs out is answered by smaller parts."""
         set_rate(self.optimiser, rate)
-        while True:
-            try:
-                sums = self.gradients(batches)
-                break
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                self.split_further(batches)
+        while (sums := self._gradients_if_they_fit(batches)) is None:
+            self.split_further(batches)
         self.update(sums)
+
+    def _gradients_if_they_fit(self, batches: Sequence[Batch]) -> Tensor | None:
+        """As `gradients`; None where memory ran out.
+
+        The error holds on to the frames it came through, and these to every activation that did fit. So it
+        must be gone, and its handler left, before memory is given back and the batch tried again.
+        """
+        try:
+            return self.gradients(batches)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+        return None
 
     def gradients(self, batches: Sequence[Batch]) -> Tensor:
         """Gradients of the mean loss over all labels of the batches; returns its sums (3,)."""
