@@ -30,10 +30,10 @@ from clearhead.data.config import CorpusConfig
 from clearhead.data.read import read_rows
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, evaluate
 from clearhead.jobs.finish import Finished
-from clearhead.jobs.folder import RunFolder
 from clearhead.jobs.recipe import Table, merged, nested, read_recipe
 from clearhead.jobs.train import train
 from clearhead.training.loop import Interrupted
+from clearhead.training.run_folder import RunFolder
 from measures import MEASURES, Measure
 from table import read_results, taken_in, write_results, write_tables
 from toy import write as write_toy

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.explorer.curves import MOST_POINTS, is_locked, of_folder, samples_in
-from clearhead.jobs.folder import RunFolder
 from clearhead.planner.paper import RUNS
 from clearhead.training.board import Board
 from clearhead.training.log import RunLog, read_log
+from clearhead.training.run_folder import RunFolder
 from clearhead.training.view import Sample
 
 

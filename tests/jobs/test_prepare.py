@@ -130,7 +130,7 @@ def test_ready_is_the_last_thing_written(
     assert not prepare.is_ready(tmp_path / "data")
     written.extend(["", ""])
     prepare.write_all(found, data, tokenizers, tmp_path / "data")
-    assert written[-1] == prepare.READY
+    assert written[-1] == "ready.json"
     assert prepare.open_all(tmp_path / "data", "translate", 1).held_out["validation"]
 
 

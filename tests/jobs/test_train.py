@@ -18,9 +18,9 @@ from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, translate
 from clearhead.decoding.writer import Writer
 from clearhead.jobs.finish import Finished
-from clearhead.jobs.folder import RunFolder
 from clearhead.jobs.recipe import merged
 from clearhead.jobs.train import resume, train
+from clearhead.training.run_folder import RunFolder
 
 from .making import rows, settings, write_corpus
 

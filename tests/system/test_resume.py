@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from clearhead.jobs.folder import RunFolder
+from clearhead.training.run_folder import RunFolder
 
 from .commands import Warm, cold, settings
 from .small_run import RESUME, SETTINGS, TRAIN, assert_same, go

@@ -17,10 +17,10 @@ from clearhead.base.errors import UserError, nearest
 from clearhead.bundle import Bundle, is_bundle
 from clearhead.decoding.alignment import alignment, draw_alignment
 from clearhead.decoding.run import translate
-from clearhead.jobs.folder import RunFolder
 from clearhead.jobs.recipe import Table
 from clearhead.jobs.train import resume, train
 from clearhead.phrasebook import PAIRS, examples, split
+from clearhead.training.run_folder import RunFolder
 from clearhead.training.view import make_view
 
 TRAIN, HELD_OUT, SEED = 120_000, 1000, 1

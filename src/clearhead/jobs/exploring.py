@@ -10,9 +10,9 @@ from clearhead.api import load
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, is_bundle
 from clearhead.jobs import prepare
-from clearhead.jobs.folder import RunFolder
 from clearhead.models.build import build
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.run_folder import SOURCE_TOKENIZER, TARGET_TOKENIZER, RunFolder
 from clearhead.training.weights import WeightFiles, set_weights
 
 
@@ -39,7 +39,7 @@ def under_way(folder: Path) -> tuple[Bundle, int]:
     config, record = place.read_record()
     if not prepare.is_ready(place.data):
         raise UserError(f"The run in '{folder}' is still reading its corpus: try again in a moment.")
-    own = place.data / prepare.SOURCE_TOKENIZER
+    own = place.data / SOURCE_TOKENIZER
     source = Tokenizer.load(own) if own.is_file() else None
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
@@ -56,5 +56,5 @@ def under_way(folder: Path) -> tuple[Bundle, int]:
         break
     else:
         step = 0
-    target = Tokenizer.load(place.data / prepare.TARGET_TOKENIZER)
+    target = Tokenizer.load(place.data / TARGET_TOKENIZER)
     return Bundle(model.eval(), target, dict(record["notes"]), source), step

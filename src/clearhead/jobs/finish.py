@@ -22,7 +22,6 @@ from clearhead.base.device import name_of_cpu
 from clearhead.bundle import Bundle, save
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, evaluate
 from clearhead.evaluation.report import Subject, make_report, write_report
-from clearhead.jobs.folder import RunFolder
 from clearhead.jobs.prepare import Prepared
 from clearhead.planner.paper import RUNS
 from clearhead.training.averaging import average_files
@@ -30,6 +29,7 @@ from clearhead.training.config import TrainConfig
 from clearhead.training.curves import draw_curves
 from clearhead.training.log import read_log
 from clearhead.training.loop import Outcome, Trainer
+from clearhead.training.run_folder import RunFolder
 from clearhead.training.weights import named_weights, set_weights
 
 LAST, BEST, AVERAGE = "last", "best", "average"

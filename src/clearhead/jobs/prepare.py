@@ -25,13 +25,11 @@ from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.store import Store, StoreWriter
 from clearhead.data.survey import sample_texts
 from clearhead.data.tokenise import Dropped, Tokenizers, store_sizes, tokenise
-from clearhead.jobs.recipe import as_json
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENIZER, as_json
 from clearhead.training.sizing import PAIRS, Facts
 
-READY = "ready.json"
-TARGET_TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 HELD_OUT = {VALIDATION: "validation", TEST: "test"}
 SAMPLE = 4000  # texts that are tokenised to learn how long texts are in tokens
 

@@ -6,7 +6,6 @@ chosen. Every value is printed with where it comes from.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -144,8 +143,3 @@ def _flat(table: Mapping[str, Any], path: str = "") -> Table:
         else:
             found[path + key] = value
     return found
-
-
-def as_json(plain: Mapping[str, Any]) -> str:
-    """JSON as it stands in a run's folder."""
-    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"

@@ -21,7 +21,6 @@ from clearhead.data.survey import survey
 from clearhead.data.tokenise import Tokenizers
 from clearhead.jobs import prepare
 from clearhead.jobs.finish import Finished, finish
-from clearhead.jobs.folder import RunFolder
 from clearhead.jobs.recipe import Table, compose, explained, merged
 from clearhead.jobs.validate import DecodingValidator, check_metric
 from clearhead.models.build import build, count_parameters
@@ -30,6 +29,7 @@ from clearhead.training import doctor
 from clearhead.training.config import ComputeConfig, TrainConfig, differences
 from clearhead.training.flops import peak_of
 from clearhead.training.loop import Corpus, Trainer
+from clearhead.training.run_folder import RunFolder
 from clearhead.training.sizes import Asked
 from clearhead.training.sizing import (
     Choice,

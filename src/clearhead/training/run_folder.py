@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from typing import Any
 from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError
 from clearhead.bundle import is_bundle
-from clearhead.jobs.recipe import as_json
 from clearhead.training.config import TrainConfig
 
 if os.name != "nt":
@@ -34,6 +33,8 @@ if os.name != "nt":
 TRAINING = "training"
 RUN = "run.json"
 LOCK = "lock"
+READY = "ready.json"  # the last file of `data` to be written
+TARGET_TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"  # in `data`
 
 
 @dataclass(frozen=True)
@@ -131,3 +132,8 @@ class RunFolder:
                 except OSError as error:
                     raise UserError(f"Another process is training in '{self.path}': wait for it.") from error
             yield
+
+
+def as_json(plain: Mapping[str, Any]) -> str:
+    """JSON as it stands in a run's folder."""
+    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"

@@ -9,9 +9,9 @@ import pytest
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import save
-from clearhead.jobs.folder import RunFolder
 from clearhead.models import build
 from clearhead.training.config import TrainConfig
+from clearhead.training.run_folder import RunFolder
 
 CONFIG = TrainConfig.from_dict({"steps": 7, "data": {"train": [{"file": "ä.tsv", "weight": 2.0}]}})
 
