@@ -184,5 +184,7 @@ def test_the_table_of_costs_is_the_decks_with_this_run_in_its_place() -> None:
     assert {f"Transformer {run.name}": run.table for run in RUNS}.items() <= dict(
         zip(names, costs, strict=True)
     ).items()
+    assert len(table) == 1 + len(RUNS) + 12  # every cost in the decks' table of ten systems
+    assert dict(zip(names, costs, strict=True))["Deep-Att + PosUnk ensemble, En–Fr"] == 8.0e20
     assert names.index("Transformer base") < names.index("this model") < names.index("Transformer big")
     assert "this model" not in [row["name"] for row in of_folder(None, {})["flops"]["table"]]

@@ -17,7 +17,7 @@ from clearhead.explorer.numbers import unpacked
 from clearhead.explorer.positions import MOST_BIAS, positions
 from clearhead.models import build
 from clearhead.nn.positions import POSITIONS, check_position, sinusoid
-from clearhead.nn.positions.check import CANDIDATES
+from clearhead.nn.positions.check import CANDIDATES, SAME
 from clearhead.nn.tokens import Tokens
 
 
@@ -144,10 +144,11 @@ def test_a_table_of_another_width() -> None:
 
 
 @pytest.mark.parametrize("name", list(CANDIDATES))
-def test_first_ideas_are_shown_with_what_is_wrong_with_them(name: str) -> None:
+def test_the_tutorials_candidates_are_shown_with_what_the_guidelines_say(name: str) -> None:
     [scheme] = positions(session(), [name], length=8)["schemes"]
-    assert unpacked(scheme["table"])[:, 0].tolist() == pytest.approx(CANDIDATES[name](8).tolist())
-    assert not all(one["holds"] for one in scheme["guidelines"])
+    torch.testing.assert_close(unpacked(scheme["table"]), CANDIDATES[name](8).reshape(8, -1).float())
+    assert all(one["holds"] for one in scheme["guidelines"]) == name.startswith("cos")
+    assert scheme["tolerance"] == SAME
     report = check_position(name, longest=512)
     assert [one["holds"] for one in scheme["guidelines"]] == [
         bool(report.unique),
@@ -203,7 +204,7 @@ def test_angles_of_far_positions_are_exact() -> None:
 
 def test_sentences_are_for_readers() -> None:
     model = session("sinusoidal")
-    for name in ("alibi", "t5", "t", "cos(2πt/T)", "sinusoidal"):
+    for name in ("alibi", "t5", "t", "cos(t(k+1)/(T_max·d))", "sinusoidal"):
         for rule in positions(model, [name])["schemes"][0]["guidelines"]:
             assert rule["sentence"][0].isupper()
             assert rule["sentence"].endswith(".")

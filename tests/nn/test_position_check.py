@@ -1,4 +1,4 @@
-"""`check_position` tells the truth about every scheme, and about the tutorial's bad candidates."""
+"""`check_position` tells the truth about every scheme, and about the tutorial's candidates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.nn.positions import POSITIONS, Position, Rotary, Shaw, TransformerXL
-from clearhead.nn.positions.check import CANDIDATES, check_position
+from clearhead.nn.positions.check import CANDIDATES, SAME, check_position, slow_cosines
 from clearhead.nn.tokens import Tokens
 
 # scheme -> (unique, consistent, bounded) when one may look both ways
@@ -27,7 +27,7 @@ TRUTH = {
     "music": (False, True, True),
     "t": (True, True, False),
     "t/T": (True, False, True),
-    "cos(2πt/T)": (False, False, True),
+    "cos(t(k+1)/(T_max·d))": (True, True, True),
 }
 
 
@@ -50,7 +50,7 @@ def test_the_truth_about(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name, first, second",
-    [("none", 0, 1), ("cos(2πt/T)", 1, 1023), ("t5", -8, -9), ("alibi", -1, 1), ("shaw", -128, -129)],
+    [("none", 0, 1), ("t5", -8, -9), ("alibi", -1, 1), ("shaw", -128, -129)],
 )
 def test_the_witness_of_two_that_coincide(name: str, first: int, second: int) -> None:
     report = check_position(name)
@@ -110,7 +110,7 @@ def test_a_circle_is_fine_and_half_of_it_is_not() -> None:
 
     assert verdicts(check_position(circle)) == (True, True, True)
     assert not check_position(
-        lambda n: torch.sin(torch.arange(n))
+        lambda n: torch.sin(torch.arange(n)), tolerance=1e-5
     ).unique  # the sine comes by each value twice
 
 
@@ -135,9 +135,35 @@ def test_a_distance_that_means_something_else_elsewhere() -> None:
 def test_the_table_it_prints() -> None:
     lines = str(check_position("rotary")).splitlines()
     assert lines[0] == "rotary: a signal for each position, measured up to length 1024"
-    assert [line.split()[:2] for line in lines[1:]] == [
+    assert [line.split()[:2] for line in lines[1:-1]] == [
         [n, "yes"] for n in ("unique", "consistent", "bounded")
     ]
+    assert lines[-1] == "  tolerance        signals within 1.2e-07 of the largest count as the same"
+
+
+@pytest.mark.parametrize(
+    "t_max, features, gap", [(64, 64, 1.22068e-4), (512, 512, 1.90735e-6), (1024, 64, 4.76837e-7)]
+)
+def test_the_third_candidate_keeps_all_rules_by_a_gap_that_half_precision_loses(
+    t_max: int, features: int, gap: float
+) -> None:
+    encode = slow_cosines(t_max, features)
+    report = check_position(encode, longest=t_max + 1)
+    assert verdicts(report) == (True, True, True)
+    assert report.unique.witness == {"first": 0, "second": 1, "gap": pytest.approx(gap, rel=1e-5)}
+    assert gap == pytest.approx(1 - math.cos(1 / t_max), rel=1e-5)
+    rows = encode(t_max + 1)
+    assert (rows.min().item(), rows.max().item()) == pytest.approx((math.cos(1), 1.0))
+    assert not check_position(encode, longest=t_max + 1, tolerance=2**-7).unique
+    assert len(rows.bfloat16().unique(dim=0)) < t_max + 1 == len(rows.float().unique(dim=0))
+
+
+def test_the_tolerance_is_stated_and_decides() -> None:
+    encode = CANDIDATES["cos(t(k+1)/(T_max·d))"]
+    assert check_position(encode).tolerance == SAME
+    coarse = check_position(encode, tolerance=1e-5)  # the release before called it ambiguous without a word
+    assert not coarse.unique
+    assert "within 1e-05 of the largest" in str(coarse)
 
 
 def test_same_report_each_time_and_no_random_number_used() -> None:
@@ -154,6 +180,8 @@ def test_same_report_each_time_and_no_random_number_used() -> None:
         ("rotery", {}, "did you mean 'rotary'"),
         ("rotary", {"longest": 4}, "16 tokens at least, not 4"),
         ("rotary", {"bse": 1.0}, "did you mean 'base'"),
+        ("rotary", {"tolerance": -1.0}, "from 0 to below 1"),
+        ("rotary", {"tolerance": math.nan}, "from 0 to below 1"),
         (7, {}, "a Position or a function"),
         (Rotary(4), {"base": 1.0}, "without any"),
         (lambda n: torch.zeros(n + 1), {}, "one row for each of 16 positions"),

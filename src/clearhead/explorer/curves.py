@@ -44,6 +44,7 @@ OTHERS_ON_WMT = (
     ("Mixture of experts, En–Fr", 1.2e20),
     ("GNMT + RL, En–Fr", 1.4e20),
     ("ConvS2S, En–Fr", 1.5e20),
+    ("Deep-Att + PosUnk ensemble, En–Fr", 8.0e20),
     ("GNMT + RL ensemble, En–Fr", 1.1e21),
     ("ConvS2S ensemble, En–Fr", 1.2e21),
 )

@@ -2,7 +2,7 @@
 
 Everything is computed in `clearhead.lectures`; here it only takes the form that
 the page reads. JSON has no infinity, so a score that a mask has put to −∞ is
-written as null.
+written as null; a printed number is a string where it ends in a printed zero.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from clearhead.lectures import Example, Mark, Step, examples
-from clearhead.lectures.step import Table
+from clearhead.lectures.step import Printed, Table
 
 Plain = dict[str, Any]
 
@@ -54,5 +54,5 @@ def _step(step: Step, given: bool = False) -> Plain:
     }
 
 
-def _numbers(table: Table) -> list[list[float | int | None]]:
-    return [[x if math.isfinite(x) else None for x in row] for row in table]
+def _numbers(table: Table | Printed) -> list[list[float | int | str | None]]:
+    return [[x if math.isfinite(float(x)) else None for x in row] for row in table]

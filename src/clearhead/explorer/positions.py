@@ -23,7 +23,7 @@ from clearhead.explorer.numbers import packed
 from clearhead.models.config import ModelConfig
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.positions import POSITIONS, Position, Rotary, build_position, check_position
-from clearhead.nn.positions.check import CANDIDATES, Encode, Verdict
+from clearhead.nn.positions.check import CANDIDATES, FEATURES, SAME, T_MAX, Encode, Verdict
 from clearhead.nn.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ FORMULAS = {
     "music": "(q·k + q·a[head, n − m])/√d",
     "t": "PE(t) = t",
     "t/T": "PE(t) = t / T",
-    "cos(2πt/T)": "PE(t) = cos(2πt / T)",
+    "cos(t(k+1)/(T_max·d))": f"PE(t, k) = cos(t(k+1) / (T_max · d)),  T_max = {T_MAX}, d = {FEATURES}",
 }
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 UNTRAINED = "What this scheme would learn is drawn by a fixed seed here: the model uses another scheme."
 ASKED = "This bias depends on the query too: shown for one fixed query and key, drawn by a fixed seed."
 
@@ -135,7 +136,11 @@ def _learns(scheme: Position | Encode) -> bool:
 def _made(name: str, config: ModelConfig, width: int | None) -> _Shown:
     """A scheme by name in the model's sizes."""
     if name in CANDIDATES:
-        return _Shown(name, CANDIDATES[name], "One of the first ideas one has; the guidelines say why not.")
+        return _Shown(
+            name,
+            CANDIDATES[name],
+            "One of the tutorial's three candidates: see what the guidelines say of it.",
+        )
     if name not in POSITIONS:
         known = [*POSITIONS, *CANDIDATES]
         raise UserError(f"There is no position scheme '{name}': {nearest(name, known)}")
@@ -176,6 +181,7 @@ def _shown(one: _Shown, length: int, width: int) -> Plain:
         "similarity": _similarity(table, bias, length),
         "bias": None if bias is None else packed(bias),
         "guidelines": _guidelines(one, width),
+        "tolerance": SAME,
         "note": " ".join(notes),
         "formula": FORMULAS.get(one.name, ""),
     }
@@ -254,10 +260,13 @@ def _guidelines(one: _Shown, width: int) -> list[Plain]:
 
 
 def _sentence(reason: str) -> str:
-    """A verdict's reason for readers: no names of arguments, and minus signs that are no hyphens.
+    """A verdict's reason for readers: no names of arguments, minus signs that are no hyphens, powers of ten.
 
     >>> _sentence("distances -1 and 1 have the same signal")
     'Distances −1 and 1 have the same signal.'
+    >>> _sentence("the nearest two positions, 0 and 1, are 4.8e-07 apart")
+    'The nearest two positions, 0 and 1, are 4.8·10⁻⁷ apart.'
     """
     plain = re.sub(r"(?<![\w.])-(?=\d)", "−", reason.replace(*IN_A_DECODER))
+    plain = re.sub(r"e([-+]\d+)", lambda power: "·10" + str(int(power[1])).translate(SUPERSCRIPTS), plain)
     return f"{plain[0].upper()}{plain[1:]}."

@@ -150,8 +150,10 @@ def _against_print(source: Source, found: dict[str, tuple[str, Tensor]]) -> list
 
 def masked_attention_quiz(source: Source) -> list[Step]:
     """The causal mask on given scores."""
-    problem = given_scores(tensor(source.inputs["scores"]), masks.Causal())
+    scores = tensor(source.inputs["scores"])
+    problem = given_scores(scores, masks.Causal())
     weights = problem.weights()[0, 0]
+    unmasked = float(given_scores(scores, masks.Everything()).weights()[0, 0, 1, 1])
     return [
         _masked_scores(problem),
         Step("weights", "softmax of each row", as_table(weights)),
@@ -160,6 +162,8 @@ def masked_attention_quiz(source: Source) -> list[Step]:
             "weights[2, 2]",
             as_table(float(weights[1, 1])),
             as_table(source.printed["alpha_2_2"]),
+            note="Answer B: behind the mask token 2 sees tokens 1 and 2 alone, with equal scores. "
+            f"Without the mask it would be answer C, {unmasked:.4f}.",
         ),
     ]
 
@@ -282,7 +286,7 @@ def keras_layer(source: Source) -> list[Step]:
         Step("parameters", "3 · (16·3·2 + 3·2) + 3·2·16 + 16", as_table(count)),
         Step(
             "weights",
-            "shape of the attention weights of five tokens, returned on request",
+            "shape of the attention weights of six tokens, returned on request",
             as_table([tuple(weights.shape)]),
             columns=("batch", "heads", "queries", "keys"),
         ),

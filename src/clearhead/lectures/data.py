@@ -2,8 +2,9 @@
 
 Deck codes: T9 attention tutorial, L13 Transformer architecture, L9 Transformers
 continued, L7 models: Transformer, L3 Transformers for business analytics. The
-printed numbers stand here as the slides print them, mistakes included; nothing
-is computed in this file.
+printed numbers stand here as the slides print them, mistakes included, and as
+strings where a number would lose a printed zero ("0.50"); nothing is computed in
+this file.
 """
 
 from __future__ import annotations
@@ -127,8 +128,9 @@ SOURCES: dict[str, Source] = {
             ],
         },
         erratum="Several scores are not the dot products of the printed vectors (tokens 1 and 3 give 1.27, "
-        "not 1.48); the printed rows of weights do not add up to 1, and token 1 attends most to token 2, "
-        "not to 3.",
+        "not 1.48); the printed rows of weights add up to 0.983, 1.030, 1.032, 1.059 and 1.077 and not to "
+        "1; token 1 attends most to token 2 (0.210), not to 3, and least to token 3 (0.1882), not to "
+        "itself (0.1903).",
     ),
     "attention-matrix-operations": Source(
         deck="L13",
@@ -154,10 +156,13 @@ SOURCES: dict[str, Source] = {
                 [0.197, 0.208, 0.185, 0.197, 0.203],
                 [0.196, 0.208, 0.189, 0.201, 0.196],
             ],
-            "output": [[0.5, 0.5, 0.5]] * 5,
+            "output": [["0.50", "0.50", "0.50"]] * 5,
         },
-        erratum="Most scores are not the products of the printed rows, and not every printed row of weights "
-        "adds up to 1; the output has one decimal, too few to show it.",
+        erratum="Most scores are not the products of the printed rows, and four of the five printed rows of "
+        "weights do not add up to 1 (0.960, 1.000, 0.980, 0.990, 0.990). The output is printed to two "
+        "decimals, 0.50 everywhere, and six of its fifteen entries differ: 0.49 in column 3 of rows 1, 3 "
+        "and 5 and in column 1 of row 3, 0.51 in column 2 of rows 3 and 5. It does not follow from the "
+        "printed weights either: times V, they miss 0.50 in ten entries.",
     ),
     "sinusoidal-positions": Source(
         deck="L13",
@@ -222,7 +227,9 @@ SOURCES: dict[str, Source] = {
         printed={
             "weights": [[1, 0, 0, 0], [0.37, 0.62, 0, 0], [0.26, 0.3, 0.43, 0], [0.21, 0.26, 0.26, 0.26]]
         },
-        erratum="Two values are cut off instead of rounded: 0.3775 is printed as 0.37, and 0.3156 as 0.3.",
+        erratum="The rounding is mixed: 0.3775 is cut to 0.37, while 0.2584 and 0.4260 are rounded to 0.26 "
+        "and 0.43, and 0.3156 stands as 0.3, which is right to one decimal and neither 0.31 (cut) nor 0.32 "
+        "(rounded) to two. The printed rows add up to 1, 0.99, 0.99 and 0.99.",
     ),
     "contextual-apple": Source(
         deck="L3",
@@ -230,9 +237,12 @@ SOURCES: dict[str, Source] = {
         about="Words mix in proportion to their similarity: apple's is 1 with itself, 0.25 with fruit, 0.11 "
         "with brand and 0 with the other words.",
         inputs={
-            # the vectors of the other words are not given; the sentence with "brand" is not spelt out
-            "words": {"fruit": ["my", "favourite", "fruit", "is", "apple"], "brand": ["brand", "apple"]},
-            "similarity": {"fruit": [0, 0, 0.25, 0, 1], "brand": [0.11, 1]},
+            # the vectors of the other words are not given
+            "words": {
+                "fruit": ["my", "favourite", "fruit", "is", "apple"],
+                "brand": ["my", "favourite", "brand", "is", "apple"],
+            },
+            "similarity": {"fruit": [0, 0, 0.25, 0, 1], "brand": [0, 0, 0.11, 0, 1]},
             "apple": [5, 7],
             "fruit": [0, 8],
             "brand": [6, 0],
@@ -252,7 +262,7 @@ SOURCES: dict[str, Source] = {
         deck="L3",
         title="The general-purpose layer, as Keras has it",
         about="Width 16, 3 heads, key_dim 2: the head size need not be the width divided by the heads.",
-        inputs={"width": 16, "heads": 3, "key_dim": 2, "tokens": 5},
+        inputs={"width": 16, "heads": 3, "key_dim": 2, "tokens": 6},
         printed={
             "shapes": [(16, 3, 2), (3, 2), (16, 3, 2), (3, 2), (16, 3, 2), (3, 2), (3, 2, 16), (16,)],
         },

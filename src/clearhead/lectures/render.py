@@ -32,13 +32,22 @@ SIGNS = {
 # a wrong number is struck out, the others stand beside ours with a word
 MARKDOWN = {Mark.TRUNCATED: "{} (cut: {})", Mark.LAST_DIGIT: "{} (last digit: {})", Mark.WRONG: "{} ~~{}~~"}
 
-MARKDOWN_HEAD = """\
+TOLERANCE = (
+    f"Our numbers are computed in float64 and shown to {DECIMALS} decimals at most, so within "
+    f"{0.5 * 10**-DECIMALS:.5f} of the exact ones. "
+    "A printed number counts as right within half a unit of the last decimal its table is printed with, as "
+    "off in the last digit within two units of it, and as wrong beyond that."
+)
+
+MARKDOWN_HEAD = f"""\
 # Worked examples
 
 The numbers on the lecture slides, recomputed through the library itself. Each table holds our numbers. Where
 a slide prints something else, that stands beside ours: ~~struck out~~ where it is wrong, in brackets where
 only its last digit is off or was cut instead of rounded. This page is written by `make docs`; the same
 numbers come from `clearhead examples`.
+
+{TOLERANCE}
 """
 
 
@@ -76,8 +85,8 @@ def printed_cells(step: Step) -> list[list[tuple[str, Mark]]]:
     assert step.printed is not None
     decimals = decimals_of(step.printed)
     return [
-        [(written(number, decimals), mark) for number, mark in zip(*pair, strict=True)]
-        for pair in zip(step.printed, step.marks(), strict=True)
+        [(written(float(number), decimals), mark) for number, mark in zip(row, marks, strict=True)]
+        for row, marks in zip(step.printed, step.marks(), strict=True)
     ]
 
 
@@ -118,6 +127,7 @@ def _print(found: Sequence[Example], console: Console) -> None:
     if any(True for one in found for step in one.steps for _ in step.faults()):
         signs = [(f"{sign} {mark.value}", style) for mark, (sign, style) in SIGNS.items() if sign.strip()]
         console.print(Text("printed numbers:  ").append_text(Text("   ").join(Text(*sign) for sign in signs)))
+        console.print(Text(TOLERANCE, style="dim"))
     console.print(Text(summary(found), style="bold"))
 
 

@@ -1,8 +1,9 @@
 """One step of a worked example: our numbers, the printed ones, and what is wrong with them.
 
 A printed number is judged by the decimals it was printed with: a table is taken
-to be printed with as many as its longest number has. Knows nothing about how
-steps are computed or drawn.
+to be printed with as many as its longest number has, and a number is right if it
+is within half a unit of the last of them. Knows nothing about how steps are
+computed or drawn.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 Number = float | int
 Table = tuple[tuple[Number, ...], ...]  # rows may differ in length
+Printed = tuple[tuple[Number | str, ...], ...]  # strings keep the zeros a slide prints: "0.50"
 
 SLACK = 1e-9  # what float64 loses on the way; far below any printed decimal
 
@@ -37,7 +39,7 @@ class Step:
     name: str
     formula: str
     table: Table
-    printed: Table | None = None
+    printed: Printed | None = None
     note: str = ""
     rows: tuple[str, ...] = ()  # labels, where they help
     columns: tuple[str, ...] = ()
@@ -48,8 +50,8 @@ class Step:
             return []
         decimals = decimals_of(self.printed)
         return [
-            [judge(number, ours, decimals) for number, ours in zip(*pair, strict=True)]
-            for pair in zip(self.printed, self.table, strict=True)
+            [judge(float(number), ours, decimals) for number, ours in zip(row, found, strict=True)]
+            for row, found in zip(self.printed, self.table, strict=True)
         ]
 
     def faults(self) -> Iterator[tuple[int, int, Mark]]:
@@ -77,11 +79,11 @@ def judge(printed: Number, ours: Number, decimals: int) -> Mark:
     return Mark.LAST_DIGIT if off < 2 * unit - SLACK else Mark.WRONG
 
 
-def decimals_of(table: Table) -> int:
+def decimals_of(table: Printed) -> int:
     """Decimals of the number that has most of them.
 
-    >>> decimals_of(((0.248, 0, 0.14),))
-    3
+    >>> decimals_of(((0.248, 0, 0.14),)), decimals_of((("0.50", "0.50"),))
+    (3, 2)
     """
     return max((len(str(x).partition(".")[2]) for row in table for x in row), default=0)
 

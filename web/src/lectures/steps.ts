@@ -28,7 +28,7 @@ export function written(value: number | null | undefined, places: number): strin
 }
 
 /** A printed number exactly as the slide has it: "0.5" stays "0.5". */
-export function asPrinted(value: number | null | undefined): string {
+export function asPrinted(value: number | string | null | undefined): string {
   if (value === null) return "−∞";
   return value === undefined ? "" : String(value).replace("-", "−");
 }

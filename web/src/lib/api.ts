@@ -183,6 +183,8 @@ export interface SchemeAnswer {
   similarity: { distances: number[]; values: number[]; what: string };
   bias: Tensor | null;
   guidelines: { name: string; holds: boolean; sentence: string }[];
+  /** Signals nearer than this part of the largest count as the same. */
+  tolerance: number;
   note: string;
   formula: string;
 }
@@ -214,6 +216,8 @@ export interface DepthAnswer {
 
 /** Rows of numbers; null is −∞, for JSON has no infinity. */
 export type Numbers = (number | null)[][];
+/** What a slide prints; a string where a number would lose a printed zero ("0.50"). */
+export type PrintedNumbers = (number | string | null)[][];
 
 export interface LectureStep {
   name: string;
@@ -221,7 +225,7 @@ export interface LectureStep {
   /** Whether the slide gives it, so that nothing is computed. */
   given: boolean;
   value: Numbers;
-  printed: Numbers | null;
+  printed: PrintedNumbers | null;
   /** Cells that are plainly wrong; `marks` has also those cut or off in their last digit. */
   wrong: [number, number][];
   marks: { row: number; column: number; mark: string }[];

@@ -10,7 +10,7 @@ export interface SchemeName {
   name: string;
   label: string;
   group:
-    "Added to the embedding" | "Turns queries and keys" | "Added to the scores" | "Ideas that break a rule";
+    "Added to the embedding" | "Turns queries and keys" | "Added to the scores" | "The tutorial’s candidates";
 }
 
 export const SCHEMES: SchemeName[] = [
@@ -23,9 +23,9 @@ export const SCHEMES: SchemeName[] = [
   { name: "transformer_xl", label: "Transformer-XL", group: "Added to the scores" },
   { name: "shaw", label: "Shaw relative", group: "Added to the scores" },
   { name: "music", label: "Music Transformer", group: "Added to the scores" },
-  { name: "t", label: "The number t itself", group: "Ideas that break a rule" },
-  { name: "t/T", label: "t divided by the length", group: "Ideas that break a rule" },
-  { name: "cos(2πt/T)", label: "One cosine over the text", group: "Ideas that break a rule" },
+  { name: "t", label: "The number t itself", group: "The tutorial’s candidates" },
+  { name: "t/T", label: "t divided by the length", group: "The tutorial’s candidates" },
+  { name: "cos(t(k+1)/(T_max·d))", label: "Slow cosines", group: "The tutorial’s candidates" },
 ];
 
 export function labelOf(name: string): string {

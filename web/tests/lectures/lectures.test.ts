@@ -59,6 +59,7 @@ describe("numbers", () => {
     expect(written(-1.5, 2)).toBe("−1.50");
     expect(asPrinted(0.5)).toBe("0.5");
     expect(asPrinted(-0.66)).toBe("−0.66");
+    expect(asPrinted("0.50")).toBe("0.50"); // the zero that the slide prints
   });
 });
 

@@ -10,6 +10,8 @@ added to the scores of fixed queries and keys. Those are seen as a function of t
 distance, so for them read "distance" for "position".
 
 The verdicts are measured up to a length, not proved; each comes with its witness.
+Signals count as the same within a tolerance, which the report states: by default
+what float32 can no longer tell apart beside the largest signal.
 
 Shapes: P positions or distances, C numbers of one signal, T tokens.
 """
@@ -35,15 +37,28 @@ from clearhead.nn.tokens import Tokens
 
 Encode = Callable[[int], Tensor]  # length → one row for each position, (length, C) or (length,)
 
-SAME = 1e-5  # signals that differ by less than this, against the largest signal, count as the same
+SAME = 2.0**-23  # of the largest signal: what differs by less is the same to float32
 GROWTH = 1.25  # far signals this many times as large as the largest near one are growing
 PROBES = 8  # fixed queries and keys to ask a bias with: one alone might not tell two distances apart
 
-# What one might think of first; each breaks a rule.
+T_MAX, FEATURES = 1024, 64  # of the third candidate
+
+
+def slow_cosines(t_max: int, features: int) -> Encode:
+    """The tutorial's third candidate: cos(t(k+1)/(T_max·d)) in the features k = 0 … d−1, T_max fixed.
+
+    Up to T_max every angle lies within 0 and 1, where the cosine falls strictly: no two positions coincide.
+    But the nearest, 0 and 1, are only 1 − cos(1/T_max) apart, which bfloat16 cannot hold.
+    """
+    speeds = torch.arange(1, features + 1).double() / (t_max * features)
+    return lambda length: torch.cos(torch.arange(length).double()[:, None] * speeds)
+
+
+# The tutorial's three candidates (T9 Q3): the first two break a rule, the third keeps all three.
 CANDIDATES: dict[str, Encode] = {
     "t": lambda length: torch.arange(length).double(),
     "t/T": lambda length: torch.arange(length).double() / length,
-    "cos(2πt/T)": lambda length: torch.cos(2 * math.pi * torch.arange(length).double() / length),
+    "cos(t(k+1)/(T_max·d))": slow_cosines(T_MAX, FEATURES),
 }
 
 
@@ -69,6 +84,7 @@ class PositionReport:
     unique: Verdict
     consistent: Verdict
     bounded: Verdict
+    tolerance: float = SAME  # of the largest signal: signals nearer than that count as the same
     note: str = ""
 
     def __str__(self) -> str:
@@ -78,6 +94,9 @@ class PositionReport:
             lines.append(f"  {name:<10}  {'yes' if verdict else 'no':<3}  {verdict.reason}")
         if self.note:
             lines.append(f"  note             {self.note}")
+        lines.append(
+            f"  tolerance        signals within {self.tolerance:.2g} of the largest count as the same"
+        )
         return "\n".join(lines)
 
 
@@ -94,6 +113,7 @@ def check_position(
     scheme: str | Position | Encode,
     *,
     longest: int = 1024,
+    tolerance: float = SAME,
     causal: bool = False,
     width: int = 64,
     heads: int = 4,
@@ -103,7 +123,9 @@ def check_position(
     """Is this scheme unique, consistent and bounded?
 
     `scheme` is a name (of a scheme, or of one of `CANDIDATES`), a `Position`, or a function that gives
-    the signals of a text of some length, (length, size). With `causal`, distances ahead do not count.
+    the signals of a text of some length, (length, size). Signals that differ by no more than `tolerance`
+    times the largest one count as the same; 2**-23 is float32's resolution, 2**-7 bfloat16's. With `causal`,
+    distances ahead do not count.
     Sizes and `settings` are those of `clearhead.position`, for schemes given by name.
 
     >>> print(check_position("t/T"))
@@ -111,12 +133,15 @@ def check_position(
       unique      yes  the nearest two positions, 0 and 1, are 0.00098 apart
       consistent  no   position 15 has another signal in a text of 128 than in one of 16
       bounded     yes  signals stay small: at most 0.992 in a text of 128, about 0.749 far out in one of 1024
+      tolerance        signals within 1.2e-07 of the largest count as the same
     >>> report = check_position("alibi", heads=8, causal=True)
     >>> bool(report.unique), bool(report.consistent), bool(report.bounded)
     (True, True, False)
     """
     if longest < 16:
         raise UserError(f"A position scheme is checked on texts of 16 tokens at least, not {longest}.")
+    if not 0 <= tolerance < 1:
+        raise UserError(f"The tolerance is a part of the largest signal, from 0 to below 1, not {tolerance}.")
     if isinstance(scheme, str):
         name = scheme
         scheme = _by_name(scheme, width, heads, head_dim, causal, settings)
@@ -139,9 +164,10 @@ def check_position(
         name,
         kind,
         longest,
-        _unique(texts, kind, causal),
-        _consistent(texts, kind),
+        _unique(texts, kind, causal, tolerance),
+        _consistent(texts, kind, tolerance),
         _bounded(texts, bool(note)),
+        tolerance,
         note,
     )
 
@@ -226,7 +252,7 @@ def _peak(texts: list[_Signals]) -> float:
     return max(float(text.value.abs().max()) for text in texts)
 
 
-def _unique(texts: list[_Signals], kind: str, causal: bool) -> Verdict:
+def _unique(texts: list[_Signals], kind: str, causal: bool, tolerance: float) -> Verdict:
     """In the longest text, are all signals apart?"""
     longest = max(text.length for text in texts)
     views = [text for text in texts if text.length == longest]
@@ -236,7 +262,7 @@ def _unique(texts: list[_Signals], kind: str, causal: bool) -> Verdict:
     value = value[first]
     apart = torch.cdist(value, value, p=math.inf)
     apart.fill_diagonal_(math.inf)
-    same = apart <= SAME * _peak(views)
+    same = apart <= tolerance * _peak(views)
     if not bool(same.any()):
         a, b = divmod(int(apart.argmin()), len(where))
         gap, a, b = float(apart[a, b]), *sorted((int(where[a]), int(where[b])))
@@ -260,9 +286,9 @@ def _once(where: Tensor) -> tuple[Tensor, Tensor]:
     return found, index
 
 
-def _consistent(texts: list[_Signals], kind: str) -> Verdict:
+def _consistent(texts: list[_Signals], kind: str, tolerance: float) -> Verdict:
     """Does a position keep its signal from text to text (and a distance wherever it lies in one)?"""
-    limit, worst = SAME * _peak(texts), 0.0
+    limit, worst = tolerance * _peak(texts), 0.0
     for number, other in enumerate(texts):
         for one in texts[:number]:
             common, in_one, in_other = _common(one.where, other.where)
