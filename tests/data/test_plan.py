@@ -273,8 +273,8 @@ def test_other_examples_of_a_corpus_come_in_other_epochs() -> None:
 @pytest.mark.parametrize(
     "wrong, sentence",
     [
-        ({"tokens": 0}, "'tokens' must be a number from 1"),
-        ({"workers": -1}, "'workers' must lie between 0 and 64"),
+        ({"tokens": 0}, "'tokens' must be a whole number from 1"),
+        ({"workers": -1}, "'workers' must be a whole number from 0 to 64"),
         ({"layout": "packed", "shapes": "fixed"}, "cannot work together"),
         ({"shape": "free"}, "did you mean 'shapes'"),
     ],

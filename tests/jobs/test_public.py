@@ -96,5 +96,5 @@ def test_what_is_wrong_is_a_sentence(arguments: dict[str, Any], sentence: str, t
 
 
 def test_an_impossible_beam_is_a_sentence(run: Finished) -> None:
-    with pytest.raises(UserError, match="'beam' must be a number from 1"):
+    with pytest.raises(UserError, match="'beam' must be a whole number from 1"):
         clearhead.translate(run.bundle, "a", beam=0)

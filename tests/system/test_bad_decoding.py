@@ -76,7 +76,7 @@ CASES = {
     "groups that do not divide": ([*T, "x", "--beam", "4", "--groups", "3"], "A beam of 4 places does not"),
     "beam and chance": ([*T, "x", "--beam", "4", "--sample"], "A beam searches and sampling draws"),
     "top-p of 0": ([*T, "x", "--sample", "--top-p", "0"], "top-p is above 0 and at most 1, not 0.0."),
-    "top-k of 0": ([*T, "x", "--sample", "--top-k", "0"], "The decoding setting 'top_k' must be a number"),
+    "top-k of 0": ([*T, "x", "--sample", "--top-k", "0"], "'top_k' must be a whole number from 1"),
     "min-p of 2": ([*T, "x", "--sample", "--min-p", "2"], "min-p lies from 0 to 1"),
     "typical of 0": ([*T, "x", "--sample", "--typical", "0"], "typical is above 0"),
     "negative seed": ([*T, "x", "--sample", "--seed", "-1"], "A seed is a whole number from 0"),
@@ -99,7 +99,7 @@ CASES = {
         [*T, "x", "--min-length", "9"],
         "A text cannot have at least 9 and at most 5 tokens.",
     ),
-    "no tokens": ([*T, "x", "--max-length", "0"], "The decoding setting 'max_length' must be a number"),
+    "no tokens": ([*T, "x", "--max-length", "0"], "'max_length' must be a whole number from 1"),
     # what must and must not be written
     "bias for an unknown token": (
         [*T, "x", "--bias", "zebra=2"],

@@ -326,7 +326,7 @@ def test_half_a_surrogate_pair_cannot_be_encoded() -> None:
 def test_bad_settings_are_one_sentence() -> None:
     with pytest.raises(UserError, match="did you mean 'wordpiece'"):
         TokenizerConfig().replace(kind="wordpeice")
-    with pytest.raises(UserError, match="must be a number from 1"):
+    with pytest.raises(UserError, match="must be a whole number from 1"):
         TokenizerConfig(sample=0)
     assert TokenizerConfig.from_dict(TokenizerConfig(kind="unigram").to_dict()) == TokenizerConfig(
         kind="unigram"

@@ -196,9 +196,9 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
 
 def test_impossible_settings_are_refused() -> None:
     assert AveragingConfig().ema == 0.0
-    with pytest.raises(UserError, match="'ema' must lie in"):
+    with pytest.raises(UserError, match="'ema' must be at least 0 and below 1"):
         AveragingConfig(ema=1.0)
-    with pytest.raises(UserError, match="'snapshots' must be 0 or more"):
+    with pytest.raises(UserError, match="'snapshots' must be a whole number from 0"):
         AveragingConfig(snapshots=-1)
     with pytest.raises(UserError, match="decay of a moving average"):
         Ema(nn.Linear(2, 2), 1.0)

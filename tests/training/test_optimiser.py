@@ -281,7 +281,7 @@ def test_foreign_state_is_refused_and_nothing_changed(change: str) -> None:
 @pytest.mark.parametrize(
     "values, sentence",
     [
-        ({"betas": (0.9, 1.0)}, "betas must lie"),
+        ({"betas": (0.9, 1.0)}, "'betas' must be at least 0 and below 1"),
         ({"eps": -1.0}, "'eps' must be"),
         ({"clip": math.inf}, "'clip' must be"),
         ({"weight_decay": -0.1}, "'weight_decay' must be"),

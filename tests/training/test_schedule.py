@@ -72,11 +72,11 @@ def test_steps_count_from_one() -> None:
     "settings, sentence",
     [
         ({"name": "cosine", "warmup": 100, "steps": 100}, "no room for a warm-up of 100"),
-        ({"warmup": -1}, "'warmup' must be 0 or more"),
-        ({"rate": 0.0}, "'rate' must be a number above 0"),
-        ({"rate": math.nan}, "'rate' must be a number above 0"),
-        ({"floor": 1.5}, "'floor' must lie in"),
-        ({"steps": 0}, "'steps' must be a number from 1"),
+        ({"warmup": -1}, "'warmup' must be a whole number from 0"),
+        ({"rate": 0.0}, "'rate' must be above 0"),
+        ({"rate": math.nan}, "'rate' must be above 0"),
+        ({"floor": 1.5}, "'floor' must be at least 0 and at most 1"),
+        ({"steps": 0}, "'steps' must be a whole number from 1"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], sentence: str) -> None:

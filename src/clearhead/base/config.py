@@ -12,9 +12,10 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from clearhead.base.errors import UserError, nearest
+from clearhead.base.bounds import Bounds, check
+from clearhead.base.errors import UserError, nearest, shown
 
 Plain = dict[str, Any]
 
@@ -25,40 +26,58 @@ _HINTS: dict[Any, dict[str, Any]] = {}
 def _hints(kind: Any) -> dict[str, Any]:
     """The types of a config's settings, remembered: finding them out takes milliseconds."""
     if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind)
+        _HINTS[kind] = typing.get_type_hints(kind, include_extras=True)
     return _HINTS[kind]
+
+
+_BOUNDED: dict[Any, dict[str, Any]] = {}
+
+
+def _bounded(kind: Any) -> dict[str, Any]:
+    """Those settings of a config that say how large they may be."""
+    if kind not in _BOUNDED:
+        names = [field.name for field in dataclasses.fields(kind)]
+        hints = {name: _hints(kind)[name] for name in names}
+        _BOUNDED[kind] = {
+            name: hint for name, hint in hints.items() if any(bounds for _, bounds in numbers_in(hint))
+        }
+    return _BOUNDED[kind]
+
+
+def numbers_in(hint: Any) -> list[tuple[type, Bounds | None]]:
+    """The kinds of number that a type hint allows, each with its bounds, if it has any."""
+    if typing.get_origin(hint) is Annotated:
+        base, *notes = typing.get_args(hint)
+        bounds = [note for note in notes if isinstance(note, Bounds)]
+        return [(kind, bounds[0] if bounds else own) for kind, own in numbers_in(base)]
+    if hint in (int, float):
+        return [(hint, None)]
+    if isinstance(hint, type) or typing.get_origin(hint) is typing.Literal:
+        return []
+    return [found for inner in typing.get_args(hint) for found in numbers_in(inner)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """Base of every configuration.
 
-    `_noun` is what messages call this kind of config ("attention", "model"). Subclasses name their
-    settings that are counts or shares, and may extend `__post_init__` to refuse what cannot work together.
+    `_noun` is what messages call this kind of config ("attention", "model"). The type of every number says
+    how large it may be (`Count`, `Share`, … of `bounds`); subclasses may extend `__post_init__` to refuse
+    what cannot work together.
     """
 
     _noun: ClassVar[str] = "config"
-    _counts: ClassVar[tuple[str, ...]] = ()  # settings that are 1 or more (or None, where allowed)
-    _shares: ClassVar[tuple[str, ...]] = ()  # settings that lie in [0, 1), such as dropout
 
     def __post_init__(self) -> None:
-        for name in self._counts:
-            value = getattr(self, name)
-            if value is not None and not 1 <= value < 2**31:
-                raise UserError(
-                    f"The {self._noun} setting '{name}' must be a number from 1 up to 2 billion, not {value}."
-                )
-        for name in self._shares:
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise UserError(f"The {self._noun} setting '{name}' must lie in [0, 1), not {value}.")
+        for name, hint in _bounded(type(self)).items():
+            _check_numbers(getattr(self, name), hint, f"The {self._noun} setting '{name}'")
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], path: str = "") -> Self:
         """Build from plain data; every key must be known and every value of its type."""
         if not isinstance(plain, Mapping):
             where = path or cls._noun
-            raise UserError(f"{where} must be a table of settings, not {plain!r}.")
+            raise UserError(f"{where} must be a table of settings, not {shown(plain)}.")
         hints = _hints(cls)
         fields = {field.name for field in dataclasses.fields(cls)}
         values: Plain = {}
@@ -94,7 +113,7 @@ class Config:
             hint = hints[key]
             if isinstance(hint, type) and issubclass(hint, Config):
                 if not isinstance(value, Mapping):
-                    raise UserError(f"{where} must be a table of settings, not {value!r}.")
+                    raise UserError(f"{where} must be a table of settings, not {shown(value)}.")
                 hint.check_names(value, where)
             else:
                 _convert(value, hint, where)
@@ -148,6 +167,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     options = typing.get_args(hint)
     if hint is Any:
         return value
+    if origin is Annotated:
+        return _convert_number(value, options, where)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(value, options, where)
     if origin is typing.Literal:
@@ -156,20 +177,42 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         if value is None and "none" in options:  # `--set a=none` cannot know which of the two is meant
             return "none"
         known = [str(option) for option in options]
-        raise UserError(f"'{where}' cannot be {value!r}: {nearest(str(value), known)}")
+        raise UserError(f"'{where}' cannot be {shown(value)}: {nearest(str(value), known)}")
     if isinstance(hint, type) and issubclass(hint, Config):
         return value if isinstance(value, hint) else hint.from_dict(value, where)
     if origin is tuple:
         return _convert_tuple(value, options, where)
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise UserError(f"'{where}' must be a table, not {value!r}.")
+            raise UserError(f"'{where}' must be a table, not {shown(value)}.")
         return {str(key): _convert(item, options[1], f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
         return value
-    raise UserError(f"'{where}' must be of type {hint.__name__}, not {value!r}.")
+    raise UserError(f"'{where}' must be of type {hint.__name__}, not {shown(value)}.")
+
+
+def _convert_number(value: Any, options: tuple[Any, ...], where: str) -> Any:
+    """A number within its bounds; they are looked at first, since 10^400 cannot become a float."""
+    kind, *notes = options
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and isinstance(value, (kind, int)):
+        for bounds in notes:
+            check(value, bounds, kind is int, f"'{where}'")
+    return _convert(value, kind, where)
+
+
+def _check_numbers(value: Any, hint: Any, where: str) -> None:
+    """Bounds alone, of a value that was handed over as it is."""
+    if value is None:
+        return
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            _check_numbers(item, hint, where)
+        return
+    numbers = [(kind, bounds) for kind, bounds in numbers_in(hint) if bounds]
+    kind, bounds = next((one for one in numbers if isinstance(value, one[0])), numbers[-1])
+    check(value, bounds, kind is int, where)
 
 
 def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
@@ -185,12 +228,16 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
             failure = failure or error
     if value == "none" and type(None) in options:  # TOML has no word of its own for nothing
         return None
-    raise failure or UserError(f"'{where}' cannot be {value!r}.")
+    numbers = [(kind, bounds) for kind, bounds in numbers_in(typing.Union[options]) if bounds]  # noqa: UP007
+    if len(numbers) > 1 and isinstance(value, (int, float)) and not isinstance(value, bool):
+        wanted = " or ".join(bounds.words(kind is int) for kind, bounds in numbers)
+        raise UserError(f"'{where}' must be {wanted}, not {shown(value)}.")
+    raise failure or UserError(f"'{where}' cannot be {shown(value)}.")
 
 
 def _convert_tuple(value: Any, options: tuple[Any, ...], where: str) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
-        raise UserError(f"'{where}' must be a list, not {value!r}.")
+        raise UserError(f"'{where}' must be a list, not {shown(value)}.")
     if len(options) == 2 and options[1] is Ellipsis:
         return tuple(_convert(item, options[0], f"{where}[{i}]") for i, item in enumerate(value))
     if len(value) != len(options):

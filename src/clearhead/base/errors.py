@@ -30,3 +30,20 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return f"known: {', '.join(names)}."
+
+
+def shown(value: object) -> str:
+    """A value as a sentence quotes it: what is very long is cut, and says how long it was.
+
+    >>> shown("x" * 500)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… (502 characters)"
+    >>> shown(10**5000)
+    'a number of more than 4,000 digits'
+    """
+    if isinstance(value, int) and value.bit_length() > 13_300:  # Python refuses to write longer ones
+        return "a number of more than 4,000 digits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # such a number, or endless nesting, inside a list or table
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 80 else f"{text[:60]}… ({len(text):,} characters)"

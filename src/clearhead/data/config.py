@@ -6,8 +6,9 @@ Read from a recipe's `[data]` table. Knows nothing about tokens or models.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from clearhead.base.bounds import LARGE, Bounds, Count, CountOrZero, Positive, Seed, Share
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 
@@ -31,7 +32,7 @@ class CorpusConfig(Config):
     hub_split: str = "train"
     source_column: str | None = None  # name or number (from 1) of a column; None: found by its name or place
     target_column: str | None = None
-    weight: float | None = None  # share of an epoch among several corpora; None: every example once
+    weight: Positive | None = None  # share of an epoch among several corpora; None: every example once
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,8 +46,6 @@ class CorpusConfig(Config):
                 "A corpus is a source and a target file, or one file with both, or a hub data set: "
                 "give exactly one of the three."
             )
-        if self.weight is not None and not 0 < self.weight < float("inf"):
-            raise UserError(f"A corpus's weight must be a number above 0, not {self.weight}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,26 +64,18 @@ class SplitConfig(Config):
     _noun: ClassVar[str] = "split"
 
     # None: 5 %, at least 50 examples but never more than a tenth, at most 2,000 (or 2 million characters)
-    validation: int | float | None = None
-    test: int | float | None = None
+    validation: CountOrZero | Share | None = None
+    test: CountOrZero | Share | None = None
     how: Literal["random", "tail"] = "random"  # tail: the last examples, for corpora in their order
-    seed: int = 1
+    seed: Seed = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("validation", "test"):
-            value = getattr(self, name)
-            if value is not None and not (0 <= value < (1 if isinstance(value, float) else 2**31)):
-                raise UserError(
-                    f"The split setting '{name}' must be a count of examples or a share below 1, not {value}."
-                )
         if sum(share for share in (self.validation, self.test) if isinstance(share, float)) >= 1:
             raise UserError(
                 f"The split shares {self.validation} for validation and {self.test} for test "
                 "leave nothing to train on."
             )
-        if self.seed < 0:
-            raise UserError(f"The split setting 'seed' must be 0 or more, not {self.seed}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +83,13 @@ class FilterConfig(Config):
     """What is left out of training; every reason is counted and reported."""
 
     _noun: ClassVar[str] = "filter"
-    _counts = ("source_tokens", "target_tokens")
 
     duplicates: bool = True  # pairs that occur twice are kept once
-    source_tokens: int = 256  # longest source …
-    target_tokens: int = 256  # … and target, in tokens
+    source_tokens: Count = 256  # longest source …
+    target_tokens: Count = 256  # … and target, in tokens
     too_long: Literal["drop", "cut"] = "drop"  # summaries cut their source instead
-    ratio: float = 4.0  # longer side over shorter side, in tokens, once the longer has 10 or more
+    # longer side over shorter side, in tokens, once the longer has 10 or more
+    ratio: Annotated[float, Bounds(1, LARGE)] = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)

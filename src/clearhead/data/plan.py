@@ -10,10 +10,11 @@ and `fixed` (a few shapes only, chosen once from the lengths, as captured GPU gr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from clearhead.base.bounds import Bounds, Count
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.data.ragged import Integers
@@ -29,21 +30,19 @@ class BatchConfig(Config):
     """How large batches are and how they are laid out."""
 
     _noun: ClassVar[str] = "batch"
-    _counts = ("tokens", "accumulate", "context", "max_rows", "buckets")
 
-    tokens: int = 4096  # at most so many: rows × longest side, padding included; packed: tokens of a side
-    accumulate: int = 1  # batches whose gradients are added up before a step
+    tokens: Count = 4096  # at most so many: rows × longest side, padding included; packed: tokens of a side
+    accumulate: Count = 1  # batches whose gradients are added up before a step
     layout: Literal["padded", "packed"] = "padded"
     shapes: Literal["free", "fixed"] = "free"  # fixed: few shapes, for captured GPU graphs
-    buckets: int = 8  # fixed: the most shapes there may be
-    workers: int = 1  # threads that make batches ahead; 0: made when they are asked for
-    context: int = 256  # generate: tokens a chunk
-    max_rows: int | None = None  # no more rows in a batch than this
+    buckets: Count = 8  # fixed: the most shapes there may be
+    # threads that make batches ahead; 0: made when they are asked for
+    workers: Annotated[int, Bounds(0, 64)] = 1
+    context: Count = 256  # generate: tokens a chunk
+    max_rows: Count | None = None  # no more rows in a batch than this
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.workers <= 64:
-            raise UserError(f"The batch setting 'workers' must lie between 0 and 64, not {self.workers}.")
         if self.layout == "packed" and self.shapes == "fixed":
             raise UserError(
                 "The batch settings layout='packed' and shapes='fixed' cannot work together: "

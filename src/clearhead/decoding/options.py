@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from clearhead.base.bounds import Count
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 
@@ -29,21 +30,20 @@ class Options(Config):
     """
 
     _noun: ClassVar[str] = "decoding"
-    _counts = ("beam", "groups", "nbest", "top_k", "max_length", "no_repeat")
 
     # beam search
-    beam: int = 1  # texts kept at each step; 1: greedy, or one drawn text
-    groups: int = 1  # diverse beams: the beam is divided into groups that avoid each other's tokens
+    beam: Count = 1  # texts kept at each step; 1: greedy, or one drawn text
+    groups: Count = 1  # diverse beams: the beam is divided into groups that avoid each other's tokens
     diversity: float = 0.0  # taken off a token's score for each earlier group that has just written it
     length_penalty: float = 1.0  # alpha; 0: none
     length_kind: Literal["power", "wu"] = "power"  # length^alpha, or ((5 + length) / 6)^alpha
     coverage: float = 0.0  # beta of Wu et al.: source words that nothing looked at cost something
-    nbest: int = 1  # texts returned for each request
+    nbest: Count = 1  # texts returned for each request
 
     # chance
     sample: bool = False  # draw tokens instead of taking the likeliest
     temperature: float = 1.0  # log-probabilities are divided by it
-    top_k: int | None = None  # only the k likeliest
+    top_k: Count | None = None  # only the k likeliest
     top_p: float = 1.0  # only the fewest likeliest that together reach this probability
     min_p: float = 0.0  # only those with at least this share of the likeliest one's probability
     typical: float = 1.0  # only the fewest whose surprise is nearest the expected one, to this probability
@@ -56,7 +56,7 @@ class Options(Config):
     repetition: float = 1.0  # scores of tokens that occurred are divided (if positive) or multiplied by it
     frequency: float = 0.0  # taken off a token's score for each time it was written
     presence: float = 0.0  # taken off once it was written at all
-    no_repeat: int | None = None  # no n-gram of this size is written twice
+    no_repeat: Count | None = None  # no n-gram of this size is written twice
 
     # what must and must not be written
     bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its score)
@@ -66,7 +66,7 @@ class Options(Config):
     choices: tuple[Ids, ...] = ()  # the text is one of these
     regex: str | None = None  # the text matches this expression as a whole
     min_length: int = 0  # tokens before the stop symbol is allowed
-    max_length: int | None = None  # most tokens written; None: see `limit_of`
+    max_length: Count | None = None  # most tokens written; None: see `limit_of`
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import torch
 
+from clearhead.base.bounds import Beam, Count, Power
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
@@ -40,15 +41,14 @@ class EvaluationConfig(Config):
     """How texts are written and measured."""
 
     _noun: ClassVar[str] = "evaluation"
-    _counts = ("beam", "max_length", "batch_tokens")
 
-    beam: int = 1  # places of the beam; 1: greedy
-    length_penalty: float = 1.0  # the power of the length that log-probabilities are divided by
-    max_length: int | None = None  # most tokens written; None: as long as training's, and a little more
+    beam: Beam = 1  # places of the beam; 1: greedy
+    length_penalty: Power = 1.0  # the power of the length that log-probabilities are divided by
+    max_length: Count | None = None  # most tokens written; None: as long as training's, and a little more
     tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
     lowercase: bool = False  # BLEU and chrF
     loss: bool = True  # perplexity as well, which costs one more pass
-    batch_tokens: int = 4096  # source tokens of a batch that is read at once, padding included
+    batch_tokens: Count = 4096  # source tokens of a batch that is read at once, padding included
     dtype: Dtype = "float32"  # of the weights and products while texts are written
     way: Way = "auto"  # native: by the C++ engine; torch: by PyTorch; auto: by the faster one
 

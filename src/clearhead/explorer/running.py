@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from clearhead.base.bounds import Beam, Count, CountOrZero, Fraction, LongSeed, Penalty, PositiveOrZero, Power
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.decoding.engine import Cohort, Moves, Request, Search
@@ -39,20 +40,19 @@ class Asked(Config):
     """What the page asks of a run; the names are those of its controls."""
 
     _noun: ClassVar[str] = "run"
-    _counts = ("shown",)
 
     strategy: Strategy = "greedy"
-    temperature: float = 1.0
-    top_k: int = 0  # 0: all
-    top_p: float = 1.0
-    min_p: float = 0.0
-    frequency: float = 0.0
-    presence: float = 0.0
-    length_penalty: float = 1.0
-    max_length: int | None = None
-    seed: int = 0
-    beam: int = 4
-    shown: int = 10  # tokens of each distribution
+    temperature: PositiveOrZero = 1.0
+    top_k: CountOrZero = 0  # 0: all
+    top_p: Fraction = 1.0
+    min_p: Fraction = 0.0
+    frequency: Penalty = 0.0
+    presence: Penalty = 0.0
+    length_penalty: Power = 1.0
+    max_length: Count | None = None
+    seed: LongSeed = 0
+    beam: Beam = 4
+    shown: Count = 10  # tokens of each distribution
 
     def options(self) -> Options:
         """The same for the library. Temperature and truncation shape what is drawn, and nothing else."""

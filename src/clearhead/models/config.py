@@ -7,8 +7,9 @@ of the parts (`attention`, `feedforward`, …), each beside its code.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from clearhead.base.bounds import Bounds, Count, Share
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.nn.attention import AttentionConfig
@@ -16,7 +17,8 @@ from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, NormConfig
 from clearhead.nn.layers.initialise import InitialisationName
 from clearhead.nn.positions import PositionConfig
 
-MOST_LAYERS = 10_000  # a mistyped number should be a sentence, not a build that never ends
+# at most 10,000, far beyond any published model: a mistyped number should not be a build that never ends
+Layers = Annotated[int, Bounds(1, 10_000)]
 
 Family = Literal["encoder-decoder", "encoder", "decoder", "vision", "recurrent"]
 
@@ -32,15 +34,13 @@ class HeadConfig(Config):
     """
 
     _noun: ClassVar[str] = "head"
-    _counts = ("classes",)
-    _shares = ("dropout",)
 
     kind: Literal["none", "classify", "tag", "mlm"] = "none"
-    classes: int = 2
+    classes: Count = 2
     pooling: Literal["first", "mean"] = "first"  # the text's vector: its first token, or the mean of all
     pooler: bool = False  # BERT's dense layer with tanh on the pooled vector
     transform: bool = True  # mlm: BERT's dense layer, activation and norm before the vocabulary
-    dropout: float = 0.1  # before the classifier
+    dropout: Share = 0.1  # before the classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,10 @@ class ImageConfig(Config):
     """The front end of a vision model: an image cut into square patches, each one a token."""
 
     _noun: ClassVar[str] = "image"
-    _counts = ("size", "patch", "channels")
 
-    size: int = 224
-    patch: int = 16
-    channels: int = 3
+    size: Count = 224
+    patch: Count = 16
+    channels: Count = 3
     class_token: bool = True  # a learned first token that gathers the image
 
     @property
@@ -87,16 +86,14 @@ class ModelConfig(Config):
     """
 
     _noun: ClassVar[str] = "model"
-    _counts = ("vocabulary", "source_vocabulary", "width", "layers", "decoder_layers")
-    _shares = ("dropout",)
 
     family: Family = "encoder-decoder"
-    vocabulary: int = 32_000  # of the target, or the only one; ignored by vision models
-    source_vocabulary: int | None = None  # a separate one for the source; None: one table for both
-    width: int = 512
-    layers: int = 6  # of the encoder, or of the only stack
-    decoder_layers: int | None = None  # None: as the encoder
-    dropout: float = 0.1  # on what each sub-layer adds
+    vocabulary: Count = 32_000  # of the target, or the only one; ignored by vision models
+    source_vocabulary: Count | None = None  # a separate one for the source; None: one table for both
+    width: Count = 512
+    layers: Layers = 6  # of the encoder, or of the only stack
+    decoder_layers: Layers | None = None  # None: as the encoder
+    dropout: Share = 0.1  # on what each sub-layer adds
     attention: AttentionConfig = field(default_factory=AttentionConfig)
     feedforward: FeedForwardConfig = field(default_factory=FeedForwardConfig)
     position: PositionConfig = field(default_factory=PositionConfig)
@@ -122,10 +119,6 @@ class ModelConfig(Config):
                 kind = type(self).__dataclass_fields__[name].type
                 raise UserError(f"'{name}' must be an {kind}; for plain data use from_dict.")
         super().__post_init__()
-        if max(self.layers, self.depth_of_decoder) > MOST_LAYERS:
-            raise UserError(
-                f"A model has at most {MOST_LAYERS} layers; that is far beyond any published one."
-            )
         if self.attention.width not in (None, self.width):
             raise UserError(
                 f"attention.width={self.attention.width} contradicts the model's width={self.width}: "

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 import tokenizers
 from tokenizers import models, trainers
 
+from clearhead.base.bounds import Count
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.text import parts
@@ -33,12 +34,11 @@ class TokenizerConfig(Config):
     """
 
     _noun: ClassVar[str] = "tokenizer"
-    _counts: ClassVar[tuple[str, ...]] = ("vocabulary", "sample")
 
     # the subword method; "characters" and "words" are for teaching, and know only what they have seen
     kind: Literal["bpe", "unigram", "wordpiece", "characters", "words"] = "bpe"
     # the most tokens, the four special ones included; a small corpus gives fewer
-    vocabulary: int = 8000
+    vocabulary: Count = 8000
     # one vocabulary for both sides of a pair of texts, or one for each
     shared: bool = True
     # make every letter small before anything else; what the letters were is lost
@@ -49,7 +49,7 @@ class TokenizerConfig(Config):
     # between "spaces", which is right for text that is already tokenised
     split: Literal["words", "spaces"] = "words"
     # the most lines to learn from
-    sample: int = 1_000_000
+    sample: Count = 1_000_000
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from clearhead.base.bounds import Bounds, Share
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 
@@ -24,15 +25,10 @@ class AveragingConfig(Config):
     """Which averages of the weights are kept."""
 
     _noun: ClassVar[str] = "averaging"
-    _shares = ("ema",)
 
-    ema: float = 0.0  # decay of the moving average, such as 0.999; 0: none
-    snapshots: int = 0  # at how many of the last validations the weights are averaged at the end; 0: none
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.snapshots < 0:
-            raise UserError(f"The averaging setting 'snapshots' must be 0 or more, not {self.snapshots}.")
+    ema: Share = 0.0  # decay of the moving average, such as 0.999; 0: none
+    # at how many of the last validations the weights are averaged at the end; 0: none
+    snapshots: Annotated[int, Bounds(0, 10_000)] = 0
 
 
 class Ema:

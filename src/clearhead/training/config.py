@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from clearhead.base.bounds import Beam, Count, CountOrZero, PositiveOrZero, Seed, Share, Threads
 from clearhead.base.config import Config
-from clearhead.base.errors import UserError
 from clearhead.data.config import DataConfig, Task
 from clearhead.data.plan import BatchConfig
 from clearhead.models.config import ModelConfig
@@ -29,15 +29,10 @@ class ObjectiveConfig(Config):
     """What is learnt from a batch."""
 
     _noun: ClassVar[str] = "objective"
-    _shares = ("label_smoothing",)
 
-    label_smoothing: float = 0.1  # this share of the target is spread over the whole vocabulary
-    consistency: float = 0.0  # R-Drop: each example passes twice, and both answers are pulled together
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.consistency < float("inf"):
-            raise UserError(f"objective.consistency must be a number from 0 up, not {self.consistency}.")
+    label_smoothing: Share = 0.1  # this share of the target is spread over the whole vocabulary
+    # R-Drop: each example passes twice, and both answers are pulled together
+    consistency: PositiveOrZero = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +40,13 @@ class ValidationConfig(Config):
     """How often the model is looked at from outside, and when training ends early."""
 
     _noun: ClassVar[str] = "validation"
-    _counts = ("every", "patience")
 
-    every: int = 500  # steps from one validation to the next
-    decode: int = 200  # validation examples that are decoded each time, for metrics such as BLEU; 0: none
-    samples: int = 3  # of those, how many are shown
+    every: Count = 500  # steps from one validation to the next
+    # validation examples that are decoded each time, for metrics such as BLEU; 0: none
+    decode: CountOrZero = 200
+    samples: CountOrZero = 3  # of those, how many are shown
     metric: str = "loss"  # the one that chooses the best weights: loss, bleu, chrf, exact, accuracy, …
-    patience: int | None = 10  # validations without a better one until training ends; None: never
+    patience: Count | None = 10  # validations without a better one until training ends; None: never
 
     @property
     def higher_is_better(self) -> bool:
@@ -65,10 +60,9 @@ class TestConfig(Config):
 
     __test__: ClassVar[bool] = False  # pytest looks for classes of such names
     _noun: ClassVar[str] = "test"
-    _counts = ("beam", "max_length")
 
-    beam: int = 1  # places of the beam; 1: greedy
-    max_length: int | None = None  # most tokens written; None: as long as training's, and a little more
+    beam: Beam = 1  # places of the beam; 1: greedy
+    max_length: Count | None = None  # most tokens written; None: as long as training's, and a little more
     tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
 
 
@@ -77,13 +71,12 @@ class ComputeConfig(Config):
     """Where and in which numbers it is computed. None of these changes what is learnt, up to rounding."""
 
     _noun: ClassVar[str] = "compute"
-    _counts = ("threads",)
 
     device: str = "auto"
     dtype: Literal["auto", "float32", "bf16", "fp16"] = "auto"  # of the products; weights stay in float32
     compile: bool = False  # let torch.compile fuse the model's operations (slow to start)
     graphs: bool | None = None  # replay each step as one CUDA graph; None: where the device can
-    threads: int | None = None  # CPU threads; None: as torch finds them
+    threads: Threads | None = None  # CPU threads; None: as torch finds them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +84,12 @@ class SavingConfig(Config):
     """What a run leaves on disk while it goes on."""
 
     _noun: ClassVar[str] = "saving"
-    _counts = ("keep", "log_every")
 
-    seconds: float = 30.0  # at least so long from one checkpoint to the next (they are taken at validations)
-    every: int | None = None  # or: every so many steps, whatever the clock says
-    keep: int = 2  # checkpoints
-    log_every: int = 50  # steps that one line of the log sums up
+    # at least so long from one checkpoint to the next (they are taken at validations)
+    seconds: PositiveOrZero = 30.0
+    every: Count | None = None  # or: every so many steps, whatever the clock says
+    keep: Count = 2  # checkpoints
+    log_every: Count = 50  # steps that one line of the log sums up
     tensorboard: bool = True  # write event files for TensorBoard beside the log
 
 
@@ -105,11 +98,10 @@ class TrainConfig(Config):
     """A training run."""
 
     _noun: ClassVar[str] = "recipe"
-    _counts = ("steps",)
 
     task: Task = "translate"
-    seed: int = 1
-    steps: int = 10_000  # updates of the weights
+    seed: Seed = 1
+    steps: Count = 10_000  # updates of the weights
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -122,11 +114,6 @@ class TrainConfig(Config):
     test: TestConfig = field(default_factory=TestConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     saving: SavingConfig = field(default_factory=SavingConfig)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"The seed must be a whole number from 0 to {2**32 - 1}, not {self.seed}.")
 
 
 # Settings that may differ on resume: they change what is seen of a run, not the run.

@@ -11,7 +11,6 @@ Knows nothing about schedules, losses or files.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -19,6 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from clearhead.base.bounds import Epsilon, PositiveOrZero, Share
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.nn.layers.embedding import TokenEmbedding
@@ -34,19 +34,10 @@ class OptimiserConfig(Config):
     _noun: ClassVar[str] = "optimiser"
 
     name: Literal["adam", "adamw"] = "adam"  # adamw: weight decay apart from the gradient
-    betas: tuple[float, float] = (0.9, 0.98)  # memory of the two moments
-    eps: float = 1e-9  # added to the root of the second moment
-    weight_decay: float = 0.0  # not on norms, biases and embeddings
-    clip: float = 1.0  # longest gradient, over all parameters together; 0: any
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise UserError(f"Both optimiser.betas must lie in [0, 1), not {self.betas}.")
-        for name in ("eps", "weight_decay", "clip"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise UserError(f"The optimiser setting '{name}' must be a number from 0 up, not {value}.")
+    betas: tuple[Share, Share] = (0.9, 0.98)  # memory of the two moments
+    eps: Epsilon = 1e-9  # added to the root of the second moment
+    weight_decay: PositiveOrZero = 0.0  # not on norms, biases and embeddings
+    clip: PositiveOrZero = 1.0  # longest gradient, over all parameters together; 0: any
 
 
 def build_optimiser(

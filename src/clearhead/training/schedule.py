@@ -20,6 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from clearhead.base.bounds import Count, CountOrZero, Fraction, Positive
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 
@@ -29,22 +30,15 @@ class ScheduleConfig(Config):
     """How the learning rate rises and falls."""
 
     _noun: ClassVar[str] = "schedule"
-    _counts = ("steps",)
 
     name: Literal["inverse-sqrt", "cosine", "linear", "constant"] = "inverse-sqrt"
-    warmup: int = 4000  # steps until the peak; 0: begin at the peak
-    steps: int = 100_000  # where cosine and linear end; a run sets it to its own length
-    rate: float | None = None  # the peak; None: the paper's, from width and warm-up
-    floor: float = 0.0  # cosine and linear: the rate at the end as a share of the peak
+    warmup: CountOrZero = 4000  # steps until the peak; 0: begin at the peak
+    steps: Count = 100_000  # where cosine and linear end; a run sets it to its own length
+    rate: Positive | None = None  # the peak; None: the paper's, from width and warm-up
+    floor: Fraction = 0.0  # cosine and linear: the rate at the end as a share of the peak
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.warmup < 2**31:
-            raise UserError(f"The schedule setting 'warmup' must be 0 or more steps, not {self.warmup}.")
-        if self.rate is not None and not 0 < self.rate < math.inf:
-            raise UserError(f"The schedule setting 'rate' must be a number above 0, not {self.rate}.")
-        if not 0 <= self.floor <= 1:
-            raise UserError(f"The schedule setting 'floor' must lie in [0, 1], not {self.floor}.")
         if self.name in ("cosine", "linear") and self.warmup >= self.steps:
             raise UserError(
                 f"A {self.name} schedule of {self.steps} steps has no room for a warm-up of {self.warmup}: "

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from clearhead.base.bounds import Count, Positive, Share
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.nn.attention.kernels import Kernel, attend
@@ -45,31 +46,20 @@ class AttentionConfig(Config):
     """
 
     _noun: ClassVar[str] = "attention"
-    _counts = (
-        "width",
-        "heads",
-        "kv_heads",
-        "query_dim",
-        "key_dim",
-        "value_dim",
-        "memory_width",
-        "score_rank",
-    )
-    _shares = ("dropout",)
 
-    width: int | None = None  # of the model; None inside a model's config, which knows it
-    heads: int = 8
-    kv_heads: int | None = None  # fewer: grouped-query; 1: multi-query; None: as many as heads
-    query_dim: int | None = None  # of one head; None: key_dim
-    key_dim: int | None = None  # of one head; None: width / heads
-    value_dim: int | None = None  # of one head; None: key_dim
-    memory_width: int | None = None  # of what keys and values are made from; None: width
+    width: Count | None = None  # of the model; None inside a model's config, which knows it
+    heads: Count = 8
+    kv_heads: Count | None = None  # fewer: grouped-query; 1: multi-query; None: as many as heads
+    query_dim: Count | None = None  # of one head; None: key_dim
+    key_dim: Count | None = None  # of one head; None: width / heads
+    value_dim: Count | None = None  # of one head; None: key_dim
+    memory_width: Count | None = None  # of what keys and values are made from; None: width
     score: ScoreName = "scaled_dot"
-    score_rank: int | None = None  # reduced_rank: the rank; additive: the hidden size; None: key_dim
+    score_rank: Count | None = None  # reduced_rank: the rank; additive: the hidden size; None: key_dim
     bias: bool = True  # on the projections of q, k and v
     output_bias: bool | None = None  # on W_O; None: as bias
-    softcap: float | None = None  # scores become softcap · tanh(scores / softcap)
-    dropout: float = 0.0  # on the attention weights
+    softcap: Positive | None = None  # scores become softcap · tanh(scores / softcap)
+    dropout: Share = 0.0  # on the attention weights
     kernel: KernelName = "auto"
 
     def __post_init__(self) -> None:
@@ -80,8 +70,6 @@ class AttentionConfig(Config):
             )
         if self.heads % self.groups:
             raise UserError(f"{self.heads} heads cannot share {self.groups} key/value heads evenly.")
-        if self.softcap is not None and self.softcap <= 0:
-            raise UserError(f"A soft cap must be above 0, not {self.softcap}.")
 
     @property
     def groups(self) -> int:

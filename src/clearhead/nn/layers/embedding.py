@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.base.bounds import CountOrZero, Positive, Share
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.nn.layers.dropout import Dropout
@@ -27,15 +28,14 @@ class EmbeddingConfig(Config):
     """The table at the bottom and the projection at the top."""
 
     _noun: ClassVar[str] = "embedding"
-    _shares = ("dropout",)
 
     scale: bool = True  # multiply by √d, so that positions of size one do not drown the words
     norm: bool = False  # a norm on the sum (BERT, BART)
-    token_types: int = 0  # further embeddings by kind of token (BERT: first or second sentence)
+    token_types: CountOrZero = 0  # further embeddings by kind of token (BERT: first or second sentence)
     tie_output: bool = True  # the output projection is the (target) embedding itself
     output_bias: bool = False
-    output_scale: float | None = None  # factor on the last hidden state before a tied output (T5: d^−½)
-    dropout: float = 0.0
+    output_scale: Positive | None = None  # factor on the last hidden state before a tied output (T5: d^−½)
+    dropout: Share = 0.0
 
 
 class TokenEmbedding(nn.Module):

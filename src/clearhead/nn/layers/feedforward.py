@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.base.bounds import Count, Share
 from clearhead.base.config import Config
 from clearhead.nn.layers.dropout import Dropout
 
@@ -39,14 +40,12 @@ class FeedForwardConfig(Config):
     """Size and kind of the feed-forward net."""
 
     _noun: ClassVar[str] = "feedforward"
-    _counts = ("width",)
-    _shares = ("dropout",)
 
-    width: int | None = None  # of the inner layer; None: four times the model's
+    width: Count | None = None  # of the inner layer; None: four times the model's
     activation: Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"] = "relu"
     gated: bool = False
     bias: bool = True
-    dropout: float = 0.0  # on the activations
+    dropout: Share = 0.0  # on the activations
 
 
 class FeedForward(nn.Module):

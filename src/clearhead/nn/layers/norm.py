@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.base.bounds import Epsilon
 from clearhead.base.config import Config
 
 
@@ -24,7 +25,7 @@ class NormConfig(Config):
 
     kind: Literal["layer", "rms"] = "layer"
     place: Literal["post", "pre"] = "post"  # post: norm(x + f(x)), the original; pre: x + f(norm(x))
-    eps: float = 1e-5
+    eps: Epsilon = 1e-5
     final: bool | None = None  # a norm after the last layer; None: with pre, where it is needed
 
 

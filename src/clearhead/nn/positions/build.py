@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from clearhead.base.bounds import Bounds, Count
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.positions.absolute import Learned, Sinusoidal
@@ -23,15 +24,15 @@ class PositionConfig(Config):
     """Which scheme, and its settings; a scheme reads only those it has."""
 
     _noun: ClassVar[str] = "position"
-    _counts = ("max_length", "buckets", "max_distance")
 
     name: PositionName = "sinusoidal"
-    max_length: int = 512  # learned: how many positions there are
-    base: float = 10_000.0  # sinusoidal, rotary: wavelengths run from 2π to 2π·base
+    max_length: Count = 512  # learned: how many positions there are
+    # sinusoidal, rotary: wavelengths run from 2π to 2π·base
+    base: Annotated[float, Bounds(1, 1e12, above=True)] = 10_000.0
     layout: Literal["interleaved", "halves"] = "interleaved"  # sinusoidal, rotary: order of sin and cos
     scaling: RotaryScaling | None = None  # rotary: stretching to longer texts
-    buckets: int = 32  # t5: how many distances are told apart
-    max_distance: int = 128  # t5, shaw, music: further distances are treated as this one
+    buckets: Count = 32  # t5: how many distances are told apart
+    max_distance: Count = 128  # t5, shaw, music: further distances are treated as this one
     values: bool = False  # shaw: positions are added to the values as well, as in the paper
 
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from clearhead.base.bounds import LARGE, Bounds, Count, Positive
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.nn.positions.base import Position
@@ -36,21 +37,23 @@ class RotaryScaling(Config):
     """
 
     _noun: ClassVar[str] = "rotary scaling"
-    _counts = ("original_length",)
 
     kind: Literal["linear", "ntk", "yarn", "llama3"]
-    factor: float
-    original_length: int = 8192
-    fast_turns: float = 32.0  # yarn: waves that turn more often than this in original_length are kept
-    slow_turns: float = 1.0  # yarn: waves that turn less often than this are fully stretched
-    low_frequency: float = 1.0  # llama3's two bounds, in turns over original_length
-    high_frequency: float = 4.0
-    temperature: float | None = None  # yarn: factor on queries and keys; None: 0.1·ln(factor) + 1
+    factor: Annotated[float, Bounds(1, LARGE)]
+    original_length: Count = 8192
+    fast_turns: Positive = 32.0  # yarn: waves that turn more often than this in original_length are kept
+    slow_turns: Positive = 1.0  # yarn: waves that turn less often than this are fully stretched
+    low_frequency: Positive = 1.0  # llama3's two bounds, in turns over original_length
+    high_frequency: Positive = 4.0
+    temperature: Positive | None = None  # yarn: factor on queries and keys; None: 0.1·ln(factor) + 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.factor < 1:
-            raise UserError(f"A rotary scaling factor is at least 1, not {self.factor}.")
+        if self.kind == "llama3" and not self.low_frequency < self.high_frequency:
+            raise UserError(
+                f"Rotary scaling by '{self.kind}' needs low_frequency ({self.low_frequency:g}) below "
+                f"high_frequency ({self.high_frequency:g})."
+            )
 
 
 def frequencies(
