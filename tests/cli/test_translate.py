@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.bundle import load_bundle
+from clearhead.bundle import load_bundle, save
 from clearhead.decoding import alignment
 from clearhead.decoding.options import Options
 from clearhead.decoding.writer import Writer
@@ -388,3 +388,24 @@ def test_a_stream_is_flushed_now_and_then(monkeypatch: pytest.MonkeyPatch) -> No
     stream = parts.Stream(io.BufferedWriter(raw))  # type: ignore[arg-type]
     stream.add("first\n", None)
     assert raw.getvalue() == b"first\n"
+
+
+def test_a_text_of_which_only_the_head_is_read_is_told_once_and_marked(
+    run: Run, bundles: Path, tmp_path: Path
+) -> None:
+    bundle = load_bundle(bundles / "translator")
+    bundle.metadata["source_limit"] = 3
+    save(bundle, tmp_path / "headed")
+    ended = run("translate", tmp_path / "headed", *SHORT, "--json", "the cat", "the cat sees", "a dog sleeps")
+    first, *others = [json.loads(line) for line in ended.lines]
+    assert "source_read" not in first
+    assert [(one["source_read"], one["source_tokens"]) for one in others] == [(2, 3), (2, 3)]
+    assert ended.stderr.count("reads the first 2 of a text") == 1
+    assert "line 2 has 3 tokens" in ended.stderr
+    bundle = load_bundle(bundles / "labeller")
+    bundle.metadata["source_limit"] = 3
+    save(bundle, tmp_path / "labels")
+    ended = run("label", tmp_path / "labels", given="the cat\n" * 300 + "the cat sees\na dog sleeps\n" * 300)
+    assert len(ended.lines) == 900
+    assert ended.stderr.count("reads the first 2 of a text") == 1
+    assert "line 301 has 3 tokens" in ended.stderr

@@ -18,13 +18,14 @@ from clearhead.decoding import (
     classify,
     draw_alignment,
     generate,
+    stream,
     tag,
     translate,
 )
 from clearhead.decoding.alignment import END, _groups
 from clearhead.decoding.batches import by_length
 from clearhead.decoding.beam import LengthPenalty, beam_search
-from clearhead.decoding.labels import class_probabilities
+from clearhead.decoding.labels import class_probabilities, unread_sentence
 from clearhead.decoding.steps import Symbols
 from clearhead.nn.look import Look
 from clearhead.text.tokenizer import Tokenizer
@@ -91,6 +92,29 @@ def test_a_text_longer_than_the_positions() -> None:
     assert (cat.parts, both.parts) == (1, 2)
     assert both.text == f"{seven.text} {one.text}"
     assert both.logp == pytest.approx(seven.logp + one.logp, abs=1e-3)
+    [lines] = translate(bundle, ["the " * 7 + "\n\tthe"])  # what stood between parts stands between texts
+    assert lines.text == f"{seven.text} \n\t{one.text}"
+    assert "".join(stream(bundle, "the " * 7 + "\n\tthe")) == lines.text
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_text_of_which_only_the_head_is_read_is_marked(beam: int) -> None:
+    bundle = translator()
+    bundle.metadata["source_limit"] = 4  # the stop symbol included
+    whole, cut, head = translate(
+        bundle, ["the old cat", "the old cat sees", "a dog eats the"], Options(beam=beam)
+    )
+    assert (whole.source_read, whole.source_tokens) == (None, None)
+    assert (cut.source_read, cut.source_tokens) == (3, 4)
+    assert (head.source_read, head.source_tokens) == (3, 4)
+    assert cut.text == whole.text
+    labels = labeller("classify", ["a", "b"])
+    assert unread_sentence(labels, ["the old cat sees"]) is None
+    labels.metadata["source_limit"] = 4  # with the start symbol
+    assert unread_sentence(labels, ["the old cat"], before=7) is None
+    assert "line 9 has 4 tokens, and this model reads the first 3" in str(
+        unread_sentence(labels, ["the old cat", "the old cat sees"], before=7)
+    )
 
 
 @pytest.mark.parametrize(

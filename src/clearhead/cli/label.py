@@ -29,14 +29,18 @@ def label(
 
     from clearhead.api import load  # here, so that --help does not wait for torch
     from clearhead.base.device import pick_device
-    from clearhead.decoding.labels import classify, tag
+    from clearhead.decoding.labels import classify, tag, unread_sentence
 
     model = load(bundle, device=pick_device(device))
     settle()
+    before, unread = 0, None
     for lines in chunks(texts):
         if model.config.head.kind == "tag":
             for tags in tag(model, lines):
                 typer.echo(" ".join(tags))
         else:
+            if unread is None and (unread := unread_sentence(model, lines, before)) is not None:
+                typer.echo(f"clearhead: {unread}", err=True)
+            before += len(lines)
             for name, share in classify(model, lines):
                 typer.echo(f"{name}\t{share:.4f}")

@@ -31,8 +31,8 @@ def translate(
 ) -> None:
     """Translate or summarise texts with a trained bundle, one line for each.
 
-    An empty line stays an empty line; the order is kept. A line that is too long for the model is cut behind
-    sentences, else at spaces, and what is written for the parts is joined. With --output, a run that was
+    An empty line stays an empty line; the order is kept. A line too long for the model is split behind
+    sentences, else between words, and what is written for the parts is joined. With --output, a run that was
     interrupted goes on where it stopped when the same command is given again.
 
     \b

@@ -47,6 +47,24 @@ def read_sources(bundle: Bundle, texts: Sequence[str], task: Task) -> list[list[
     return encode_sources(tokenizers_of(bundle)[0], texts, task, limit if isinstance(limit, int) else None)
 
 
+def heads_read(
+    bundle: Bundle, texts: Sequence[str], rows: Sequence[Sequence[int]], task: Task
+) -> list[tuple[int, int] | None]:
+    """For each text of which only the head was read: how many of its tokens, and how many it has.
+
+    `rows` are what `read_sources` gave for the texts. None: all of the text was read.
+    """
+    limit = bundle.metadata.get("source_limit")
+    if not isinstance(limit, int) or all(len(row) < limit for row in rows):
+        return [None] * len(texts)
+    reader, around = tokenizers_of(bundle)[0], len(read_sources(bundle, [""], task)[0])
+    found: list[tuple[int, int] | None] = []
+    for text, row in zip(texts, rows, strict=True):
+        read, whole = len(row) - around, len(row) if len(row) < limit else len(reader.encode(text))
+        found.append((read, whole) if len(row) >= limit and read < whole else None)
+    return found
+
+
 def refuse_too_long(bundle: Bundle, sizes: Sequence[int]) -> None:
     """A sentence for the first text that has more tokens than the model has learned positions for."""
     positions = positions_of(bundle.config)

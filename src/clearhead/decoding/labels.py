@@ -20,6 +20,7 @@ from clearhead.data.tokenise import encode_words
 from clearhead.decoding.batches import (
     at_work,
     by_length,
+    heads_read,
     padded,
     read_sources,
     refuse_too_long,
@@ -56,6 +57,18 @@ def class_probabilities(
         for number, share in zip(group, shares, strict=True):
             found[number] = dict(zip(names, share, strict=True))
     return found
+
+
+def unread_sentence(bundle: Bundle, texts: Sequence[str], before: int = 0) -> str | None:
+    """What to say where a classifier reads only the head of one of these texts; `before` came others."""
+    heads = heads_read(bundle, texts, read_sources(bundle, texts, "classify"), "classify")
+    for number, head in enumerate(heads, start=before + 1):
+        if head is not None:
+            return (
+                f"line {number} has {head[1]:,} tokens, and this model reads the first {head[0]:,} of a "
+                f"text, as in its training: the rest is not read. Other such lines are treated alike."
+            )
+    return None
 
 
 def tag(

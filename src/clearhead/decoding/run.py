@@ -99,9 +99,11 @@ def stream_with(writer: Writer, text: str, options: Options | None = None) -> It
         for _, found in writer.write([text], asked):
             yield found[0].text if writer.has_source else continuation(writer, text, found[0])
         return
-    for part, request in enumerate(writer.requests(text, asked)):
+    requests, source = writer.asked(text, asked)
+    shown = ""
+    for part, request in enumerate(requests):
         if part:
-            yield " "
+            yield source.parts.joiner(part - 1, shown)
         before = () if writer.has_source else request.given  # a prompt: spaces at its end depend on it
         given = writer.tokenizer.decode(before)
         shown = ""

@@ -22,14 +22,14 @@ from clearhead.bundle.folder import Bundle
 from clearhead.data.reach import Reach
 from clearhead.data.tokenise import encode_source
 from clearhead.decoding import captured, native
-from clearhead.decoding.batches import read_sources, symbols_of, tokenizers_of
+from clearhead.decoding.batches import heads_read, read_sources, symbols_of, tokenizers_of
 from clearhead.decoding.constraints import pieces_of
 from clearhead.decoding.engine import Cohort, Engine, Request, Search
 from clearhead.decoding.fastest import fastest
-from clearhead.decoding.long import parts
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Extra, Rows, TorchRows
 from clearhead.decoding.searches import extras_of, make_search
+from clearhead.decoding.split_long_sources import Parts, split
 from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, limit_of, positions_of
 
 Dtype = Literal["auto", "float32", "bf16", "int8"]
@@ -50,6 +50,9 @@ class Written:
     token_logps: tuple[float, ...] = ()  # of each token, and of the stop symbol
     stopped: bool = True  # False: it was cut at the limit of length
     parts: int = 1  # so many parts was the source cut into, being too long
+    # where a bundle reads only the head of a long source: tokens read, and tokens there are; else None
+    source_read: int | None = None
+    source_tokens: int | None = None
     ids: tuple[int, ...] = ()
 
 
@@ -129,7 +132,7 @@ class Writer:
             done = book.take(number, found)
             yield from book.empty()
             if done is not None:
-                yield done[0], self._joined(done[1])
+                yield done.number, self.joined(done)
         yield from book.empty()
 
     def in_order(self, texts: Iterable[str], options: Options | None = None) -> Iterator[list[Written]]:
@@ -182,7 +185,13 @@ class Writer:
 
     def requests(self, text: str, options: Options) -> list[Request]:
         """What one text asks for: as many requests as it is read in parts."""
-        return list(self._requests([text], options, None, _Book()))
+        return self.asked(text, options)[0]
+
+    def asked(self, text: str, options: Options) -> tuple[list[Request], Source]:
+        """What one text asks for, and how the answers belong together."""
+        book = _Book()
+        requests = list(self._requests([text], options, None, book))
+        return requests, book.sources.get(0, Source(0, NOTHING))
 
     def _requests(
         self, texts: Iterable[str], options: Options, seeds: Iterable[int] | None, book: _Book
@@ -192,25 +201,31 @@ class Writer:
         while chunk := list(islice(coming, CHUNK)):
             pieces: list[tuple[int, str]] = []
             for number, text in chunk:
-                cut = self._cut(text) if self.has_source else [text]
-                book.expect(number, len(cut))
-                pieces += [(number, part) for part in cut]
+                parts = self._cut(text) if self.has_source else Parts((text,), ("", ""))
+                book.expect(number, parts)
+                pieces += [(number, part) for part in parts.texts]
             own = {
                 number: options if seed_of is None else replace(options, seed=next(seed_of))
                 for number, _ in chunk
             }
-            for (number, _), ids in zip(pieces, self._given([text for _, text in pieces]), strict=True):
+            texts_read = [text for _, text in pieces]
+            given = self._given(texts_read)
+            if self.has_source:
+                heads = heads_read(self.bundle, texts_read, given, "translate")
+                for (number, _), head in zip(pieces, heads, strict=True):
+                    book.sources[number].head = head
+            for (number, _), ids in zip(pieces, given, strict=True):
                 limit = limit_of(self.config, len(ids), options.max_length, self.reach)
                 yield Request(tuple(ids), limit, own[number])
 
-    def _cut(self, text: str) -> list[str]:
+    def _cut(self, text: str) -> Parts:
         """A source in the parts in which it is read; none at all for an empty one."""
         if not text.strip():
-            return []
+            return NOTHING
         most = self.longest
         if len(text.encode("utf-8", "surrogatepass")) < most:  # no token is shorter than a byte
-            return [text]
-        return parts(text, most - 1, lambda part: len(self.reader.encode(part)))
+            return Parts((text,), ("", ""))
+        return split(text, most - 1, lambda part: len(self.reader.encode(part)))
 
     @property
     def longest(self) -> int:
@@ -236,17 +251,19 @@ class Writer:
 
     # -- ids to texts -----------------------------------------------------------------------------
 
-    def _joined(self, found: Sequence[list[Hypothesis]]) -> list[Written]:
-        """The texts written for the parts of one source, joined rank by rank."""
+    def joined(self, source: Source) -> list[Written]:
+        """The texts written for the parts of one source, joined rank by rank by what stood between these."""
+        found = source.answers
+        read, tokens = source.head or (None, None)
         if len(found) == 1:
-            return [self.written(one) for one in found[0]]
-        ranks = min(len(one) for one in found)
+            return [replace(self.written(one), source_read=read, source_tokens=tokens) for one in found[0]]
         joined = []
-        for rank in range(ranks):
-            each = [self.written(one[rank]) for one in found]
+        for rank in range(min((len(one) for one in found.values()), default=0)):
+            each = [self.written(found[part][rank]) for part in range(len(found))]
+            glue = [source.parts.joiner(part, one.text) for part, one in enumerate(each[:-1])]
             joined.append(
                 Written(
-                    text=" ".join(one.text for one in each),
+                    text="".join(one.text + gap for one, gap in zip(each, [*glue, ""], strict=True)),
                     score=sum(one.score for one in each),
                     logp=sum(one.logp for one in each),
                     tokens=tuple(token for one in each for token in one.tokens),
@@ -256,7 +273,7 @@ class Writer:
                     ids=tuple(id for one in each for id in one.ids),
                 )
             )
-        return joined
+        return joined or [Written("")]
 
     def written(self, one: Hypothesis) -> Written:
         """Ids as text."""
@@ -271,35 +288,44 @@ class Writer:
         )
 
 
+NOTHING = Parts((), ("",))  # of an empty text
+
+
+@dataclass
+class Source:
+    """A text in the parts in which it is read, and what was written for each so far."""
+
+    number: int
+    parts: Parts
+    answers: dict[int, list[Hypothesis]] = field(default_factory=dict)  # by part
+    head: tuple[int, int] | None = None  # tokens read and tokens there are, where only the head is read
+
+
 @dataclass
 class _Book:
     """Which request is which part of which text."""
 
-    parts: dict[int, int] = field(default_factory=dict)  # text → how many
+    sources: dict[int, Source] = field(default_factory=dict)  # by number, those under way
     owner: dict[int, tuple[int, int]] = field(default_factory=dict)  # request → its text and which part
-    answers: dict[int, dict[int, list[Hypothesis]]] = field(default_factory=dict)  # text → part → answer
     nothing: list[int] = field(default_factory=list)  # texts without any part
     requests: int = 0
 
-    def expect(self, number: int, count: int) -> None:
-        """Text `number` comes in so many parts; their requests follow each other."""
-        if count == 0:
+    def expect(self, number: int, parts: Parts) -> None:
+        """Text `number` comes in these parts; their requests follow each other."""
+        if not parts.texts:
             self.nothing.append(number)
             return
-        self.parts[number] = count
-        for part in range(count):
+        self.sources[number] = Source(number, parts)
+        for part in range(len(parts.texts)):
             self.owner[self.requests] = (number, part)
             self.requests += 1
 
-    def take(self, request: int, found: list[Hypothesis]) -> tuple[int, list[list[Hypothesis]]] | None:
+    def take(self, request: int, found: list[Hypothesis]) -> Source | None:
         """A text whose last part this was, with the answers to all its parts."""
         number, part = self.owner.pop(request)
-        answers = self.answers.setdefault(number, {})
-        answers[part] = found
-        if len(answers) < self.parts[number]:
-            return None
-        del self.parts[number], self.answers[number]
-        return number, [answers[part] for part in range(len(answers))]
+        source = self.sources[number]
+        source.answers[part] = found
+        return self.sources.pop(number) if len(source.answers) == len(source.parts.texts) else None
 
     def empty(self) -> Iterator[tuple[int, list[Written]]]:
         """Texts that are empty, and so is what is written for them."""

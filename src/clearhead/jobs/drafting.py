@@ -39,8 +39,9 @@ class DraftedWriter(Writer):
         chances = repeat(asked.seed) if seeds is None else iter(seeds)
         for number, text in enumerate(texts):
             own = asked.replace(seed=next(iter(chances)))
-            found = [[self._guessed(request)] for request in self.requests(text, own)]
-            yield number, self._joined(found) if found else [Written("")]
+            requests, source = self.asked(text, own)
+            source.answers = {part: [self._guessed(request)] for part, request in enumerate(requests)}
+            yield number, self.joined(source)
 
     def _guessed(self, request: Request) -> Hypothesis:
         options, symbols, vocabulary = request.options, self.symbols, self.config.vocabulary

@@ -60,7 +60,7 @@ class Format:
         return found
 
     def _facts(self, source: str, one: Written) -> dict[str, Any]:
-        found = {
+        found: dict[str, Any] = {
             "text": self.text_of(source, one),
             "score": _finite(one.score),
             "logp": _finite(one.logp),
@@ -69,6 +69,8 @@ class Format:
             "stopped": one.stopped,
             "parts": one.parts,
         }
+        if one.source_read is not None:  # the bundle reads only the head of a text as long as this
+            found |= {"source_read": one.source_read, "source_tokens": one.source_tokens}
         return found if self.aligned is None else {**found, "alignment": self._links(source, one)}
 
     def _links(self, source: str, one: Written) -> Links | None:

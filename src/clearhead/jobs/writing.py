@@ -109,14 +109,16 @@ def write_lines(
     `total`: how many lines there are, if that is known. Ctrl-C, a polite kill and an error leave what was
     done where a later run goes on.
     """
-    told, begun = False, False
+    told: set[str] = set()
+    begun = False
     left = None if total is None else max(total - sink.done.lines, 0)
     try:
         with _polite_kill(), _bar(sink, left) as bar:
             for answer in answers(writer, lines, options, sink.done):
-                if answer.written[0].parts > 1 and not told:
-                    told = True
-                    _say(_in_parts(answer, writer))
+                for what, sentence in _notices(answer, writer):
+                    if what not in told:
+                        told.add(what)
+                        _say(sentence)
                 sink.add(format.render(answer), answer.digest)
                 begun = True
                 bar.advance()
@@ -159,12 +161,23 @@ def refuse_long_prompt(writer: Writer, number: int, prompt: str) -> None:
         )
 
 
-def _in_parts(answer: Answer, writer: Writer) -> str:
-    return (
-        f"line {answer.number + 1} has more than the {writer.longest:,} tokens that this model reads at a "
-        f"time: it is cut behind sentences, else at spaces, into {answer.written[0].parts} parts, and what "
-        f"is written for these is joined. Other such lines are treated alike."
-    )
+def _notices(answer: Answer, writer: Writer) -> Iterator[tuple[str, str]]:
+    """What must be said, once in a run, of a line that is not read as it stands, by a name for each."""
+    best = answer.written[0]
+    if best.parts > 1:
+        yield (
+            "parts",
+            f"line {answer.number + 1} has more than the {writer.longest:,} tokens that this model reads at "
+            f"a time: it is split behind sentences, else between words, into {best.parts} parts, and what is "
+            f"written for these is joined. Other such lines are treated alike.",
+        )
+    if best.source_read is not None:
+        yield (
+            "head",
+            f"line {answer.number + 1} has {best.source_tokens:,} tokens, and this model reads the first "
+            f"{best.source_read:,} of a text, as in its training: the rest is not read. Other such lines are "
+            f"treated alike; --json marks each.",
+        )
 
 
 def _bar(sink: Sink, total: int | None) -> AbstractContextManager[Bar]:
