@@ -155,5 +155,5 @@ def test_files(tmp_path: Path) -> None:
     atomic_write_bytes(target, b"abc")
     assert os.listdir(target.parent) == ["note.txt"]
     assert sha256_of(target) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    with pytest.raises(UserError, match="Cannot read"):
+    with pytest.raises(UserError, match="cannot be read"):
         sha256_of(tmp_path / "absent")

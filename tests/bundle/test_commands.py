@@ -118,7 +118,7 @@ def test_inspect_as_json(folder: Path, small: Bundle, capsys: pytest.CaptureFixt
         "config.json": "ok",
         "model.safetensors": "ok",
         "tokenizer.json": "ok",
-        "metadata.json": "no checksum",
+        "metadata.json": "ok",
     }
     assert found["problem"] is None
 

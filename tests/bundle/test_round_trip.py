@@ -192,7 +192,7 @@ def test_tokenizer_and_metadata_come_back(folder: Path, small: Bundle) -> None:
 def test_metadata_json(folder: Path, small: Bundle) -> None:
     facts = json.loads((folder / "metadata.json").read_text())
     assert list(facts) == [
-        "format", "format_version", "created", "versions", "parameters", "sha256", "metadata"
+        "format", "format_version", "created", "versions", "parameters", "sha256", "metadata", "checksum"
     ]  # fmt: skip
     assert (facts["format"], facts["format_version"]) == ("clearhead-bundle", 1)
     assert sorted(facts["versions"]) == ["clearhead", "python", "torch"]

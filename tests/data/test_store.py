@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clearhead.base.checksums import digest
 from clearhead.base.errors import UserError
 from clearhead.data import store as store_module
 from clearhead.data.ragged import Ragged, take, together
@@ -178,9 +179,7 @@ def test_a_store_of_another_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "s" / MANIFEST
     manifest = json.loads(path.read_text("utf-8"))["manifest"]
     manifest["version"] = 99
-    path.write_text(
-        json.dumps({"manifest": manifest, "sha256": store_module._fingerprint(manifest)}), "utf-8"
-    )
+    path.write_text(json.dumps({"manifest": manifest, "sha256": digest(manifest)}), "utf-8")
     with pytest.raises(UserError, match="format 99"):
         Store(tmp_path / "s")
 
@@ -193,9 +192,7 @@ def test_a_manifest_that_makes_no_sense_is_a_sentence(tmp_path: Path, change: di
     path = tmp_path / "s" / MANIFEST
     manifest = {**json.loads(path.read_text("utf-8"))["manifest"], **change}
     manifest = {key: value for key, value in manifest.items() if value is not ...}
-    path.write_text(
-        json.dumps({"manifest": manifest, "sha256": store_module._fingerprint(manifest)}), "utf-8"
-    )
+    path.write_text(json.dumps({"manifest": manifest, "sha256": digest(manifest)}), "utf-8")
     with pytest.raises(UserError) as caught:
         Store(tmp_path / "s")
     one_sentence(caught.value)

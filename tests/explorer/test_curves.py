@@ -70,7 +70,8 @@ def test_damaged_lines_and_numbers_that_are_none(tmp_path: Path) -> None:
     written(tmp_path, 2)
     with open(tmp_path / "training" / "log.jsonl", "ab") as file:
         file.write(b'{"kind": "train", "step": \xff}\n[]\n{"kind": "train", "step": "x"}\n')
-        file.write(b'{"kind": "train", "step": 3, "loss": "NaN", "rate": 1e-4, "flops": 1e400}\n')
+        file.write(b'{"kind": "train", "step": 3, "loss": "NaN", "rate": 1e-4, "flops": "Infinity"}\n')
+        file.write(b'{"kind": "train", "step": 4, "flops": 1e400}\n')
     found = of_folder(tmp_path, {})
     assert found["curves"]["train"][-1] == {
         "step": 3,

@@ -163,9 +163,11 @@ def test_no_log_has_no_records(tmp_path: Path) -> None:
     assert read_log(tmp_path / "none") == []
 
 
-@pytest.mark.parametrize("line", [b"{", b"[1]", b"", b'{"a": "\xff"}'])
+@pytest.mark.parametrize(
+    "line", [b"{", b"[1]", b"", b'{"a": "\xff"}', b'{"step": 1}', b"[" * 10**6, b"1" * 5000], ids=repr
+)
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path, line: bytes) -> None:
-    (tmp_path / LOG).write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
+    (tmp_path / LOG).write_bytes(b'{"kind": "train", "step": 1}\n' + line + b"\n")
     with pytest.raises(UserError, match=r"^Line 2 of the log '.*log.jsonl' is damaged: remove that line\.$"):
         read_log(tmp_path)
 

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clearhead.base.errors import UserError
+from clearhead.base.reading import open_regular
 
 _AT_FDCWD = -100  # "relative to the working folder", from fcntl.h on Linux
 _RENAME_EXCHANGE = 2  # swap two names, from Linux's fs.h; macOS gives RENAME_SWAP the same number
@@ -92,11 +93,11 @@ def atomic_write_text(path: str | Path, text: str) -> None:
 
 def sha256_of(path: str | Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
-    try:
-        with open(path, "rb") as file:
+    with os.fdopen(open_regular(path), "rb") as file:
+        try:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"Cannot read '{path}': {error.strerror}.") from error
+        except OSError as error:
+            raise UserError(f"Cannot read '{path}': {error.strerror}.") from error
 
 
 def _sibling(target: Path) -> Path:

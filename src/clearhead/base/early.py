@@ -12,7 +12,6 @@ kinds, shapes and places), and the tensors one after another. No torch.
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
 import os
 import threading
@@ -20,6 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from clearhead.base.reading import open_regular, parse_json
 
 CHUNK = 32 << 20  # bytes at a time; between two the thread waits its turn with the interpreter
 SHARE = 4  # a file that would take more than this part of the memory is left alone
@@ -92,7 +93,7 @@ def take(path: Path) -> Read | None:
 
 
 def _read(path: Path) -> Read:
-    with open(path, "rb", buffering=0) as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         first = file.read(8)
         length = int.from_bytes(first, "little")
@@ -114,7 +115,7 @@ def _read(path: Path) -> Read:
                     raise ValueError("the file has become shorter")
                 done += got
             total.update(part)
-    plain = json.loads(head)
+    plain = parse_json(head)
     plain.pop("__metadata__", None)
     places = {
         name: Place(entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])

@@ -7,10 +7,10 @@ Knows no particular config.
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
+from clearhead.base import reading
 from clearhead.base.errors import UserError
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
@@ -33,9 +33,11 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if value.lower() in _WORDS:
         return path, _WORDS[value.lower()]
     try:
-        return path, json.loads(value)
-    except ValueError:
-        return path, value
+        return path, reading.parse_json(value)
+    except reading.Malformed as error:
+        if isinstance(error.__cause__, json.JSONDecodeError):
+            return path, value  # a text
+        raise UserError(f"The setting '{path}' cannot be used: {error}.") from error
 
 
 def parse_settings(texts: list[str]) -> dict[str, Any]:
@@ -53,16 +55,8 @@ def read_table(path: str | Path) -> dict[str, Any]:
     if path.suffix not in (".toml", ".json"):
         raise UserError(f"A settings file ends in .toml or .json, and '{path}' does not.")
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"The settings file '{path}' cannot be read: {reason}.") from error
-    try:
-        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as error:
-        raise UserError(
-            f"The settings file '{path}' is not valid {path.suffix[1:].upper()}: {error}."
-        ) from error
-    if not isinstance(table, dict):
-        raise UserError(f"The settings file '{path}' must hold a table of settings.")
-    return table
+        if path.suffix == ".toml":
+            return reading.read_toml(path)
+        return reading.read_json(path, reading.LARGEST_SETTINGS)
+    except reading.Unreadable as error:
+        raise UserError(f"The settings file {error}") from error

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from clearhead.base import checksums
 from clearhead.base.atomic import sha256_of
 from clearhead.base.errors import UserError
 from clearhead.bundle import metadata as manifest
@@ -31,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True)
 class File:
-    """One file of the bundle; `state` is "ok", "damaged", or "no checksum" for the file that holds them."""
+    """One file of the bundle; `state` is "ok", "damaged", or "no checksum" for metadata of release 0.1."""
 
     name: str
     bytes: int
@@ -71,10 +72,10 @@ def describe(folder: str | Path) -> Description:
     ('source_embedding.table', 3200, None)
     """
     path = Path(folder)
-    with manifest.reading(path):
-        facts = manifest.read_metadata(path)
-        names = [*sorted(facts.sha256), manifest.METADATA]
-        files = [_file(path, name, facts.sha256.get(name)) for name in names]
+    with manifest.being_read(path):
+        facts = manifest.read_metadata(path, verify=False)
+        files = [_file(path, name, facts.sha256[name]) for name in sorted(facts.sha256)]
+        files.append(_file_of_checksums(path))
         model = read_plan(path)
     config, shapes = config_of(model), shapes_of(model)
     parts = _parts(shapes)
@@ -94,14 +95,20 @@ def describe(folder: str | Path) -> Description:
     )
 
 
-def _file(folder: Path, name: str, written: str | None) -> File:
-    """`written` is the checksum from the metadata, which has none for itself."""
+def _file(folder: Path, name: str, written: str) -> File:
+    """`written` is the checksum from the metadata."""
     found = sha256_of(folder / name)
-    if written is None:
-        state = "no checksum"
-    else:
-        state = "ok" if written == found else "damaged"
-    return File(name, (folder / name).stat().st_size, found, state)
+    return File(name, (folder / name).stat().st_size, found, "ok" if written == found else "damaged")
+
+
+def _file_of_checksums(folder: Path) -> File:
+    """The metadata, which has its own checksum in it, unless it is from before that."""
+    path = folder / manifest.METADATA
+    plain = manifest.read_json(path)
+    state = "ok" if checksums.KEY in plain else "no checksum"
+    if checksums.fault(plain, manifest.KNOWN) is not None:
+        state = "damaged"
+    return File(path.name, path.stat().st_size, sha256_of(path), state)
 
 
 def _parts(shapes: dict[str, tuple[int, ...]]) -> list[Part]:

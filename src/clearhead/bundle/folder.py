@@ -21,6 +21,8 @@ from torch import nn
 from clearhead.base.atomic import atomic_folder
 from clearhead.base.device import pick_device, pick_dtype
 from clearhead.base.errors import UserError
+from clearhead.base.reading import read_bytes
+from clearhead.bundle import checking
 from clearhead.bundle import metadata as manifest
 from clearhead.bundle.weights import disagreement, fill, read_shapes, shapes_of, write_weights
 from clearhead.models.build import build, count_parameters
@@ -130,6 +132,7 @@ def save(
     whole: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)  # what torch.compile wraps
     config = config_of(whole)
     _refuse_unsavable(whole, config)
+    checking.check(config, notes, tokenizer, bundle.source_tokenizer)
     manifest.to_json(notes, "metadata")  # now, not after gigabytes have been written
     target = Path(folder)
     manifest.recover(target)
@@ -163,7 +166,7 @@ def load_bundle(
     for _ in range(ATTEMPTS):
         before = _stamp(path)
         try:
-            with manifest.reading(path):
+            with manifest.being_read(path):
                 bundle = _load_once(path, place, kind, verify)
         except UserError:
             if _stamp(path) == before:
@@ -187,7 +190,7 @@ def placement(
 
 
 def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, verify: bool) -> Bundle:
-    facts = manifest.read_metadata(path)
+    facts = manifest.read_metadata(path, verify=verify)
     if verify:
         for name in facts.sha256:
             manifest.check_file(path, facts, name)
@@ -195,11 +198,15 @@ def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, veri
     fault = disagreement(read_shapes(path / manifest.WEIGHTS), shapes_of(model))
     if fault is not None:
         raise UserError(f"The config and the weights of the bundle '{path}' disagree: {fault}.")
-    fill(model, path / manifest.WEIGHTS, device, dtype)
     tokenizer, source_tokenizer = (
         Tokenizer.load(path / name) if name in facts.sha256 else None
         for name in (manifest.TOKENIZER, manifest.SOURCE_TOKENIZER)
     )
+    try:
+        checking.check(config_of(model), facts.metadata, tokenizer, source_tokenizer)
+    except UserError as error:
+        raise UserError(f"The bundle '{path}' cannot be used. {error}") from error
+    fill(model, path / manifest.WEIGHTS, device, dtype)
     return Bundle(model.eval(), tokenizer, facts.metadata, source_tokenizer)
 
 
@@ -215,8 +222,8 @@ def read_plan(path: Path) -> nn.Module:
 
 def _stamp(path: Path) -> bytes:
     """What differs between two bundles written to one place: the time and checksums in the metadata."""
-    with suppress(OSError):
-        return (path / manifest.METADATA).read_bytes()
+    with suppress(UserError):
+        return read_bytes(path / manifest.METADATA)
     return b""
 
 

@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from clearhead.base import early
+from clearhead.base import checksums, early, reading
 from clearhead.base.atomic import recover_folder, sha256_of
+from clearhead.base.checksums import with_checksum
 from clearhead.base.errors import UserError
 
 FORMAT = "clearhead-bundle"
@@ -36,6 +37,9 @@ FILES = (*ALWAYS, TOKENIZER, SOURCE_TOKENIZER, METADATA)
 COMPANION = "training"  # the folder beside them in which a run keeps its state
 
 AGAIN = "Copy it here again, or make it again."
+ON_PURPOSE = "If you changed it on purpose, load it with verify=False and save it anew."
+# The entries of the file from before it had a checksum of itself.
+KNOWN = ("format", "format_version", "created", "versions", "parameters", "sha256", "metadata")
 
 
 @dataclass(frozen=True)
@@ -50,29 +54,28 @@ class Facts:
 
 
 def to_json(plain: Mapping[str, Any], what: str) -> str:
-    """JSON as it stands in a bundle; a sentence if `plain` holds what JSON cannot."""
+    """JSON as it stands in a bundle; a sentence if `plain` holds what could not be read again."""
     try:
-        return json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        if len(text.encode("utf-8")) > reading.LARGEST:
+            raise ValueError(f"it has more than {reading.LARGEST:,} bytes")
+        reading.parse_json(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
             f"The {what} cannot be written as JSON ({error}): use texts, finite numbers, lists and tables."
         ) from error
+    return text
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The table in a JSON file of a bundle; a sentence if there is none."""
     name, bundle = path.name, path.parent
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"The bundle '{bundle}' is incomplete: {name} is missing. {AGAIN}") from error
-    except OSError as error:
-        raise UserError(f"Cannot read '{path}': {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, or not JSON
-        raise UserError(f"The bundle '{bundle}' is damaged: {name} is not valid JSON. {AGAIN}") from error
-    if not isinstance(plain, dict):
-        raise UserError(f"The bundle '{bundle}' is damaged: {name} holds no table. {AGAIN}")
-    return plain
+        return reading.read_json(path)
+    except reading.Unreadable as error:
+        if error.missing:
+            raise UserError(f"The bundle '{bundle}' is incomplete: {name} is missing. {AGAIN}") from error
+        raise UserError(f"The bundle '{bundle}' is damaged: {error.about(name)}. {AGAIN}") from error
 
 
 def write_metadata(folder: Path, parameters: int, metadata: Mapping[str, Any]) -> None:
@@ -92,11 +95,11 @@ def write_metadata(folder: Path, parameters: int, metadata: Mapping[str, Any]) -
         "sha256": {path.name: sha256_of(path) for path in sorted(folder.iterdir())},
         "metadata": dict(metadata),
     }
-    (folder / METADATA).write_text(to_json(plain, "metadata"), encoding="utf-8")
+    (folder / METADATA).write_text(to_json(with_checksum(plain), "metadata"), encoding="utf-8")
 
 
-def read_metadata(folder: Path) -> Facts:
-    """Read and check a `metadata.json`: format, version, and that it lists the files that are there."""
+def read_metadata(folder: Path, *, verify: bool = True) -> Facts:
+    """Read and check a `metadata.json`: format, version, checksum, and that it lists the files there are."""
     if not folder.exists():
         raise UserError(f"There is no bundle '{folder}': the folder does not exist.")
     if not folder.is_dir():
@@ -120,6 +123,9 @@ def read_metadata(folder: Path) -> Facts:
         raise UserError(
             f"The bundle '{folder}' is damaged: {METADATA} is not as clearhead writes it. {AGAIN}"
         )
+    wrong = checksums.fault(plain, KNOWN)
+    if verify and wrong is not None:
+        raise UserError(f"The bundle '{folder}' is damaged: {METADATA} {wrong}. {AGAIN} {ON_PURPOSE}")
     _check_listing(folder, facts)
     return facts
 
@@ -141,7 +147,7 @@ def recover(folder: Path) -> None:
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[None]:
+def being_read(folder: Path) -> Iterator[None]:
     """Bring back a bundle whose replacement was cut off; make the system's refusals a sentence."""
     try:
         recover(folder)
@@ -155,8 +161,7 @@ def check_file(folder: Path, facts: Facts, name: str) -> None:
     path = folder / name
     if (early.sha256(path) or sha256_of(path)) != facts.sha256[name]:
         raise UserError(
-            f"The bundle '{folder}' is damaged: {name} does not match its checksum. {AGAIN} "
-            f"If you changed it on purpose, load it with verify=False and save it anew."
+            f"The bundle '{folder}' is damaged: {name} does not match its checksum. {AGAIN} {ON_PURPOSE}"
         )
 
 
@@ -164,6 +169,8 @@ def _facts(plain: Mapping[str, Any]) -> Facts | None:
     """The entries by name; None if one is missing or of the wrong kind."""
     kinds = {"created": str, "versions": dict, "parameters": int, "sha256": dict, "metadata": dict}
     if not all(isinstance(plain.get(name), kind) for name, kind in kinds.items()):
+        return None
+    if isinstance(plain["parameters"], bool) or plain["parameters"] < 0:
         return None
     texts = [*plain["versions"].values(), *plain["sha256"].values()]
     if not all(isinstance(text, str) for text in texts):

@@ -143,7 +143,12 @@ def _json(line: str, path: str, number: int) -> Any:
                 f"'{path}' spreads a JSON object over several lines: write one object a line, "
                 f"for example with: jq -c . '{path}'."
             ) from error
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deeply"
+        if isinstance(error, json.JSONDecodeError):
+            reason = error.msg
+        elif isinstance(error, RecursionError):
+            reason = "it is nested too deeply"
+        else:  # Python's bound on the digits that it makes a number of
+            reason = "it has a whole number of more digits than can be read"
         raise UserError(f"'{path}' line {number} is not valid JSON: {reason}.") from error
     if isinstance(record, list) and any(isinstance(item, dict) for item in record):
         raise _array(path)

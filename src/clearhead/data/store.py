@@ -2,8 +2,9 @@
 
 A store is a folder: for each column `NAME.ids` (all rows' numbers one after another, 2 bytes each where the
 vocabulary allows it, else 4) and `NAME.offsets` (where each row begins), and a `manifest.json` with counts,
-checksums and whatever facts the writer was given. It appears whole or not at all. Nothing here holds a
-Python object for each row, and a large file is read piece by piece. Knows nothing about batches.
+checksums and whatever facts the writer was given. It appears whole or not at all, and each block of its files
+is compared with its checksum when it is first read. Nothing here holds a Python object for each row, and a
+large file is read piece by piece. Knows nothing about batches.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from clearhead.base.atomic import atomic_folder, atomic_write_text, recover_folder, sha256_of
+from clearhead.base.checksums import digest
 from clearhead.base.errors import UserError
+from clearhead.base.reading import Unreadable, open_regular, read_json
+from clearhead.data.blocks import BlockSums, CheckedBlocks
 from clearhead.data.config import Task
 from clearhead.data.ragged import Integers, Ragged, take
 
@@ -31,6 +35,7 @@ VERSION = 1
 _SMALL = 65_536  # ids below this fit into two bytes
 _MAPPED_AT_MOST = 128 * 2**20  # bytes; of a larger file each row is read by itself
 _AT_A_TIME = 2**20  # offsets read together
+_LARGEST_MANIFEST = 2**30  # bytes; the checksums of a corpus of 1 TB take 32 million
 
 
 class StoreWriter:
@@ -106,7 +111,7 @@ class StoreWriter:
         except OSError as error:
             raise UserError(f"Cannot write the tokens to '{self._folder}': {error.strerror}.") from error
         manifest = {**self._head, "rows": self.rows, "columns": columns}
-        whole = {"manifest": manifest, "sha256": _fingerprint(manifest)}
+        whole = {"manifest": manifest, "sha256": digest(manifest)}
         text = json.dumps(whole, ensure_ascii=False, indent=2)
         atomic_write_text(self._fresh / MANIFEST, text)
 
@@ -118,6 +123,7 @@ class _ColumnWriter:
         self._dtype = np.dtype("<u2" if size <= _SMALL else "<u4")
         self._files: dict[str, BinaryIO] = {}
         self._hashes: dict[str, Any] = {}
+        self._blocks = {ending: BlockSums() for ending in ("ids", "offsets")}
         for ending in ("ids", "offsets"):
             path = folder / f"{name}.{ending}"
             self._files[ending] = open(path, "xb", buffering=2**20)  # noqa: SIM115 (closed in __exit__)
@@ -146,12 +152,14 @@ class _ColumnWriter:
             "tokens": self._tokens,
             "longest": self._longest,
             "sha256": checksums,
+            "blocks": {ending: sums.finish() for ending, sums in self._blocks.items()},
         }
 
     def _write(self, ending: str, values: Integers) -> None:
         data = values.tobytes()
         self._files[ending].write(data)
         self._hashes[ending].update(data)
+        self._blocks[ending].update(data)
 
     def __enter__(self) -> Self:
         return self
@@ -164,7 +172,8 @@ class _ColumnWriter:
 class Store:
     """A tokenised corpus, read from disk as it is needed.
 
-    Sizes are checked when it is opened, checksums with `verify` (which reads everything once).
+    Sizes are checked when it is opened, checksums block by block when they are read; with `verify`, and in
+    a store that has none for its blocks, all of them at once.
     """
 
     def __init__(self, folder: str | Path, *, verify: bool = False) -> None:
@@ -176,13 +185,15 @@ class Store:
             self.facts: dict[str, Any] = manifest["facts"]
             self._rows = int(manifest["rows"])
             columns = {str(name): dict(facts) for name, facts in manifest["columns"].items()}
-            if verify:
+            if verify or not all("blocks" in facts for facts in columns.values()):
                 self._check(columns)
             self._columns = {
                 name: _Column(self.folder, name, facts, self._rows) for name, facts in columns.items()
             }
-        except (KeyError, TypeError, AttributeError) as error:
-            raise _damaged(self.folder, f"its {MANIFEST} lacks {error}") from error
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise _damaged(self.folder, f"its {MANIFEST} is not what was written") from error
 
     @classmethod
     def open(cls, folder: str | Path, *, verify: bool = False) -> Self:
@@ -226,6 +237,7 @@ class Store:
     def flat(self, column: str) -> Integers:
         """All numbers of a column as one array on disk, not copied."""
         ids = self._columns[column].ids
+        ids.check_all()
         return np.memmap(ids.path, ids.dtype, "r") if ids.size else np.empty(0, ids.dtype)
 
     def _check(self, columns: Mapping[str, Mapping[str, Any]]) -> None:
@@ -235,7 +247,7 @@ class Store:
                 if not path.is_file():
                     raise _damaged(self.folder, f"'{path.name}' is missing")
                 if sha256_of(path) != expected:
-                    raise _damaged(self.folder, f"'{path.name}' was altered after it was written")
+                    raise _altered(self.folder, path.name)
 
 
 class _Column:
@@ -245,8 +257,9 @@ class _Column:
         self.tokens = int(facts["tokens"])
         self.longest = int(facts["longest"])
         dtype = np.dtype({"uint16": "<u2", "uint32": "<u4"}[facts["dtype"]])
-        self.ids = _Numbers(folder, f"{name}.ids", dtype, self.tokens)
-        self.offsets = _Numbers(folder, f"{name}.offsets", np.dtype("<i8"), rows + 1)
+        blocks = facts.get("blocks", {})
+        self.ids = _Numbers(folder, f"{name}.ids", dtype, self.tokens, blocks.get("ids"))
+        self.offsets = _Numbers(folder, f"{name}.offsets", np.dtype("<i8"), rows + 1, blocks.get("offsets"))
         ends = [int(self.offsets.run(0, 1)[0]), int(self.offsets.run(rows, 1)[0])]
         if ends != [0, self.tokens]:
             raise _damaged(folder, f"'{name}.offsets' does not fit '{name}.ids'")
@@ -259,12 +272,13 @@ class _Numbers:
     would soon map all of it, and that would count as our memory.
     """
 
-    def __init__(self, folder: Path, name: str, dtype: np.dtype[Any], count: int) -> None:
+    def __init__(self, folder: Path, name: str, dtype: np.dtype[Any], count: int, sums: str | None) -> None:
+        """`sums`: the checksums of the file's blocks; None where the whole has been checked."""
         self.path = folder / name
         self.dtype = dtype
         self.size = count * dtype.itemsize
         try:
-            handle = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            handle = open_regular(self.path)
             weakref.finalize(self, os.close, handle)
             found = os.fstat(handle).st_size
             if found != self.size:
@@ -275,13 +289,22 @@ class _Numbers:
                 self._values = np.empty(0, dtype)
             elif self.size <= _MAPPED_AT_MOST or not hasattr(os, "pread"):
                 self._values = np.frombuffer(mmap.mmap(handle, 0, access=mmap.ACCESS_READ), dtype)
-        except FileNotFoundError as error:
-            raise _damaged(folder, f"'{name}' is missing") from error
+        except Unreadable as error:
+            raise _damaged(folder, f"'{name}' is missing") if error.missing else error from error
         except OSError as error:
             raise UserError(f"Cannot read '{self.path}': {error.strerror}.") from error
+        self._blocks: CheckedBlocks | None = None
+        if sums is not None:
+            self._blocks = CheckedBlocks(sums, self.size, self._block, lambda: _altered(folder, name))
+
+    def check_all(self) -> None:
+        """Compare the whole file with its checksums."""
+        if self._blocks is not None:
+            self._blocks.check_all()
 
     def run(self, begin: int, length: int) -> Integers:
         """One run of numbers."""
+        self._check(np.array([begin]), np.array([length]))
         if self._values is not None:
             return self._values[begin : begin + length]
         return np.frombuffer(
@@ -290,12 +313,23 @@ class _Numbers:
 
     def runs(self, begins: Integers, lengths: Integers) -> Ragged:
         """Several runs, copied."""
+        self._check(begins, lengths)
         if self._values is not None:
             return take(self._values, begins, lengths)
         places = (begins * self.dtype.itemsize).tolist()
         sizes = (lengths * self.dtype.itemsize).tolist()
         data = b"".join(map(self._read, sizes, places))
         return Ragged(np.frombuffer(data, self.dtype), lengths)
+
+    def _check(self, begins: Integers, lengths: Integers) -> None:
+        if self._blocks is not None:
+            begins = begins * self.dtype.itemsize
+            self._blocks.check(begins, begins + lengths * self.dtype.itemsize)
+
+    def _block(self, size: int, place: int) -> bytes | memoryview:
+        if self._values is None:
+            return self._read(size, place)
+        return self._values.view(np.uint8)[place : place + size].data
 
     def _read(self, size: int, place: int) -> bytes:
         try:
@@ -308,33 +342,28 @@ class _Numbers:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
-        manifest = whole["manifest"]
-        if whole["sha256"] != _fingerprint(manifest):
-            raise _damaged(folder, f"its {MANIFEST} was altered after it was written")
-        version = manifest["version"]
-    except FileNotFoundError as error:
-        raise UserError(f"There is no tokenised corpus in '{folder}': {MANIFEST} is missing.") from error
-    except OSError as error:
-        raise UserError(f"Cannot read '{path}': {error.strerror}.") from error
-    except UserError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(folder, f"its {MANIFEST} is not what was written") from error
+        whole = read_json(folder / MANIFEST, _LARGEST_MANIFEST)
+    except Unreadable as error:
+        if error.missing:
+            raise UserError(f"There is no tokenised corpus in '{folder}': {MANIFEST} is missing.") from error
+        raise _damaged(folder, error.about(f"its {MANIFEST}")) from error
+    manifest = whole.get("manifest")
+    if not isinstance(manifest, dict) or "version" not in manifest:
+        raise _damaged(folder, f"its {MANIFEST} is not what was written")
+    if whole.get("sha256") != digest(manifest):
+        raise _damaged(folder, f"its {MANIFEST} was altered after it was written")
+    version = manifest["version"]
     if version != VERSION:
         raise UserError(
             f"The tokenised corpus '{folder}' has format {version}, and this clearhead reads {VERSION}: "
             "delete that folder and it is made again."
         )
-    found: dict[str, Any] = manifest
-    return found
+    return manifest
 
 
-def _fingerprint(manifest: Mapping[str, Any]) -> str:
-    canonical = json.dumps(manifest, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+def _altered(folder: Path, name: str) -> UserError:
+    return _damaged(folder, f"'{name}' does not match its checksum")
 
 
 def _damaged(folder: Path, what: str) -> UserError:

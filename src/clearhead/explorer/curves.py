@@ -10,7 +10,6 @@ Numbers that are none, such as the loss of a run that diverged, are null.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import struct
@@ -18,7 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clearhead.base import reading
+from clearhead.base.errors import UserError
 from clearhead.planner.paper import RUNS
+from clearhead.training.log import LARGEST, read_line
 
 if TYPE_CHECKING:
     from clearhead.explorer.session import Session
@@ -82,18 +84,14 @@ def of_folder(folder: str | Path | None, metadata: Mapping[str, Any]) -> Plain:
 def _content(path: Path) -> bytes:
     """A file's bytes; none where it cannot be read."""
     try:
-        return path.read_bytes()
-    except OSError:
+        return reading.read_bytes(path, LARGEST)
+    except UserError:
         return b""
 
 
 def _record(line: bytes) -> Plain | None:
     """One line of a log; None where it is torn or damaged."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("step"), int) else None
+    return read_line(line)
 
 
 def _curves(log: bytes) -> tuple[list[Plain], list[Plain]]:
@@ -158,12 +156,12 @@ def is_locked(path: Path) -> bool:
     if os.name == "nt":
         return False
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(reading.open_regular(path), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             fcntl.flock(file, fcntl.LOCK_UN)
     except BlockingIOError:
         return True
-    except OSError:
+    except (OSError, UserError):
         return False
     return False
 
@@ -326,10 +324,9 @@ def _facts(place: Path | None, metadata: Mapping[str, Any], made: Mapping[str, A
 
 def _json(path: Path) -> Plain:
     try:
-        found = json.loads(_content(path) or b"{}")
-    except (ValueError, RecursionError):
+        return reading.read_json(path)
+    except UserError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _last_record(log: bytes) -> Plain | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.bundle import Bundle
+from clearhead.bundle import Bundle, checking
 from clearhead.interop.checkpoint import CONFIG, read_json
 from clearhead.interop.ctranslate2 import export_ctranslate2
 from clearhead.interop.huggingface import export_huggingface, import_huggingface
@@ -27,10 +27,10 @@ def import_folder(folder: str | Path) -> Bundle:
     if not folder.is_dir():
         raise UserError(f"There is no folder '{folder}' to import from.")
     if _is_huggingface(folder):
-        return import_huggingface(folder)
+        return _checked(import_huggingface(folder), folder)
     found = find_llama2c(folder)
     if found is not None:
-        return import_llama2c(*found)
+        return _checked(import_llama2c(*found), folder)
     if (folder / CONFIG).exists():
         read_json(folder / CONFIG)  # a damaged file says so itself
         raise UserError(f"'{folder / CONFIG}' names no 'model_type', so '{folder}' holds nothing to import.")
@@ -38,6 +38,15 @@ def import_folder(folder: str | Path) -> Bundle:
         f"'{folder}' holds nothing to import: neither a Hugging Face model (config.json, model.safetensors) "
         f"nor a llama2.c model (a .bin and its tok*.bin)."
     )
+
+
+def _checked(bundle: Bundle, folder: Path) -> Bundle:
+    """Whatever was read there is good for use, as it is when it is saved."""
+    try:
+        checking.check(bundle.config, bundle.metadata, bundle.tokenizer, bundle.source_tokenizer)
+    except UserError as error:
+        raise UserError(f"'{folder}' cannot be imported. {error}") from error
+    return bundle
 
 
 def export_folder(

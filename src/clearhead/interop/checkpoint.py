@@ -7,7 +7,6 @@ names it. Knows nothing about what the tensors mean.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Self
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from clearhead.base import reading
 from clearhead.base.errors import UserError
 
 CONFIG = "config.json"
@@ -29,14 +29,10 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds a table."""
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, or nested without end
-        raise UserError(f"'{path}' is damaged: it is not valid JSON.") from error
-    if not isinstance(plain, dict):
-        raise UserError(f"'{path}' is damaged: it does not hold a table of settings.")
-    return plain
+        return reading.read_json(path)
+    except reading.Unreadable as error:
+        verb = "is damaged" if error.reason.startswith("it ") else "cannot be read"
+        raise UserError(f"'{path}' {verb}: {error.reason}.") from error
 
 
 class Checkpoint(Mapping[str, Tensor]):

@@ -124,6 +124,8 @@ def _metadata(folder: Path, settings: Settings, family: Family, config: ModelCon
     if (folder / GENERATION).exists():
         newer = read_json(folder / GENERATION)
         generation |= {name: value for name, value in newer.items() if _says_something(name, value)}
+    if config.family != "vision":
+        generation = _known_ids(generation, max(config.vocabulary, config.source_vocabulary or 0))
     metadata: dict[str, Any] = {"source": source, "special": _special(generation, config)}
     if config.family in ("encoder-decoder", "decoder"):
         metadata["generation"] = generation
@@ -139,6 +141,24 @@ def _says_something(name: str, value: Any) -> bool:
         "transformers_version",
     )
     return value is not None and not about_library
+
+
+def _known_ids(generation: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
+    """Without token ids that the model has not got (−1 for "none", the defaults of a larger vocabulary).
+
+    Such a token is never written there either.
+    """
+    found = dict(generation)
+    for name in [name for name in generation if name.endswith("_token_id")]:
+        several = found[name] if isinstance(found[name], list) else [found[name]]
+        if any(isinstance(id, bool) or not isinstance(id, int) for id in several):
+            Settings(found).refuse(name, found[name], "token ids are whole numbers")
+        known = [id for id in several if 0 <= id < vocabulary]
+        if not known:
+            del found[name]
+        elif isinstance(found[name], list):
+            found[name] = known
+    return found
 
 
 def _special(generation: Mapping[str, Any], config: ModelConfig) -> dict[str, int | None]:

@@ -12,6 +12,7 @@ V vocabulary, P positions, D size of a head.
 from __future__ import annotations
 
 import math
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
+from clearhead.base.reading import open_regular
 from clearhead.bundle import Bundle
 from clearhead.interop.llama2c_tokenizer import read_tokenizer
 from clearhead.interop.mapping import Names, Row, fill, linear, to_ours
@@ -163,10 +165,10 @@ def import_llama2c(model_file: Path, tokenizer_file: Path | None) -> Bundle:
 def _header(path: Path) -> Header | None:
     """The header of a file whose size agrees with it; None for any other file."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             start = file.read(_HEADER.size)
-        size = path.stat().st_size
-    except OSError:
+            size = os.fstat(file.fileno()).st_size
+    except (OSError, UserError):
         return None
     if len(start) < _HEADER.size:
         return None

@@ -16,6 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, processors
 
 from clearhead.base.errors import UserError
+from clearhead.base.reading import Unreadable, read_bytes
 from clearhead.text.tokenizer import Tokenizer
 
 _UNKNOWN, _START, _STOP = 0, 1, 2
@@ -62,9 +63,9 @@ def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
 def _pieces(path: Path, count: int) -> Iterator[Piece]:
     """Each piece and its score: after the length of the longest come (score, length, bytes)."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"The tokenizer file '{path}' cannot be read: {error.strerror}.") from error
+        data = read_bytes(path)
+    except Unreadable as error:
+        raise UserError(f"The tokenizer file {error}") from error
     try:
         place = struct.calcsize("<i")
         for id in range(count):

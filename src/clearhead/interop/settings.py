@@ -35,6 +35,8 @@ THEIR_ACTIVATIONS = {
     "tanh": "tanh",
 }
 
+MOST_LABELS = 1_000_000  # that are named here one by one
+
 _MISSING = object()
 
 
@@ -48,8 +50,8 @@ class Settings:
     def whole(self, name: str, default: int | object = _MISSING) -> int:
         """A whole number of at least 1."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self.refuse(name, value, "a whole number of at least 1 is needed")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+            self.refuse(name, value, "a whole number from 1 up to 2 billion is needed")
         return value
 
     def number(self, name: str, default: float | object = _MISSING) -> float:
@@ -69,7 +71,7 @@ class Settings:
     def activation(self, name: str, default: str) -> str:
         """The name of an activation, as ours."""
         value = self._get(name, default)
-        if value not in ACTIVATIONS:
+        if not isinstance(value, str) or value not in ACTIVATIONS:
             self.refuse(name, value, "known activations are " + ", ".join(sorted(ACTIVATIONS)))
         return ACTIVATIONS[value]
 
@@ -85,7 +87,8 @@ class Settings:
         value = self.plain.get(name)
         if isinstance(value, list) and value:
             value = value[0]
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        # Some files write −1 for "none".
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
     def has(self, name: str) -> bool:
         """Whether the file says anything about a setting; null says nothing."""
@@ -109,7 +112,9 @@ class Settings:
 
     def refuse(self, name: str, value: Any, reason: str) -> NoReturn:
         """One sentence about one setting."""
-        raise UserError(f"{self.where} has {name}={value!r}, which cannot be imported: {reason}.")
+        shown = repr(value)
+        shown = shown if len(shown) <= 200 else f"{shown[:199]}…"
+        raise UserError(f"{self.where} has {name}={shown}, which cannot be imported: {reason}.")
 
     def _get(self, name: str, default: Any) -> Any:
         value = self.plain.get(name)
@@ -125,8 +130,12 @@ def labels(settings: Settings) -> list[str]:
     named = settings.table("id2label")
     if not named:
         count = settings.whole("num_labels", settings.whole("_num_labels", 2))
+        if count > MOST_LABELS:
+            settings.refuse("num_labels", count, f"a classifier has at most {MOST_LABELS:,} labels")
         return [f"LABEL_{i}" for i in range(count)]
-    try:
-        return [str(named[str(i)]) for i in range(len(named))]
-    except KeyError:
-        settings.refuse("id2label", named, "its keys must run from 0 without a gap")
+    found = [named.get(str(i)) for i in range(len(named))]
+    if not all(isinstance(name, str | int) for name in found):
+        settings.refuse("id2label", named, "its keys must run from 0 without a gap, and its values be names")
+    if len({str(name) for name in found}) < len(found):
+        settings.refuse("id2label", named, "two labels have the same name")
+    return [str(name) for name in found]

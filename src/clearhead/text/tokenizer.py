@@ -18,12 +18,14 @@ from typing import Any, Self
 
 import tokenizers
 
+from clearhead.base import reading
 from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError, nearest
 from clearhead.text import parts
 
 ROLES = ("pad", "start", "stop", "unknown")
 FILE_NAME = "tokenizer.json"
+LARGEST = 256 << 20  # bytes of such a file; those of the largest vocabularies have 35 million
 
 # What well-known vocabularies call their special tokens, for files that do not say it themselves.
 _USUAL_NAMES = {
@@ -81,11 +83,10 @@ class Tokenizer:
         if path.is_dir():
             path = path / FILE_NAME
         try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"The tokenizer file '{path}' cannot be read: {error.strerror}.") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"The tokenizer file '{path}' is damaged: it is not UTF-8 text.") from error
+            text = reading.read_text(path, LARGEST)
+        except reading.Unreadable as error:
+            verb = "is damaged" if error.reason.startswith("it ") else "cannot be read"
+            raise UserError(f"The tokenizer file '{path}' {verb}: {error.reason}.") from error
         try:
             return cls.from_json(text)
         except UserError as error:
@@ -100,11 +101,11 @@ class Tokenizer:
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` wrote, or any plain `tokenizer.json` of the library."""
         try:
-            plain = json.loads(text)
+            plain = reading.parse_json(text)
             backend = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception for a file it cannot use
             raise UserError(f"it does not describe a tokenizer ({_one_line(error)}).") from error
-        entries = plain.get("added_tokens") or []
+        entries = plain.get("added_tokens") or []  # a list of tables, or the library had refused it
         return cls(
             backend, _roles_in(entries), literal=any(entry.get("literal") is True for entry in entries)
         )
@@ -354,8 +355,17 @@ def checked_text(text: str) -> str:
 
 def _roles_in(entries: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
     """The roles that `to_json` wrote into the special tokens' entries; None in a plain file."""
-    found = {role: entry["id"] for entry in entries for role in entry.get("roles", ())}
+    listed = [(role, entry["id"]) for entry in entries for role in _strings(entry.get("roles", []))]
+    found = dict(listed)
+    if len(found) != len(listed):
+        raise UserError("its special tokens share a role.")
     return found or None
+
+
+def _strings(plain: Any) -> list[str]:
+    if not isinstance(plain, list) or not all(isinstance(one, str) for one in plain):
+        raise UserError(f"its special tokens have 'roles' that are no list of names ({plain!r:.60}).")
+    return plain
 
 
 def _flat(part: Mapping[str, Any] | None, inner: str) -> list[str]:

@@ -14,13 +14,12 @@ No pickle. Knows nothing about models or optimisers.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from clearhead.base import reading
 from clearhead.base.atomic import _remove_leftovers, atomic_folder, recover_folder, sha256_of
 from clearhead.base.errors import UserError
 
@@ -98,8 +98,8 @@ class Checkpoints:
         """What the checkpoints that are there say about themselves, by step; damaged ones are passed over."""
         found = {}
         for step, folder in self._folders().items():
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                found[step] = json.loads((folder / FACTS).read_bytes())["facts"]
+            with suppress(Damaged, UserError, OSError):
+                found[step] = _state(folder, step)["facts"]
         return found
 
     def newest(
@@ -168,20 +168,8 @@ class Checkpoints:
 
 def _read(folder: Path, step: int) -> Checkpoint:
     """A checkpoint whose every byte is what was written."""
-    try:
-        _check_sums(folder)
-        state = json.loads((folder / FACTS).read_bytes())
-        written_as = state["format"], state["step"]
-    except (OSError, UserError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(_reason(error)) from error
-    if written_as[0] != FORMAT:
-        # Not damage: going back further would throw away work that another version can still read.
-        raise UserError(
-            f"The checkpoint '{folder}' has the format {written_as[0]}, and this version of clearhead reads "
-            f"format {FORMAT}: resume with the version that wrote it."
-        )
-    if written_as[1] != step:
-        raise Damaged(f"its {FACTS} says step {written_as[1]}")
+    _check_sums(folder, (TENSORS, FACTS))
+    state = _state(folder, step)
     try:
         with safe_open(folder / TENSORS, framework="pt") as file:
             # Copies: the mapped pages would be bound to the file, and lie at odd addresses.
@@ -192,20 +180,43 @@ def _read(folder: Path, step: int) -> Checkpoint:
         raise Damaged(_reason(error)) from error
 
 
-def _check_sums(folder: Path) -> None:
-    for name in (TENSORS, FACTS, SUMS):
+def _state(folder: Path, step: int) -> dict[str, Any]:
+    """What `state.json` says, if it is what was written."""
+    _check_sums(folder, (FACTS,))
+    try:
+        state = reading.read_json(folder / FACTS)
+    except reading.Unreadable as error:
+        raise Damaged(error.about(FACTS)) from error
+    if state.get("format") != FORMAT:
+        # Not damage: going back further would throw away work that another version can still read.
+        raise UserError(
+            f"The checkpoint '{folder}' has the format {state.get('format')}, and this version of clearhead "
+            f"reads format {FORMAT}: resume with the version that wrote it."
+        )
+    if state.get("step") != step:
+        raise Damaged(f"its {FACTS} says step {state.get('step')}")
+    if not isinstance(state.get("facts"), dict) or not isinstance(state.get("same"), dict):
+        raise Damaged(f"its {FACTS} lacks what a checkpoint has")
+    return state
+
+
+def _check_sums(folder: Path, names: Sequence[str]) -> None:
+    for name in (*names, SUMS):
         if not (folder / name).is_file():
             raise Damaged(f"{name} is missing")
-    wanted, found = (folder / SUMS).read_bytes(), _sums(folder)
+    try:
+        wanted, found = reading.read_bytes(folder / SUMS), _sums(folder, names)
+    except reading.Unreadable as error:
+        raise Damaged(error.reason) from error
     for line in found.splitlines():
         if line not in wanted.splitlines():
             raise Damaged(f"{line.split()[1].decode()} does not match its checksum")
-    if wanted != found:
+    if len(names) > 1 and wanted != found:
         raise Damaged(f"{SUMS} was altered")
 
 
-def _sums(folder: Path) -> bytes:
-    return "".join(f"{sha256_of(folder / name)}  {name}\n" for name in (TENSORS, FACTS)).encode()
+def _sums(folder: Path, names: Sequence[str] = (TENSORS, FACTS)) -> bytes:
+    return "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names).encode()
 
 
 def _each_once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

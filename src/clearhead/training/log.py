@@ -22,9 +22,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from clearhead.base import reading
 from clearhead.base.errors import UserError
 
 LOG, TIMING = "log.jsonl", "timing.jsonl"
+LARGEST = 4 << 30  # bytes of a log; a line has some 200
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -101,21 +103,30 @@ def read_log(folder: str | Path, name: str = LOG) -> list[dict[str, Any]]:
     """The records of a log file, oldest first; a missing file has none, and a torn last line is none."""
     path = Path(folder) / name
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise UserError(f"Cannot read the log '{path}': {error.strerror}.") from error
+        content = reading.read_bytes(path, LARGEST)
+    except reading.Unreadable as error:
+        if error.missing:
+            return []
+        raise UserError(f"The log {error}") from error
     records: list[dict[str, Any]] = []
     for number, line in enumerate(content.split(b"\n")[:-1], 1):  # after the last line end: nothing, or torn
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict):
+        record = read_line(line)
+        if record is None:
             raise UserError(f"Line {number} of the log '{path}' is damaged: remove that line.")
         records.append(_numbers_again(record))
     return records
+
+
+def read_line(line: bytes) -> dict[str, Any] | None:
+    """A line of a log, its texts as they are; None if it is none."""
+    try:
+        record = reading.parse_json(line, half_characters=True)
+    except reading.Malformed:
+        return None
+    whole = (
+        isinstance(record, dict) and isinstance(record.get("kind"), str) and type(record.get("step")) is int
+    )
+    return record if whole else None
 
 
 def _open(path: Path) -> int:

@@ -1,0 +1,256 @@
+"""Files that anybody may have written, read at one place: regular files of bounded size, depth and numbers.
+
+Every JSON and TOML file that the toolkit reads comes through here. A named pipe is refused instead of waited
+for, a file that is too large before it is read. What is read holds only what the rest of the code can bear:
+UTF-8, no number of more than `DIGITS` digits, none that is not finite, no key twice, no half characters, and
+no nesting that a recursive function could not follow. What the entries mean is for each reader to check.
+
+Knows nothing about any one file. No torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from clearhead.base.errors import UserError
+
+DEPTH = 64  # tables and lists inside one another; the deepest file of ours has 8
+DIGITS = 40  # of a whole number; other toolkits write 10^30 for "no limit"
+LARGEST = 64 << 20  # bytes of a JSON file, unless the reader knows better
+LARGEST_SETTINGS = 1 << 20  # bytes of a file that a person writes
+
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)  # also one that has no end
+_NO_BRACKET = re.compile(r"[^\[\]{}]+")
+_HALF_CHARACTER = re.compile(r"\\u[dD][89abAB]", re.ASCII)
+_LONG_KEY = re.compile(rf"""(?:(?:[\w-]+|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEPTH}}}""")
+_KINDS = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a named pipe",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
+
+
+class Malformed(ValueError):
+    """Half a sentence on what is wrong with the content of a file: "it is not valid JSON"."""
+
+
+class Unreadable(UserError):
+    """A file that cannot be used; readers that know more about it make their own sentence of `reason`."""
+
+    def __init__(self, path: str | Path, reason: str, *, missing: bool = False) -> None:
+        super().__init__(f"'{path}' cannot be read: {reason}.")
+        self.reason = reason
+        self.missing = missing
+
+    def about(self, name: str) -> str:
+        """The reason as a sentence without its full stop, the file called `name` in it."""
+        known = self.reason.startswith("it ")
+        return f"{name} {self.reason[3:]}" if known else f"{name} cannot be read: {self.reason}"
+
+
+# -- bytes --------------------------------------------------------------------
+
+
+def open_regular(path: str | Path) -> int:
+    """A handle on a file of bytes on disk, for reading; pipes, devices, sockets and folders are refused."""
+    # Opening a pipe this way does not wait for a writer; a device is not even opened.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = None
+    try:
+        kind = _irregular(os.stat(path).st_mode)
+        if kind is None:
+            handle = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
+            kind = _irregular(os.fstat(handle).st_mode)  # it may have been replaced just now
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        raise Unreadable(path, error.strerror or "the system refuses", missing=missing) from error
+    except ValueError as error:  # a name that no file can have
+        raise Unreadable(path, str(error)) from error
+    if kind is not None:
+        if handle is not None:
+            os.close(handle)
+        raise Unreadable(path, f"it is {kind}, not a file")
+    assert handle is not None
+    return handle
+
+
+def read_bytes(path: str | Path, most: int = LARGEST) -> bytes:
+    """All bytes of a file of at most `most`."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        try:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(most + 1) if size <= most else b""
+        except OSError as error:
+            raise Unreadable(path, error.strerror or "the system refuses") from error
+        if max(size, len(data)) > most:
+            raise Unreadable(path, f"it has {size:,} bytes, and {most:,} are the most for such a file")
+    return data
+
+
+def read_text(path: str | Path, most: int = LARGEST) -> str:
+    """UTF-8 text, with or without the mark that some editors put in front."""
+    try:
+        return read_bytes(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unreadable(path, "it is not UTF-8 text") from error
+
+
+def _irregular(mode: int) -> str | None:
+    return next((noun for test, noun in _KINDS.items() if test(mode)), None)
+
+
+# -- JSON ---------------------------------------------------------------------
+
+
+def read_json(path: str | Path, most: int = LARGEST) -> dict[str, Any]:
+    """The table in a JSON file."""
+    return _table(path, read_any_json(path, most))
+
+
+def read_any_json(path: str | Path, most: int = LARGEST) -> Any:
+    """Whatever a JSON file holds."""
+    try:
+        return parse_json(read_text(path, most))
+    except Malformed as error:
+        raise Unreadable(path, str(error)) from error
+
+
+def parse_json(text: str | bytes, *, half_characters: bool = False) -> Any:
+    """What a JSON text says, strictly; `half_characters` lets lone surrogates pass.
+
+    >>> parse_json('{"steps": 1e999}')
+    Traceback (most recent call last):
+    ...
+    clearhead.base.reading.Malformed: it has the number 1e999, which is too large
+    """
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")
+        _refuse_depth(text)
+        found = _DECODER.decode(text)
+        if not half_characters and _HALF_CHARACTER.search(text):
+            json.dumps(found, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise Malformed("it has half a character (a lone surrogate)") from error
+    except UnicodeDecodeError as error:
+        raise Malformed("it is not UTF-8 text") from error
+    except json.JSONDecodeError as error:
+        raise Malformed(f"it is not valid JSON (line {error.lineno}: {error.msg})") from error
+    except RecursionError as error:  # called from very deep inside
+        raise Malformed(_TOO_DEEP) from error
+    return found
+
+
+def _refuse_depth(text: str) -> None:
+    """Count how deep brackets nest, before a parser follows them."""
+    if text.count("[") + text.count("{") <= DEPTH:
+        return
+    bare = _NO_BRACKET.sub("", _STRING.sub("", text)).translate({ord("{"): "[", ord("}"): "]"})
+    for _ in range(DEPTH):  # each round takes the innermost pairs away
+        rest = bare.replace("[]", "")
+        if rest == bare:
+            break
+        bare = rest
+    if bare.count("[") > DEPTH or (bare and "[]" in bare):
+        raise Malformed(_TOO_DEEP)
+
+
+_TOO_DEEP = f"it is nested more than {DEPTH} deep"
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise Malformed(f"it has a whole number of {len(digits.lstrip('-')):,} digits, which is too large")
+    return int(digits)
+
+
+def _real(digits: str) -> float:
+    found = float(digits)
+    if not math.isfinite(found):
+        shown = digits if len(digits) <= DIGITS else f"{digits[:DIGITS]}…"
+        raise Malformed(f"it has the number {shown}, which is too large")
+    return found
+
+
+def _no_number(word: str) -> float:
+    raise Malformed(f"it has {word} where JSON wants a number")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise Malformed(f"it has the key {twice[:DIGITS]!r} twice")
+    return found
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_distinct, parse_int=_whole, parse_float=_real, parse_constant=_no_number
+)
+
+
+# -- TOML ---------------------------------------------------------------------
+
+
+def read_toml(path: str | Path, most: int = LARGEST_SETTINGS) -> dict[str, Any]:
+    """The table in a TOML file."""
+    try:
+        text = read_text(path, most)
+        if _LONG_KEY.search(text):  # these take the parser a time that grows with the square of their length
+            raise Malformed(_TOO_DEEP)
+        found = tomllib.loads(text)
+        _refuse_odd(found)
+    except tomllib.TOMLDecodeError as error:
+        raise Unreadable(path, f"it is not valid TOML ({_one_line(error)})") from error
+    except RecursionError as error:
+        raise Unreadable(path, _TOO_DEEP) from error
+    except Malformed as error:
+        raise Unreadable(path, str(error)) from error
+    except ValueError as error:
+        if isinstance(error, UserError):
+            raise
+        # Python's own bound on the digits of a number, or a date that there is not
+        raise Unreadable(path, f"it has a value that cannot be used ({_one_line(error)})") from error
+    return found
+
+
+def _refuse_odd(table: dict[str, Any]) -> None:
+    """What TOML has and settings have no use for, looked for without recursion."""
+    level: list[Any] = [table]
+    for _ in range(DEPTH + 1):
+        inner: list[Any] = []
+        for one in level:
+            values = one.values() if isinstance(one, dict) else one
+            for value in values:
+                if isinstance(value, dict | list):
+                    inner.append(value)
+                elif isinstance(value, float) and not math.isfinite(value):
+                    raise Malformed(f"it has {value} where a number is wanted")
+                elif isinstance(value, int) and abs(value) >= 10**DIGITS:
+                    raise Malformed(f"it has a whole number of more than {DIGITS} digits, which is too large")
+                elif not isinstance(value, str | int | float):
+                    raise Malformed(f"it has a date or time ({value}), which no setting is")
+        if not inner:
+            return
+        level = inner
+    raise Malformed(_TOO_DEEP)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")[:200]
+
+
+def _table(path: str | Path, found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise Unreadable(path, "it holds no table")
+    return found
