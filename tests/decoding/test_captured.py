@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import zip_longest
 
 import pytest
 import torch
@@ -135,6 +136,21 @@ def test_a_caller_may_leave() -> None:
     next(leaving)
     leaving.close()
     same(dict(engine.run(requests)), general(model, requests, 8), 1e-4)
+
+
+@pytest.mark.parametrize("options", [OPTIONS["greedy"], OPTIONS["beam"]], ids=["greedy", "beam"])
+def test_two_callers_take_turns(options: Options) -> None:
+    model = model_of("encoder-decoder", {})
+    late = replace(options, min_length=50, max_length=60)  # nobody ends of himself, and no two together
+    requests = [replace(one, limit=3 + 5 * at) for at, one in enumerate(requests_for(model, late))]
+    engine = CapturedEngine(model, SYMBOLS, room=4 * options.beam)
+    callers = [engine.run(requests), engine.run(requests[::-1]), engine.run(requests[2:])]
+    found: list[dict[int, list[Hypothesis]]] = [{}, {}, {}]
+    for answers in zip_longest(*callers):
+        for one, answer in zip(found, answers, strict=True):
+            one.update([answer] if answer else [])
+    for one, asked in zip(found, (requests, requests[::-1], requests[2:]), strict=True):
+        same(one, general(model, asked, 8), 1e-4)
 
 
 @pytest.mark.parametrize("options", [OPTIONS["greedy"], OPTIONS["beam"]], ids=["greedy", "beam"])

@@ -30,6 +30,7 @@ from .builders import (
     kernel_allows,
     layer_for,
     pairs,
+    small_tiles,
 )
 
 EVERY_KERNEL: dict[str, Kernel | str] = {"reference": "reference", **CPU_KERNELS}
@@ -104,6 +105,22 @@ def test_tiles_of_any_size(
     problem = layer.problem(x, memory, mask=Causal() if causal else Window(3, 2))
     found, wanted = tiled(problem, *blocks), attend(problem, "reference")
     assert torch.allclose(found, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("score, scheme", [*SPECIAL, ("reduced_rank", "none"), ("additive", "none")])
+def test_tiled_under_autocast_may_go_back_outside_it(score: str, scheme: str) -> None:
+    one = case(score, scheme, "causal", "grouped", torch.float32)
+    found = []
+    for kernel in (small_tiles, "reference"):
+        with torch.autocast("cpu", torch.bfloat16):
+            out = one.output(kernel)
+        found.append([out, *one.gradients(out)])  # after the block, as every training loop has it
+    for name, fast, slow in zip(["output", *one.input_names()], *found, strict=True):
+        if name == "key.bias":  # moves all scores of a query together: zero but for rounding
+            continue
+        assert fast.dtype == slow.dtype
+        size = slow.float().abs().max().clamp(min=1.0)
+        assert ((fast - slow).float().abs().max() / size) < 0.05, f"{one.name}: {name}"  # bfloat16: 2^-8
 
 
 @pytest.mark.parametrize("elements", [1, 40, 100])

@@ -26,12 +26,14 @@ _DTYPES = {
     "fp16": torch.float16,
 }
 
+_WITHOUT_FLOAT64 = {"mps"}
+
 
 def pick_device(name: str = "auto") -> torch.device:
     """The device called `name`; `auto` is the first CUDA device, or the CPU where there is none.
 
-    Apple's `mps` is served only by name: it lacks float64, so not every check we
-    make runs there.
+    Apple's `mps` is served only by name: it lacks float64, so that searches and
+    sums of small differences are done on the host for it (`exact_place`).
 
     >>> pick_device("cpu")
     device(type='cpu')
@@ -55,6 +57,25 @@ def _require_cuda(name: str, index: int) -> None:
     count = torch.cuda.device_count()
     if index >= count:
         raise UserError(f"The device '{name}' does not exist: this machine has cuda:0 to cuda:{count - 1}.")
+
+
+def lacks_float64(device: torch.device) -> bool:
+    """Whether the device computes in float32 at most, as Apple's GPUs do.
+
+    >>> lacks_float64(torch.device("mps")), lacks_float64(torch.device("cpu"))
+    (True, False)
+    """
+    return device.type in _WITHOUT_FLOAT64
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The most precise number format of a device, for long sums that stay on it."""
+    return torch.float32 if lacks_float64(device) else torch.float64
+
+
+def exact_place(device: torch.device) -> torch.device:
+    """Where float64 is computed for tensors on this device: there, or else on the host."""
+    return torch.device("cpu") if lacks_float64(device) else device
 
 
 def pick_dtype(name: str = "auto", device: torch.device | None = None) -> torch.dtype:

@@ -85,13 +85,14 @@ def named(folders: list[Path]) -> dict[str, Path]:
 
 
 def _session(name: str, folder: Path, device: str) -> Session:
-    from clearhead.base.device import pick_device
+    from clearhead.base.device import exact_place, pick_device
     from clearhead.explorer.session import Session
     from clearhead.jobs.exploring import is_under_way, open_bundle
 
     if is_under_way(folder):
         typer.echo(f"{folder} is not finished: its newest weights are shown.")
-    return Session(open_bundle(folder, pick_device(device)), name)
+    # much of what is shown is a small difference, computed in float64 where the model is
+    return Session(open_bundle(folder, exact_place(pick_device(device))), name)
 
 
 def _demonstration() -> Path:

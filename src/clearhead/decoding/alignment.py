@@ -93,7 +93,7 @@ def alignment(
         given, _ = padded([read], reader.pad, place)
         inputs, _ = padded([[symbols.start, *written[:-1]]], writer.pad, place)
         bundle.model(given, inputs, look=look)
-    weights = look[name][0].double().mean(0).tolist()  # over the heads: (T, S)
+    weights = look[name][0].cpu().double().mean(0).tolist()  # over the heads: (T, S)
     columns, rows = _groups(reader, read, words), _groups(writer, written, words)
     weights = [[sum(row[i] for i in group) for group in columns] for row in weights]
     weights = [_average([weights[i] for i in group]) for group in rows]

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from clearhead.base.exiting import compiled_work, too_late
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Rows, Scores
 from clearhead.decoding.steps import Hypothesis, Symbols
@@ -106,11 +107,14 @@ class Engine:
                 self._refill(members, waiting)
                 if not members:
                     return
-                yield from self._advance(members)
+                with compiled_work():
+                    answers = self._advance(members)
+                yield from answers
         finally:
-            if members:  # the caller has left: so do the rows
+            if members and not too_late():  # the caller has left: so do the rows
                 nobody = torch.zeros(0, dtype=torch.long, device=self.rows.device)
-                self.rows.step(nobody, nobody)
+                with compiled_work():
+                    self.rows.step(nobody, nobody)
 
     def _refill(self, members: list[_Member], waiting: Waiting) -> None:
         """Read in newcomers while there is room for a good many of them."""
@@ -122,13 +126,15 @@ class Engine:
             numbers, requests = zip(*cohort, strict=True)
             options = requests[0].options
             told = Cohort(requests, options, self.symbols, self.rows.vocabulary, self.rows.device)
-            search = self.make(told)
-            scores = self.rows.admit([one.given for one in requests])
+            with compiled_work():
+                search = self.make(told)
+                scores = self.rows.admit([one.given for one in requests])
             members.append(_Member(list(numbers), search, scores, width_of(options), len(numbers)))
             taken += len(numbers) * width_of(options)
 
-    def _advance(self, members: list[_Member]) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """One token for every row; members that have ended leave the list."""
+    def _advance(self, members: list[_Member]) -> list[tuple[int, list[Hypothesis]]]:
+        """One token for every row, and the texts that ended; members that have ended leave the list."""
+        answers: list[tuple[int, list[Hypothesis]]] = []
         parents: list[Tensor] = []
         tokens: list[Tensor] = []
         going: list[_Member] = []
@@ -137,8 +143,7 @@ class Engine:
             rows = member.scores.rows
             moves = member.search.advance(member.scores)
             ended = member.search.finished()
-            for number, texts in ended:
-                yield member.numbers[number], texts
+            answers += [(member.numbers[number], texts) for number, texts in ended]
             if len(moves.parent):
                 parents.append(moves.parent + offset)
                 tokens.append(moves.token)
@@ -152,6 +157,7 @@ class Engine:
         for member, count in zip(going, counts, strict=True):
             members.append(member._replace(scores=scores.part(begin, begin + count)))
             begin += count
+        return answers
 
 
 def width_of(options: Options) -> int:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
+from clearhead.base.exiting import compiled_work
 from clearhead.bundle.folder import Bundle
 from clearhead.data.tokenise import encode_words
 from clearhead.decoding.batches import (
@@ -53,7 +54,7 @@ def class_probabilities(
     names, rows = labels_of(bundle, "classify"), read_sources(bundle, texts, "classify")
     found: list[dict[str, float]] = [{}] * len(rows)
     for group, logits in _scores(bundle, rows, batch_tokens, device):
-        shares = logits.double().softmax(-1).tolist()  # (B,C)
+        shares = logits.cpu().double().softmax(-1).tolist()  # (B,C)
         for number, share in zip(group, shares, strict=True):
             found[number] = dict(zip(names, share, strict=True))
     return found
@@ -116,6 +117,7 @@ def _scores(
     pad = tokenizers_of(bundle)[0].pad
     with at_work(bundle.model, device) as place:
         for group in by_length(sizes, batch_tokens):
-            ids, lengths = padded([rows[number] for number in group], pad, place)
-            logits = bundle.model(ids, lengths=lengths).logits
+            with compiled_work():
+                ids, lengths = padded([rows[number] for number in group], pad, place)
+                logits = bundle.model(ids, lengths=lengths).logits
             yield group, logits if logits.dtype == torch.float64 else logits.float()

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from clearhead.base.device import exact_place
 from clearhead.base.errors import UserError
 from clearhead.decoding.steps import WITH_SOURCE, Symbols, config_of
 from clearhead.nn.look import Look
@@ -130,7 +131,8 @@ class TorchRows:
         if "attention" in keep and config.family != "encoder-decoder":
             raise UserError(f"A model of the family '{config.family}' has no cross-attention to look at.")
         self.cross = f"decoder.{config.depth_of_decoder - 1}.cross.weights"
-        self.device = next(model.parameters()).device
+        self.place = next(model.parameters()).device
+        self.device = exact_place(self.place)  # where scores are, and the search that looks at them
         self.vocabulary = config.vocabulary
         self.has_source = config.family in WITH_SOURCE
         self.shares_sources = config.family == "encoder-decoder"
@@ -150,11 +152,12 @@ class TorchRows:
         table = torch.zeros(len(given), int(lengths.max()), dtype=torch.long)
         for row, ids in enumerate(given):
             table[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
-        sizes = lengths.to(self.device) if bool((lengths != table.shape[1]).any()) else None
-        state, output, look, last = self._begin(table.to(self.device), sizes, lengths.to(self.device))
+        sizes = lengths.to(self.place) if bool((lengths != table.shape[1]).any()) else None
+        state, output, look, last = self._begin(table.to(self.place), sizes, lengths.to(self.place))
         scores = self._scores(output, look, last)
         if "hidden" in self.keep and not self.has_source:
-            scores.context = [output.hidden[row, :size] for row, size in enumerate(lengths.tolist())]
+            whole = output.hidden.to(self.device)
+            scores.context = [whole[row, :size] for row, size in enumerate(lengths.tolist())]
         fresh = torch.arange(len(given))
         if not self.count:
             self.state, self.source_of = state, fresh
@@ -183,7 +186,7 @@ class TorchRows:
 
     def _scores(self, output: Any, look: Look | None, last: Tensor) -> PlainScores:
         """Those at place `last` (R,) of each row."""
-        rows = torch.arange(len(last), device=self.device)
+        rows = torch.arange(len(last), device=self.place)
         hidden = output.hidden[rows, last] if "hidden" in self.keep else None
         attention = None
         if look is not None:
@@ -191,19 +194,20 @@ class TorchRows:
                 1
             )  # (sources, queries, S): rows that share a source stand together
             attention = weights.reshape(len(last), -1, weights.shape[-1])[:, -1]
-        return PlainScores.of(output.logits[rows, last], hidden, attention)
+        here = (one if one is None else one.to(self.device) for one in (hidden, attention))
+        return PlainScores.of(output.logits[rows, last].to(self.device), *here)
 
     @torch.no_grad()
     def step(self, parent: Tensor, token: Tensor) -> PlainScores:
         if not len(parent):
             self.state, self.source_of, self.joined = None, self.source_of[:0], False
             return PlainScores(torch.zeros(0, self.vocabulary, device=self.device))
-        self._reorder(parent)
-        tokens = token.unsqueeze(1)
+        self._reorder(parent.to(self.place))
+        tokens = token.to(self.place).unsqueeze(1)
         look = self._look()
         given = (None, tokens) if self.has_source else (tokens,)
         output = self.model(*given, state=self.state, look=look)
-        return self._scores(output, look, torch.zeros_like(token))
+        return self._scores(output, look, torch.zeros_like(tokens[:, 0]))
 
     def _reorder(self, parent: Tensor) -> None:
         stay = len(parent) == self.count and not self.joined
@@ -215,9 +219,9 @@ class TorchRows:
         if not self.shares_sources:
             self.state.reorder(parent)
         elif bool((counts == counts[0]).all()):
-            self.state.reorder(parent, kept.to(self.device))
+            self.state.reorder(parent, kept.to(self.place))
         else:
             # Requests with beams of unlike width side by side: each row gets a source of its own.
-            self.state.reorder(parent, sources.to(self.device))
+            self.state.reorder(parent, sources.to(self.place))
             renumbered = torch.arange(len(parent))
         self.source_of = renumbered

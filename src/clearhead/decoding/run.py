@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from clearhead.base.errors import UserError
+from clearhead.base.exiting import compiled_work, too_late
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.engine import Cohort, Request
@@ -123,18 +124,22 @@ def continuation(writer: Writer, prompt: str, written: Written) -> str:
 def _growing(writer: Writer, rows: Rows, request: Request) -> Iterator[list[int]]:
     """The ids that are certain after each step: what all rows that are under way have in common."""
     cohort = Cohort([request], request.options, writer.symbols, rows.vocabulary, rows.device)
-    search = writer.search(cohort)
-    scores = rows.admit([request.given])
+    with compiled_work():
+        search = writer.search(cohort)
+        scores = rows.admit([request.given])
     texts: list[list[int]] = [[]]
     while True:
-        moves = search.advance(scores)
-        for _, found in search.finished():
+        with compiled_work():
+            moves = search.advance(scores)
+            ended = search.finished()
+            pairs = zip(moves.parent.tolist(), moves.token.tolist(), strict=True)
+        for _, found in ended:
             yield list(found[0].ids)
             return
-        pairs = zip(moves.parent.tolist(), moves.token.tolist(), strict=True)
         texts = [[*texts[parent], token] for parent, token in pairs]
         yield _common(texts)
-        scores = rows.step(moves.parent, moves.token)
+        with compiled_work():
+            scores = rows.step(moves.parent, moves.token)
 
 
 @contextmanager
@@ -145,7 +150,8 @@ def _resting(bundle: Bundle) -> Iterator[None]:
     try:
         yield
     finally:
-        bundle.model.train(training)
+        if not too_late():
+            bundle.model.train(training)
 
 
 def _common(texts: Sequence[list[int]]) -> list[int]:

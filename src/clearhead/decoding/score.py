@@ -143,4 +143,4 @@ def _passes(
             logits = every.gather(1, where.unsqueeze(-1).expand(-1, -1, every.shape[-1]))
         wide = logits if logits.dtype == torch.float64 else logits.float()
         logp = wide.log_softmax(-1).gather(2, labels.unsqueeze(-1)).squeeze(-1)
-        yield group, logp.double()
+        yield group, logp.cpu().double()

@@ -18,6 +18,7 @@ from torch import nn
 
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
+from clearhead.base.exiting import compiled_work
 from clearhead.bundle.folder import Bundle
 from clearhead.data.reach import Reach
 from clearhead.data.tokenise import encode_source
@@ -127,12 +128,15 @@ class Writer:
         """
         asked = options or Options()
         book = _Book()
-        engine = self.engine(asked)
+        with compiled_work():
+            engine = self.engine(asked)
         for number, found in engine.run(self._requests(texts, asked, seeds, book)):
             done = book.take(number, found)
             yield from book.empty()
             if done is not None:
-                yield done.number, self.joined(done)
+                with compiled_work():
+                    joined = self.joined(done)
+                yield done.number, joined
         yield from book.empty()
 
     def in_order(self, texts: Iterable[str], options: Options | None = None) -> Iterator[list[Written]]:
@@ -200,20 +204,21 @@ class Writer:
         seed_of = None if seeds is None else iter(seeds)
         while chunk := list(islice(coming, CHUNK)):
             pieces: list[tuple[int, str]] = []
-            for number, text in chunk:
-                parts = self._cut(text) if self.has_source else Parts((text,), ("", ""))
-                book.expect(number, parts)
-                pieces += [(number, part) for part in parts.texts]
+            with compiled_work():  # the tokenizer
+                for number, text in chunk:
+                    parts = self._cut(text) if self.has_source else Parts((text,), ("", ""))
+                    book.expect(number, parts)
+                    pieces += [(number, part) for part in parts.texts]
+                texts_read = [text for _, text in pieces]
+                given = self._given(texts_read)
+                if self.has_source:
+                    heads = heads_read(self.bundle, texts_read, given, "translate")
+                    for (number, _), head in zip(pieces, heads, strict=True):
+                        book.sources[number].head = head
             own = {
                 number: options if seed_of is None else replace(options, seed=next(seed_of))
                 for number, _ in chunk
             }
-            texts_read = [text for _, text in pieces]
-            given = self._given(texts_read)
-            if self.has_source:
-                heads = heads_read(self.bundle, texts_read, given, "translate")
-                for (number, _), head in zip(pieces, heads, strict=True):
-                    book.sources[number].head = head
             for (number, _), ids in zip(pieces, given, strict=True):
                 limit = limit_of(self.config, len(ids), options.max_length, self.reach)
                 yield Request(tuple(ids), limit, own[number])

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.base.device import widest
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.data.batch import SKIP, Batch, Widths, collate
@@ -82,7 +83,7 @@ def batches_loss(
     """The loss over batches of any task, padded or packed; one look at the device for all of them."""
     count = 0
     with at_work(model, device) as place:
-        nats = torch.zeros((), dtype=torch.float64, device=place)
+        nats = torch.zeros((), dtype=widest(place), device=place)
         correct = torch.zeros((), dtype=torch.long, device=place)
         for batch in batches:
             there = batch.to(place)
@@ -90,7 +91,7 @@ def batches_loss(
             flat = logits.reshape(-1, logits.shape[-1])  # (B·T, V), (N, V) or (B, V)
             wide = flat if flat.dtype == torch.float64 else flat.float()
             each = F.cross_entropy(wide, labels, ignore_index=IGNORED, reduction="none")
-            nats += each.double().sum()
+            nats += each.to(nats.dtype).sum()
             correct += (wide.argmax(-1) == labels).sum()  # an ignored label equals no class
             count += batch.tokens
     return Loss(float(nats), count, correct=int(correct))

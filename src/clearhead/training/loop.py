@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from clearhead.base.device import widest
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch
 from clearhead.data.load import Loader
@@ -346,8 +347,7 @@ class Interrupted(Exception):
 
 def validation_loss(model: nn.Module, loader: Loader, precision: Precision) -> dict[str, float]:
     """Mean −log p of every label, its perplexity, and how often the label has the highest score."""
-    sums = torch.zeros(2, dtype=torch.float32 if precision.device.type == "mps" else torch.float64)
-    sums = sums.to(precision.device)
+    sums = torch.zeros(2, dtype=widest(precision.device), device=precision.device)
     labels = 0
     for batch in loader.batches(0):
         ours = batch.to(precision.device)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from clearhead.base.device import widest
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch
 from clearhead.training.averaging import Ema
@@ -40,9 +41,8 @@ class Meter:
     """
 
     def __init__(self, device: torch.device) -> None:
-        # float64 so that long sums stay exact; Apple's GPUs have none
-        kind = torch.float32 if device.type == "mps" else torch.float64
-        self.values = torch.zeros(len(SUMS), dtype=kind, device=device)
+        # in float64 where there is one, so that long sums stay exact
+        self.values = torch.zeros(len(SUMS), dtype=widest(device), device=device)
 
     def add(self, sums: Tensor, norm: Tensor, bad: Tensor) -> None:
         """Take in one update: sums (3,) of objective, nll and labels; its gradient norm; 1.0 if skipped."""

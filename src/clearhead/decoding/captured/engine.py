@@ -1,8 +1,9 @@
 """The loop of recorded decoding: requests in their places, bursts of steps, texts out.
 
 `run` is used as `decoding.engine.Engine.run` is, and finds the same texts. A flight is one set of buffers
-with the recorded step that works on them; flights are kept, so that a second call of the same shape starts at
-once. Where nothing can be recorded (on a CPU, in tests) the step is simply called.
+with the recorded step that works on them. It belongs to one call at a time, however many are under way; idle
+ones are kept, so that a second call of the same shape starts at once. Where nothing can be recorded (on a
+CPU, in tests) the step is simply called.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from clearhead.base.exiting import compiled_work, too_late
 from clearhead.decoding.captured import plain
 from clearhead.decoding.captured.buffers import Buffers, Size, bytes_of_row
 from clearhead.decoding.captured.kernels import Kernels
@@ -27,7 +29,7 @@ from clearhead.decoding.steps import Hypothesis, Symbols
 
 BURST = 8  # steps between two looks at who is done
 POSITIONS, SOURCE = 64, 8  # room for texts and sources grows by so many tokens
-FLIGHTS = 8  # kept for the next call
+FLIGHTS = 8  # idle ones kept for the next call
 SHARE = 0.5  # of the device's free memory that keys and values may take
 
 
@@ -127,24 +129,30 @@ class CapturedEngine:
         self.device = self.weights.device
         self.kernels = kernels
         self.reader = Reader(model, self.weights, symbols)
-        self.flights: dict[tuple[Size, Options], Flight] = {}
+        self.idle: list[Flight] = []  # the newest last
 
     def run(self, requests: Iterable[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Each request's number and its texts, best first, as they end: not in the order of the requests."""
-        waiting = Waiting(requests, WINDOW * self.room)
-        while cohort := waiting.take(self.room, at_least_one=True):
-            flight = self._flight([one for _, one in cohort], some_wait=bool(waiting.ready))
+        return self._run(requests, self.room)
+
+    def _run(self, requests: Iterable[Request], room: int) -> Iterator[tuple[int, list[Hypothesis]]]:
+        waiting = Waiting(requests, WINDOW * room)
+        while cohort := waiting.take(room, at_least_one=True):
+            with compiled_work():
+                flight = self._flight([one for _, one in cohort], room, some_wait=bool(waiting.ready))
             try:
                 cohort = self._board(flight, cohort, waiting)
                 while cohort or any(who is not None for who in flight.who):
-                    if cohort:
-                        self._admit(flight, cohort)
-                    flight.burst()
-                    yield from flight.take()
+                    with compiled_work():
+                        if cohort:
+                            self._admit(flight, cohort)
+                        flight.burst()
+                        answers = flight.take()
+                    yield from answers
                     cohort = self._more(flight, waiting)
             finally:  # the caller may have left
-                flight.who = [None] * flight.size.requests
-                flight.buffers.done.fill_(1)
+                if not too_late():
+                    self._land(flight)
 
     def _board(
         self, flight: Flight, cohort: list[tuple[int, Request]], waiting: Waiting
@@ -154,25 +162,38 @@ class CapturedEngine:
         waiting.ready.extend(reversed(cohort[most:]))
         return cohort[:most]
 
-    def _flight(self, requests: Sequence[Request], some_wait: bool) -> Flight:
-        """One that all of these fit into."""
+    def _flight(self, requests: Sequence[Request], room: int, some_wait: bool) -> Flight:
+        """One that all of these fit into, and that is nobody else's until it is given back."""
         options = requests[0].options
         beam = width_of(options)
         positions = _rounded(max(self._positions(one) for one in requests), POSITIONS)
         source = max(len(one.given) for one in requests) if self.weights.has_source else 0
-        count = max(self.room // beam, 1) if some_wait else _power(len(requests))
+        count = max(room // beam, 1) if some_wait else _power(len(requests))
         size = Size(count, beam, options.nbest, positions, _rounded(source, SOURCE))
-        flight = self.flights.pop(flight_key(size, options), None)
+        flight = self._taken(flight_key(size, options))
         if flight is None:  # asking for free memory takes its time
-            size = replace(size, requests=max(min(count, self._most_rows(positions) // beam), 1))
-            flight = self.flights.pop(flight_key(size, options), None) or self._new_flight(size, options)
-        self.flights[flight.key] = flight  # the newest last
+            size = replace(size, requests=max(min(count, self._most_rows(positions, room) // beam), 1))
+            flight = self._taken(flight_key(size, options)) or self._new_flight(size, options)
         return flight
+
+    def _taken(self, key: tuple[Size, Options]) -> Flight | None:
+        """An idle flight of that kind, which is idle no longer."""
+        for at in reversed(range(len(self.idle))):
+            if self.idle[at].key == key:
+                return self.idle.pop(at)
+        return None
+
+    def _land(self, flight: Flight) -> None:
+        """Whoever is left in it is dropped, and it waits for the next call."""
+        with compiled_work():
+            flight.who = [None] * flight.size.requests
+            flight.buffers.done.fill_(1)
+        self.idle.append(flight)
+        del self.idle[:-FLIGHTS]
 
     @torch.no_grad()
     def _new_flight(self, size: Size, options: Options) -> Flight:
-        while len(self.flights) >= FLIGHTS:
-            self.flights.pop(next(iter(self.flights)))
+        del self.idle[: -(FLIGHTS - 1)]  # their memory may be needed now
         kernels = self.kernels or kernels_for(self.weights, size.rows)
         flight = Flight(self.weights, size, self.symbols, options, kernels)
         if self.device.type == "cuda":
@@ -184,9 +205,9 @@ class CapturedEngine:
         """Cells that a text may need: its prompt or start symbol, and all that it may write."""
         return (1 if self.weights.has_source else len(one.given)) + one.limit + 1
 
-    def _most_rows(self, positions: int) -> int:
+    def _most_rows(self, positions: int, room: int) -> int:
         if self.device.type != "cuda":
-            return self.room
+            return room
         free, _ = torch.cuda.mem_get_info(self.device)
         return max(int(free * SHARE) // max(bytes_of_row(self.weights, positions), 1), 1)
 

@@ -44,7 +44,8 @@ class NativeBeam:
         )
         if not self.handle:
             raise no_memory()
-        weakref.finalize(self, self.library.beam_free, self.handle)
+        freeing = weakref.finalize(self, self.library.beam_free, self.handle)
+        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
         self.places, self.under_way, self.written = options.beam, len(limits), 0
 
     @staticmethod

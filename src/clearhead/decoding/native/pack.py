@@ -124,7 +124,8 @@ class Packed:
         )
         if not handle:
             raise UserError("There is not enough memory to pack this model's weights for decoding.")
-        weakref.finalize(self, library.matrix_free, handle)
+        freeing = weakref.finalize(self, library.matrix_free, handle)
+        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
         self.bytes += library.matrix_bytes(handle)
         return int(handle)
 

@@ -41,7 +41,8 @@ class _Engine:
         if not self.handle:
             raise UserError("There is not enough memory, or no more threads, to decode with.")
         self.spare: list[_Room] = []
-        weakref.finalize(self, self.library.engine_free, self.handle)
+        freeing = weakref.finalize(self, self.library.engine_free, self.handle)
+        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
 
     def room(self, rows: int) -> _Room:
         """A buffer for the scores of so many rows: one that was given back, or a new one."""

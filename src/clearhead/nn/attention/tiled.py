@@ -40,7 +40,8 @@ def tiled(problem: Problem, query_block: int = QUERY_BLOCK, key_block: int = KEY
     seed = int(torch.randint(2**62, ()).item()) if problem.dropout > 0 else 0
     walk = _Walk(problem, query_block, key_block, seed)
     inputs = (problem.q, problem.k, problem.v, *problem.parameters())
-    result: Tensor = _Tiled.apply(walk, *inputs)  # type: ignore[no-untyped-call]
+    with walk.as_called():
+        result: Tensor = _Tiled.apply(walk, *inputs)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -58,6 +59,16 @@ class _Walk:
         self.key_blocks = _slices(problem.k.shape[2], key_block)
         exact = problem.q.dtype if problem.q.dtype == torch.float64 else torch.float32
         self.exact = exact  # the running sums are kept in this precision
+        kind = problem.q.device.type
+        self.autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        self.cast = (kind, torch.get_autocast_dtype(kind)) if self.autocast else ("cpu", torch.bfloat16)
+
+    def as_called(self) -> torch.autocast:
+        """Autocast as it was when attention was called: backward may come after its `with` block has ended.
+
+        Casts are not kept: one that forward made without gradients would serve backward, and lose them.
+        """
+        return torch.autocast(*self.cast, enabled=self.autocast, cache_enabled=False)
 
     def scores(self, q: Tensor, k: Tensor, rows: slice, columns: slice) -> tuple[Tensor, Tensor | None]:
         problem = self.problem
@@ -130,7 +141,7 @@ class _Tiled(torch.autograd.Function):
                 q_block = q[:, :, rows].detach().requires_grad_()
                 k_block = k[:, :, columns].detach().requires_grad_()
                 v_block = v[:, :, columns].detach().requires_grad_()
-                with torch.enable_grad():
+                with torch.enable_grad(), walk.as_called():
                     s, allowed = walk.scores(q_block, k_block, rows, columns)
                     p = _weights(s.detach().to(walk.exact), allowed, logsum[:, :, rows].unsqueeze(-1))
                     p.requires_grad_()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from clearhead.base.device import exact_place
 from clearhead.base.errors import UserError
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Tokens
@@ -18,8 +19,9 @@ def sinusoid(position: Tensor, width: int, base: float = 10_000.0, layout: str =
 
     `layout="halves"` puts all sines first and all cosines after them, as Marian and Transformer-XL
     do: the same numbers in another order. The angle is computed in float64, because float32 has lost
-    a tenth of a degree by position 10,000.
+    a tenth of a degree by position 10,000; for a device that has no float64, on the host.
     """
+    position = position.to(exact_place(position.device))
     even = torch.arange(0, width, 2, device=position.device, dtype=torch.float64)
     angle = position.unsqueeze(-1).double() / base ** (even / width)  # (…, ceil(E/2))
     sine, cosine = angle.sin(), angle.cos()[..., : width // 2]
@@ -47,7 +49,7 @@ class Sinusoidal(Position):
         self.base, self.layout = base, layout
 
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
-        return x + sinusoid(tokens.position, x.shape[-1], self.base, self.layout).to(x.dtype)
+        return x + sinusoid(tokens.position, x.shape[-1], self.base, self.layout).to(x.dtype).to(x.device)
 
 
 class Learned(Position):

@@ -242,7 +242,7 @@ class TransformerXL(Position):
         self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
     ) -> Tensor:
         def vectors(distance: Tensor) -> Tensor:
-            waves = sinusoid(-distance, self.width, layout="halves").to(q.dtype)  # (N, E)
+            waves = sinusoid(-distance, self.width, layout="halves").to(q.dtype).to(q.device)  # (N, E)
             return torch.einsum("ne,hed->hnd", waves, self.project[heads])
 
         content = torch.einsum("hd,rhsd->rhs", self.content[heads], k).unsqueeze(-2)  # u·k (R,H,1,S)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from clearhead.base.bounds import LARGE, Bounds, Count, Positive
 from clearhead.base.config import Config
+from clearhead.base.device import exact_place
 from clearhead.base.errors import UserError
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Tokens
@@ -127,11 +128,12 @@ class Rotary(Position):
         """cos and sin of the angles, (R, 1, T, D/2): computed once for all layers of a pass."""
         settings = (self.head_dim, self.base, self.scaling, like.dtype)
         if settings not in tokens.memo:
-            speed = frequencies(self.head_dim, self.base, self.scaling, tokens.position.device)
-            angle = (tokens.position.unsqueeze(-1) * speed)[:, None]
+            position = tokens.position.to(exact_place(tokens.position.device))
+            speed = frequencies(self.head_dim, self.base, self.scaling, position.device)
+            angle = (position.unsqueeze(-1) * speed)[:, None]
             tokens.memo[settings] = (
-                (angle.cos() * self.temperature).to(like.dtype),
-                (angle.sin() * self.temperature).to(like.dtype),
+                (angle.cos() * self.temperature).to(like.dtype).to(like.device),
+                (angle.sin() * self.temperature).to(like.dtype).to(like.device),
             )
         turn: tuple[Tensor, Tensor] = tokens.memo[settings]
         return turn
