@@ -190,8 +190,7 @@ def first(options: argparse.Namespace, folder: Path) -> list[str]:
     job = Job("text", "", "", threads=options.threads, source=str(line), limit=32, once=True)
     variables = who.threads_environment(options.threads)
     found = [Contender("import torch", "", (sys.executable, "-c", "import torch"), variables)]
-    auto = who.Own("clearhead, the fastest here", "worker_ours", "auto", "", "bundle")
-    kinds = [auto, *who.OURS, *who.CTRANSLATE2[::2], who.HUGGING_FACE[0]]
+    kinds = [*who.OURS, *who.CTRANSLATE2[::2], who.HUGGING_FACE[0]]
     found += who.own(kinds, job, folder, folder / "bundle")
     found = [who.command(one) if one.ours else one for one in found]
     commands = {one.name: one for one in chosen(found, options.only)}

@@ -106,7 +106,6 @@ _TOLD = {
     "int8": ("--dtype", "int8", "--way", "native"),
     "torch": ("--dtype", "float32", "--way", "torch"),
     "cuda": ("--dtype", "bf16"),
-    "auto": ("--dtype", "auto"),
 }
 
 

@@ -26,7 +26,6 @@ KINDS = {
     "float32": {"dtype": "float32", "way": "native"},
     "bf16": {"dtype": "bf16", "way": "native"},
     "int8": {"dtype": "int8", "way": "native"},
-    "auto": {"dtype": "auto"},
     "torch": {"dtype": "float32", "way": "torch"},
     "cuda": {"dtype": "bf16"},
 }

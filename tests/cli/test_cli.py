@@ -27,6 +27,7 @@ ASKING = [
     "--diversity",
     "--draft",
     "--dtype",
+    "--fast",
     "--force",
     "--frequency",
     "--groups",

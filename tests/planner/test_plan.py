@@ -87,11 +87,11 @@ def test_decoding_reads_the_decoder_once() -> None:
     assert clearhead.plan("bert-base", device="h200").timings[0].decode_seconds is None
 
 
-def test_the_cpu_is_measured_or_given() -> None:
-    measured = find_device("cpu")
-    assert 1e8 < measured.float32 < 1e15
-    assert 1e8 < measured.bandwidth < 1e14
-    assert measured.memory > 1e8
+def test_the_cpu_is_looked_up_or_given() -> None:
+    here = find_device("cpu")
+    assert 1e8 < here.float32 < 1e15
+    assert 1e8 < here.bandwidth < 1e14
+    assert here.memory > 1e8
     found = clearhead.plan("tiny", device="cpu:2e11")
     assert found.timings[0].peak == 2e11
     assert found.dtype == "float32"

@@ -73,11 +73,11 @@ def test_of_a_batch(task: Task) -> None:
 
 
 def test_the_peak_of_this_machine() -> None:
-    before = torch.get_rng_state()
-    peak = peak_of(torch.device("cpu"), torch.float32)
-    assert torch.equal(before, torch.get_rng_state())  # measuring draws nothing from a run's chance
-    assert peak is not None
-    assert 1e8 < peak < 1e15
+    """By the table: the same whenever it is asked for, and less with fewer threads."""
+    one, two = (peak_of(torch.device("cpu"), torch.float32, threads) for threads in (1, 2))
+    assert one is not None
+    assert two is not None
+    assert 1e9 < one <= two < 1e13
 
 
 @pytest.mark.gpu

@@ -258,11 +258,18 @@ class Computing:
     """How to compute."""
 
     dtype: Annotated[
-        str,
+        str | None,
         _option(
-            "--dtype", panel=COMPUTING, metavar="KIND", help="auto (the fastest), float32, bf16 or int8."
+            "--dtype",
+            panel=COMPUTING,
+            metavar="KIND",
+            help="auto, float32, bf16 or int8; auto is float32 on a CPU, as in training on a GPU.",
         ),
-    ] = "auto"
+    ] = None
+    fast: Annotated[
+        bool,
+        _option("--fast", panel=COMPUTING, help="The fastest numbers that cost this bundle next to nothing."),
+    ] = False
     device: Annotated[
         str, _option("--device", panel=COMPUTING, metavar="NAME", help="auto, cpu, cuda, cuda:1, …")
     ] = "auto"
@@ -283,12 +290,15 @@ class Computing:
 
     def writer(self, bundle: Path, *, continues: bool | None = None) -> Writer:
         """The bundle, ready to write; `continues`: it is to go on from prompts, not to translate."""
+        if self.fast and self.dtype is not None:
+            raise UserError("--fast chooses the number format itself: leave it or --dtype away.")
+
         from clearhead.jobs.writing import ready  # here, so that --help does not wait for torch
 
         made = ready(
             bundle,
             device=self.device,
-            dtype=self.dtype,
+            dtype="fast" if self.fast else self.dtype or "auto",
             way=self.way,
             threads=self.threads,
             draft=self.draft,

@@ -26,14 +26,14 @@ from clearhead.decoding import captured, native
 from clearhead.decoding.batches import heads_read, read_sources, symbols_of, tokenizers_of
 from clearhead.decoding.constraints import pieces_of
 from clearhead.decoding.engine import Cohort, Engine, Request, Search
-from clearhead.decoding.fastest import fastest
+from clearhead.decoding.number_formats import fast, trained_in
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Extra, Rows, TorchRows
 from clearhead.decoding.searches import extras_of, make_search
 from clearhead.decoding.split_long_sources import Parts, split
 from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, limit_of, positions_of
 
-Dtype = Literal["auto", "float32", "bf16", "int8"]
+Dtype = Literal["auto", "fast", "float32", "bf16", "int8"]
 Way = Literal["auto", "native", "torch"]
 CPU_ROOM, GPU_ROOM = 160, 512  # rows under way
 LONGEST = 1024  # tokens of a source that is read in one piece, where nothing else sets a limit
@@ -61,8 +61,9 @@ class Writer:
     """One bundle on one device, ready for any number of texts.
 
     `dtype` is that of weights and products: on a CPU float32, bf16 or int8, on a GPU float32 or bf16; `auto`
-    is the fastest here. `way`: `native` insists on C++, `torch` on PyTorch step by step. `room` bounds the
-    rows under way.
+    is float32 on a CPU and what the bundle was trained in on a GPU, `fast` the fastest that costs this bundle
+    little (`number_formats`; `why_not_fast` says why there is none). `way`: `native` insists on C++, `torch`
+    on PyTorch step by step. `room` bounds the rows under way.
     """
 
     def __init__(
@@ -91,10 +92,11 @@ class Writer:
         if way == "native" and self.why_not_native is not None:
             reason = self.why_not_native.removesuffix(".")
             raise UserError(f"The C++ engine cannot be used here: {reason}.")
+        self.why_not_fast: str | None = None
         self.dtype = self._checked_dtype(dtype)
         self.room = room or (GPU_ROOM if self.device.type == "cuda" else CPU_ROOM)
         self._pieces: list[bytes] | None = None
-        self._half: nn.Module | None = None
+        self._converted: nn.Module | None = None
         self.why_not_captured = (
             "it was not asked for" if way == "torch" else captured.why_not(bundle.model, self.device)
         )
@@ -107,9 +109,10 @@ class Writer:
 
     def _checked_dtype(self, dtype: Dtype) -> native.Dtype:
         if dtype == "auto":
-            if self.why_not_native is None:
-                return fastest(self.bundle.model, self.symbols)
-            return "bf16" if self.device.type == "cuda" else "float32"
+            return trained_in(self.bundle) if self.device.type == "cuda" else "float32"
+        if dtype == "fast":
+            found, self.why_not_fast = fast(self.bundle, self.device, self.why_not_native)
+            return found
         if dtype == "int8" and self.why_not_native is not None:
             raise UserError(
                 f"int8 weights need the C++ engine, which cannot be used here: "
@@ -172,11 +175,13 @@ class Writer:
 
     def _torch_model(self) -> nn.Module:
         """The model in the dtype asked for; a copy, where that is not its own."""
-        if self.dtype != "bf16":
+        own = next(self.bundle.model.parameters()).dtype
+        wanted = torch.bfloat16 if self.dtype == "bf16" else torch.float32
+        if own in (wanted, torch.float64):  # float64 is asked for by loading it so
             return self.bundle.model
-        if self._half is None:
-            self._half = copy.deepcopy(self.bundle.model).to(torch.bfloat16)
-        return self._half
+        if self._converted is None:
+            self._converted = copy.deepcopy(self.bundle.model).to(wanted)
+        return self._converted
 
     def search(self, cohort: Cohort) -> Search:
         """The search that decides for these requests."""

@@ -121,7 +121,7 @@ def translate(
     """What a trained bundle makes of a text, or of each of several, in their order.
 
     `settings` are those of `clearhead.Options`: `beam=5`, `sample=True`, `top_p=0.9`, … Without any: the
-    likeliest token each time. `dtype`: `int8` or `bf16` weights, or `auto`, the fastest of all here.
+    likeliest token each time. `dtype`: `int8` or `bf16` weights, or `fast`: see docs/decoding.md.
 
     >>> import clearhead
     >>> from clearhead.bundle import Bundle

@@ -38,8 +38,10 @@ from clearhead.training.sizing import (
     choose,
     choose_filters,
     choose_vocabulary,
+    minutes_for,
 )
 from clearhead.training.view import QuietView, View, choices_table, make_view
+from clearhead.training.view.words import duration
 
 VALIDATION_TOKENS = 8192  # places of a validation batch
 
@@ -53,6 +55,7 @@ class _Plan:
     tokenizers: Tokenizers
     choices: list[Choice]
     findings: list[str]
+    minutes: float  # that the run takes by the table of devices
 
 
 def train(out: str | Path, settings: Table, *, minutes: float | None = None, view: str = "auto") -> Finished:
@@ -134,7 +137,7 @@ def _decide(said: Table, minutes: float | None) -> _Plan:
     tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig.from_dict(learning, "tokenizer"))
     if data.filter.too_long == "cut":
         facts = facts.cut(data.filter.source_tokens, data.filter.target_tokens)
-    machine = Machine(device.type == "cuda", peak_of(device, dtype), minutes)
+    machine = Machine(device.type == "cuda", peak_of(device, dtype, compute.threads), minutes)
     choices = [*first, *choose(facts, machine, Asked.of(said))]
     sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": facts.source_vocabulary}
     config = compose(choices, said, sizes)
@@ -147,7 +150,9 @@ def _decide(said: Table, minutes: float | None) -> _Plan:
             doctor.vocabulary_too_large(facts.source_tokens + facts.target_tokens, facts.vocabulary),
         ]
     )
-    return _Plan(config, found, tokenizers, explained(choices, said, config), [str(one) for one in findings])
+    shown = explained(choices, said, config)
+    took = minutes_for(facts, machine, config)
+    return _Plan(config, found, tokenizers, shown, [str(one) for one in findings], took)
 
 
 def _checked_early(said: Table) -> TrainConfig:
@@ -171,6 +176,10 @@ def _tell(plan: _Plan, view: View) -> None:
     size = count_parameters(plan.config.model)
     form = plan.tokenizers.target.normalisation
     view.say(f"A model of {size:,} parameters. Normalisation of the text: {form}.")
+    view.say(
+        f"{plan.config.steps:,} steps take about {duration(60 * plan.minutes)} by the table of devices; a "
+        "busy machine takes longer for the same steps."
+    )
     for sentence in plan.findings:
         view.say(f"Doctor: {sentence}")
 

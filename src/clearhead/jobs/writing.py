@@ -70,7 +70,10 @@ def ready(
         if how == "native":
             raise UserError("With --draft the way is PyTorch's: leave --way native away.")
         return DraftedWriter(bundle, load(draft, device=place), dtype=kind)
-    return Writer(bundle, dtype=kind, way=how)
+    writer = Writer(bundle, dtype=kind, way=how)
+    if writer.why_not_fast is not None:
+        _say(writer.why_not_fast)
+    return writer
 
 
 def refuse_impossible(writer: Writer, options: Options) -> None:

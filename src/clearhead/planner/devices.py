@@ -1,20 +1,22 @@
 """What devices can do at best, by name: arithmetic, memory traffic, memory.
 
-The GPUs' numbers are the makers' for dense matrices (no sparsity); `cpu` is this
-machine, measured for a moment. Knows nothing about models.
+The GPUs' numbers are the makers' for dense matrices (no sparsity). `cpu` is this machine by its instruction
+set and number of cores: `python benchmarks/devices.py` prints what a machine really does, beside the row of
+the table that it is planned with. Nothing here looks at a clock: a plan is the same on a busy machine.
+Knows nothing about models.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import NamedTuple
 
 import torch
 
 from clearhead.base.errors import UserError, nearest
+from clearhead.base.processor import InstructionSet, instruction_set, usable_cores
 
 UTILISATION = 0.40  # of the peak: what a well-fed training run reaches
 USABLE = 0.90  # of the memory; the rest goes to the runtime and to gaps between tensors
@@ -49,13 +51,48 @@ DEVICES: dict[str, Device] = {
 }
 
 
+class Core(NamedTuple):
+    """FLOP/s of float32 products of matrices 768 wide; bytes/s of a copy larger than the cache."""
+
+    float32: float
+    bandwidth: float
+
+
+# Of one core. Measured: amx, an Intel Xeon (Sapphire Rapids); avx512-vnni, an AMD EPYC (Zen 4) at 2.6 GHz.
+# The others follow from how many numbers an instruction multiplies, beside the measured ones.
+CORES: dict[InstructionSet, Core] = {
+    "amx": Core(1.6e11, 4.5e9),
+    "avx512-vnni": Core(9.6e10, 4.0e9),
+    "avx512": Core(9.6e10, 4.0e9),
+    "avx2-vnni": Core(5e10, 4.0e9),
+    "avx2": Core(5e10, 4.0e9),
+    "neon-dotprod": Core(4e10, 4.0e9),
+    "neon": Core(2.5e10, 4.0e9),
+    "plain": Core(1e10, 4.0e9),
+}
+# Cores wait for each other and for memory: of 16 measured ones the products kept 7 busy, of 2 nearly both.
+CROWD, CROWDED = 2, 0.6
+
+# GPUs that are not in the table, by the first number of their compute capability: (bf16, float32) FLOP/s of a
+# multiprocessor, from one card of each generation.
+MULTIPROCESSORS = {
+    7: (1.0e12, 0.2e12),
+    8: (1.3e12, 0.3e12),
+    9: (7.5e12, 0.5e12),
+    10: (15e12, 0.5e12),
+    12: (1.3e12, 0.6e12),
+}
+_NAMES = {"h200": "h200", "h100": "h100", "a100": "a100-80g", "4090": "rtx4090", "l4": "l4", "p100": "p100"}
+
+
 def find_device(name: str | Device) -> Device:
-    """A device by name; `cpu` measures this machine, `cpu:2e11` takes your word for its FLOP/s."""
+    """A device by name; `cpu` is this machine by the table, `cpu:2e11` takes your word for its FLOP/s."""
     if isinstance(name, Device):
         return name
     kind, _, given = name.partition(":")
     if kind == "cpu":
-        return measured_cpu() if not given else replace(measured_cpu(), float32=_rate(given))
+        here = this_cpu()
+        return here if not given else replace(here, float32=_rate(given))
     if name not in DEVICES:
         raise UserError(f"There is no device '{name}' to plan for: {nearest(name, [*DEVICES, 'cpu'])}")
     return DEVICES[name]
@@ -71,22 +108,34 @@ def _rate(text: str) -> float:
     return rate
 
 
-def measured_cpu(size: int = 768) -> Device:
-    """This machine in float32: the best of a few matrix products, and of a few copies."""
-    # no random numbers: a look at the machine must not change what a seeded run draws
-    a, b = torch.full((size, size), 0.7), torch.full((size, size), 0.3)
-    long = torch.ones(2**23)  # 32 MiB: more than most caches
-    product = _best(lambda: torch.mm(a, b))
-    copy = _best(lambda: long.clone())
+def cpu(kind: InstructionSet, cores: int, memory: float = 16e9) -> Device:
+    """A CPU by its instruction set and how many of its cores compute.
+
+    >>> f"{cpu('avx2', 2).float32:.1e}, {cpu('avx2', 16).float32:.1e}"
+    '1.0e+11, 3.5e+11'
+    """
+    busy = cores if cores <= CROWD else CROWD * (cores / CROWD) ** CROWDED
+    core = CORES[kind]
+    return Device("cpu", None, core.float32 * busy, core.bandwidth * busy, memory)
+
+
+def this_cpu(threads: int | None = None) -> Device:
+    """This machine with so many threads; None: as many as torch uses."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 16e9
-    return Device("cpu", None, 2 * size**3 / product, 2 * long.nbytes / copy, float(pages))
+    return cpu(instruction_set(), usable_cores(threads or torch.get_num_threads()), float(pages))
 
 
-def _best(work: Callable[[], object], times: int = 4) -> float:
-    """Seconds of the quickest run."""
-    seconds = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
+def gpu(name: str, capability: int, multiprocessors: int, memory: float) -> Device:
+    """A GPU by the name its driver gives it, or else by its generation and size."""
+    for word in name.lower().replace("-", " ").split():
+        if word in _NAMES:
+            return DEVICES[_NAMES[word]]
+    generation = max((one for one in MULTIPROCESSORS if one <= capability), default=min(MULTIPROCESSORS))
+    bf16, float32 = MULTIPROCESSORS[generation]
+    return Device("gpu", bf16 * multiprocessors, float32 * multiprocessors, 5e11, memory)
+
+
+def this_gpu(device: torch.device) -> Device:
+    """A GPU of this machine."""
+    found = torch.cuda.get_device_properties(device)
+    return gpu(found.name, found.major, found.multi_processor_count, float(found.total_memory))

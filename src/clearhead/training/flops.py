@@ -10,18 +10,15 @@ through the model.
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy
 import torch
 from torch import nn
 
-from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
 from clearhead.planner.batch import Batch as Shape
-from clearhead.planner.devices import find_device, measured_cpu
+from clearhead.planner.devices import this_cpu, this_gpu
 from clearhead.planner.totals import count_flops
 
 _POINTS = ((8, 8), (16, 8), (8, 16), (16, 16), (32, 8), (8, 32))
@@ -62,24 +59,9 @@ class StepFlops:
         return self(batch.inputs.shape[0], source, batch.inputs.shape[1])
 
 
-def peak_of(device: torch.device, dtype: torch.dtype) -> float | None:
-    """The device's peak FLOP/s for products in `dtype`: from the planner's table, or measured on a CPU."""
+def peak_of(device: torch.device, dtype: torch.dtype, threads: int | None = None) -> float | None:
+    """The device's peak FLOP/s for products in `dtype`, by the planner's tables; None: not in them."""
     kind = "bf16" if dtype in (torch.bfloat16, torch.float16) else "float32"
     if device.type == "cpu":
-        return _measured_peak(torch.get_num_threads())
-    if device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(device).lower()
-    for known in ("h200", "h100", "a100", "4090", "l4", "p100"):
-        if known in name:
-            try:
-                return find_device({"a100": "a100-80g", "4090": "rtx4090"}.get(known, known)).peak(kind)
-            except UserError:
-                return None
-    return None
-
-
-@cache
-def _measured_peak(threads: int) -> float | None:
-    """Measured once in a process for each number of threads."""
-    return measured_cpu().peak("float32")
+        return this_cpu(threads).float32
+    return this_gpu(device).peak(kind) if device.type == "cuda" else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from clearhead.data.config import Task
+from clearhead.training.config import TrainConfig
 from clearhead.training.sizes import PASSES, SIZES, Asked, Size
 
 FAMILIES: dict[Task, tuple[str, str]] = {
@@ -26,12 +27,13 @@ PAIRS = ("translate", "summarise")
 
 CPU_MINUTES = 40.0  # what a person may wait for on a laptop
 GPU_MINUTES = 20.0
-CPU_EFFICIENCY = 0.2  # of the measured peak: what a step of a model 128 wide reaches, validations included
+CPU_EFFICIENCY = 0.2  # of the planner's peak: what a step of a model 128 wide reaches, validations included
 GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
 SMALL = 2_000_000  # target tokens below which a corpus is soon known by heart
 MANY_EPOCHS = 50.0  # passes in which a small model learns its corpus by heart
 FEWEST_EPOCHS = 4.0  # a model that would see its corpus less often is too large for the time
 MOST_STEPS = 10**9  # nobody waits for so many; a batch of one token would ask for more
+FILLED = 0.85  # of a batch; the rest is padding
 FEWEST_EXAMPLES = 32  # in a batch of long texts: with fewer, each step follows chance
 
 
@@ -84,15 +86,18 @@ class Machine:
     """Where it will run."""
 
     gpu: bool
-    peak: float | None  # FLOP/s
+    peak: float | None  # FLOP/s, from a table by kind of device: what ran how fast here decides nothing
     minutes: float | None = None  # how long training may take; None: a default for the device
     efficiency: float = 1.0  # what is left of the usual one
 
-    def budget(self, width: int) -> float:
-        """FLOPs that fit into the time, for a model of this width: a CPU is the busier the wider it is."""
-        minutes = self.minutes or (GPU_MINUTES if self.gpu else CPU_MINUTES)
+    def rate(self, width: int) -> float:
+        """FLOPs a minute while a model of this width is trained: a CPU is the busier the wider it is."""
         share = GPU_EFFICIENCY if self.gpu else CPU_EFFICIENCY * math.pow(min(width, 512) / 128, 0.7)
-        return (self.peak or 5e10) * share * self.efficiency * minutes * 60
+        return (self.peak or 5e10) * share * self.efficiency * 60
+
+    def budget(self, width: int) -> float:
+        """FLOPs that fit into the time."""
+        return self.rate(width) * (self.minutes or (GPU_MINUTES if self.gpu else CPU_MINUTES))
 
 
 def choose_filters(task: Task) -> list[Choice]:
@@ -197,6 +202,16 @@ def flops_per_epoch(facts: Facts, size: Size) -> float:
     return 6.0 * facts.source_tokens * size.layers * (layer + 2 * width * source)
 
 
+def minutes_for(facts: Facts, machine: Machine, config: TrainConfig) -> float:
+    """About how long a run takes by the same tables, whoever has chosen its settings."""
+    model, batch = config.model, config.batch
+    inner = model.feedforward.width or 4 * model.width
+    size = Size(math.inf, model.width, model.layers, model.attention.heads, inner, model.dropout)
+    epochs = config.steps * FILLED * batch.tokens * batch.accumulate / facts.batched_tokens
+    passes = 2 if config.objective.consistency else 1
+    return passes * epochs * flops_per_epoch(facts, size) / machine.rate(size.width)
+
+
 def _context(facts: Facts) -> int:
     return 256 if facts.tokens < 40_000_000 else 512
 
@@ -230,7 +245,7 @@ def _steps(facts: Facts, machine: Machine, size: Size, asked: int | None) -> Wor
     wanted = _wanted_epochs(facts)
     affordable = _affordable_epochs(facts, machine, size)
     epochs = min(wanted, max(affordable, 1.0))
-    steps = math.ceil(epochs * facts.batched_tokens / (0.85 * batch))  # about 15 % of a batch is padding
+    steps = math.ceil(epochs * facts.batched_tokens / (FILLED * batch))
     steps = min(max(steps, 100), MOST_STEPS)
     steps = round(steps, -2) if steps >= 1000 else steps
     limit = (

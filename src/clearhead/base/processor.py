@@ -1,0 +1,81 @@
+"""What kind of processor this is and how many of its cores this process may use.
+
+Choices are made from these facts, never from how fast something ran: they are the same on a busy machine and
+on a quiet one. Knows nothing about torch.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+InstructionSet = Literal["amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-dotprod", "neon", "plain"]
+
+# The first whose flags are all there is the name; the flags are those of Linux.
+_BY_FLAGS: dict[InstructionSet, frozenset[str]] = {
+    "amx": frozenset({"avx512f", "avx512_vnni", "amx_tile"}),
+    "avx512-vnni": frozenset({"avx512f", "avx512_vnni"}),
+    "avx512": frozenset({"avx512f"}),
+    "avx2-vnni": frozenset({"avx2", "avx_vnni"}),
+    "avx2": frozenset({"avx2"}),
+    "neon-dotprod": frozenset({"asimd", "asimddp"}),
+    "neon": frozenset({"asimd"}),
+}
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@cache
+def instruction_set() -> InstructionSet:
+    """The widest instruction set of this processor that anything here makes use of."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith(("flags", "Features")):
+                    return named_by(line.partition(":")[2].split())
+    except OSError:
+        pass  # not Linux
+    # Every ARM processor of Apple's has these; of its others nothing is known without asking the system.
+    apple = platform.system() == "Darwin" and platform.machine() == "arm64"
+    return "neon-dotprod" if apple else "plain"
+
+
+def named_by(flags: Collection[str]) -> InstructionSet:
+    """The instruction set of a processor with these flags.
+
+    >>> named_by(["fpu", "avx2", "avx512f", "avx512_vnni"])
+    'avx512-vnni'
+    """
+    have = set(flags)
+    return next((name for name, needed in _BY_FLAGS.items() if needed <= have), "plain")
+
+
+def usable_cores(threads: int) -> int:
+    """How many cores `threads` threads of this process can keep busy: what the system grants is the bound."""
+    granted = [threads, _allowed() or threads, _quota(_CGROUP) or threads]
+    return max(1, min(granted))
+
+
+def _allowed() -> int | None:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def _quota(root: Path) -> int | None:
+    """Whole cores' worth of time that a container grants; None: no limit."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:  # "max", or −1
+        return None
+    return max(1, round(int(quota) / int(period)))

@@ -1,0 +1,87 @@
+"""Which number format a bundle is decoded in where `auto` or `fast` is asked for; no clock decides it.
+
+`auto` is float32 on a CPU and, on a GPU, the format the bundle was trained in. `fast` takes the first format,
+in the order of speed that the kind of processor has, whose cost on the validation set is below a bound;
+training measures that cost and stores it in the bundle (`metadata["formats"]`, see docs/bundle.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from clearhead.base.processor import InstructionSet, instruction_set
+from clearhead.bundle.folder import Bundle
+from clearhead.decoding.native import Dtype
+
+FORMATS = "formats"  # the name in a bundle's metadata
+NATS = "nats per token"  # what a language model is measured by
+
+# The C++ engine's formats, fastest first, by instruction set: those that are slower than float32 there are
+# left out (int8 without VNNI has no kernel of its own). `python benchmarks/decode.py` measures them.
+CPU_ORDER: dict[InstructionSet, tuple[Dtype, ...]] = {
+    "amx": ("int8", "bf16", "float32"),
+    "avx512-vnni": ("int8", "bf16", "float32"),
+    "avx512": ("bf16", "float32"),
+}
+GPU_ORDER: tuple[Dtype, ...] = ("bf16", "float32")
+
+# What `fast` accepts: so many points (of 100) of the metric, or nats a token where that is the metric, and so
+# many nats a token by which the distributions of float32 are missed.
+MOST_POINTS, MOST_NATS, MOST_DRIFT = 0.5, 0.02, 0.02
+
+
+def trained_in(bundle: Bundle) -> Dtype:
+    """The format a bundle was trained in, by its metadata, else that of its weights; float32 for float16."""
+    noted = bundle.metadata.get("training")
+    name = noted.get("dtype") if isinstance(noted, Mapping) else None
+    if not isinstance(name, str):
+        name = str(next(bundle.model.parameters()).dtype).removeprefix("torch.")
+    return "bf16" if name in ("bfloat16", "bf16") else "float32"
+
+
+def fast(bundle: Bundle, device: torch.device, why_not_native: str | None) -> tuple[Dtype, str | None]:
+    """The format that `fast` stands for here, and a sentence where it is float32 after all."""
+    if device.type == "cpu" and why_not_native is not None:
+        reason = why_not_native.removesuffix(".")
+        return "float32", f"--fast needs the C++ engine, which cannot be used here: {reason}."
+    order, kind = _order(device)
+    if order[0] == "float32":
+        return "float32", f"float32 is the fastest number format on this kind of device ({kind})."
+    stored = bundle.metadata.get(FORMATS)
+    measured = stored.get(device.type) if isinstance(stored, Mapping) else None
+    if not isinstance(stored, Mapping) or not isinstance(measured, Mapping):
+        place = "GPU" if device.type == "cuda" else "CPU"
+        return "float32", (
+            f"This bundle does not say what other number formats cost it on a {place}, so float32 is used; "
+            "`clearhead evaluate BUNDLE … --formats` measures and stores it."
+        )
+    metric = stored.get("metric")
+    for one in order:
+        if acceptable(measured.get(one), metric):
+            return one, None
+    tried = " and ".join(one for one in order if one != "float32")
+    return "float32", f"By the figures in this bundle, {tried} would cost too much, so float32 is used."
+
+
+def _order(device: torch.device) -> tuple[tuple[Dtype, ...], str]:
+    """The formats of a device, fastest first, and what kind of device that is."""
+    if device.type == "cuda":
+        return GPU_ORDER, "cuda"
+    if device.type == "cpu":
+        return CPU_ORDER.get(instruction_set(), ("float32",)), instruction_set()
+    return ("float32",), device.type
+
+
+def acceptable(figures: Any, metric: Any) -> bool:
+    """Whether a format's stored figures are below the bounds; what is missing or no number is not."""
+    if not isinstance(figures, Mapping):
+        return False
+    most = MOST_NATS if metric == NATS else MOST_POINTS
+    return _below(figures.get("cost"), most) and _below(figures.get("drift"), MOST_DRIFT)
+
+
+def _below(value: Any, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value <= most  # NaN is not
