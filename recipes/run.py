@@ -33,7 +33,6 @@ from clearhead.jobs.finish import Finished
 from clearhead.jobs.recipe import Table, merged, nested, read_recipe
 from clearhead.jobs.train import train
 from clearhead.training.loop import Interrupted
-from clearhead.training.run_folder import RunFolder
 from measures import MEASURES, Measure
 from table import read_results, taken_in, write_results, write_tables
 from toy import write as write_toy
@@ -46,12 +45,10 @@ def run(name: str, seed: int, chosen: argparse.Namespace) -> dict[str, Any]:
     measure = MEASURES[name]
     data = _data(measure, chosen)
     out = chosen.out / f"{name}-seed{seed}"
-    if chosen.again:
-        RunFolder(out).remove()
     said = read_recipe(HERE / f"{name}.toml", data)
     said = merged(said, {"seed": seed, "compute": {"device": chosen.device}}, nested(_changes(chosen)))
     began = time.perf_counter()
-    finished = train(out, said, view=chosen.view)
+    finished = train(out, said, view=chosen.view, replace=chosen.again)
     minutes = (time.perf_counter() - began) / 60
     facts = finished.bundle.metadata["training"]
     scoring = EvaluationConfig(**said.get("test", {}))

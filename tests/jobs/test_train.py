@@ -17,9 +17,11 @@ from clearhead.data.store import Store
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, translate
 from clearhead.decoding.writer import Writer
+from clearhead.jobs import train as job
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.recipe import merged
 from clearhead.jobs.train import resume, train
+from clearhead.training.loop import Trainer
 from clearhead.training.run_folder import RunFolder
 
 from .making import rows, settings, write_corpus
@@ -192,6 +194,46 @@ def test_a_run_is_not_overwritten(finished: Finished, corpus: Path) -> None:
     with pytest.raises(UserError, match=r"There is a run in .* already"):
         train(finished.folder, settings(corpus), view="quiet")
     assert (finished.folder / "model.safetensors").read_bytes() == before
+
+
+def test_the_second_of_two_commands_is_refused_before_it_reads(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it could read its corpus while the first trains to its end, and then mix the two."""
+    read: list[str] = []
+
+    def survey(*_: Any) -> None:
+        read.append("first" if not read else "second")
+        with pytest.raises(UserError, match="Another process is training in"):
+            train(tmp_path / "runs" / "one", settings(corpus, model={"width": 32}), view="quiet")
+        raise UserError("This corpus is of no use.")
+
+    monkeypatch.setattr(job, "survey", survey)
+    with pytest.raises(UserError, match="of no use"):
+        train(tmp_path / "runs" / "one", settings(corpus), view="quiet")
+    assert read == ["first"]
+    assert not (tmp_path / "runs").exists()  # a command that is refused leaves nothing behind
+
+
+def test_a_run_that_has_not_taken_a_step_is_begun_anew(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def dies(*_: Any) -> None:
+        raise RuntimeError("a kernel that does not run here")
+
+    out = tmp_path / "run"
+    monkeypatch.setattr(Trainer, "run", dies)
+    with pytest.raises(RuntimeError):
+        train(out, settings(corpus, model={"width": 32}, tokenizer={"shared": False}), view="quiet")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="bleu"):  # what is refused itself replaces nothing
+        train(out, settings(corpus, validation={"metric": "blue"}), view="quiet")
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    with pytest.raises(RuntimeError):
+        train(out, settings(corpus), view="plain")
+    assert "had not taken a step: it is begun anew." in capsys.readouterr().err
+    assert RunFolder(out).read_record()[0].model.width == 16
+    assert not (out / "training" / "data" / "source_tokenizer.json").exists()
 
 
 def test_no_time_is_no_time(corpus: Path, tmp_path: Path) -> None:

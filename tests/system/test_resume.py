@@ -9,8 +9,10 @@ from __future__ import annotations
 import random
 import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,25 @@ def test_one_process_at_a_time(warm: Warm, run: Path, whole: Path) -> None:
         ended = go(warm, run)
     assert ended.code == 2
     assert ended.stderr == "clearhead: Another process is training in 'run': wait for it.\n"
+    assert_same(run, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["lock", "data", "checkpoints/step-00000004", "curves.png"])
+def test_two_commands_with_one_out(run: Path, whole: Path, place: str) -> None:
+    """Whenever the second comes, it is refused, and the first does not notice."""
+    others = (*TRAIN, *settings(model__width=32, tokenizer__kind="bpe"))
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(cold, *TRAIN, folder=run.parent)
+        while not (run / "training" / place).exists() and not first.done():
+            time.sleep(0.005)
+        second = pool.submit(cold, *others, folder=run.parent).result()
+        assert first.result().code == 0, first.result().stderr
+    assert second.code == 2
+    assert second.stderr.startswith(
+        ("clearhead: Another process is training in 'run'", "clearhead: There is a run in 'run' already")
+    )
+    assert second.stderr.count("\n") == 1
     assert_same(run, whole)
 
 

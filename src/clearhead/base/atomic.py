@@ -28,11 +28,12 @@ _RENAME_EXCHANGE = 2  # swap two names, from Linux's fs.h; macOS gives RENAME_SW
 
 
 @contextmanager
-def atomic_folder(path: str | Path) -> Iterator[Path]:
+def atomic_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     """Write a whole folder, which appears at `path` only when the block ends well.
 
     The block is given an empty folder to fill. If it raises, or the machine stops
-    in the middle, what stood at `path` before stands there still.
+    in the middle, what stood at `path` before stands there still. `new`: nothing
+    stands there, and what somebody else puts there meanwhile is not replaced.
     """
     target = Path(path)
     if target.is_symlink() or (target.exists() and not target.is_dir()):
@@ -48,10 +49,15 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     try:
         yield fresh
         _force_tree(fresh)
-        _take_place(fresh, target)
+        _take_new_place(fresh, target) if new else _take_place(fresh, target)
     finally:
         # after a failure this is the unfinished folder, after a swap it is the old one
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def is_vacant(path: Path) -> bool:
+    """Is there nothing of that name, or an empty folder?"""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def recover_folder(path: str | Path) -> None:
@@ -121,6 +127,19 @@ def _take_place(fresh: Path, target: Path) -> None:
         os.rename(target, aside)
         os.rename(fresh, target)
         shutil.rmtree(aside, ignore_errors=True)
+    _force(target.parent)
+
+
+def _take_new_place(fresh: Path, target: Path) -> None:
+    """Put the finished folder where there is none, or an empty one."""
+    try:
+        with suppress(OSError):  # not there, or no longer empty
+            target.rmdir()
+        os.rename(fresh, target)  # the system refuses a folder with something in it
+    except OSError as error:
+        raise UserError(
+            f"Cannot write the folder '{target}': something else has been put there meanwhile."
+        ) from error
     _force(target.parent)
 
 

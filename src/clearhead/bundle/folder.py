@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from clearhead.base.atomic import atomic_folder
+from clearhead.base.atomic import atomic_folder, is_vacant
 from clearhead.base.device import pick_device, pick_dtype
 from clearhead.base.errors import UserError
+from clearhead.base.lock import held
 from clearhead.base.reading import read_bytes
 from clearhead.bundle import checking
 from clearhead.bundle import metadata as manifest
@@ -128,16 +129,37 @@ def save(
     """
     bundle = model if isinstance(model, Bundle) else Bundle(model)
     tokenizer = bundle.tokenizer if tokenizer is None else tokenizer
-    notes = bundle.metadata if metadata is None else metadata
+    notes = dict(bundle.metadata if metadata is None else metadata)
+    target = Path(folder)
+    with _undisturbed(target):
+        write_bundle(Bundle(bundle.model, tokenizer, notes, bundle.source_tokenizer), target, overwrite)
+    return target
+
+
+@contextmanager
+def _undisturbed(target: Path) -> Iterator[None]:
+    """Hold the lock of the run whose folder this is, if it is one: its weights are not mixed with others."""
+    companion = target / manifest.COMPANION
+    if not companion.is_dir():
+        yield
+        return
+    with held(
+        companion / manifest.LOCK, f"Another process is training in '{target}': save to another folder."
+    ):
+        yield
+
+
+def write_bundle(bundle: Bundle, target: Path, overwrite: bool = True) -> None:
+    """`save` for those who hold the lock of the folder."""
+    tokenizer, notes = bundle.tokenizer, bundle.metadata
     whole: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)  # what torch.compile wraps
     config = config_of(whole)
     _refuse_unsavable(whole, config)
     checking.check(config, notes, tokenizer, bundle.source_tokenizer)
     manifest.to_json(notes, "metadata")  # now, not after gigabytes have been written
-    target = Path(folder)
     manifest.recover(target)
     _refuse_occupied(target, overwrite)
-    with atomic_folder(os.path.abspath(target)) as fresh:
+    with atomic_folder(os.path.abspath(target), new=is_vacant(target)) as fresh:
         write_weights(whole, fresh / manifest.WEIGHTS)
         (fresh / manifest.CONFIG).write_text(manifest.to_json(config.to_dict(), "config"), encoding="utf-8")
         if tokenizer is not None:
@@ -146,7 +168,6 @@ def save(
             bundle.source_tokenizer.save(fresh / manifest.SOURCE_TOKENIZER)
         manifest.write_metadata(fresh, count_parameters(whole), notes)
         _keep_strangers(target, fresh)
-    return target
 
 
 def load_bundle(

@@ -62,7 +62,7 @@ def export_ctranslate2(bundle: Bundle, folder: Path, quantize: str | None = None
     stored = next(model.parameters()).dtype
     spec.validate()
     spec.optimize(quantization=quantize or _HALF.get(stored))
-    with atomic_folder(os.path.abspath(folder)) as fresh:
+    with atomic_folder(os.path.abspath(folder), new=True) as fresh:
         spec.save(str(fresh))
         write_tokenizers(bundle, fresh)
 

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from clearhead.base.atomic import atomic_folder
+from clearhead.base.atomic import atomic_folder, is_vacant
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.bundle.metadata import SOURCE_TOKENIZER
@@ -184,7 +184,7 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
     tensors = exported_tensors(family, config, ours)
     plain = _config_json(family, bundle, tensors)
     _refuse_to_overwrite(folder)
-    with atomic_folder(os.path.abspath(folder)) as fresh:
+    with atomic_folder(os.path.abspath(folder), new=is_vacant(folder)) as fresh:
         save_file(tensors, fresh / WEIGHTS, metadata={"format": "pt"})
         _write_json(fresh / CONFIG, plain)
         if config.family in ("encoder-decoder", "decoder"):

@@ -68,7 +68,7 @@ def export_onnx(bundle: Bundle, folder: Path) -> None:
     graphs = {DECODER: decoder_graph(model, config)}
     if config.family == "encoder-decoder":
         graphs = {ENCODER: encoder_graph(model, config)} | graphs
-    with atomic_folder(os.path.abspath(folder)) as fresh:
+    with atomic_folder(os.path.abspath(folder), new=True) as fresh:
         for name, graph in graphs.items():
             _record(graph, fresh / name)
         write_json(fresh / CONFIG, _settings(bundle, graphs))

@@ -74,14 +74,13 @@ def demonstrate(out: Path, pair: str = "en-fr", *, again: bool = False, view: st
     if folder.record.exists() and not again:
         return resume(out, view=view).bundle
     make_view(view)  # refuses a name it does not know before anything is written
+    folder.refuse_place()
     if not again:
-        folder.refuse_occupied()
+        folder.refuse_occupied()  # asked again under the lock; now, so that a refusal leaves no phrasebook
     texts = write_phrasebook(out.with_name(f"{out.name}-phrasebook"), pair)
-    if again:
-        folder.remove()
     files = {name: {"file": str(path)} for name, path in texts.items()}
     settings: Table = {"data": {**files, "train": [files["train"]]}, **RECIPE}
-    return train(out, settings, view=view).bundle
+    return train(out, settings, view=view, replace=again).bundle
 
 
 def write_phrasebook(

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from clearhead.base.atomic import atomic_write_bytes
 from clearhead.base.device import name_of_cpu
-from clearhead.bundle import Bundle, save
+from clearhead.bundle import Bundle
+from clearhead.bundle.folder import write_bundle
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, evaluate
 from clearhead.evaluation.report import Subject, make_report, write_report
 from clearhead.jobs.prepare import Prepared
@@ -90,7 +91,7 @@ def finish(
         "test": {} if test is None else {"examples": len(rows), "search": asked.search, **test.metrics},
         "test_signatures": {} if test is None else test.signatures,
     }
-    save(bundle, folder.path)
+    write_bundle(bundle, folder.path)
     if test is not None:
         page = make_report(Subject(folder.path.name, test), title=f"Test set of {folder.path.name}")
         write_report(page, folder.training, "test")

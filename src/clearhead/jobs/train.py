@@ -58,28 +58,40 @@ class _Plan:
     minutes: float  # that the run takes by the table of devices
 
 
-def train(out: str | Path, settings: Table, *, minutes: float | None = None, view: str = "auto") -> Finished:
-    """Train from scratch into a new folder.
+def train(
+    out: str | Path,
+    settings: Table,
+    *,
+    minutes: float | None = None,
+    view: str = "auto",
+    replace: bool = False,
+) -> Finished:
+    """Train from scratch into a new folder, or one whose run has not taken a step.
 
     `settings` are nested tables as in a recipe file; what they leave open is chosen from the corpus and
-    the device. `minutes` is how long training may take.
+    the device. `minutes` is how long training may take. `replace`: a run or bundle that is there is removed
+    as soon as the new one can begin.
     """
     folder = RunFolder(Path(out))
-    folder.refuse_occupied()
+    folder.refuse_place()
     if minutes is not None and not minutes > 0:
         raise UserError(f"The time for training must be more than 0 minutes, not {minutes}.")
     watching = make_view(view)
-    with watching:
+    with watching, folder.locked():
+        if not (replace and folder.is_used()):
+            folder.refuse_occupied()
         plan = _decide(settings, minutes)
         _tell(plan, watching)
-        with folder.locked():
-            notes = _notes(plan)
-            folder.write_record(plan.config, {"settings": settings, "notes": notes})
-            with folder.emptied_on_error():
-                said = prepare.write_all(plan.survey, plan.config.data, plan.tokenizers, folder.data)
-            for sentence in said:
-                watching.say(sentence)
-            return _run(folder, plan.config, notes, watching)
+        if folder.record.exists() and not replace:
+            watching.say(f"The run in '{folder.path}' had not taken a step: it is begun anew.")
+        folder.empty()
+        notes = _notes(plan)
+        folder.write_record(plan.config, {"settings": settings, "notes": notes})
+        with folder.emptied_on_error():
+            said = prepare.write_all(plan.survey, plan.config.data, plan.tokenizers, folder.data)
+        for sentence in said:
+            watching.say(sentence)
+        return _run(folder, plan.config, notes, watching)
 
 
 def resume(out: str | Path, settings: Table | None = None, *, view: str = "auto") -> Finished:
@@ -88,6 +100,16 @@ def resume(out: str | Path, settings: Table | None = None, *, view: str = "auto"
     `settings` may change what is seen of a run, not what it computes.
     """
     folder = RunFolder(Path(out))
+    folder.refuse_absent()
+    with make_view(view) as watching, folder.locked():
+        config, record = _changed(folder, settings)
+        if not prepare.is_ready(folder.data):
+            _prepare_again(folder, config, record["notes"], watching)
+        return _run(folder, config, record["notes"], watching)
+
+
+def _changed(folder: RunFolder, settings: Table | None) -> tuple[TrainConfig, dict[str, Any]]:
+    """The record of the run in a folder, with settings that change nothing of what it computes."""
     config, record = folder.read_record()
     if settings:
         changed = TrainConfig.from_dict(merged(config.to_dict(), settings))
@@ -98,10 +120,7 @@ def resume(out: str | Path, settings: Table | None = None, *, view: str = "auto"
                 f"another run of it ({'; '.join(unlike)}): leave them away, or train anew."
             )
         config = changed
-    with make_view(view) as watching, folder.locked():
-        if not prepare.is_ready(folder.data):
-            _prepare_again(folder, config, record["notes"], watching)
-        return _run(folder, config, record["notes"], watching)
+    return config, record
 
 
 def begun(out: str | Path) -> bool:

@@ -8,13 +8,14 @@
       training/log.jsonl        losses and validations; timing.jsonl beside it has what the clock says
       training/*.png            curves
 
-Only one process may train in a folder at a time.
+Only one process may work in a folder at a time: whoever changes anything in it holds its lock.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,17 +25,24 @@ from typing import Any
 
 from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError
+from clearhead.base.lock import held
 from clearhead.bundle import is_bundle
+from clearhead.bundle.metadata import FILES, LOCK
 from clearhead.training.config import TrainConfig
-
-if os.name != "nt":
-    import fcntl
 
 TRAINING = "training"
 RUN = "run.json"
-LOCK = "lock"
 READY = "ready.json"  # the last file of `data` to be written
 TARGET_TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"  # in `data`
+
+# What may lie in `training` and in `training/data` of a run that has not taken a step.
+_OF_A_RUN = re.compile(
+    r"lock|run\.json|(log|timing)\.jsonl|events\.out\..*|data|checkpoints|weights|SHA256SUMS|\..*\.writing-.*"
+)
+_OF_DATA = re.compile(
+    r"(ready|tokenizer|source_tokenizer)\.json|(validation|test)\.jsonl|train-[0-9]+|validation|SHA256SUMS"
+    r"|\..*\.(writing-.*|previous)"
+)
 
 
 @dataclass(frozen=True)
@@ -55,45 +63,76 @@ class RunFolder:
     def record(self) -> Path:
         return self.training / RUN
 
-    def refuse_occupied(self) -> None:
-        """A new run needs a folder of its own."""
+    def refuse_place(self) -> None:
+        """A sentence where no folder can be; looks at names only, and so needs no lock."""
         path = self.path
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise UserError(f"Cannot train into '{path}': a file or link of that name is in the way.")
-        if self.record.exists():
-            raise UserError(
-                f"There is a run in '{path}' already: go on with `clearhead train --resume {path}`, "
-                f"or give another --out."
-            )
-        if path.is_dir() and not self._untouched():
-            raise UserError(f"The folder '{path}' is not empty: give another --out.")
         home = next(place for place in (path, *path.absolute().parents) if place.exists())
         if not home.is_dir():
             raise UserError(f"Cannot train into '{path}': '{home}' is no folder.")
         if not os.access(home, os.W_OK | os.X_OK):
             raise UserError(f"Cannot train into '{path}': the folder '{home}' cannot be written to.")
 
-    def _untouched(self) -> bool:
-        """Is there nothing in the folder but what a run leaves that was killed before it had begun?"""
-        if any(path != self.training or not path.is_dir() for path in self.path.iterdir()):
-            return False
-        return all(path.name == LOCK or path.name.startswith(f".{RUN}.") for path in self.training.glob("*"))
+    def refuse_occupied(self) -> None:
+        """A new run needs a folder of its own, or one whose run has not taken a step. Ask under the lock."""
+        path = self.path
+        if not path.is_dir():
+            return
+        if self.record.exists() and (self._took_a_step() or is_bundle(path)):
+            raise UserError(
+                f"There is a run in '{path}' already: go on with `clearhead train --resume {path}`, "
+                f"or give another --out."
+            )
+        foreign = self._foreign()
+        if foreign is not None:
+            raise UserError(f"The folder '{path}' is not empty (it has '{foreign}'): give another --out.")
 
-    def remove(self) -> None:
-        """Remove a run and its bundle; anything else is left alone."""
-        if self.record.exists() or is_bundle(self.path):
-            shutil.rmtree(self.path)
+    def _took_a_step(self) -> bool:
+        """Is there anything that would be lost with this run?"""
+        saved = (self.training / name for name in ("checkpoints", "weights"))
+        if any(path.name.startswith("step-") for folder in saved for path in folder.glob("*")):
+            return True
+        log = self.training / "log.jsonl"
+        return log.is_file() and log.stat().st_size > 0
+
+    def _foreign(self) -> Path | None:
+        """The first file or folder that no run of ours writes before its first step."""
+        for path in sorted(self.path.iterdir()):
+            if path != self.training or path.is_symlink() or not path.is_dir():
+                return path.relative_to(self.path)
+        for folder, ours in ((self.training, _OF_A_RUN), (self.data, _OF_DATA)):
+            for path in sorted(folder.glob("*")):
+                if not ours.fullmatch(path.name):
+                    return path.relative_to(self.path)
+        return None
+
+    def empty(self) -> None:
+        """Remove a run and its bundle, nothing else; the caller holds the lock."""
+        for path in (*(self.path / name for name in FILES), *self.training.glob("*")):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink(missing_ok=True)
+
+    def is_used(self) -> bool:
+        """Is there a run or a bundle?"""
+        return self.record.exists() or is_bundle(self.path)
 
     def write_record(self, config: TrainConfig, notes: dict[str, Any]) -> None:
         """Put down what this run is, before it begins."""
         atomic_write_text(self.record, as_json({"format": 1, "config": config.to_dict(), **notes}))
 
-    def read_record(self) -> tuple[TrainConfig, dict[str, Any]]:
-        """The config of the run that is in this folder, and the notes beside it."""
+    def refuse_absent(self) -> None:
+        """A sentence where there is no run."""
         if not self.path.exists():
             raise UserError(f"There is no run to resume in '{self.path}': the folder does not exist.")
         if not self.record.is_file():
             raise UserError(f"There is no run to resume in '{self.path}': it has no {TRAINING}/{RUN}.")
+
+    def read_record(self) -> tuple[TrainConfig, dict[str, Any]]:
+        """The config of the run that is in this folder, and the notes beside it."""
+        self.refuse_absent()
         try:
             plain = json.loads(self.record.read_text(encoding="utf-8"))
             config = TrainConfig.from_dict(plain["config"])
@@ -112,26 +151,18 @@ class RunFolder:
         try:
             yield
         except (UserError, OSError):
-            shutil.rmtree(self.training, ignore_errors=True)
-            with suppress(OSError):
-                self.path.rmdir()
+            self.empty()
             raise
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else trains in this folder meanwhile; a killed process's lock is gone with it."""
         try:
-            self.training.mkdir(parents=True, exist_ok=True)
-            lock = open(self.training / LOCK, "a+b")  # noqa: SIM115 - closed by the next block
-        except OSError as error:
-            raise UserError(f"Cannot train in '{self.path}': {error.strerror}.") from error
-        with lock as file:
-            if os.name != "nt":
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError as error:
-                    raise UserError(f"Another process is training in '{self.path}': wait for it.") from error
-            yield
+            with held(self.training / LOCK, f"Another process is training in '{self.path}': wait for it."):
+                yield
+        finally:
+            with suppress(OSError):  # a run is in it
+                self.training.rmdir()
 
 
 def as_json(plain: Mapping[str, Any]) -> str:
