@@ -61,6 +61,20 @@ def test_numbers_are_the_models(session_of: Make, kind: str, place: str) -> None
         assert torch.all(torch.cdist(flat, flat) <= torch.cdist(centred, centred) + 1e-4)
 
 
+def test_it_says_where_the_word_is_other_tokens(session_of: Make) -> None:
+    """One word to a reader, two to the model: "cats" holds "cat", as another id with another vector."""
+    session = session_of("encoder-decoder", "pre", position__name="rotary")
+    same = contexts(session, "cat", SENTENCES)
+    assert [one["spelling"] for one in same["occurrences"]] == [0] * 4
+    assert [[word["id"] for word in words] for words in same["spellings"]] == [[session.reader.id("cat")]]
+    mixed = contexts(session, "a", ["a cat eats", "the cat sleeps .", "a dog"])  # "a", and the a of "cat"
+    assert [one["spelling"] for one in mixed["occurrences"]] == [0, 1, 0]
+    assert [[word["text"] for word in words] for words in mixed["spellings"]] == [["a"], ["cat"]]
+    bottom = unpacked(mixed["between"])[0]
+    assert bottom[0, 2] == pytest.approx(1, abs=1e-6)
+    assert bottom[0, 1] < 0.999  # apart before any context is read
+
+
 def test_without_positions_the_bottom_does_not_know_the_sentence(session_of: Make) -> None:
     found = contexts(session_of("encoder-decoder", "pre", position__name="rotary"), "cat", SENTENCES)
     static, between = unpacked(found["static"]), unpacked(found["between"])

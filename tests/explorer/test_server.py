@@ -354,7 +354,9 @@ def test_a_slow_question_holds_up_nobody_else(
             try:
                 assert client.get("/").status_code == 200
                 assert client.get("/api/lectures").status_code == 200
-                refused(client.post("/api/depth", json=PAIR), 429, "busy")  # the line is full
+                full = client.post("/api/depth", json=PAIR)
+                refused(full, 429, "busy")  # the line is full
+                assert int(full.headers["retry-after"]) >= 1  # what the page waits before it asks again
             finally:
                 going.set()
             statuses = sorted(one.result().status_code for one in waiting)

@@ -4,6 +4,10 @@ The word's vector in a sentence is the mean over the tokens that cover it. At th
 says of the word wherever it stands (plus its position, where the scheme adds one); above, what the sentence
 has made of it.
 
+One word may be several things to a model: "apple", "Apple" and "apple" at the head of a text can have other ids,
+and then other vectors from the start, whatever the context. So each occurrence says which of the `spellings`,
+as ids, it has, and only those of one spelling are one word in two contexts.
+
 Shapes: L heights (embedding and layers), n sentences, E model width.
 """
 
@@ -49,12 +53,19 @@ def contexts(session: Session, word: str, sentences: list[str]) -> Plain:
     static = torch.stack([one.static for one in seen])  # (n,E)
     layers = len(vectors) - 1
     planes = [plane(one) for one in vectors]
+    spellings = list(dict.fromkeys(one.ids for one in seen))
     return {
         "word": word,
         "occurrences": [
-            {"sentence": sentence, "words": one.words, "at": [one.places[0], one.places[-1]]}
+            {
+                "sentence": sentence,
+                "words": one.words,
+                "at": [one.places[0], one.places[-1]],
+                "spelling": spellings.index(one.ids),
+            }
             for sentence, one in zip(sentences, seen, strict=True)
         ],
+        "spellings": [session.source_vocabulary.words(ids) for ids in spellings],
         "layers": ["embedding", *(f"layer {number + 1}" for number in range(layers))],
         "static": packed(F.cosine_similarity(vectors, static.unsqueeze(0), dim=-1)),
         "between": packed(F.cosine_similarity(vectors.unsqueeze(2), vectors.unsqueeze(1), dim=-1)),
@@ -69,6 +80,7 @@ class Occurrence:
 
     words: list[Word]
     places: list[int]  # of the tokens that cover it
+    ids: tuple[int, ...]  # of those tokens
     vectors: Tensor  # (L, E) the mean over those tokens at each height
     static: Tensor  # (E,) what the table itself says of them, whatever stands around
 
@@ -158,7 +170,13 @@ def _one(session: Session, word: str, number: int, sentence: str) -> Occurrence:
         else:
             model(read, look=look)
     vectors = torch.stack([look[name][0, places].mean(0) for name in heights])
-    return Occurrence(session.source_vocabulary.words(ids), places, vectors, _static(model, read[0, places]))
+    return Occurrence(
+        session.source_vocabulary.words(ids),
+        places,
+        tuple(ids[place] for place in places),
+        vectors,
+        _static(model, read[0, places]),
+    )
 
 
 def _shift(tokenizer: Tokenizer, sentence: str, ids: tuple[int, ...]) -> int:

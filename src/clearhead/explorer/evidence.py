@@ -233,7 +233,7 @@ def sentence(tau: dict[str, float | None], visible: int, tried: int, moved: floa
 
 
 def _tau(value: float | None) -> str:
-    return "all equal" if value is None else f"τ = {value:.2f}".replace("-", "−")
+    return "all equal" if value is None else f"τ = {round(value, 2) + 0.0:.2f}".replace("-", "−")
 
 
 def _about_shuffling(moved: float) -> str:

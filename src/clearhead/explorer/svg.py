@@ -24,7 +24,18 @@ CELL, LETTER = 18, 8.2  # pixels: a cell of a map, and a letter of its labels
 MOST_DRAWN = 2500  # cells that are drawn one by one; a larger map is one picture
 LONGEST = 24  # letters of a label
 
+ROUNDING = 2.0**-20  # of a number: what is smaller beside it is float32's rounding error
+
 Span = tuple[float, float]
+
+
+def settled(value: float, beside: float = 1.0) -> float:
+    """The number, or 0 where it is no more than rounding error beside numbers of that size.
+
+    >>> settled(-7.7e-11), settled(2e-9, beside=1e-6)
+    (0.0, 2e-09)
+    """
+    return 0.0 if abs(value) < ROUNDING * beside else value
 
 
 def number(value: float) -> str:
@@ -34,10 +45,16 @@ def number(value: float) -> str:
     '<data value="0.12345679">0.123</data>'
     >>> number(-0.00004)
     '<data value="-4e-05">−4e−5</data>'
+
+    What float32 leaves of 0 beside numbers of size 1 is written 0:
+
+    >>> number(-7.7e-11)
+    '<data value="-7.7e-11">0.000</data>'
     """
     exact = np.float32(value)
     if not np.isfinite(exact):
         return f'<data value="{exact!s}">{"−∞" if value < 0 else "∞" if value > 0 else "none"}</data>'
+    value = settled(value)
     small = value != 0 and abs(value) < 0.0005
     shown = f"{value:.0e}" if small else f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
     shown = re.sub(r"e([-+])0*", r"e\1", shown).replace("e+", "e").replace("-", "−")
@@ -126,6 +143,7 @@ def lines(points: Sequence[tuple[float, float]], title: str, across: str, up: st
         return ""
     width, height, left, top = 460, 180, 64, 12
     (low_x, high_x), (low_y, high_y) = (_ends([one[axis] for one in fine]) for axis in (0, 1))
+    low_y, high_y = (settled(end, max(abs(low_y), abs(high_y))) for end in (low_y, high_y))
     wide, tall = width / (high_x - low_x), height / (high_y - low_y)
     placed = " ".join(f"{left + (x - low_x) * wide:.1f},{top + (high_y - y) * tall:.1f}" for x, y in fine)
     inside = (
@@ -198,4 +216,5 @@ def _key(low: float, high: float) -> str:
         f'<rect x="{10 * step}" width="10" height="10" fill="{colour(step, (0, 15))}"/>' for step in range(16)
     )
     scale = f'<svg width="160" height="10" aria-hidden="true">{steps}</svg>'
+    low, high = (settled(end, max(abs(low), abs(high))) for end in (low, high))
     return f'<p class="key">{low:.3g} {scale} {high:.3g}</p>'

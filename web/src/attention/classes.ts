@@ -90,6 +90,8 @@ export interface BarsLayout {
   bottom: number;
   tall: number;
   wide: number;
+  /** Every so many-th head has its number: all where there is room. */
+  every: number;
   /** Too little room to write "Layer 3" under a group. */
   narrow: boolean;
   bar: (layer: number, head: number) => number;
@@ -107,6 +109,7 @@ export function barsLayout(layers: number, heads: number, room: number): BarsLay
     left,
     tall,
     wide,
+    every: Math.ceil(14 / (wide + gap)),
     bar,
     bottom: top + tall,
     height: top + tall + 40,
@@ -147,6 +150,7 @@ export function classesSvg(
         );
       });
       const under = above + place.bottom + 14;
+      if (head % place.every > 0) continue;
       parts.push(`<text x="${x + place.wide / 2}" y="${under}" text-anchor="middle">${head + 1}</text>`);
     }
   }

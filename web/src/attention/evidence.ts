@@ -6,7 +6,7 @@
 import { table } from "../charts/csv";
 import type { EvidenceAnswer } from "../lib/api";
 import { escapeXml } from "../lib/exports";
-import { brief } from "../lib/format";
+import { brief, settled } from "../lib/format";
 
 export type Evidence = Pick<EvidenceAnswer, "weights" | "gradient" | "ablated">;
 
@@ -26,14 +26,18 @@ export interface Bar {
   rank: number;
 }
 
-/** Bars of one measure: each measure has its own unit, so each is scaled by its own largest. */
+/**
+ * Bars of one measure: each measure has its own unit, so each is scaled by its own largest. What is only rounding
+ * error is written 0 and has no bar.
+ */
 export function bars(values: (number | null)[]): Bar[] {
-  const top = values.reduce<number>((most, value) => Math.max(most, Math.abs(value ?? 0)), 0);
-  const order = values.map((_, i) => i).sort((a, b) => Math.abs(values[b] ?? 0) - Math.abs(values[a] ?? 0));
+  const sizes = values.map((value) => Math.abs(settled(value ?? 0)));
+  const top = Math.max(0, ...sizes);
+  const order = values.map((_, i) => i).sort((a, b) => (sizes[b] ?? 0) - (sizes[a] ?? 0));
   const ranks = new Map(order.map((index, place) => [index, place + 1]));
   return values.map((value, i) => ({
     value,
-    share: top > 0 ? Math.abs(value ?? 0) / top : 0,
+    share: top > 0 ? (sizes[i] ?? 0) / top : 0,
     rank: ranks.get(i) ?? 0,
   }));
 }

@@ -5,6 +5,7 @@
 
 import { table } from "../charts/csv";
 import type { Series } from "../charts/plot";
+import type { Word } from "../lib/api";
 
 /** A line for each occurrence: its cosine with the word's static embedding, layer by layer. */
 export function staticSeries(values: Float32Array, layers: number, names: string[]): Series[] {
@@ -18,9 +19,13 @@ export function staticSeries(values: Float32Array, layers: number, names: string
   }));
 }
 
-/** The mean cosine between two different occurrences, layer by layer, and its extremes. */
-export function betweenSeries(values: Float32Array, layers: number, count: number): Series[] {
-  const rows = Array.from({ length: layers }, (_, layer) => pairs(values, layer, count));
+/**
+ * The mean cosine between two different occurrences, layer by layer, and its extremes: of all pairs that have the same
+ * spelling (the same token ids), for others are different words to the model. Nothing where no pair has.
+ */
+export function betweenSeries(values: Float32Array, layers: number, spelling: number[]): Series[] {
+  const rows = Array.from({ length: layers }, (_, layer) => pairs(values, layer, spelling));
+  if ((rows[0]?.length ?? 0) === 0) return [];
   const line = (name: string, pick: (row: number[]) => number, dashed: boolean): Series => ({
     name,
     dashed,
@@ -34,12 +39,33 @@ export function betweenSeries(values: Float32Array, layers: number, count: numbe
   ];
 }
 
-function pairs(values: Float32Array, layer: number, count: number): number[] {
+function pairs(values: Float32Array, layer: number, spelling: number[]): number[] {
   const out: number[] = [];
+  const count = spelling.length;
   for (let a = 0; a < count; a++) {
-    for (let b = a + 1; b < count; b++) out.push(values[(layer * count + a) * count + b] ?? NaN);
+    for (let b = a + 1; b < count; b++)
+      if (spelling[a] === spelling[b]) out.push(values[(layer * count + a) * count + b] ?? NaN);
   }
   return out;
+}
+
+/** "a", "b", … for the first, second … spelling. */
+export function letterOf(spelling: number): string {
+  return String.fromCharCode(97 + spelling);
+}
+
+/** What the reader must know where the word is not the same tokens everywhere, as a sentence; "" where it is. */
+export function spellingsText(word: string, spellings: Word[][], of: number[]): string {
+  if (spellings.length < 2) return "";
+  const told = spellings.map((tokens, s) => {
+    const where = of.flatMap((one, i) => (one === s ? [i + 1] : []));
+    const ids = tokens.map(({ id, text }) => `“${text}” ${id}`).join(" + ");
+    return `${letterOf(s)} (${ids}) in ${where.length === 1 ? "sentence" : "sentences"} ${where.join(", ")}`;
+  });
+  return (
+    `“${word}” is not the same tokens in all sentences: ${told.join("; ")}. Other tokens have other vectors before any ` +
+    `context is read, so the curves compare only sentences of the same letter.`
+  );
 }
 
 export interface Dot {
@@ -109,17 +135,27 @@ function apart(dots: Dot[], height: number): Dot[] {
 export function contextsCsv(
   layers: string[],
   sentences: string[],
+  spelling: number[],
   fixed: Float32Array,
   between: Float32Array,
   projection: Float32Array,
 ): string {
   const n = sentences.length;
   return table(
-    ["layer", "sentence", "static_cosine", "x", "y", ...sentences.map((_, i) => `cosine_with_${i + 1}`)],
+    [
+      "layer",
+      "sentence",
+      "spelling",
+      "static_cosine",
+      "x",
+      "y",
+      ...sentences.map((_, i) => `cosine_with_${i + 1}`),
+    ],
     layers.flatMap((layer, l) =>
       sentences.map((sentence, i) => [
         layer,
         sentence,
+        letterOf(spelling[i] ?? 0),
         fixed[l * n + i],
         projection[(l * n + i) * 2],
         projection[(l * n + i) * 2 + 1],

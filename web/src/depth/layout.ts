@@ -122,7 +122,7 @@ export function readingsSvg(readings: Reading[], words: string[], final: string[
         `<rect x="${x + 1}" y="${y + 1}" width="${wide - 2}" height="${high - 2}" fill="${css(ground)}"/>`,
       );
       parts.push(text(x + wide / 2, y + 17, best?.text ?? "", ink));
-      parts.push(text(x + wide / 2, y + 32, percent(best?.p ?? 0), ink, ' font-size="10"'));
+      parts.push(text(x + wide / 2, y + 32, percent(best?.p ?? 0), ink, ' font-size="11"'));
     });
   });
   const [width, height] = [left + positions * wide + 10, top + readings.length * high + 36];

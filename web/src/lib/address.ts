@@ -17,7 +17,7 @@ export const VIEWS = [
 ] as const;
 export type View = (typeof VIEWS)[number];
 export type Params = Record<string, string>;
-/** What `go` and `change` take: null, undefined and "" mean "not in the address". */
+/** What `go` and `change` take: null, undefined and "" mean "not in the address", but for a text, which may be empty. */
 export type Changes = Record<string, string | number | boolean | null | undefined>;
 export interface Address {
   view: View;
@@ -43,14 +43,16 @@ export function parse(hash: string): Address {
 export function format(view: View, params: Changes): string {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params))
-    if (value !== null && value !== undefined && value !== "") query.set(name, String(value));
+    if (value !== null && value !== undefined && (value !== "" || name === "text"))
+      query.set(name, String(value));
   const written = query.toString();
   return `#/${view}${written ? `?${written}` : ""}`;
 }
 
 /** Only those parameters that every view shares. */
 export function sharedOf(params: Params): Params {
-  return Object.fromEntries(SHARED.flatMap((name) => (params[name] ? [[name, params[name]]] : [])));
+  const kept = SHARED.filter((name) => params[name] || (name === "text" && name in params));
+  return Object.fromEntries(kept.map((name) => [name, params[name] ?? ""]));
 }
 
 let tell: () => void = () => undefined;

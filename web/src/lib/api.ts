@@ -1,8 +1,10 @@
 /**
  * The server's answers as types, and the only two functions that ask for them.
  *
- * Knows nothing about views. A refusal becomes an `ApiError` whose message is a sentence for the reader.
+ * Knows nothing about views. A refusal becomes an `ApiError` whose message is a sentence for the reader; a server that
+ * is busy (429) is asked again after the pause that it names, a few times, and `waiting` says so meanwhile.
  */
+import { writable } from "svelte/store";
 
 /** A token as a person can read it. */
 export interface Word {
@@ -195,7 +197,10 @@ export interface PositionsAnswer {
 
 export interface ContextsAnswer {
   word: string;
-  occurrences: { sentence: string; words: Word[]; at: [number, number] }[];
+  /** `spelling`: which of `spellings` the word's tokens are here. */
+  occurrences: { sentence: string; words: Word[]; at: [number, number]; spelling: number }[];
+  /** The different tokens that cover the word; occurrences of one spelling are one word to the model. */
+  spellings: Word[][];
   layers: string[];
   static: Tensor;
   between: Tensor;
@@ -285,23 +290,71 @@ function sentenceOf(body: unknown, status: number): string {
   return `The server refused this request (status ${status}) and gave no reason.`;
 }
 
-async function answered<T>(asking: Promise<Response>): Promise<T> {
+const BUSY = [429, 503];
+const TRIES = 5; // in all
+const LONGEST_PAUSE = 15; // seconds; a server that wants more is not asked again without the reader's word
+
+/** One sentence for each question that waits for a busy server: what it said, and when it is asked again. */
+export const waiting = writable<string[]>([]);
+
+/** How many seconds a busy server wants to be left alone: Retry-After as seconds or as a date, else 1, 2, 4 … */
+export function pauseOf(header: string | null, tried: number, now: number): number {
+  const named = header === null || header.trim() === "" ? NaN : Number(header);
+  if (Number.isFinite(named)) return Math.max(0, named);
+  const date = Date.parse(header ?? "");
+  return Number.isNaN(date) ? 2 ** (tried - 1) : Math.max(0, (date - now) / 1000);
+}
+
+/** Waits, visibly; ends with an AbortError when the question is given up. */
+async function rest(
+  seconds: number,
+  sentence: string,
+  signal: AbortSignal | null | undefined,
+): Promise<void> {
+  waiting.update((all) => [...all, sentence]);
+  try {
+    await new Promise<void>((done, failed) => {
+      const timer = setTimeout(done, 1000 * seconds);
+      signal?.addEventListener("abort", () => {
+        clearTimeout(timer);
+        failed(new DOMException("given up", "AbortError"));
+      });
+    });
+  } finally {
+    waiting.update((all) => {
+      const at = all.indexOf(sentence);
+      return all.filter((_, i) => i !== at);
+    });
+  }
+}
+
+async function once(path: string, init: RequestInit): Promise<{ response: Response; body: unknown }> {
   let response: Response;
   try {
-    response = await asking;
+    response = await fetch(path, init);
   } catch (reason) {
-    if (reason instanceof DOMException && reason.name === "AbortError") throw reason;
+    if (superseded(reason)) throw reason;
     throw new ApiError(SILENT);
   }
-  let body: unknown;
   try {
-    body = await response.json();
+    return { response, body: await response.json() };
   } catch (reason) {
-    if (reason instanceof DOMException && reason.name === "AbortError") throw reason;
+    if (superseded(reason)) throw reason;
     throw new ApiError(`The server's answer could not be read (status ${response.status}).`, response.status);
   }
-  if (!response.ok) throw new ApiError(sentenceOf(body, response.status), response.status);
-  return body as T;
+}
+
+async function answered<T>(path: string, init: RequestInit): Promise<T> {
+  for (let tried = 1; ; tried++) {
+    const { response, body } = await once(path, init);
+    if (response.ok) return body as T;
+    const refusal = new ApiError(sentenceOf(body, response.status), response.status);
+    if (!BUSY.includes(response.status) || tried === TRIES) throw refusal;
+    const pause = pauseOf(response.headers.get("Retry-After"), tried, Date.now());
+    if (pause > LONGEST_PAUSE) throw refusal;
+    const soon = pause >= 1 ? `in ${Math.ceil(pause)} s` : "now";
+    await rest(pause, `${refusal.message} Asking again ${soon} (${tried + 1} of ${TRIES}).`, init.signal);
+  }
 }
 
 const underway = new Map<string, AbortController>();
@@ -324,21 +377,19 @@ export async function post<T>(path: string, body: object, signal?: AbortSignal):
     underway.set(path, own);
   }
   try {
-    return await answered<T>(
-      fetch(path, {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify(body),
-        signal: signal ?? own!.signal,
-      }),
-    );
+    return await answered<T>(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+      signal: signal ?? own!.signal,
+    });
   } finally {
     if (own && underway.get(path) === own) underway.delete(path);
   }
 }
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  return answered<T>(fetch(path, signal ? { signal } : {}));
+  return answered<T>(path, signal ? { signal } : {});
 }
 
 /** The tensor's numbers, row-major, exactly as the model has them. */

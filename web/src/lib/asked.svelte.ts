@@ -6,8 +6,13 @@
  */
 import { ApiError, get, post, superseded } from "./api";
 
+/** What is wrong with such a question stays wrong when it is asked again. */
+const REFUSALS = [400, 403, 404, 405, 413, 422];
+
 export class Asked<T> {
   value = $state.raw<T | null>(null);
+  /** The question that `value` answers, as JSON; "" without a body. */
+  of = $state<string | null>(null);
   problem = $state<string | null>(null);
   busy = $state(false);
   private underway: AbortController | null = null;
@@ -22,6 +27,7 @@ export class Asked<T> {
       const answer = body ? await post<T>(path, body, mine.signal) : await get<T>(path, mine.signal);
       if (this.underway !== mine) return null;
       this.value = answer;
+      this.of = body ? JSON.stringify(body) : "";
       this.problem = null;
       this.busy = false;
       return answer;
@@ -29,10 +35,15 @@ export class Asked<T> {
       if (this.underway !== mine || superseded(reason)) return null;
       this.value = null;
       this.problem = reason instanceof ApiError ? reason.message : String(reason);
+      const refused = reason instanceof ApiError && REFUSALS.includes(reason.status);
+      this.again = refused ? undefined : () => void this.ask(path, body);
       this.busy = false;
       return null;
     }
   }
+
+  /** Asks the same once more; undefined where that is no use, because the server refuses this very question. */
+  again = $state<(() => void) | undefined>();
 
   /** Gives up what is under way and forgets the answer. */
   clear(): void {

@@ -1,8 +1,19 @@
 /**
  * Numbers as text: exactly (what the model has) or briefly (what fits). No rounding of the numbers themselves.
+ *
+ * Figures that were computed from the model's numbers carry their rounding error: `settled` is the one place that
+ * says how large that is, and everything brief goes through it.
  */
 
 const MINUS = "−";
+
+/** float32 has about seven digits: beside numbers of size 1, what is below a part in a million is rounding error. */
+export const ROUNDING = 2 ** -20;
+
+/** The number, or 0 where it is no more than rounding error beside numbers of size `beside`. */
+export function settled(value: number, beside = 1): number {
+  return Math.abs(value) < ROUNDING * beside ? 0 : value;
+}
 
 function withMinus(text: string): string {
   return text.replaceAll("-", MINUS);
@@ -20,13 +31,21 @@ export function shortest(value: number): string {
   return withMinus(String(single));
 }
 
-/** About three significant digits, for places with little room. */
-export function brief(value: number, digits = 3): string {
+/** A computed figure (log-probability, score): all its digits, but 0 where it is only rounding error. */
+export function figure(value: number): string {
+  return shortest(settled(value));
+}
+
+/**
+ * About three significant digits, for places with little room. `beside`: the size of the numbers it is computed from
+ * or shown with, whose rounding error is written 0; with 0, nothing is (chances, which may be tiny and exact).
+ */
+export function brief(value: number, beside = 1): string {
   if (!Number.isFinite(value)) return shortest(value);
-  if (value === 0) return "0";
+  if (settled(value, beside) === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e5 || size < 1e-4) return withMinus(value.toExponential(1));
-  const places = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
+  const places = Math.max(0, 2 - Math.floor(Math.log10(size)));
   return withMinus(value.toFixed(Math.min(places, 6)));
 }
 
@@ -52,7 +71,7 @@ export function cell(value: number, whole = true): string {
 /** 0.1234 as "12.3 %"; below a thousandth as "< 0.1 %". */
 export function percent(p: number): string {
   if (p > 0 && p < 0.0005) return "< 0.1 %";
-  return `${(100 * p).toFixed(1)} %`;
+  return `${decimal(100 * p, 1)} %`;
 }
 
 /** 1234567 as "1 234 567" with thin spaces. */

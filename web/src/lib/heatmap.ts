@@ -32,14 +32,16 @@ export interface Layout {
   width: number;
   height: number;
   written: boolean;
-  rowsLabelled: boolean;
-  columnsLabelled: boolean;
+  /** Every so many-th row and column has its label: all of them where there is room; 0 where none are given. */
+  rowEvery: number;
+  columnEvery: number;
   /** Column labels are turned upright when a cell is narrower than they are. */
   turned: boolean;
 }
 
 const CHARACTER = 7.8; // of the 12 px label font, on average
 const LONGEST = 16; // characters of a label before it is cut
+const LINE = 13; // pixels that a line of labels needs
 const FEW = 400; // cells whose numbers still fit on a page
 
 export function cut(label: string, longest = LONGEST): string {
@@ -66,23 +68,38 @@ export function layout(spec: MapSpec, room: number): Layout {
   const flat = Math.max(Math.min(wide, 28), Math.min(18, 700 / Math.max(rows, 1)));
   const most = (spec.tallest ?? Infinity) / Math.max(rows, 1);
   const high = written ? 26 : Math.max(1.25, Math.min(square ? Math.min(wide, 28) : flat, most));
-  const rowsLabelled = spec.rowLabels !== undefined && high >= 11;
-  const columnsLabelled = spec.columnLabels !== undefined && wide >= 11;
-  const turned = columnsLabelled && widest(spec.columnLabels) + 6 > wide;
-  const left = rowsLabelled ? Math.ceil(labels) : 0;
-  const top = columnsLabelled ? (turned ? Math.ceil(widest(spec.columnLabels) + 8) : 20) : 0;
+  const rowEvery = spec.rowLabels ? everyFor(LINE, high) : 0;
+  // where cells are narrow, short labels (numbers) stand level above every few of them, long ones upright
+  const across = widest(spec.columnLabels) + 6;
+  const turned = spec.columnLabels !== undefined && across > wide && (wide >= 11 || across > 3 * LINE);
+  const columnEvery = spec.columnLabels ? everyFor(turned ? LINE : across, wide) : 0;
+  const left = spec.rowLabels ? Math.ceil(labels) : 0;
+  const top = spec.columnLabels ? (turned ? Math.ceil(across + 2) : 20) : 0;
   return {
     wide,
     high,
     left,
     top,
     written,
-    rowsLabelled,
-    columnsLabelled,
+    rowEvery,
+    columnEvery,
     turned,
     width: Math.ceil(left + columns * wide),
     height: Math.ceil(top + rows * high),
   };
+}
+
+/** Labels of `room` pixels over cells of `size`: on all of them, or on every second, fifth, tenth … */
+export function everyFor(room: number, size: number): number {
+  if (size >= room - 2) return 1;
+  const least = room / size;
+  const unit = 10 ** Math.floor(Math.log10(least));
+  return Math.ceil([1, 2, 5, 10].map((step) => step * unit).find((step) => step >= least) ?? 10 * unit);
+}
+
+/** Which of `count` rows or columns have a label. */
+export function labelled(count: number, every: number): number[] {
+  return every < 1 ? [] : Array.from({ length: Math.ceil(count / every) }, (_, i) => i * every);
 }
 
 /** The cell under a point, or null beside the cells. */
@@ -136,13 +153,10 @@ function drawLabels(on: CanvasRenderingContext2D, spec: MapSpec, where: Layout, 
   on.fillStyle = how.ink;
   on.font = `12px ${how.font}`;
   on.textBaseline = "middle";
-  if (where.rowsLabelled) {
-    on.textAlign = "right";
-    for (let r = 0; r < spec.rows; r++)
-      on.fillText(cut(spec.rowLabels?.[r] ?? ""), where.left - 7, where.top + (r + 0.5) * where.high);
-  }
-  if (!where.columnsLabelled) return;
-  for (let c = 0; c < spec.columns; c++) {
+  on.textAlign = "right";
+  for (const r of labelled(spec.rows, where.rowEvery))
+    on.fillText(cut(spec.rowLabels?.[r] ?? ""), where.left - 7, where.top + (r + 0.5) * where.high);
+  for (const c of labelled(spec.columns, where.columnEvery)) {
     const x = where.left + (c + 0.5) * where.wide;
     on.save();
     on.translate(x, where.top - 7);
@@ -186,10 +200,12 @@ export function mapSvg(spec: MapSpec, theme: Theme = "light"): string {
   const parts: string[] = [];
   const text = (x: number, y: number, anchor: string, words: string, fill: string, extra = ""): string =>
     `<text x="${x}" y="${y}" text-anchor="${anchor}" dominant-baseline="central" fill="${fill}"${extra}>${escapeXml(words)}</text>`;
+  for (const r of labelled(spec.rows, where.rowEvery)) {
+    const y = where.top + (r + 0.5) * where.high;
+    parts.push(text(where.left - 7, y, "end", cut(spec.rowLabels?.[r] ?? ""), ink));
+  }
   for (let r = 0; r < spec.rows; r++) {
     const y = where.top + r * where.high;
-    if (where.rowsLabelled)
-      parts.push(text(where.left - 7, y + where.high / 2, "end", cut(spec.rowLabels?.[r] ?? ""), ink));
     for (let c = 0; c < spec.columns; c++) {
       const value = spec.values[r * spec.columns + c]!;
       const x = where.left + c * where.wide;
@@ -203,13 +219,12 @@ export function mapSvg(spec: MapSpec, theme: Theme = "light"): string {
         );
     }
   }
-  if (where.columnsLabelled)
-    for (let c = 0; c < spec.columns; c++) {
-      const x = where.left + (c + 0.5) * where.wide;
-      const turn = where.turned ? ` transform="rotate(-90 ${x} ${where.top - 7})"` : "";
-      const anchor = where.turned ? "start" : "middle";
-      parts.push(text(x, where.top - 7, anchor, cut(spec.columnLabels?.[c] ?? ""), ink, turn));
-    }
+  for (const c of labelled(spec.columns, where.columnEvery)) {
+    const x = where.left + (c + 0.5) * where.wide;
+    const turn = where.turned ? ` transform="rotate(-90 ${x} ${where.top - 7})"` : "";
+    const anchor = where.turned ? "start" : "middle";
+    parts.push(text(x, where.top - 7, anchor, cut(spec.columnLabels?.[c] ?? ""), ink, turn));
+  }
   const size = `width="${where.width}" height="${where.height}" viewBox="0 0 ${where.width} ${where.height}"`;
   return (
     `<svg xmlns="http://www.w3.org/2000/svg" ${size} font-family="system-ui, sans-serif" font-size="12" ` +

@@ -35,9 +35,9 @@ export const text = derived(
 /** The given target, or "" where the model's own greedy translation is meant. */
 export const target = derived(address, ($address) => $address.params["target"] ?? "");
 
-/** The body that every question about the shared text begins with; null until the models are there. */
+/** The body that every question about the shared text begins with; null without a model or a text. */
 export const question = derived([model, text, target], ([$model, $text, $target]) =>
-  $model
+  $model && $text.trim()
     ? { model: $model.name, text: $text, ...($target && $model.has_source ? { target: $target } : {}) }
     : null,
 );

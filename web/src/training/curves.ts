@@ -80,6 +80,11 @@ export interface FlopsBar {
   own: boolean;
 }
 
+export interface FlopsTick {
+  label: string;
+  share: number;
+}
+
 const OWN = "this model"; // the name under which the server sets the run among the table's rows
 
 /** This run and the table's, smallest first, on one logarithmic scale: they lie many powers of ten apart. */
@@ -88,14 +93,28 @@ export function flopsBars(spent: number | null, table: { name: string; flops: nu
   const rows = [...others, { name: "This run", flops: spent ?? 0, own: true }]
     .filter((row) => row.flops > 0)
     .sort((a, b) => a.flops - b.flops);
-  const logs = rows.map((row) => Math.log10(row.flops));
+  const share = logScale(rows.map((row) => row.flops));
+  return rows.map((row) => ({ ...row, text: powerOfTen(row.flops), share: share(row.flops) }));
+}
+
+/** From a power of ten below the smallest to the largest, as 0 … 1. */
+function logScale(flops: number[]): ((value: number) => number) & { low: number; high: number } {
+  const logs = flops.map(Math.log10);
   const low = Math.floor(Math.min(...logs)) - 1;
   const high = Math.max(...logs);
-  return rows.map((row, i) => ({
-    ...row,
-    text: powerOfTen(row.flops),
-    share: high > low ? ((logs[i] ?? low) - low) / (high - low) : 1,
-  }));
+  const share = (value: number): number => (high > low ? (Math.log10(value) - low) / (high - low) : 1);
+  return Object.assign(share, { low, high });
+}
+
+/** The powers of ten along the bars, at most `most` of them: without them a logarithmic scale cannot be read. */
+export function flopsTicks(bars: FlopsBar[], most = 6): FlopsTick[] {
+  if (bars.length === 0) return [];
+  const share = logScale(bars.map((bar) => bar.flops));
+  const every = Math.max(1, Math.ceil((share.high - share.low) / most));
+  const ticks: FlopsTick[] = [];
+  for (let power = share.low; power <= share.high; power += every)
+    ticks.push({ label: powerOfTen(10 ** power, 1).replace("1 × ", ""), share: share(10 ** power) });
+  return ticks;
 }
 
 /** How many runs like this one the named row is worth, in words. */

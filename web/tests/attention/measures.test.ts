@@ -63,6 +63,8 @@ describe("evidence", () => {
 
   it("scales each measure by its own largest, whatever its sign", () => {
     expect(bars(evidence.ablated).map(({ share }) => share)).toEqual([0, 1, 0.5]);
+    // where all of it is rounding error, no bar is full
+    expect(bars([-7.7e-11, 1e-12, null]).map(({ share }) => share)).toEqual([0, 0, 0]);
     expect(bars(evidence.gradient).map(({ rank }) => rank)).toEqual([1, 3, 2]);
     expect(bars([0, 0]).map(({ share }) => share)).toEqual([0, 0]);
   });

@@ -1,6 +1,12 @@
 import { describe, expect, it } from "vitest";
 import { defaults, fromExamples, joined, problem, split } from "../../src/contexts/defaults";
-import { betweenSeries, contextsCsv, scatter, staticSeries } from "../../src/contexts/geometry";
+import {
+  betweenSeries,
+  contextsCsv,
+  scatter,
+  spellingsText,
+  staticSeries,
+} from "../../src/contexts/geometry";
 
 describe("defaults", () => {
   it("takes a telling word that stands in several examples", () => {
@@ -60,10 +66,25 @@ describe("series", () => {
 
   it("leaves a word's likeness with itself out of the mean", () => {
     const between = Float32Array.from([1, 0.5, 0, 0.5, 1, 0.25, 0, 0.25, 1]);
-    const [most, mean, least] = betweenSeries(between, 1, 3);
+    const [most, mean, least] = betweenSeries(between, 1, [0, 0, 0]);
     expect(most?.points).toEqual([[0, 0.5]]);
     expect(mean?.points).toEqual([[0, 0.25]]);
     expect(least?.points).toEqual([[0, 0]]);
+  });
+
+  it("compares only occurrences that are the same tokens, and says which are", () => {
+    const between = Float32Array.from([1, 0.5, 0, 0.5, 1, 0.25, 0, 0.25, 1]);
+    expect(betweenSeries(between, 1, [0, 1, 0]).map((line) => line.points)).toEqual([
+      [[0, 0]],
+      [[0, 0]],
+      [[0, 0]],
+    ]);
+    expect(betweenSeries(between, 1, [0, 1, 2])).toEqual([]);
+    const token = (text: string, id: number) => ({ id, text, kind: "word" as const });
+    const tokens = [[token("apple", 7)], [token("A", 3), token("pple", 4)]];
+    const text = spellingsText("apple", tokens, [0, 1, 0]);
+    expect(text).toContain("a (“apple” 7) in sentences 1, 3; b (“A” 3 + “pple” 4) in sentence 2.");
+    expect(spellingsText("apple", tokens.slice(0, 1), [0, 0])).toBe("");
   });
 });
 
@@ -99,14 +120,15 @@ describe("export", () => {
     const text = contextsCsv(
       ["embedding"],
       ["a", "b"],
+      [0, 1],
       Float32Array.from([1, 0.5]),
       Float32Array.from([1, 0.25, 0.25, 1]),
       Float32Array.from([1, 2, 3, 4]),
     );
     expect(text.split("\r\n")).toEqual([
-      "layer,sentence,static_cosine,x,y,cosine_with_1,cosine_with_2",
-      "embedding,a,1,1,2,1,0.25",
-      "embedding,b,0.5,3,4,0.25,1",
+      "layer,sentence,spelling,static_cosine,x,y,cosine_with_1,cosine_with_2",
+      "embedding,a,a,1,1,2,1,0.25",
+      "embedding,b,b,0.5,3,4,0.25,1",
       "",
     ]);
   });

@@ -16,7 +16,8 @@ test("every address reads back as it was written, whatever the text", () => {
 test("what is no view is the first one, and empty parameters are left out", () => {
   expect(parse("")).toEqual({ view: "run", params: {} });
   expect(parse("#/nowhere?a=1")).toEqual({ view: "run", params: { a: "1" } });
-  expect(format("depth", { text: "", head: null, layer: 0, step: undefined })).toBe("#/depth?layer=0");
+  expect(format("depth", { target: "", head: null, layer: 0, step: undefined })).toBe("#/depth?layer=0");
+  expect(parse(format("depth", { text: "" })).params).toEqual({ text: "" }); // a text may be empty on purpose
 });
 
 test("go begins anew, change keeps the rest and makes no history", () => {
@@ -40,6 +41,7 @@ test("go begins anew, change keeps the rest and makes no history", () => {
 
 test("only the shared parameters go along to another view", () => {
   expect(sharedOf({ model: "m", text: "t", head: "1", target: "" })).toEqual({ model: "m", text: "t" });
+  expect(sharedOf({ text: "", head: "1" })).toEqual({ text: "" });
 });
 
 test("numbers from the address are whole and within their bounds", () => {

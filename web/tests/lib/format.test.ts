@@ -1,5 +1,7 @@
 import { expect, test } from "vitest";
-import { brief, cell, count, decimal, large, percent, shapeText, shortest } from "../../src/lib/format";
+import {
+  brief, cell, count, decimal, figure, large, percent, settled, shapeText, shortest,
+} from "../../src/lib/format"; // prettier-ignore
 
 test("the shortest decimal reads back as the same float32", () => {
   let seed = 1;
@@ -21,8 +23,18 @@ test("brief numbers keep about three digits", () => {
     "1235",
     "−0.0123",
   ]);
-  expect(brief(1e-7)).toBe("1.0e−7");
+  expect(brief(1e-5)).toBe("1.0e−5");
   expect(brief(-Infinity)).toBe("−∞");
+});
+
+test("what is only rounding error is written 0, everywhere it is not the model's own number", () => {
+  expect([brief(-7.7e-11), figure(-7.7e-11), figure(-0)]).toEqual(["0", "0", "0"]);
+  expect([percent(-7.7e-11), decimal(-7.7e-11)]).toEqual(["0.0 %", "0.00"]);
+  // beside numbers as small as it is, it is a number; a chance may be tiny and exact
+  expect([brief(-7.7e-11, 1e-10), brief(1e-20, 0)]).toEqual(["−7.7e−11", "1.0e−20"]);
+  expect([settled(2e-6), settled(2e-6, 100), settled(NaN)]).toEqual([2e-6, 0, NaN]);
+  expect([figure(-0.5), figure(-Infinity)]).toEqual(["−0.5", "−∞"]);
+  expect(shortest(Math.fround(-7.7e-11))).toBe("−7.7e−11"); // a tensor's cell stays exact
 });
 
 test("numbers in cells are short, whatever they are", () => {

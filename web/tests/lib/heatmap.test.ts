@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { cellAt, cut, layout, mapSvg, type MapSpec } from "../../src/lib/heatmap";
+import { cellAt, cut, labelled, layout, mapSvg, type MapSpec } from "../../src/lib/heatmap";
 import { csv, escapeXml, matrixCsv } from "../../src/lib/exports";
 
 function spec(rows: number, columns: number, more: Partial<MapSpec> = {}): MapSpec {
@@ -39,6 +39,37 @@ test("rows share the height that they may take", () => {
   expect(layout(tall, 600).high).toBe(18);
   expect(layout({ ...tall, tallest: 544 }, 600).high).toBe(8.5);
   expect(layout({ ...tall, tallest: 10 }, 600).high).toBe(1.25);
+});
+
+test("labels never vanish: where cells are smaller than a line, every second, fifth … has one", () => {
+  const names = (n: number) => Array.from({ length: n }, (_, i) => String(i));
+  for (const [rows, columns, room, tallest] of [
+    [8, 8, 600, undefined],
+    [64, 32, 300, 544],
+    [64, 64, 390, undefined],
+    [512, 512, 700, 544],
+    [200, 3, 300, 200],
+  ] as const) {
+    const one = spec(rows, columns, {
+      rowLabels: names(rows), columnLabels: names(columns), numbers: false, tallest,
+    }); // prettier-ignore
+    const where = layout(one, room);
+    const across = where.turned ? 11 : 6 * String(columns - 1).length;
+    for (const [count, every, size, line] of [
+      [rows, where.rowEvery, where.high, 11],
+      [columns, where.columnEvery, where.wide, across],
+    ] as const) {
+      const shown = labelled(count, every);
+      expect(shown.length).toBeGreaterThan(0);
+      expect(shown[0]).toBe(0);
+      if (shown.length > 1) expect(every * size).toBeGreaterThanOrEqual(line); // and never run into each other
+      if (size >= 11 && every === 1) expect(shown).toHaveLength(count);
+    }
+    const drawn = mapSvg(one).match(/<text /g) ?? [];
+    const [high, wide] = [layout(one, 720).rowEvery, layout(one, 720).columnEvery];
+    expect(drawn).toHaveLength(labelled(rows, high).length + labelled(columns, wide).length);
+  }
+  expect(layout(spec(8, 8), 600).rowEvery).toBe(0);
 });
 
 test("numbers are written where they fit, and always if asked for", () => {

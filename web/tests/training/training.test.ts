@@ -4,6 +4,7 @@ import {
   compared,
   curvesCsv,
   flopsBars,
+  flopsTicks,
   headline,
   measures,
   nameOf,
@@ -74,6 +75,14 @@ describe("flops", () => {
     expect(bars[1]?.share).toBe(1);
     expect(bars[0]?.share).toBeGreaterThan(0);
     expect(bars[0]?.text).toBe("3.3 × 10¹²");
+  });
+
+  it("have powers of ten beside them, evenly spaced", () => {
+    const ticks = flopsTicks(flopsBars(3.3e12, table), 4);
+    expect(ticks.map(({ label }) => label)).toEqual(["10¹¹", "10¹³", "10¹⁵", "10¹⁷"]);
+    const gaps = ticks.slice(1).map(({ share }, i) => share - (ticks[i]?.share ?? 0));
+    for (const gap of gaps) expect(gap).toBeCloseTo(gaps[0] ?? 0, 9);
+    expect(flopsTicks([])).toEqual([]);
   });
 
   it("name this run once, also where the table has it already, and leave an unknown cost out", () => {

@@ -224,6 +224,34 @@ test("a refusal is shown as its sentence, and goes away with a better question",
   expect(location.hash).toContain("text=short");
 });
 
+test("an emptied field shows no old answer, in any view and link, and a new text is asked for", async () => {
+  const asked = serve(ANSWERS);
+  const page = open("#/run?text=hello&step=1");
+  await until(() => expect(text(page.querySelector("[data-testid=output]"))).toBe("out of hello"));
+  const type = (value: string): void => {
+    const input = page.querySelector<HTMLInputElement>("input[name=text]")!;
+    input.value = value;
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+    page.querySelector("form")!.dispatchEvent(new SubmitEvent("submit", { cancelable: true }));
+    flushSync();
+  };
+  for (const empty of ["", "  "]) {
+    type(empty);
+    expect(page.querySelector("[data-testid=output]")).toBeNull();
+    expect(text(page.querySelector("main"))).toContain("There is no text yet");
+    expect(location.hash).toContain("text=");
+    type("again");
+    await until(() => expect(text(page.querySelector("[data-testid=output]"))).toBe("out of again"));
+  }
+  const before = asked.length;
+  for (const view of ["inside", "attention", "depth"] as const) {
+    go(view, { text: "" });
+    flushSync();
+    expect(text(page.querySelector("main"))).toContain("There is no text yet");
+  }
+  expect(asked).toHaveLength(before);
+});
+
 test("a server that does not answer is said, and asked again on request", async () => {
   vi.stubGlobal("fetch", () => Promise.reject(new TypeError("gone")));
   const page = open("#/run?step=1");

@@ -16,6 +16,7 @@ describe("positions", () => {
     similarity: { distances: [0, 1], values: [1, 0.5], what: "cosine" },
     bias: name === "alibi" ? pack([0, -1, -1, 0, 0, -2, -2, 0], [2, 2, 2]) : null,
     guidelines: [{ name: "unique", holds: name !== "t", sentence: `${name} is judged.` }],
+    tolerance: 2 ** -23,
     note: "",
     formula: "",
   }); // prettier-ignore
@@ -31,6 +32,7 @@ describe("positions", () => {
     await until(() => expect(page()).toContain("sinusoidal is judged."));
     expect(asked.at(-1)?.body).toEqual({ model: "tiny", schemes: ["sinusoidal", "rotary"], length: 64 });
     expect(page()).toContain("this model’s");
+    expect(page()).toContain("signals within 1.2 × 10⁻⁷ of the largest count as the same");
   });
 
   it("draws a bias head by head, and marks a broken guideline in words", async () => {
@@ -55,7 +57,11 @@ describe("contexts", () => {
           sentence,
           words: [word("the"), word("␣cat")],
           at: [1, 1],
+          spelling: sentence.startsWith("Cat") ? 1 : 0,
         })),
+        spellings: sentences.some((one) => one.startsWith("Cat"))
+          ? [[word("␣cat", 5)], [word("Cat", 9)]]
+          : [[word("␣cat", 5)]],
         layers: ["embedding", "layer 1"],
         static: pack(new Array(2 * n).fill(0.5), [2, n]),
         between: pack(new Array(2 * n * n).fill(0.25), [2, n, n]),
@@ -91,6 +97,30 @@ describe("contexts", () => {
     await until(() => expect(asked.length).toBe(before + 1));
     expect(asked.at(-1)?.body["sentences"]).toEqual(["the cat", "one more cat"]);
   });
+
+  it("keeps no old answer beside an emptied field", async () => {
+    serve(answers);
+    open(linked);
+    await until(() => expect(page()).toContain("Where they lie"));
+    const type = (value: string) => {
+      const input = find<HTMLInputElement>(".word input");
+      input.value = value;
+      input.dispatchEvent(new Event("input", { bubbles: true }));
+    };
+    type("");
+    await until(() => expect(page()).not.toContain("Where they lie"));
+    expect(page()).toContain("Write the word to look at.");
+    type("cat");
+    await until(() => expect(page()).toContain("Where they lie"));
+  });
+
+  it("says which tokens the word is where they are not the same", async () => {
+    serve(answers);
+    open("#/contexts?word=cat&sentences=the%20cat%0Aa%20cat%0ACat%20and%20dog");
+    await until(() => expect(page()).toContain("is not the same tokens in all sentences"));
+    expect(page()).toContain("a (“␣cat” 5) in sentences 1, 2; b (“Cat” 9) in sentence 3");
+    expect(page()).toContain("in two different sentences of the same tokens");
+  });
 });
 
 describe("depth", () => {
@@ -114,9 +144,11 @@ describe("depth", () => {
     serve(answers);
     open("#/depth");
     await until(() => expect(page()).toContain("layer 1: self-attention 2.00"));
-    click(button("Share of the stream"));
+    click(button("Ratio to the stream"));
     await until(() => expect(page()).toContain("layer 1: self-attention 1.00"));
-    expect(location.hash).toContain("size=share");
+    expect(page()).toContain("above 1, what is added is larger than what it is added to");
+    expect(page().toLowerCase()).not.toContain("share of the stream");
+    expect(location.hash).toContain("size=ratio");
   });
 
   it("counts early answers, and walks the table by key", async () => {

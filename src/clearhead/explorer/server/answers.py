@@ -47,23 +47,32 @@ class Answer(JSONResponse):
 class Trouble(Exception):
     """A failure with a status of its own, and its sentence."""
 
-    def __init__(self, status: int, sentence: str) -> None:
+    def __init__(self, status: int, sentence: str, retry_after: int | None = None) -> None:
         super().__init__(sentence)
         self.status = status
+        self.retry_after = retry_after  # seconds after which the same question may be answered
 
 
-def problem(status: int, sentence: str) -> Answer:
+def problem(status: int, sentence: str, retry_after: int | None = None) -> Answer:
     """A failure as an answer."""
-    return Answer({"error": sentence}, status_code=status, headers={"cache-control": "no-store"})
+    headers = {"cache-control": "no-store"}
+    if retry_after is not None:
+        headers["retry-after"] = str(retry_after)
+    return Answer({"error": sentence}, status_code=status, headers=headers)
 
 
 def answer_failures(app: FastAPI) -> None:
     """Have every failure of an app answered with a sentence."""
     app.add_exception_handler(UserError, lambda _, error: problem(400, str(error)))
-    app.add_exception_handler(Trouble, lambda _, error: problem(getattr(error, "status", 400), str(error)))
+    app.add_exception_handler(Trouble, _in_trouble)
     app.add_exception_handler(RequestValidationError, _not_as_described)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(Exception, _unforeseen)
+
+
+def _in_trouble(_: Request, error: Exception) -> Answer:
+    assert isinstance(error, Trouble)
+    return problem(error.status, str(error), error.retry_after)
 
 
 def _not_as_described(_: Request, error: Exception) -> Answer:

@@ -17,6 +17,7 @@ from clearhead.explorer.session import Session
 
 MOST_WAITING = 16  # questions in all, so that threads are left for other things
 PATIENCE = 60.0  # seconds
+RETRY_AFTER = 2  # seconds after which whoever was turned away should ask again
 
 Plain = dict[str, Any]
 
@@ -46,7 +47,7 @@ class Desk:
 
     @contextmanager
     def _turn(self, name: str) -> Iterator[None]:
-        busy = Trouble(429, "The model is busy with other questions: ask again in a moment.")
+        busy = Trouble(429, "The model is busy with other questions: ask again in a moment.", RETRY_AFTER)
         if not self._places.acquire(blocking=False):
             raise busy
         try:
