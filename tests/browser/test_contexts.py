@@ -72,7 +72,7 @@ def test_what_is_saved(visit: Open, ask: Ask) -> None:
     static, between, plane = (unpacked(answer[name]) for name in ("static", "between", "projection"))
     for name in ("contexts-cat-similarity", "contexts-cat-plane"):
         page.drawings(name)
-        rows = torch.tensor([[float(one) for one in row[2:]] for row in page.table(name)[1:]])
+        rows = torch.tensor([[float(one) for one in row[3:]] for row in page.table(name)[1:]])
         rows = rows.reshape(3, 3, 6)
         assert torch.equal(rows[..., 0], static)
         assert torch.equal(rows[..., 1:3], plane)

@@ -32,6 +32,7 @@ from clearhead.explorer.server.desk import Desk
 from clearhead.explorer.server.listing import SENTENCES, examples_of
 from clearhead.explorer.server.page import files_in
 from clearhead.explorer.session import Session
+from clearhead.explorer.verdict import verdict
 
 from .conftest import make_bundle
 from .serving import served
@@ -92,6 +93,7 @@ ASKED: list[tuple[str, dict[str, Any], Callable[[Session], Any]]] = [
         {"text": TEXT, "strategy": "beam", "beam": 3, "length_penalty": 0.5, "max_length": 6},
         lambda s: run(s, TEXT, Asked(strategy="beam", beam=3, length_penalty=0.5, max_length=6)),
     ),
+    ("verdict", {"model": "judge", "text": TEXT}, lambda s: verdict(s, TEXT)),
     ("inside", PAIR, lambda s: inside(s, TEXT, TARGET)),
     (
         "tensor",
@@ -131,7 +133,7 @@ def test_answers_are_the_views(
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["cache-control"] == "no-store"
-    assert answer.json() == plain(view(sessions["first"]))
+    assert answer.json() == plain(view(sessions[body.get("model", "first")]))
 
 
 def test_every_view_is_asked_above() -> None:

@@ -4,9 +4,9 @@ The word's vector in a sentence is the mean over the tokens that cover it. At th
 says of the word wherever it stands (plus its position, where the scheme adds one); above, what the sentence
 has made of it.
 
-One word may be several things to a model: "apple", "Apple" and "apple" at the head of a text can have other ids,
-and then other vectors from the start, whatever the context. So each occurrence says which of the `spellings`,
-as ids, it has, and only those of one spelling are one word in two contexts.
+One word may be several things to a model: "apple", "Apple" and "apple" at the head of a text can have other
+ids, and then other vectors from the start, whatever the context. So each occurrence says which of the
+`spellings`, as ids, it has, and only those of one spelling are one word in two contexts.
 
 Shapes: L heights (embedding and layers), n sentences, E model width.
 """

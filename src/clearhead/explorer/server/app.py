@@ -31,6 +31,7 @@ from clearhead.explorer.server.guard import Guard
 from clearhead.explorer.server.listing import examples_of, listed
 from clearhead.explorer.server.page import Page
 from clearhead.explorer.session import Session
+from clearhead.explorer.verdict import verdict
 
 BUILT = Path(__file__).resolve().parent.parent / "built"  # what `make web` makes
 
@@ -59,6 +60,12 @@ def _run(session: Session, ask: schema.Run) -> Plain:
 CLASSES = "/api/attention/classes"
 VIEWS = (
     View("/api/run", schema.Run, _run, "A text written token by token, and what each step thought."),
+    View(
+        "/api/verdict",
+        schema.Verdict,
+        lambda session, ask: verdict(session, ask.text),
+        "What a classifier or a tagger says of a text, and which words carried it.",
+    ),
     View(
         "/api/inside",
         schema.Pair,

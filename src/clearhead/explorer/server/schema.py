@@ -54,6 +54,12 @@ class Run(Ask):
     shown: Annotated[int, Field(ge=1, le=100)] = 10
 
 
+class Verdict(Ask):
+    """A text to be labelled."""
+
+    text: Text
+
+
 class Tensor(Pair):
     """One tensor by its name; where it has heads, one of them."""
 

@@ -1,0 +1,162 @@
+"""View 1 for a model that labels: what it says of a text, how sure it is, and which words carried it.
+
+A classifier's words are left out one at a time and the rest is read anew: exact, no gradient and no estimate.
+In a long text neighbouring words are left out together, as many as keep the work within bounds, and the answer
+says how many. A tagger's answer is the tag of each word. Knows nothing about the page.
+
+Shapes: B texts, T tokens of a text, C labels.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.data.tokenise import encode_words
+from clearhead.decoding.batches import by_length, padded
+from clearhead.decoding.labels import tag
+from clearhead.explorer.inside import labels
+from clearhead.explorer.reading import read_text
+from clearhead.explorer.session import Session
+
+TOKENS = 40_000  # most that all shortened texts together may have
+FEWEST = 8  # parts of a text that are left out in any case
+BATCH = 4096  # tokens read side by side
+SHOWN = 3  # likeliest tags of a word
+
+Plain = dict[str, Any]
+Span = tuple[int, int]  # characters of the text, from and to
+
+
+def verdict(session: Session, text: str) -> Plain:
+    """What a classifier says of a text and what it rests on, or what a tagger says of each word."""
+    head = session.config.head.kind if session.family == "encoder" else None
+    if head == "classify":
+        return _class_of(session, text)
+    if head == "tag":
+        return _tags_of(session, text)
+    raise UserError("This model gives no label, neither to texts nor to words: it writes, or only reads.")
+
+
+# --- the class of a text ------------------------------------------------------------------------
+
+
+def _class_of(session: Session, text: str) -> Plain:
+    names = labels(session, session.config.head.classes)
+    ids = read_text(session.bundle, text)
+    spans = _joined(_spans(session, text), most=max(TOKENS // len(ids), FEWEST))
+    shortened = [_without(text, spans, number) for number in range(len(spans))]
+    rows = {number: row for number, one in enumerate(shortened) if (row := _read(session, one)) is not None}
+    scores = _scores(session, [ids, *rows.values()])  # (B,C), in float64
+    chosen = int(scores[0].argmax())
+    changed = dict(zip(rows, scores[1:], strict=True))
+    return {
+        "kind": "classify",
+        "label": names[chosen],
+        "classes": sorted(
+            ({"label": name, "p": p} for name, p in zip(names, scores[0].exp().tolist(), strict=True)),
+            key=lambda one: -one["p"],
+        ),
+        "parts": [
+            {"text": text[begin:end], **_effect(scores[0], changed.get(number), chosen, names)}
+            for number, (begin, end) in enumerate(spans)
+        ],
+        "together": max((len(text[begin:end].split()) for begin, end in spans), default=1),
+    }
+
+
+def _effect(whole: Tensor, without: Tensor | None, chosen: int, names: Sequence[str]) -> Plain:
+    """What the label's log-probability owes to a part, and what the model says without it; None: untried."""
+    if without is None:  # nothing would be left to read
+        return {"support": None, "p": None, "label": None}
+    return {
+        "support": float(whole[chosen] - without[chosen]),  # positive: the part speaks for the label
+        "p": float(without[chosen].exp()),
+        "label": names[int(without.argmax())],
+    }
+
+
+def _spans(session: Session, text: str) -> list[Span]:
+    """Where the words stand: between spaces or, in a text without any, what its tokens cover."""
+    words = [found.span() for found in re.finditer(r"\S+", text)]
+    if len(words) != 1:
+        return words
+    tokens = session.reader.backend.encode(text, add_special_tokens=False).offsets
+    begins = sorted({begin for begin, end in tokens if text[begin:end].strip()} | {words[0][0]})
+    return list(zip(begins, [*begins[1:], words[0][1]], strict=True))
+
+
+def _joined(spans: list[Span], most: int) -> list[Span]:
+    """As many neighbours together as leave at most so many parts.
+
+    >>> _joined([(0, 2), (3, 5), (6, 8)], most=2)
+    [(0, 5), (6, 8)]
+    """
+    size = max(1, math.ceil(len(spans) / most))
+    groups = [spans[first : first + size] for first in range(0, len(spans), size)]
+    return [(group[0][0], group[-1][1]) for group in groups]
+
+
+def _without(text: str, spans: Sequence[Span], number: int) -> str:
+    """The text without one part and the space after it.
+
+    >>> _without("one two three", [(0, 3), (4, 7), (8, 13)], 1)
+    'one three'
+    """
+    rest = text[spans[number + 1][0] :] if number + 1 < len(spans) else ""
+    before = text[: spans[number][0]]
+    return before + rest if rest else before.rstrip()
+
+
+def _read(session: Session, text: str) -> tuple[int, ...] | None:
+    if not text.strip():
+        return None
+    try:
+        return read_text(session.bundle, text)
+    except UserError:  # nothing is left of it when it is cut into tokens
+        return None
+
+
+@torch.no_grad()
+def _scores(session: Session, rows: Sequence[Sequence[int]]) -> Tensor:
+    """The log-probability of every label for each row of ids, (B, C)."""
+    found = torch.empty(len(rows), session.config.head.classes, dtype=torch.float64)
+    for group in by_length([len(row) for row in rows], BATCH):
+        ids, lengths = padded([rows[number] for number in group], session.reader.pad, session.device)
+        logits = session.model(ids, lengths=lengths).logits
+        found[group] = logits.cpu().double().log_softmax(-1)
+    return found
+
+
+# --- the tags of words --------------------------------------------------------------------------
+
+
+def _tags_of(session: Session, text: str) -> Plain:
+    names = labels(session, session.config.head.classes)
+    [tags] = tag(session.bundle, [text])
+    shares = session.trace(text).logits.softmax(-1)  # (T,C)
+    firsts = _first_tokens(session, text)
+    words = []
+    for number, (word, name) in enumerate(zip(text.split(), tags, strict=True)):
+        best = shares[firsts[number]].topk(min(SHOWN, len(names))) if firsts else None
+        pairs = [] if best is None else zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        words.append({"text": word, "tag": name, "top": [{"label": names[id], "p": p} for id, p in pairs]})
+    return {"kind": "tag", "words": words}
+
+
+def _first_tokens(session: Session, text: str) -> list[int] | None:
+    """Where each word's first token stands in what the model reads, whatever symbols frame the text."""
+    pieces = encode_words(session.reader, text.split())
+    bare, ids = tuple(chain.from_iterable(pieces)), read_text(session.bundle, text)
+    starts = (at for at in range(len(ids) - len(bare) + 1) if ids[at : at + len(bare)] == bare)
+    shift = next(starts, None)
+    if shift is None or not all(pieces):
+        return None
+    return list(accumulate((len(piece) for piece in pieces[:-1]), initial=shift))

@@ -1,0 +1,101 @@
+"""What a labelling model says is what `clearhead label` says, and its words are really left out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle
+from clearhead.decoding.labels import class_probabilities, tag
+from clearhead.explorer import verdict as module
+from clearhead.explorer.session import Session
+from clearhead.explorer.verdict import verdict
+from clearhead.models import build
+from clearhead.text.learn import TokenizerConfig, learn_tokenizer
+
+Make = Callable[..., Any]
+TEXT = "the old cat  sleeps ."
+
+
+@pytest.mark.parametrize("place", ["pre", "post"])
+def test_the_classes_and_each_word_left_out(session_of: Make, place: str) -> None:
+    session = session_of("encoder", place)
+    found = verdict(session, TEXT)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    [whole] = class_probabilities(session.bundle, [TEXT])
+    assert {one["label"]: one["p"] for one in found["classes"]} == pytest.approx(whole)
+    chances = [one["p"] for one in found["classes"]]
+    assert chances == sorted(chances, reverse=True)
+    assert found["label"] == found["classes"][0]["label"]
+    words = TEXT.split()
+    assert [part["text"] for part in found["parts"]] == words
+    assert found["together"] == 1
+    for number, part in enumerate(found["parts"]):
+        rest = " ".join(words[:number] + words[number + 1 :])
+        [without] = class_probabilities(session.bundle, [rest])
+        assert part["p"] == pytest.approx(without[found["label"]])
+        assert part["label"] == max(without, key=without.__getitem__)
+        wanted = math.log(whole[found["label"]] / without[found["label"]])
+        assert part["support"] == pytest.approx(wanted, abs=1e-5)
+    assert (
+        len({round(part["support"], 4) for part in found["parts"]}) > 2
+    )  # they differ, so that it says something
+
+
+def test_one_word_is_not_left_out_and_a_long_text_in_pieces(
+    session_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of("encoder")
+    [alone] = verdict(session, "cat")["parts"]
+    assert alone == {"text": "cat", "support": None, "p": None, "label": None}
+    monkeypatch.setattr(module, "TOKENS", 0)  # as if the text were long: the fewest parts
+    words = [f"{'cat' if n % 2 else 'dog'}" for n in range(20)]
+    found = verdict(session, " ".join(words))
+    assert [part["text"].split() for part in found["parts"]] == [words[n : n + 3] for n in range(0, 20, 3)]
+    assert found["together"] == 3
+    [without] = class_probabilities(session.bundle, [" ".join(words[:3] + words[6:])])
+    assert found["parts"][1]["p"] == pytest.approx(without[found["label"]])
+
+
+def test_a_text_without_spaces_is_left_out_token_by_token() -> None:
+    tokenizer = learn_tokenizer(["猫が好き", "犬も好き"] * 3, TokenizerConfig(kind="bpe", vocabulary=280))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build(
+            "tiny",
+            family="encoder",
+            vocabulary=tokenizer.vocabulary_size,
+            head__kind="classify",
+            head__classes=2,
+        )
+    session = Session(Bundle(model.eval(), tokenizer, {"labels": ["a", "b"]}))
+    found = verdict(session, "猫も好き")
+    texts = [part["text"] for part in found["parts"]]
+    assert "".join(texts) == "猫も好き"
+    assert len(texts) > 1
+    assert all(part["support"] is not None for part in found["parts"])
+
+
+def test_a_tagger_s_words_have_tags_and_chances(session_of: Make) -> None:
+    session = session_of("encoder", head__kind="tag", head__classes=3)
+    found = verdict(session, TEXT)
+    assert found["kind"] == "tag"
+    assert [word["text"] for word in found["words"]] == TEXT.split()
+    assert [[word["tag"] for word in found["words"]]] == tag(session.bundle, [TEXT])
+    for word in found["words"]:
+        assert word["top"][0]["label"] == word["tag"]
+        assert sum(one["p"] for one in word["top"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", ["encoder-decoder", "decoder"])
+def test_a_model_that_writes_gives_no_label(session_of: Make, kind: str) -> None:
+    with pytest.raises(UserError, match="gives no label"):
+        verdict(session_of(kind), TEXT)
+    with pytest.raises(UserError, match="empty"):
+        verdict(session_of("encoder"), "  ")
