@@ -1,8 +1,8 @@
 """View 1 for a model that labels: what it says of a text, how sure it is, and which words carried it.
 
 A classifier's words are left out one at a time and the rest is read anew: exact, no gradient and no estimate.
-In a long text neighbouring words are left out together, as many as keep the work within bounds, and the answer
-says how many. A tagger's answer is the tag of each word. Knows nothing about the page.
+In a long text neighbouring words are left out together, as many as keep the work within bounds, and the
+answer says how many. A tagger's answer is the tag of each word. Knows nothing about the page.
 
 Shapes: B texts, T tokens of a text, C labels.
 """
