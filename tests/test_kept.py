@@ -1,7 +1,7 @@
 """Bundles and a run written by earlier releases: they are read, they keep their texts, and the run goes on.
 
-`tests/kept/RELEASE/TASK` is a bundle as that release left it, with what it wrote in `texts.json`; `stopped` is a
-run that was interrupted after 100 of its 130 steps.
+`tests/kept/RELEASE/TASK` is a bundle as that release left it, with what it wrote in `texts.json`; `stopped`
+is a run that was interrupted after 100 of its 130 steps.
 """
 
 from __future__ import annotations
