@@ -22,9 +22,9 @@ from clearhead.data.store import Store, StoreWriter
 from clearhead.data.tokenise import (
     Dropped,
     Tokenizers,
-    encode_source,
     encode_sources,
     encode_words,
+    framings_for,
     store_sizes,
     tokenise,
 )
@@ -190,7 +190,7 @@ def test_chunks_of_rows_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("task", ["translate", "summarise", "classify", "tag", "generate"])
 @pytest.mark.parametrize("limit", [None, 3])
 def test_decoding_is_fed_what_training_was_fed(tmp_path: Path, task: Task, limit: int | None) -> None:
-    """`encode_source` and the batch made from a store agree on every text."""
+    """`encode_sources`, with the framing that a bundle stores, and the batch made from a store agree."""
     subwords = learn_tokenizer(["the cat sleeps here", "a dog barks"] * 5, TokenizerConfig(vocabulary=300))
     texts = ["the cat sleeps", "a dog", "zebra crossing"]
     targets = {"classify": "X", "tag": ""}
@@ -201,8 +201,9 @@ def test_decoding_is_fed_what_training_was_fed(tmp_path: Path, task: Task, limit
     both = Tokenizers.of(subwords)
     store, dropped = stored(tmp_path / "s", task, rows, filter, ["X"], documents=True, tokenizers=both)
     assert dropped.kept == 3
-    fed = encode_sources(subwords, texts, task, limit)
-    assert fed == [encode_source(subwords, text, task, limit) for text in texts]
+    framings = framings_for(task, both, documents=True)
+    framing = framings.target if task == "generate" else framings.source
+    fed = encode_sources(subwords, texts, task, framing, limit)
     assert limit is None or max(map(len, fed)) <= limit
     if task == "generate":
         assert [row[: len(ids)] for row, ids in zip(column(store, "target"), fed, strict=True)] == fed
@@ -239,4 +240,4 @@ def test_a_tokenizer_without_a_stop_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no 'stop' token"):
         stored(tmp_path / "s", "translate", [("a", "b")], tokenizers=Tokenizers.of(bare))
     with pytest.raises(UserError, match="no 'stop' token"):
-        encode_source(bare, "a", "translate")
+        framings_for("translate", Tokenizers.of(bare))

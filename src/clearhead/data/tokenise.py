@@ -1,6 +1,6 @@
 """From rows of text to a store of token ids, with what was left out counted by reason.
 
-Here stand the conventions that training and decoding share about what a model is fed:
+Here stand the conventions of our own models about what they are fed (`framings_for`):
 
 - translate, summarise: the source ends in `stop`; the target is stored bare (the batch adds start and stop);
 - classify: the text bare (the batch puts `start` before it), the target is the number of the class;
@@ -8,8 +8,8 @@ Here stand the conventions that training and decoding share about what a model i
 - generate: `start` before a document and `stop` after it; the lines of one long text follow each other
   with one `start` before the first.
 
-Lengths in `FilterConfig` count what the model sees, so `stop` or `start` is included. Knows nothing about
-files.
+They are stored with a trained model, so that decoding follows the model and not this list. Lengths
+in `FilterConfig` count what the model sees, so `stop` or `start` is included. Knows nothing about files.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from clearhead.data.memo import WordMemo
 from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.rows import Row
 from clearhead.data.store import StoreWriter
+from clearhead.text.framing import Framing, Framings
 from clearhead.text.tokenizer import Tokenizer
 
 CHUNK = 4096  # rows encoded at a time, by all cores together
@@ -120,31 +121,35 @@ def tokenise(
     return encode.dropped
 
 
-def encode_source(tokenizer: Tokenizer, text: str, task: Task, limit: int | None = None) -> list[int]:
-    """The ids a model is fed for one text, just as in training; at most `limit` of them.
+def framings_for(task: Task, tokenizers: Tokenizers, documents: bool = True) -> Framings:
+    """What stands around the texts that a model of ours is trained on.
 
-    >>> tokenizer = Tokenizer.words("the cat sleeps")
-    >>> encode_source(tokenizer, "the cat", "translate"), encode_source(tokenizer, "the cat", "classify")
-    ([4, 5, 2], [1, 4, 5])
+    A decoder's framing is that of a prompt: what closes a document is the stop symbol, which is written.
     """
-    return encode_sources(tokenizer, [text], task, limit)[0]
+    source, target = tokenizers
+    if task == "tag":
+        return Framings()
+    if task == "classify":
+        return Framings(source=Framing.of(before=_special(source, "start")))
+    if task == "generate":
+        return Framings(target=Framing.of(before=_special(target, "start") if documents else None))
+    ends = (Framing.of(after=_special(tokenizer, "stop")) for tokenizer in tokenizers)
+    return Framings(source=next(ends), target=next(ends))
 
 
 def encode_sources(
-    tokenizer: Tokenizer, texts: Sequence[str], task: Task, limit: int | None = None
+    tokenizer: Tokenizer, texts: Sequence[str], task: Task | None, framing: Framing, limit: int | None = None
 ) -> list[list[int]]:
-    """The ids a model is fed for each of many texts, just as in training; at most `limit` of each.
+    """The ids a model is fed for each text, with what stands around it; at most `limit` of each.
 
-    For `generate` a text is the beginning of a document: `start`, then the text.
+    >>> encode_sources(Tokenizer.words("the cat"), ["the cat"], "translate", Framing.of(after=2))
+    [[4, 5, 2]]
     """
     if task == "tag":
         found = [list(chain.from_iterable(encode_words(tokenizer, text.split()))) for text in texts]
-        return [ids[:limit] for ids in found]
-    ids = Ragged.of(tokenizer.encode_batch(list(texts)))
-    inner = ids if limit is None else ids.cut(limit - 1)
-    if task in ("classify", "generate"):
-        return inner.framed(before=_special(tokenizer, "start")).rows()
-    return inner.framed(after=_special(tokenizer, "stop")).rows()
+    else:
+        found = tokenizer.encode_batch(list(texts))
+    return framing.around_each(found, limit)
 
 
 def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
@@ -180,6 +185,7 @@ class _Encoder:
         self._numbers = {name: number for number, name in enumerate(labels)}
         self._documents = documents
         self._specials = tokenizers.specials()
+        self._framings = framings_for(task, tokenizers, documents)
         self._began = False  # generate: the text has had its start
         self._to_cut: NDArray[np.bool_] | None = None  # rows of this chunk that are shortened
         self.dropped = Dropped()
@@ -194,7 +200,7 @@ class _Encoder:
         return columns
 
     def _pairs(self, rows: Sequence[Row]) -> dict[str, Ragged]:
-        source = self._cut(self._source.encode([row.source for row in rows]), 1)
+        source = self._cut(self._source.encode([row.source for row in rows]))
         target = self._target.encode([row.target for row in rows])
         reasons: list[tuple[str, NDArray[np.bool_]]] = [
             ("empty", (source.lengths == 0) | (target.lengths == 0)),
@@ -208,12 +214,12 @@ class _Encoder:
             unlike = (longer >= _RATIO_FROM) & (longer > self._filter.ratio * shorter)
             reasons.append(("ratio", unlike))
         keep = self._keep(len(rows), reasons)
-        stop = _special(self._tokenizers.source, "stop")
+        [stop] = self._framings.source.after
         return {"source": source.keep(keep).framed(after=stop), "target": target.keep(keep)}
 
     def _classes(self, rows: Sequence[Row]) -> dict[str, Ragged]:
         numbers = np.array([self._number(row.target, row) for row in rows], np.int64)
-        source = self._cut(self._source.encode([row.source for row in rows]), 1)
+        source = self._cut(self._source.encode([row.source for row in rows]))
         keep = self._keep(len(rows), [("empty", source.lengths == 0), *self._long(source.lengths + 1)])
         target = Ragged(numbers, np.ones(len(rows), np.int64))
         return {"source": source.keep(keep), "target": target.keep(keep)}
@@ -237,9 +243,9 @@ class _Encoder:
         bounds = np.concatenate([[0], np.cumsum(pieces.lengths)])
         ends = bounds[np.cumsum([len(text) for text in words])]
         lengths = np.diff(ends, prepend=0)
-        source = self._cut(Ragged(pieces.items, lengths), 0)
+        source = self._cut(Ragged(pieces.items, lengths))
         target = (
-            Ragged(targets, lengths) if self._filter is None else self._shortened(Ragged(targets, lengths), 0)
+            Ragged(targets, lengths) if self._filter is None else self._shortened(Ragged(targets, lengths))
         )
         keep = self._keep(len(rows), [("empty", lengths == 0), *self._long(source.lengths)])
         return {"source": source.keep(keep), "target": target.keep(keep)}
@@ -266,16 +272,18 @@ class _Encoder:
             )
         return found
 
-    def _cut(self, source: Ragged, extra: int) -> Ragged:
-        """Sources shortened where the filter says so, leaving room for `extra` special tokens."""
+    def _cut(self, source: Ragged) -> Ragged:
+        """Sources shortened where the filter says so, leaving room for what stands around them."""
         if self._filter is None or self._filter.too_long != "cut":
             return source
-        self._to_cut = source.lengths + extra > self._filter.source_tokens
-        return self._shortened(source, extra)
+        self._to_cut = source.lengths + self._framings.source.extra > self._filter.source_tokens
+        return self._shortened(source)
 
-    def _shortened(self, rows: Ragged, extra: int) -> Ragged:
+    def _shortened(self, rows: Ragged) -> Ragged:
         assert self._filter is not None
-        return rows if self._filter.too_long != "cut" else rows.cut(self._filter.source_tokens - extra)
+        if self._filter.too_long != "cut":
+            return rows
+        return rows.cut(self._filter.source_tokens - self._framings.source.extra)
 
     def _long(self, lengths: Integers) -> list[tuple[str, NDArray[np.bool_]]]:
         if self._filter is None:

@@ -19,6 +19,7 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.batches import (
     at_work,
+    framings_of,
     padded,
     read_sources,
     refuse_too_long,
@@ -83,7 +84,7 @@ def alignment(
         [own] = translate(bundle, [source], Options(beam=beam), device=device, way="torch")
         written = [*(writer.id(token) for token in own.tokens), symbols.stop]
     else:
-        written = [*writer.encode(target), symbols.stop]
+        written = [*framings_of(bundle).target.before, *writer.encode(target), symbols.stop]
     if symbols.start is None:
         raise UserError("This vocabulary has no start token, with which a target begins.")
     refuse_too_long(bundle, [len(read), len(written)])

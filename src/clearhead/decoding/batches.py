@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,41 +15,47 @@ from torch import Tensor, nn
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
+from clearhead.bundle.framings import framings_of as framings_of
+from clearhead.bundle.framings import is_imported as is_imported
+from clearhead.bundle.framings import tokenizers_of as tokenizers_of
 from clearhead.data.config import Task
 from clearhead.data.tokenise import encode_sources
 from clearhead.decoding.engine import Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.steps import Symbols, config_of, limit_of, positions_of
-from clearhead.text.tokenizer import Tokenizer
 
 NUMBERS = 2**25  # most scores that one step makes at a time: rows × places in the beam × vocabulary
-
-
-def tokenizers_of(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target, which are often one and the same."""
-    target = bundle.tokenizer
-    if target is None:
-        raise UserError("This bundle has no tokenizer, so that it can neither read nor write text.")
-    return bundle.source_tokenizer or target, target
 
 
 def symbols_of(bundle: Bundle) -> Symbols:
     """The symbols that steer a bundle's model, as its tokenizer or its metadata name them."""
     special = bundle.metadata.get("special")
-    return Symbols.of(tokenizers_of(bundle)[1], special if isinstance(special, dict) else None)
+    found = Symbols.of(tokenizers_of(bundle)[1], special if isinstance(special, dict) else None)
+    return replace(found, forbidden=_banned(bundle)) if is_imported(bundle) else found
 
 
-def read_sources(bundle: Bundle, texts: Sequence[str], task: Task) -> list[list[int]]:
-    """The ids the model is fed for each text, just as in training.
+def _banned(bundle: Bundle) -> tuple[int, ...]:
+    """The single tokens that an imported model's own settings ban; its toolkit bans no others by itself."""
+    settings = bundle.metadata.get("generation")
+    known = settings if isinstance(settings, dict) else {}
+    words, single = known.get("bad_words_ids"), known.get("suppress_tokens")
+    listed = [word[0] for word in words or () if isinstance(word, list) and len(word) == 1]
+    found = {*listed, *(single if isinstance(single, list) else ())}
+    return tuple(sorted(id for id in found if isinstance(id, int) and 0 <= id < bundle.config.vocabulary))
+
+
+def read_sources(bundle: Bundle, texts: Sequence[str], task: Task | None) -> list[list[int]]:
+    """The ids the model is fed for each text, just as in training (None: no task's, but a text's own).
 
     Where training cut long sources, the bundle's metadata says so (`source_limit`, in tokens).
     """
     limit = bundle.metadata.get("source_limit")
-    return encode_sources(tokenizers_of(bundle)[0], texts, task, limit if isinstance(limit, int) else None)
+    most = limit if isinstance(limit, int) else None
+    return encode_sources(tokenizers_of(bundle)[0], texts, task, framings_of(bundle).source, most)
 
 
 def heads_read(
-    bundle: Bundle, texts: Sequence[str], rows: Sequence[Sequence[int]], task: Task
+    bundle: Bundle, texts: Sequence[str], rows: Sequence[Sequence[int]]
 ) -> list[tuple[int, int] | None]:
     """For each text of which only the head was read: how many of its tokens, and how many it has.
 
@@ -57,7 +64,7 @@ def heads_read(
     limit = bundle.metadata.get("source_limit")
     if not isinstance(limit, int) or all(len(row) < limit for row in rows):
         return [None] * len(texts)
-    reader, around = tokenizers_of(bundle)[0], len(read_sources(bundle, [""], task)[0])
+    reader, around = tokenizers_of(bundle)[0], framings_of(bundle).source.extra
     found: list[tuple[int, int] | None] = []
     for text, row in zip(texts, rows, strict=True):
         read, whole = len(row) - around, len(row) if len(row) < limit else len(reader.encode(text))

@@ -1,4 +1,4 @@
-"""Text to labels with a bundle: the class of a text, the tags of its words.
+"""Text to labels with a bundle: the class of a text or of two together, the tags of a text's words.
 
 The names of the labels stand in the bundle's metadata, in the order of the
 model's scores.
@@ -9,7 +9,7 @@ Shapes: B texts, T tokens of a text, C labels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 
 import torch
 from torch import Tensor
@@ -21,22 +21,26 @@ from clearhead.data.tokenise import encode_words
 from clearhead.decoding.batches import (
     at_work,
     by_length,
+    framings_of,
     heads_read,
     padded,
     read_sources,
     refuse_too_long,
     tokenizers_of,
 )
+from clearhead.text.framing import Framed
+
+Texts = Sequence[str | tuple[str, str]]  # one text each, or two that are judged together
 
 
 def classify(
     bundle: Bundle,
-    texts: Sequence[str],
+    texts: Texts,
     *,
     batch_tokens: int = 4096,
     device: str | torch.device | None = None,
 ) -> list[tuple[str, float]]:
-    """The likeliest class of each text, and its probability."""
+    """The likeliest class of each text (a pair: of both together), and its probability."""
     return [
         (max(shares, key=lambda name: shares[name]), max(shares.values()))
         for shares in class_probabilities(bundle, texts, batch_tokens=batch_tokens, device=device)
@@ -45,13 +49,13 @@ def classify(
 
 def class_probabilities(
     bundle: Bundle,
-    texts: Sequence[str],
+    texts: Texts,
     *,
     batch_tokens: int = 4096,
     device: str | torch.device | None = None,
 ) -> list[dict[str, float]]:
-    """The probability of every class for each text."""
-    names, rows = labels_of(bundle, "classify"), read_sources(bundle, texts, "classify")
+    """The probability of every class for each text, or for each pair of texts."""
+    names, rows = labels_of(bundle, "classify"), _read(bundle, texts)
     found: list[dict[str, float]] = [{}] * len(rows)
     for group, logits in _scores(bundle, rows, batch_tokens, device):
         shares = logits.cpu().double().softmax(-1).tolist()  # (B,C)
@@ -62,7 +66,7 @@ def class_probabilities(
 
 def unread_sentence(bundle: Bundle, texts: Sequence[str], before: int = 0) -> str | None:
     """What to say where a classifier reads only the head of one of these texts; `before` came others."""
-    heads = heads_read(bundle, texts, read_sources(bundle, texts, "classify"), "classify")
+    heads = heads_read(bundle, texts, read_sources(bundle, texts, "classify"))
     for number, head in enumerate(heads, start=before + 1):
         if head is not None:
             return (
@@ -84,14 +88,37 @@ def tag(
     found: list[list[str]] = [[] for _ in texts]
     words = [encode_words(tokenizer, text.split()) for text in texts]
     real = [number for number, pieces in enumerate(words) if pieces]
-    rows = [list(chain.from_iterable(words[number])) for number in real]
+    framing = framings_of(bundle).source
+    rows = [framing.frame(list(chain.from_iterable(words[number]))) for number in real]
     for group, logits in _scores(bundle, rows, batch_tokens, device):
         best = logits.argmax(-1).tolist()  # (B,T)
         for i, tags in zip(group, best, strict=True):
-            sizes = [len(pieces) for pieces in words[real[i]]]
-            firsts = accumulate(sizes[:-1], initial=0)  # a word's tag is read off its first piece
+            firsts = first_pieces(words[real[i]], len(framing.before))
             found[real[i]] = [names[tags[first]] for first in firsts]
     return found
+
+
+def first_pieces(words: Sequence[Sequence[int]], before: int) -> Iterator[int]:
+    """Where each word's first piece stands, off which its tag is read; `before` ids stand before them all.
+
+    >>> list(first_pieces([[7], [8, 9], [10]], 1))
+    [1, 2, 4]
+    """
+    return islice(accumulate((len(pieces) for pieces in words), initial=before), len(words))
+
+
+def _read(bundle: Bundle, texts: Texts) -> list[Framed]:
+    """Texts, and pairs of texts, as the model reads them; cut where training cut them."""
+    reader, framing = tokenizers_of(bundle)[0], framings_of(bundle).source
+    limit = bundle.metadata.get("source_limit")
+    room = max(limit - framing.extra, 0) if isinstance(limit, int) else None
+    both = [(one, None) if isinstance(one, str) else one for one in texts]
+    firsts = reader.encode_batch([first for first, _ in both])
+    seconds = reader.encode_batch([second or "" for _, second in both])
+    return [
+        framing.frame(first[:room], None if text is None else second[:room])
+        for (_, text), first, second in zip(both, firsts, seconds, strict=True)
+    ]
 
 
 def labels_of(bundle: Bundle, kind: str) -> list[str]:
@@ -109,15 +136,19 @@ def labels_of(bundle: Bundle, kind: str) -> list[str]:
 
 
 def _scores(
-    bundle: Bundle, rows: Sequence[Sequence[int]], batch_tokens: int, device: str | torch.device | None
+    bundle: Bundle, rows: Sequence[Framed], batch_tokens: int, device: str | torch.device | None
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Groups of rows and the model's scores for them, (B, C) or (B, T, C), in float32 at least."""
-    sizes = [len(row) for row in rows]
+    sizes = [len(row.ids) for row in rows]
     refuse_too_long(bundle, sizes)
-    pad = tokenizers_of(bundle)[0].pad
+    pad, kinds = tokenizers_of(bundle)[0].pad, bundle.config.embedding.token_types
+    highest = max((max(row.segments, default=0) for row in rows), default=0)
+    if highest >= kinds > 0:
+        raise UserError(f"The text has a segment {highest}, and this model has {kinds}: 0 to {kinds - 1}.")
     with at_work(bundle.model, device) as place:
         for group in by_length(sizes, batch_tokens):
             with compiled_work():
-                ids, lengths = padded([rows[number] for number in group], pad, place)
-                logits = bundle.model(ids, lengths=lengths).logits
+                ids, lengths = padded([rows[number].ids for number in group], pad, place)
+                types = padded([rows[number].segments for number in group], 0, place)[0] if kinds else None
+                logits = bundle.model(ids, lengths=lengths, token_types=types).logits
             yield group, logits if logits.dtype == torch.float64 else logits.float()

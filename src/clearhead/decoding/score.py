@@ -19,6 +19,7 @@ from clearhead.decoding.batches import (
     NUMBERS,
     at_work,
     by_length,
+    framings_of,
     padded,
     read_sources,
     symbols_of,
@@ -63,7 +64,9 @@ def score(
     (3, ('cat', 'sleeps'))
     """
     _, writer = tokenizers_of(bundle)
-    targets = [tuple(ids) for ids in writer.encode_batch([target for _, target in pairs])]
+    # behind a prompt nothing new begins; a target of its own may have more before it than the start symbol
+    before = framings_of(bundle).target.before if bundle.config.family in WITH_SOURCE else []
+    targets = [(*before, *ids) for ids in writer.encode_batch([target for _, target in pairs])]
     return score_ids(bundle, [source for source, _ in pairs], targets, penalty=penalty, device=device)
 
 

@@ -21,9 +21,15 @@ from clearhead.base.errors import UserError
 from clearhead.base.exiting import compiled_work
 from clearhead.bundle.folder import Bundle
 from clearhead.data.reach import Reach
-from clearhead.data.tokenise import encode_source
 from clearhead.decoding import captured, native
-from clearhead.decoding.batches import heads_read, read_sources, symbols_of, tokenizers_of
+from clearhead.decoding.batches import (
+    framings_of,
+    heads_read,
+    is_imported,
+    read_sources,
+    symbols_of,
+    tokenizers_of,
+)
 from clearhead.decoding.constraints import pieces_of
 from clearhead.decoding.engine import Cohort, Engine, Request, Search
 from clearhead.decoding.number_formats import fast, trained_in
@@ -32,6 +38,7 @@ from clearhead.decoding.rows import Extra, Rows, TorchRows
 from clearhead.decoding.searches import extras_of, make_search
 from clearhead.decoding.split_long_sources import Parts, split
 from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, limit_of, positions_of
+from clearhead.text.tokenizer import Tokenizer
 
 Dtype = Literal["auto", "fast", "float32", "bf16", "int8"]
 Way = Literal["auto", "native", "torch"]
@@ -79,6 +86,7 @@ class Writer:
         self.config = bundle.config
         self.reader, self.tokenizer = tokenizers_of(bundle)
         self.symbols = symbols_of(bundle)
+        self.framings = framings_of(bundle)
         known = bundle.metadata.get("reach")
         self.reach = None if known is None else Reach.from_list(known)  # how long texts get
         self.has_source = self.config.family in WITH_SOURCE
@@ -217,7 +225,7 @@ class Writer:
                 texts_read = [text for _, text in pieces]
                 given = self._given(texts_read)
                 if self.has_source:
-                    heads = heads_read(self.bundle, texts_read, given, "translate")
+                    heads = heads_read(self.bundle, texts_read, given)
                     for (number, _), head in zip(pieces, heads, strict=True):
                         book.sources[number].head = head
             own = {
@@ -232,10 +240,10 @@ class Writer:
         """A source in the parts in which it is read; none at all for an empty one."""
         if not text.strip():
             return NOTHING
-        most = self.longest
-        if len(text.encode("utf-8", "surrogatepass")) < most:  # no token is shorter than a byte
+        most = max(self.longest - self.framings.source.extra, 1)
+        if len(text.encode("utf-8", "surrogatepass")) <= most:  # no token is shorter than a byte
             return Parts((text,), ("", ""))
-        return split(text, most - 1, lambda part: len(self.reader.encode(part)))
+        return split(text, most, lambda part: len(self.reader.encode(part)))
 
     @property
     def longest(self) -> int:
@@ -344,13 +352,21 @@ class _Book:
 
 
 def opening(bundle: Bundle, prompt: str) -> list[int]:
-    """The ids a decoder starts from.
+    """The ids a decoder starts from: the prompt and what stands around it.
 
-    Where the texts of training were documents of their own (the bundle's metadata says `documents`), the
-    start symbol and the prompt. A model of one long text has met that symbol only once: it starts from
-    the prompt alone, and from a new line where there is none.
+    A model of one long text (nothing stands around those) starts from a new line where there is no prompt;
+    one from elsewhere, of which nothing is left, from the start symbol.
     """
     _, tokenizer = tokenizers_of(bundle)
-    if bundle.metadata.get("documents", False):
-        return encode_source(tokenizer, prompt, "generate")
-    return tokenizer.encode(prompt or "\n") or encode_source(tokenizer, "", "generate")
+    framing = framings_of(bundle).target
+    text = prompt if prompt or framing.extra or is_imported(bundle) else "\n"
+    found = framing.around(tokenizer.encode(text))
+    return found or [_start(bundle, tokenizer)]
+
+
+def _start(bundle: Bundle, tokenizer: Tokenizer) -> int:
+    """What a text begins with, or what a vocabulary without such a token ends the one before it with."""
+    known = symbols_of(bundle)
+    if tokenizer.start is None and known.start is None and not is_imported(bundle):
+        raise UserError("This tokenizer has no 'start' token, which an empty prompt needs: give it one.")
+    return next(id for id in (known.start, tokenizer.start, known.stop) if id is not None)

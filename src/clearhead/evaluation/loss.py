@@ -10,7 +10,7 @@ Shapes: B rows, T tokens, N packed tokens, V classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,14 +21,24 @@ from torch.nn import functional as F
 from clearhead.base.device import widest
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.data.batch import SKIP, Batch, Widths, collate
+from clearhead.data.batch import Batch, Specials, Widths, collate
 from clearhead.data.config import Task
 from clearhead.data.ragged import Ragged
 from clearhead.data.rows import IGNORED
-from clearhead.data.tokenise import Tokenizers, encode_words
-from clearhead.decoding.batches import at_work, by_length, read_sources, refuse_too_long, tokenizers_of
-from clearhead.decoding.labels import labels_of
+from clearhead.data.tokenise import encode_words
+from clearhead.decoding.batches import (
+    at_work,
+    by_length,
+    framings_of,
+    padded,
+    read_sources,
+    refuse_too_long,
+    symbols_of,
+    tokenizers_of,
+)
+from clearhead.decoding.labels import first_pieces, labels_of
 from clearhead.decoding.steps import positions_of
+from clearhead.decoding.writer import opening
 
 CONTEXT = 256  # tokens of a chunk of a long text, where nothing else is said
 
@@ -139,40 +149,67 @@ def _scores(model: nn.Module, batch: Batch) -> Tensor:
 
 def _rows(bundle: Bundle, rows: Sequence[tuple[str, str]], task: Task, batch_tokens: int) -> Iterator[Batch]:
     """Batches of examples that are rows of their own."""
-    reader, writer = tokenizers_of(bundle)
-    specials = Tokenizers(reader, writer).specials()
     sources = read_sources(bundle, [source for source, _ in rows], task)
-    if task == "classify":
-        names = {name: [number] for number, name in enumerate(labels_of(bundle, task))}
-        targets = [names[_known(names, target)] for _, target in rows]
-        sizes = [len(ids) for ids in sources]
-        sources = [ids[1:] for ids in sources]  # the batch puts the start symbol there itself
-    elif task == "tag":
-        targets = [_tags(bundle, source, target) for source, target in rows]
-        sizes = [len(ids) for ids in sources]
-    else:
-        targets = writer.encode_batch([target for _, target in rows])
-        sizes = [max(len(a), len(b) + 1) for a, b in zip(sources, targets, strict=True)]
+    if task in ("classify", "tag"):
+        yield from _labelled(bundle, rows, sources, batch_tokens)
+        return
+    before = framings_of(bundle).target.before
+    encoded = tokenizers_of(bundle)[1].encode_batch([target for _, target in rows])
+    targets = [[*before, *ids] for ids in encoded]
+    sizes = [max(len(a), len(b) + 1) for a, b in zip(sources, targets, strict=True)]
     refuse_too_long(bundle, sizes)
+    specials = _specials(bundle)
     for group in by_length(sizes, batch_tokens):
         source, target = (Ragged.of([column[i] for i in group]) for column in (sources, targets))
-        if task in ("classify", "tag"):
-            widths = Widths(len(group), 0, max(sizes[i] for i in group))
-        else:
-            widths = Widths(len(group), int(source.lengths.max()), int(target.lengths.max()) + 1)
+        widths = Widths(len(group), int(source.lengths.max()), int(target.lengths.max()) + 1)
         yield collate(task, {"source": source, "target": target}, widths, specials)
+
+
+def _labelled(
+    bundle: Bundle, rows: Sequence[tuple[str, str]], sources: Sequence[list[int]], batch_tokens: int
+) -> Iterator[Batch]:
+    """Batches of texts with a class each, or with a tag on each word's first piece."""
+    kind = bundle.config.head.kind
+    names = {name: number for number, name in enumerate(labels_of(bundle, kind))}
+    if kind == "tag":
+        labels = [_tags(bundle, *row, len(ids), names) for row, ids in zip(rows, sources, strict=True)]
+    else:
+        labels = [[names[_known(names, target)]] for _, target in rows]
+    sizes, pad, cpu = [len(ids) for ids in sources], tokenizers_of(bundle)[0].pad, torch.device("cpu")
+    refuse_too_long(bundle, sizes)
+    for group in by_length(sizes, batch_tokens):
+        inputs, lengths = padded([sources[i] for i in group], pad, cpu)
+        wanted, _ = padded([labels[i] for i in group], IGNORED, cpu)
+        wanted = wanted if kind == "tag" else wanted.squeeze(1)
+        tokens = int((wanted != IGNORED).sum())
+        yield Batch(None, None, inputs, lengths, wanted, rows=len(group), tokens=tokens)
+
+
+def _specials(bundle: Bundle) -> Specials:
+    """The symbols around a target and its padding, as the model itself knows them."""
+    reader, writer = tokenizers_of(bundle)
+    symbols = symbols_of(bundle)
+    start = symbols.start
+    if bundle.config.family == "decoder":
+        # A start is read and never predicted, a stop is both: one that is both of them is the stop.
+        start = -1 if start is None or start == symbols.stop else start
+    elif start is None:
+        raise UserError("This vocabulary has no start token, with which a target begins.")
+    return Specials(writer.pad or 0, start, symbols.stop, reader.pad or 0)
 
 
 def _chunks(
     bundle: Bundle, texts: Sequence[str], batch_tokens: int, context: int | None, documents: bool
 ) -> Iterator[Batch]:
     """A long text, or documents, as one stream in chunks; every token is predicted once."""
-    reader, writer = tokenizers_of(bundle)
-    specials = Tokenizers(reader, writer).specials()
-    rows = Ragged.of(writer.encode_batch(texts))
-    stream = rows.framed(specials.start, specials.stop).items if documents else rows.items
+    specials, rows = _specials(bundle), Ragged.of(tokenizers_of(bundle)[1].encode_batch(texts))
+    first = opening(bundle, "") if specials.start < 0 else [specials.start]
     if not documents:
-        stream = np.concatenate([[specials.start], stream])  # so that the first token is predicted, too
+        stream = np.concatenate([first, rows.items])  # so that the first token is predicted, too
+    elif specials.start < 0:  # what ends a text is all that stands before the next
+        stream = np.concatenate([first, rows.framed(after=specials.stop).items])
+    else:
+        stream = rows.framed(specials.start, specials.stop).items
     noted = bundle.metadata.get("context")  # of training: with more, a model is out of its depth
     trained = noted if isinstance(noted, int) and noted > 0 else None
     width = context or trained or positions_of(bundle.config) or CONTEXT
@@ -183,16 +220,18 @@ def _chunks(
         yield collate("generate", {"target": chosen}, widths, specials)
 
 
-def _tags(bundle: Bundle, source: str, target: str) -> list[int]:
-    """The number of each word's tag on its first piece, SKIP on the others."""
-    names = {name: number for number, name in enumerate(labels_of(bundle, "tag"))}
+def _tags(bundle: Bundle, source: str, target: str, size: int, names: Mapping[str, int]) -> list[int]:
+    """For `size` ids the number of each word's tag on its first piece, IGNORED on all others."""
     words, tags = source.split(), target.split()
     if len(words) != len(tags):
         raise UserError(f"'{source[:60]}' has {len(words)} words but {len(tags)} tags.")
+    numbers = [names[_known(names, name)] for name in tags]
     pieces = encode_words(tokenizers_of(bundle)[0], words)
-    found: list[int] = []
-    for ids, name in zip(pieces, tags, strict=True):
-        found += [names[_known(names, name)], *[SKIP] * (len(ids) - 1)]
+    found = [IGNORED] * size
+    framing = framings_of(bundle).source
+    for place, number in zip(first_pieces(pieces, len(framing.before)), numbers, strict=True):
+        if place < size - len(framing.after):  # a long text may have been cut
+            found[place] = number
     return found
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.batches import framings_of
 from clearhead.explorer.numbers import packed
 from clearhead.explorer.reading import read_text
 from clearhead.explorer.session import Session
@@ -156,7 +157,8 @@ def _one(session: Session, word: str, number: int, sentence: str) -> Occurrence:
     found = find_word(session.reader, sentence, word)
     if found is None:
         raise UserError(f"The word '{word}' does not stand in sentence {number}: change one of the two.")
-    shift = _shift(session.reader, sentence, ids)
+    framings = framings_of(session.bundle)
+    shift = len((framings.target if session.family == "decoder" else framings.source).before)
     if found[1] + shift >= len(ids):
         raise UserError(f"The word '{word}' stands beyond what the model reads of sentence {number}.")
     places = list(range(found[0] + shift, found[1] + shift + 1))
@@ -177,15 +179,6 @@ def _one(session: Session, word: str, number: int, sentence: str) -> Occurrence:
         vectors,
         _static(model, read[0, places]),
     )
-
-
-def _shift(tokenizer: Tokenizer, sentence: str, ids: tuple[int, ...]) -> int:
-    """How many special tokens stand before the text in what the model reads."""
-    bare = tuple(tokenizer.encode(sentence))
-    for shift in range(len(ids)):
-        if ids[shift : shift + len(bare)] == bare[: len(ids) - shift]:
-            return shift
-    return 0
 
 
 def _static(model: nn.Module, ids: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import read_sources, symbols_of, tokenizers_of
+from clearhead.decoding.batches import framings_of, read_sources, symbols_of, tokenizers_of
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import translate
 from clearhead.decoding.steps import WITH_SOURCE, positions_of
@@ -82,10 +82,9 @@ def read_text(bundle: Bundle, text: str) -> tuple[int, ...]:
         ids = opening(bundle, text)
     elif config.family in WITH_SOURCE:
         [ids] = read_sources(bundle, [text], "translate")
-    elif config.head.kind in ("classify", "tag"):
-        [ids] = read_sources(bundle, [text], config.head.kind)
-    else:  # as the vocabulary itself frames a text: BERT's puts [CLS] before and [SEP] after it
-        ids = tokenizers_of(bundle)[0].encode(text, specials=True)
+    else:
+        kind = config.head.kind
+        [ids] = read_sources(bundle, [text], kind if kind == "classify" or kind == "tag" else None)
     if not ids:
         raise UserError("Nothing is left of the text when it is cut into tokens: give at least one word.")
     _refuse_long(len(ids), limit_of(config), "text")
@@ -104,7 +103,7 @@ def _pair(bundle: Bundle, text: str, target: str | None) -> Reading:
         written = own.ids
     else:
         _refuse_unreadable(target, "target")
-        written = tuple(tokenizers_of(bundle)[1].encode(target))
+        written = (*framings_of(bundle).target.before, *tokenizers_of(bundle)[1].encode(target))
         _refuse_long(len(written) + 1, limit, "target")
     return Reading(source, (symbols.start, *written), (*written, symbols.stop))
 

@@ -16,6 +16,7 @@ import torch
 from clearhead.base.atomic import atomic_folder
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle import Bundle
+from clearhead.bundle.framings import framings_of
 from clearhead.interop.ctranslate2_spec import decoder_spec, encoder_spec
 from clearhead.interop.place import (
     Special,
@@ -24,8 +25,8 @@ from clearhead.interop.place import (
     refuse_without,
     special_ids,
     whole_model,
-    write_tokenizers,
 )
+from clearhead.interop.tokenizer_files import write_tokenizers
 from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
@@ -95,8 +96,24 @@ def _spec(bundle: Bundle, model: Any) -> Any:
     both.register_target_vocabulary(target)
     _configure(both.config, config, named)
     both.config.decoder_start_token = named["bos_token"]
-    both.config.add_source_eos = True  # as our own encoding of a source ends
+    _frame_sources(both.config, bundle, source, named["eos_token"])
     return both
+
+
+def _frame_sources(settings: Any, bundle: Bundle, source: list[str], stop: str) -> None:
+    """Have CTranslate2 put around a source what we do: at most a token before it and the stop token after."""
+    before, after = [], [stop]  # of a bundle without a tokenizer nobody knows better
+    if bundle.tokenizer is not None:
+        framing = framings_of(bundle).source
+        before, after = ([source[id] for id in ids] for ids in (framing.before, framing.after))
+    if len(before) > 1 or after not in ([], [stop]):
+        raise UserError(
+            f"CTranslate2 can put one token before a source and '{stop}' after it; this model reads "
+            f"{' '.join([*before, '…', *after])}."
+        )
+    settings.add_source_bos, settings.add_source_eos = bool(before), bool(after)
+    if before:
+        settings.bos_token = before[0]
 
 
 def _configure(settings: Any, config: ModelConfig, named: dict[str, str]) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from clearhead.base.atomic import atomic_folder, is_vacant
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
+from clearhead.bundle.framings import framings_of, is_imported
 from clearhead.bundle.metadata import SOURCE_TOKENIZER
 from clearhead.interop import bart, bert, gpt2, llama, marian, t5, vit
 from clearhead.interop.checkpoint import CONFIG, GENERATION, WEIGHTS, Checkpoint, read_json
@@ -35,20 +36,20 @@ from clearhead.interop.mapping import (
     to_theirs,
 )
 from clearhead.interop.settings import Settings, labels
+from clearhead.interop.tokenizer_files import SETTINGS, read_tokenizers, write_settings, write_tokenizers
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import FILE_NAME as TOKENIZER
-from clearhead.text.tokenizer import Tokenizer
 
 # Where several can hold a model of ours, the first that fits is written.
 FAMILIES: dict[str, Family] = {
     module.FAMILY.model_type: module.FAMILY for module in (marian, bart, t5, bert, gpt2, llama, vit)
 }
-TOKENIZER_SETTINGS = "tokenizer_config.json"
-_WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, TOKENIZER_SETTINGS}
+_WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, SETTINGS}
 
 _STARTS = ("decoder_start_token_id", "bos_token_id", "pad_token_id")  # as their decoding looks for a start
 _FORCED = ("bos_token_id", "forced_bos_token_id", "forced_eos_token_id")
+_LONGEST = 256  # tokens that a model of ours writes there, where transformers would stop after 20
 # What old folders say about decoding in config.json and newer ones in generation_config.json.
 _GENERATION_SETTINGS = (
     "bos_token_id",
@@ -83,17 +84,15 @@ def import_huggingface(folder: Path) -> Bundle:
         model = build(config, device="meta")
         fill(model, to_ours(rows, config, names, checkpoint))
     model.eval()
-    return Bundle(
-        model=model,
-        tokenizer=_tokenizer(folder / TOKENIZER),
-        metadata=_metadata(folder, settings, family, config),
-        # a file of ours: the other side knows one tokenizer for a folder
-        source_tokenizer=_tokenizer(folder / SOURCE_TOKENIZER),
-    )
-
-
-def _tokenizer(path: Path) -> Tokenizer | None:
-    return Tokenizer.load(path) if path.exists() else None
+    # a source tokenizer is a file of ours: the other side knows one tokenizer for a folder
+    texts = read_tokenizers(folder, family.model_type)
+    metadata = _metadata(folder, settings, family, config)
+    if texts.framings is not None:
+        metadata["framing"] = texts.framings.to_dict()
+    bundle = Bundle(model, texts.tokenizer, metadata, texts.source_tokenizer)
+    if texts.tokenizer is not None:
+        framings_of(bundle)  # refuses ids beyond the vocabulary
+    return bundle
 
 
 def _family_of(settings: Settings) -> Family:
@@ -162,12 +161,14 @@ def _known_ids(generation: Mapping[str, Any], vocabulary: int) -> dict[str, Any]
 
 
 def _special(generation: Mapping[str, Any], config: ModelConfig) -> dict[str, int | None]:
-    ids = Settings(generation)
+    """Ids beyond the vocabulary are left over from another one, and say nothing."""
+    settings = Settings(generation)
     starts = _STARTS if config.family == "encoder-decoder" else ("bos_token_id",)
+    names = {"pad": ("pad_token_id",), "start": starts, "stop": ("eos_token_id",)}
+    ids = {role: [settings.id(name) for name in every] for role, every in names.items()}
     return {
-        "pad": ids.id("pad_token_id"),
-        "start": next((found for name in starts if (found := ids.id(name)) is not None), None),
-        "stop": ids.id("eos_token_id"),
+        role: next((id for id in every if id is not None and 0 <= id < config.vocabulary), None)
+        for role, every in ids.items()
     }
 
 
@@ -188,12 +189,9 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
         save_file(tensors, fresh / WEIGHTS, metadata={"format": "pt"})
         _write_json(fresh / CONFIG, plain)
         if config.family in ("encoder-decoder", "decoder"):
-            _write_json(fresh / GENERATION, bundle.metadata.get("generation", {}) | _token_ids(bundle))
-        if bundle.tokenizer is not None:
-            bundle.tokenizer.save(fresh)
-            _write_json(fresh / TOKENIZER_SETTINGS, _tokenizer_settings(bundle.tokenizer, config))
-        if bundle.source_tokenizer is not None:
-            bundle.source_tokenizer.save(fresh / SOURCE_TOKENIZER)
+            _write_json(fresh / GENERATION, _generation(bundle) | _token_ids(bundle))
+        write_tokenizers(bundle, fresh)
+        write_settings(bundle, fresh)
 
 
 def family_for(config: ModelConfig, metadata: Mapping[str, Any]) -> Family:
@@ -245,6 +243,21 @@ def _refuse_left_over(family: Family, config: ModelConfig, ours: Mapping[str, Te
         raise UserError(f"This model cannot be exported: the family {family.model_type} has no '{left[0]}'.")
 
 
+def _generation(bundle: Bundle) -> dict[str, Any]:
+    """The settings for decoding that came with a model; of our own, what is never written and how much is."""
+    earlier = bundle.metadata.get("generation")
+    if earlier is not None or is_imported(bundle) or bundle.tokenizer is None:
+        return dict(earlier or {})
+    known = bundle.tokenizer
+    never = sorted({id for id in (known.pad, known.start) if id is not None and id != known.stop})
+    positions = bundle.config.position
+    if bundle.config.family == "decoder" and positions.name == "learned":
+        limit = {"max_length": positions.max_length}  # the prompt counts
+    else:
+        limit = {"max_new_tokens": min(_LONGEST, positions.max_length - 1)}
+    return {"suppress_tokens": never, **limit}
+
+
 def _config_json(family: Family, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     plain = family.settings_for(bundle.config) | _token_ids(bundle)
     if bundle.config.family == "encoder-decoder":
@@ -279,17 +292,6 @@ def _token_ids(bundle: Bundle) -> dict[str, Any]:
     if found.get("decoder_start_token_id", 0) is None:
         del found["decoder_start_token_id"]  # the one that may not be null there
     return found
-
-
-def _tokenizer_settings(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:
-    names = {"pad": "pad_token", "start": "bos_token", "stop": "eos_token", "unknown": "unk_token"}
-    found = {names[role]: tokenizer.token(id) for role, id in tokenizer.specials.items()}
-    plain: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **found}
-    if config.position.name == "learned":
-        plain["model_max_length"] = config.position.max_length
-    if tokenizer.literal:
-        plain["split_special_tokens"] = True  # a text that says "<stop>" means those letters
-    return plain
 
 
 def _refuse_to_overwrite(folder: Path) -> None:

@@ -29,6 +29,7 @@ from clearhead.interop.llama2c_tokenizer import read_tokenizer
 from clearhead.interop.mapping import Names, Row, fill, linear, to_ours
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
+from clearhead.text.framing import Framing, Framings, template_of
 
 _HEADER = struct.Struct("<7i")
 _NEWER_MAGIC = 0x616B3432  # "ak42": version 1 and later of the format
@@ -150,14 +151,16 @@ def import_llama2c(model_file: Path, tokenizer_file: Path | None) -> Bundle:
     model = build(config, device="meta")
     fill(model, to_ours(rows, config, Names(tensors), tensors))
     model.eval()
+    tokenizer = read_tokenizer(tokenizer_file, header.vocabulary)
     return Bundle(
         model=model,
-        tokenizer=read_tokenizer(tokenizer_file, header.vocabulary),
+        tokenizer=tokenizer,
         metadata={
             "source": {"format": "llama2.c", "model_type": "llama2.c", "architecture": "Transformer"},
             # These models are trained on texts that each begin with the start token and end with none,
             # so the start token of the next text is what tells that a text has ended.
             "special": {"pad": None, "start": _START, "stop": _START},
+            "framing": Framings(target=template_of(tokenizer) or Framing()).to_dict(),
         },
     )
 

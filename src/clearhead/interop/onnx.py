@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from clearhead.base.atomic import atomic_folder
 from clearhead.bundle import Bundle
+from clearhead.bundle.framings import framings_of
 from clearhead.interop.checkpoint import CONFIG
 from clearhead.interop.onnx_graphs import CrossDecoderGraph, DecoderGraph, EncoderGraph, plain
 from clearhead.interop.place import (
@@ -30,8 +31,8 @@ from clearhead.interop.place import (
     special_ids,
     whole_model,
     write_json,
-    write_tokenizers,
 )
+from clearhead.interop.tokenizer_files import write_tokenizers
 from clearhead.models.config import ModelConfig
 
 NAME = "ONNX"
@@ -131,6 +132,7 @@ def _settings(bundle: Bundle, graphs: dict[str, Graph]) -> dict[str, Any]:
         "opset": OPSET,
         "family": config.family,
         "special": asdict(special_ids(bundle)),
+        "framing": None if bundle.tokenizer is None else framings_of(bundle).to_dict(),
         "max_positions": config.position.max_length if learned else None,  # None: any number
         "graphs": {
             name: {"inputs": list(graph.inputs), "outputs": list(graph.outputs)}

@@ -16,7 +16,6 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.bundle.metadata import SOURCE_TOKENIZER, TOKENIZER
 from clearhead.models.config import ModelConfig
 
 WRITERS = ("encoder-decoder", "decoder")  # the families that write text, which is what these exports are for
@@ -73,14 +72,6 @@ def whole_model(bundle: Bundle) -> nn.Module:
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError("This model cannot be exported: it was built on 'meta' and has no weights.")
     return model
-
-
-def write_tokenizers(bundle: Bundle, folder: Path) -> None:
-    """The tokenizers as files of the `tokenizers` library, named as in a bundle."""
-    if bundle.tokenizer is not None:
-        bundle.tokenizer.save(folder / TOKENIZER)
-    if bundle.source_tokenizer is not None:
-        bundle.source_tokenizer.save(folder / SOURCE_TOKENIZER)
 
 
 def write_json(path: Path, plain: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from clearhead.data.rows import Row
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.store import Store, StoreWriter
 from clearhead.data.survey import sample_texts
-from clearhead.data.tokenise import Dropped, Tokenizers, store_sizes, tokenise
+from clearhead.data.tokenise import Dropped, Tokenizers, framings_for, store_sizes, tokenise
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENIZER, as_json
@@ -184,6 +184,12 @@ def reach_of(prepared: Prepared, task: Task) -> dict[str, Any]:
         return {}
     found = Reach.of((store.lengths("source"), store.lengths("target")) for store in prepared.train)
     return {} if found is None else {"reach": found.to_list()}
+
+
+def framing_of(prepared: Prepared, task: Task) -> dict[str, Any]:
+    """What stands around the texts of a corpus, for the bundle's metadata."""
+    documents = bool(prepared.notes["documents"])
+    return {"framing": framings_for(task, prepared.tokenizers, documents).to_dict()}
 
 
 def documents_of(part: Part) -> bool:

@@ -235,7 +235,7 @@ def _corpus_facts(found: Survey) -> dict[str, Any]:
 def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View) -> Finished:
     """Train, from the beginning or from the last checkpoint, and finish."""
     prepared = prepare.open_all(folder.data, config.task, len(config.data.train))
-    notes = {**notes, **prepare.reach_of(prepared, config.task)}
+    notes = {**notes, **prepare.reach_of(prepared, config.task), **prepare.framing_of(prepared, config.task)}
     compute: ComputeConfig = config.compute
     if compute.threads is not None:
         torch.set_num_threads(compute.threads)

@@ -152,7 +152,7 @@ def refuse_long_prompt(writer: Writer, number: int, prompt: str) -> None:
     positions = positions_of(writer.config)
     if (
         positions is None
-        or len(prompt.encode("utf-8", "surrogatepass")) + 1 < positions
+        or len(prompt.encode("utf-8", "surrogatepass")) + writer.framings.target.extra < positions
         or not prompt.strip()
     ):
         return

@@ -19,7 +19,7 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import tokenizers_of
+from clearhead.decoding.batches import framings_of, read_sources, symbols_of, tokenizers_of
 from clearhead.decoding.engine import Engine, Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Rows, TorchRows
@@ -85,7 +85,7 @@ class Subject:
 
     @cached_property
     def symbols(self) -> Symbols:
-        return Symbols.of(tokenizers_of(self.bundle)[1])
+        return symbols_of(self.bundle)
 
     @cached_property
     def writer(self) -> Writer:
@@ -187,11 +187,13 @@ def _exact(model: nn.Module) -> nn.Module:
 
 def _longest(subject: Subject) -> int:
     """Tokens of a text, so that the model has positions left for what it writes and adds."""
-    positions = positions_of(subject.config)
+    positions, framings = positions_of(subject.config), framings_of(subject.bundle)
     most = subject.effort.longest
     if positions is None:
         return most
-    return max(1, min(most, positions // 2 - 1 if subject.config.family == "decoder" else positions - 2))
+    if subject.config.family == "decoder":
+        return max(1, min(most, positions // 2 - max(framings.target.extra, 1)))
+    return max(1, min(most, positions - 1 - max(framings.source.extra, 1)))
 
 
 def _made_up(subject: Subject, longest: int) -> list[str]:
@@ -225,4 +227,6 @@ def _shortened(text: str, most: int, reader: Tokenizer) -> str:
 def _read(subject: Subject, text: str) -> tuple[int, ...]:
     if subject.writes:
         return subject.writer.requests(text, Options())[0].given
-    return tuple(tokenizers_of(subject.bundle)[0].encode(text)) or (0,)
+    kind = subject.config.head.kind
+    [ids] = read_sources(subject.bundle, [text], kind if kind == "classify" or kind == "tag" else None)
+    return tuple(ids) or (0,)

@@ -1,0 +1,58 @@
+"""A bundle's tokenizers, and what stands around its texts: as its metadata says, or as was the rule in 0.1.
+
+Everyone who turns text into ids asks here, so that all of them feed a model the same.
+"""
+
+from __future__ import annotations
+
+from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
+from clearhead.data.tokenise import Tokenizers, framings_for
+from clearhead.text.framing import Framing, Framings, template_of
+from clearhead.text.tokenizer import Tokenizer
+
+
+def tokenizers_of(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of source and target, which are often one and the same."""
+    target = bundle.tokenizer
+    if target is None:
+        raise UserError("This bundle has no tokenizer, so that it can neither read nor write text.")
+    return bundle.source_tokenizer or target, target
+
+
+def is_imported(bundle: Bundle) -> bool:
+    """Does the model come from another toolkit, whose conventions it then follows?"""
+    return isinstance(bundle.metadata.get("source"), dict)
+
+
+def framings_of(bundle: Bundle) -> Framings:
+    """What stands around a bundle's texts, as its metadata says.
+
+    Bundles of clearhead 0.1 say nothing: theirs follows from what they are and where they come from.
+    """
+    noted = bundle.metadata.get("framing")
+    if noted is None:
+        return _assumed(bundle)
+    try:
+        found = Framings.from_dict(noted, "framing")
+        found.source.check(bundle.config.source_vocabulary or bundle.config.vocabulary)
+        found.target.check(bundle.config.vocabulary)
+    except UserError as error:
+        raise UserError(f"The 'framing' in this bundle's metadata cannot be used: {error}") from error
+    return found
+
+
+def _assumed(bundle: Bundle) -> Framings:
+    config, tokenizers = bundle.config, Tokenizers(*tokenizers_of(bundle))
+    source, target = (template_of(one) for one in tokenizers)
+    if is_imported(bundle) and source is not None and target is not None:
+        source.check(config.source_vocabulary or config.vocabulary)
+        target.check(config.vocabulary)
+        return Framings(source=source, target=target)
+    if config.family == "decoder":
+        return framings_for("generate", tokenizers, bool(bundle.metadata.get("documents", False)))
+    if config.family != "encoder":
+        return framings_for("translate", tokenizers)
+    if config.head.kind == "classify" or config.head.kind == "tag":
+        return framings_for(config.head.kind, tokenizers)
+    return Framings(source=source or Framing())

@@ -1,0 +1,173 @@
+"""The tokenizer of a Hugging Face folder, with what it puts around texts; both ways.
+
+`tokenizer.json` holds the vocabulary and, as a rule, the template around texts;
+`tokenizer_config.json` and `special_tokens_map.json` say which tokens play which
+role. A file without a template leaves it to the class of its tokenizer, named in
+`tokenizer_config.json`, or else the one of its model's family.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clearhead.bundle import Bundle
+from clearhead.bundle.framings import framings_of
+from clearhead.bundle.metadata import SOURCE_TOKENIZER
+from clearhead.interop.checkpoint import read_json
+from clearhead.models.config import ModelConfig
+from clearhead.text.framing import (
+    FIRST,
+    SECOND,
+    Framing,
+    Framings,
+    bert_framing,
+    roberta_framing,
+    template_of,
+    with_template,
+)
+from clearhead.text.tokenizer import FILE_NAME, Tokenizer
+
+SETTINGS = "tokenizer_config.json"
+SPECIAL = "special_tokens_map.json"
+
+# The role of a token and its names there; a later name counts where there is no earlier one.
+_NAMES = {
+    "pad": ("pad_token",),
+    "start": ("bos_token", "cls_token"),
+    "stop": ("eos_token", "sep_token"),
+    "unknown": ("unk_token",),
+}
+_CLASS_OF_FAMILY = {"bart": "Bart", "bert": "Bert", "t5": "T5", "marian": "Marian"}
+
+
+# -- in ---------------------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """What a folder says about texts; None of each where it says nothing."""
+
+    tokenizer: Tokenizer | None
+    source_tokenizer: Tokenizer | None
+    framings: Framings | None
+
+
+def read_tokenizers(folder: Path, model_type: str) -> Found:
+    """The tokenizers of a folder, and what stands around texts.
+
+    No framing either for a folder that clearhead 0.1 wrote: its own models have one without saying so.
+    """
+    target, source = (_read(folder, name) for name in (FILE_NAME, SOURCE_TOKENIZER))
+    if target is None:
+        return Found(None, source, None)
+    settings = _settings(folder)
+    if template_of(target) is None and _is_ours(folder / FILE_NAME):
+        return Found(target, source, None)
+    after = _framing(target, settings, model_type)
+    before = after if source is None else _framing(source, settings, model_type)
+    source = None if source is None else with_template(source, before)
+    return Found(with_template(target, after), source, Framings(source=before, target=after))
+
+
+def _read(folder: Path, name: str) -> Tokenizer | None:
+    """A tokenizer with the roles that the folder gives its tokens; ours have them in their own file."""
+    if not (folder / name).exists():
+        return None
+    found = Tokenizer.load(folder / name)
+    if _is_ours(folder / name):
+        return found
+    settings = _settings(folder)
+    roles = found.specials
+    for role, names in _NAMES.items():
+        tokens = [token for name in names if (token := _content(settings.get(name))) is not None]
+        ids = [id for token in tokens if (id := found.backend.token_to_id(token)) is not None]
+        roles |= {role: ids[0]} if ids else {}
+    literal = settings.get("split_special_tokens") is True
+    return Tokenizer(found.backend, roles, literal=literal)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether we wrote the file, which then names the roles of its tokens."""
+    entries = read_json(path).get("added_tokens")
+    return any("roles" in entry for entry in entries or ())
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    found = [read_json(folder / name) for name in (SPECIAL, SETTINGS) if (folder / name).exists()]
+    return {key: value for plain in found for key, value in plain.items() if value is not None}
+
+
+def _content(token: Any) -> str | None:
+    """A token, or a table that describes one."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _framing(tokenizer: Tokenizer, settings: Mapping[str, Any], model_type: str) -> Framing:
+    """The file's template, or that of the tokenizer's class."""
+    found = template_of(tokenizer)
+    if found is not None:
+        return found
+    kind = settings.get("tokenizer_class")
+    name = kind if isinstance(kind, str) else _CLASS_OF_FAMILY.get(model_type, "")
+    name = name.removesuffix("Fast").removesuffix("Tokenizer")
+    start, stop = tokenizer.start, tokenizer.stop
+    if name == "Bert" and start is not None and stop is not None:
+        return bert_framing(start, stop)
+    if name in ("Bart", "Roberta") and start is not None and stop is not None:
+        return roberta_framing(start, stop)
+    if name in ("T5", "Marian") and stop is not None:
+        return Framing(single=((FIRST, 0), (stop, 0)), pair=((FIRST, 0), (stop, 0), (SECOND, 0), (stop, 0)))
+    before = start if settings.get("add_bos_token") is True else None
+    after = stop if settings.get("add_eos_token") is True else None
+    return Framing.of(before, after)
+
+
+# -- out --------------------------------------------------------------------------------------------------
+
+
+def write_tokenizers(bundle: Bundle, folder: Path) -> None:
+    """A bundle's tokenizers as files of the `tokenizers` library that put around texts what we do."""
+    if bundle.tokenizer is None:
+        return
+    framings = framings_of(bundle)
+    own = framings.source if _reads_sources(bundle) else framings.target
+    with_template(bundle.tokenizer, own).save(folder / FILE_NAME)
+    if bundle.source_tokenizer is not None:
+        with_template(bundle.source_tokenizer, framings.source).save(folder / SOURCE_TOKENIZER)
+
+
+def write_settings(bundle: Bundle, folder: Path) -> None:
+    """The `tokenizer_config.json` for transformers: roles, length, and what a model is to be given."""
+    if bundle.tokenizer is not None:
+        plain = _tokenizer_settings(bundle.tokenizer, bundle.config)
+        text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        (folder / SETTINGS).write_text(text, encoding="utf-8")
+
+
+def _reads_sources(bundle: Bundle) -> bool:
+    """Whether the tokenizer that is a folder's only one there reads sources, be it that it writes as well."""
+    return bundle.config.family != "decoder" and bundle.source_tokenizer is None
+
+
+def _tokenizer_settings(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:
+    names = {"pad": "pad_token", "start": "bos_token", "stop": "eos_token", "unknown": "unk_token"}
+    if config.family == "encoder":
+        names |= {"start": "cls_token", "stop": "sep_token"}
+    found = {names[role]: tokenizer.token(id) for role, id in tokenizer.specials.items()}
+    segments = ["token_type_ids"] if config.embedding.token_types else []
+    plain: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **found,
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+    if config.family == "decoder":
+        plain["padding_side"] = "left"  # what is written follows the prompt at once
+    if config.position.name == "learned":
+        plain["model_max_length"] = config.position.max_length
+    if tokenizer.literal:
+        plain["split_special_tokens"] = True  # a text that says "<stop>" means those letters
+    return plain
