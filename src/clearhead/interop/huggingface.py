@@ -85,7 +85,7 @@ def import_huggingface(folder: Path) -> Bundle:
         fill(model, to_ours(rows, config, names, checkpoint))
     model.eval()
     # a source tokenizer is a file of ours: the other side knows one tokenizer for a folder
-    texts = read_tokenizers(folder, family.model_type)
+    texts = read_tokenizers(folder, family.model_type, config.embedding.token_types > 0)
     metadata = _metadata(folder, settings, family, config)
     if texts.framings is not None:
         metadata["framing"] = texts.framings.to_dict()

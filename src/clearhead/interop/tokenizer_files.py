@@ -19,11 +19,10 @@ from clearhead.bundle.metadata import SOURCE_TOKENIZER
 from clearhead.interop.checkpoint import read_json
 from clearhead.models.config import ModelConfig
 from clearhead.text.framing import (
-    FIRST,
-    SECOND,
     Framing,
     Framings,
     bert_framing,
+    plain_framing,
     roberta_framing,
     template_of,
     with_template,
@@ -54,8 +53,8 @@ class Found(NamedTuple):
     framings: Framings | None
 
 
-def read_tokenizers(folder: Path, model_type: str) -> Found:
-    """The tokenizers of a folder, and what stands around texts.
+def read_tokenizers(folder: Path, model_type: str, segments: bool) -> Found:
+    """The tokenizers of a folder, and what stands around texts; `segments`: the model has some.
 
     No framing either for a folder that clearhead 0.1 wrote: its own models have one without saying so.
     """
@@ -65,8 +64,12 @@ def read_tokenizers(folder: Path, model_type: str) -> Found:
     settings = _settings(folder)
     if template_of(target) is None and _is_ours(folder / FILE_NAME):
         return Found(target, source, None)
-    after = _framing(target, settings, model_type)
-    before = after if source is None else _framing(source, settings, model_type)
+    inputs = settings.get("model_input_names")
+    told = segments and (not isinstance(inputs, list) or "token_type_ids" in inputs)
+    before, after = (
+        found if told else found.in_one_segment()
+        for found in (_framing(one, settings, model_type) for one in (source or target, target))
+    )
     source = None if source is None else with_template(source, before)
     return Found(with_template(target, after), source, Framings(source=before, target=after))
 
@@ -114,15 +117,12 @@ def _framing(tokenizer: Tokenizer, settings: Mapping[str, Any], model_type: str)
     name = kind if isinstance(kind, str) else _CLASS_OF_FAMILY.get(model_type, "")
     name = name.removesuffix("Fast").removesuffix("Tokenizer")
     start, stop = tokenizer.start, tokenizer.stop
-    if name == "Bert" and start is not None and stop is not None:
-        return bert_framing(start, stop)
-    if name in ("Bart", "Roberta") and start is not None and stop is not None:
-        return roberta_framing(start, stop)
-    if name in ("T5", "Marian") and stop is not None:
-        return Framing(single=((FIRST, 0), (stop, 0)), pair=((FIRST, 0), (stop, 0), (SECOND, 0), (stop, 0)))
-    before = start if settings.get("add_bos_token") is True else None
-    after = stop if settings.get("add_eos_token") is True else None
-    return Framing.of(before, after)
+    if name in ("Bert", "Bart", "Roberta") and start is not None and stop is not None:
+        return bert_framing(start, stop) if name == "Bert" else roberta_framing(start, stop)
+    if name in ("T5", "Marian"):
+        return plain_framing(None, stop)
+    adds = {role: settings.get(f"add_{role}_token") is True for role in ("bos", "eos")}
+    return plain_framing(start if adds["bos"] else None, stop if adds["eos"] else None)
 
 
 # -- out --------------------------------------------------------------------------------------------------

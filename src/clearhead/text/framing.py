@@ -67,6 +67,11 @@ class Framing(Config):
         front, back = ([] if id is None else [(id, 0)] for id in (before, after))
         return cls(single=(*front, (FIRST, 0), *back))
 
+    def in_one_segment(self) -> Framing:
+        """The same ids for a model that is told of no segments."""
+        single, pair = (tuple((what, 0) for what, _ in slots) for slots in (self.single, self.pair))
+        return Framing(single=single, pair=pair)
+
     @property
     def before(self) -> list[int]:
         """The ids in front of one text."""
@@ -165,6 +170,16 @@ def with_template(tokenizer: Tokenizer, framing: Framing) -> Tokenizer:
     every = [*kept, _as_template(tokenizer, framing)]
     plain["post_processor"] = every[0] if len(every) == 1 else {"type": "Sequence", "processors": every}
     return type(tokenizer).from_json(json.dumps(plain, ensure_ascii=False))
+
+
+def plain_framing(start: int | None, stop: int | None) -> Framing:
+    """`<s> A </s>`, either of them or none, and the same around a second text, in a segment of its own."""
+
+    def around(text: Literal["A", "B"], segment: int) -> tuple[Slot, ...]:
+        slots: tuple[int | Literal["A", "B"] | None, ...] = (start, text, stop)
+        return tuple((what, segment) for what in slots if what is not None)
+
+    return Framing(single=around(FIRST, 0), pair=(*around(FIRST, 0), *around(SECOND, 1)))
 
 
 def bert_framing(start: int, stop: int) -> Framing:
