@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,19 @@ from typing import Any
 import pytest
 import torch
 
+from clearhead.base.atomic import sha256_of
+from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, load_bundle, save
-from clearhead.decoding import Options, Writer, tag
-from clearhead.decoding.batches import framings_of
+from clearhead.bundle.framings import framings_of
+from clearhead.cli.main import main
+from clearhead.decoding import Options, Writer, classify, score, tag
 from clearhead.decoding.labels import class_probabilities
+from clearhead.evaluation.loss import corpus_loss
 from clearhead.interop import export_folder, import_folder
 
 from .foreign_texts import FAMILIES, TEXTS, Foreign, save_foreign
+from .test_export import SMALL, random_bundle
+from .writers import LLAMA, taught, tokenizer, untaught
 
 STEPS = 10
 
@@ -91,3 +98,155 @@ def test_text_to_text_on_the_way_in_and_out(folder: Path, transformers: Any, tmp
             wanted = [other.shares(text) for text in TEXTS] + [other.shares(*pair) for pair in pairs]
             assert [list(one.values()) for one in found] == [pytest.approx(one, abs=1e-5) for one in wanted]
     assert import_folder(tmp_path / "back").metadata["framing"] == bundle.metadata["framing"]
+
+
+# -- losses and scores --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bart", "marian"])
+@torch.no_grad()
+def test_losses_and_scores_count_what_theirs_counts(name: str, transformers: Any, tmp_path: Path) -> None:
+    """Labels are a target with all that its tokenizer puts around it: BART's begins with <s>, too."""
+    save_foreign(transformers, next(one for one in FAMILIES if one.name == name), tmp_path / "in")
+    there, bundle = There(transformers, tmp_path / "in"), import_folder(tmp_path / "in")
+    pairs = [(TEXTS[0], TEXTS[3]), (TEXTS[3], TEXTS[1])]
+    wanted = []
+    for source, target in pairs:
+        labels = there.tokenizer(text_target=target, return_tensors="pt")["input_ids"]
+        loss = there.model(**there.tokenizer(source, return_tensors="pt"), labels=labels).loss
+        wanted.append(float(loss) * labels.numel())
+    assert [-one.logp for one in score(bundle, pairs)] == pytest.approx(wanted, rel=1e-4)
+    assert corpus_loss(bundle, pairs, "translate").nats == pytest.approx(sum(wanted), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@torch.no_grad()
+def test_losses_of_continuations(name: str, transformers: Any, tmp_path: Path) -> None:
+    save_foreign(transformers, next(one for one in FAMILIES if one.name == name), tmp_path / "in")
+    there, bundle = There(transformers, tmp_path / "in"), import_folder(tmp_path / "in")
+    stop, start = there.tokenizer.eos_token_id, there.tokenizer.bos_token_id
+    nats = 0.0
+    for text in TEXTS[:2]:
+        ids = torch.tensor([[start, *there.tokenizer(text, add_special_tokens=False)["input_ids"], stop]])
+        nats += float(there.model(ids, labels=ids).loss) * (ids.shape[1] - 1)
+        one = corpus_loss(bundle, [("", text)], "generate", documents=True)
+        assert one.tokens == ids.shape[1] - 1
+    whole = [corpus_loss(bundle, [("", text)], "generate", documents=True).nats for text in TEXTS[:2]]
+    assert sum(whole) == pytest.approx(nats, rel=1e-4)
+
+
+# -- bundles of ours ----------------------------------------------------------------------------------------
+
+SENTENCES = ["a b c", "d", "j i h g", "b b e"]
+TRAINED: dict[str, dict[str, Any]] = {
+    "translate": {},
+    "summarise": {"source_limit": 4},
+    "generate": {"documents": True},
+}
+
+
+@pytest.mark.parametrize("task", TRAINED)
+def test_bundles_of_ours_write_the_same_there(task: str, transformers: Any, tmp_path: Path) -> None:
+    """Without a setting given there: the folder says how long texts get and what is never written."""
+    plain = taught(**(LLAMA if task == "generate" else {}))
+    bundle = Bundle(plain.model, plain.tokenizer, dict(TRAINED[task]))
+    export_folder(bundle, tmp_path / "out")
+    there = There(transformers, tmp_path / "out")
+    texts = [f"{text} ." for text in SENTENCES] if task == "generate" else SENTENCES
+    wanted = written_here(bundle, texts, Options())
+    if task == "summarise":  # there a text is cut only where one asks for it
+        cut = there.tokenizer(texts, truncation=True)["input_ids"]
+        texts = [there.tokenizer.decode(ids, skip_special_tokens=True) for ids in cut]
+        assert texts == ["a b c", "d", "j i h", "b b e"]
+    assert [there.write(text) for text in texts] == wanted
+    assert len(set(wanted)) == len(wanted)
+    again = import_folder(tmp_path / "out")
+    assert written_here(again, texts, Options(max_length=30)) == wanted
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag"])
+def test_labels_of_ours_are_the_same_there(kind: str, transformers: Any, tmp_path: Path) -> None:
+    size = tokenizer().vocabulary_size
+    bundle = random_bundle(
+        "bert-base", SMALL | {"vocabulary": size, "head__kind": kind, "head__classes": len(LABELS)}
+    )
+    bundle.tokenizer, bundle.metadata = tokenizer(), {"labels": LABELS}
+    export_folder(bundle, tmp_path / "out")
+    there = There(transformers, tmp_path / "out")
+    before = [1] if kind == "classify" else []
+    assert there.tokenizer("a b")["input_ids"] == [*before, *tokenizer().encode("a b")]
+    if kind == "tag":
+        found = tag(bundle, SENTENCES)
+        assert found == [there.tags(text) for text in SENTENCES]
+        assert len({name for names in found for name in names}) > 1
+    else:
+        for text, (name, share) in zip(SENTENCES, classify(bundle, SENTENCES), strict=True):
+            shares = there.shares(text)
+            assert share == pytest.approx(max(shares), abs=1e-5)
+            assert name == LABELS[shares.index(max(shares))]
+
+
+LABELS = ["x", "y", "z"]
+
+
+# -- what is stored, and what is not ------------------------------------------------------------------------
+
+
+def test_bundles_of_0_1_keep_their_framing() -> None:
+    """They note nothing: what stood around their texts in training stands there still."""
+    for settings, metadata, source, target in (
+        ({}, {}, [4, 2], [4, 2]),
+        ({"family": "decoder"}, {}, [4], [4]),
+        ({"family": "decoder"}, {"documents": True}, [4], [1, 4]),
+        ({"family": "encoder", "head__kind": "classify"}, {}, [1, 4], [4]),
+        ({"family": "encoder", "head__kind": "tag"}, {}, [4], [4]),
+    ):
+        bundle = Bundle(untaught(**settings).model, tokenizer(), metadata)
+        framings = framings_of(bundle)
+        assert (framings.source.around([4]), framings.target.around([4])) == (source, target)
+
+
+def test_a_framing_that_cannot_be_used_is_a_sentence(tmp_path: Path, capsys: Any) -> None:
+    bundle = untaught()
+    for noted, reason in (
+        ({"source": {"single": []}}, "exactly once"),
+        ({"source": {"single": [["A", 0], [99, 0]]}}, "the id 99, and the vocabulary ends at 14"),
+        (7, "must be a table"),
+    ):
+        bundle.metadata = {"framing": noted}
+        with pytest.raises(UserError, match=f"'framing' in this bundle's metadata.*{reason}"):
+            Writer(bundle)
+    folder = save(bundle, tmp_path / "bundle")
+    assert main(["inspect", str(folder)]) == 2
+    assert "The 'framing' in this bundle's metadata cannot be used" in capsys.readouterr().err
+
+
+def test_inspect_names_an_unusable_tokenizer(tmp_path: Path, capsys: Any) -> None:
+    folder = save(untaught(), tmp_path / "bundle")
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
+    facts = json.loads((folder / "metadata.json").read_text())
+    facts["sha256"]["tokenizer.json"] = sha256_of(folder / "tokenizer.json")
+    (folder / "metadata.json").write_text(json.dumps(facts))
+    assert main(["inspect", str(folder)]) == 2
+    assert "tokenizer.json' is damaged" in capsys.readouterr().err
+
+
+def test_flags_and_ids_of_a_folder(transformers: Any, tmp_path: Path) -> None:
+    """A file without a template leaves it to `add_bos_token`; an id beyond the vocabulary is refused."""
+    save_foreign(transformers, next(one for one in FAMILIES if one.name == "llama"), tmp_path / "in")
+    path = tmp_path / "in" / "tokenizer.json"
+    plain = json.loads(path.read_text())
+    settings = json.loads((tmp_path / "in" / "tokenizer_config.json").read_text())
+    path.write_text(json.dumps(plain | {"post_processor": None}))
+    for flags, around in (
+        ({}, [9]),
+        ({"add_bos_token": True}, [1, 9]),
+        ({"add_bos_token": False, "add_eos_token": True}, [9, 2]),
+    ):
+        (tmp_path / "in" / "tokenizer_config.json").write_text(json.dumps(settings | flags))
+        assert framings_of(import_folder(tmp_path / "in")).target.around([9]) == around
+    template = plain["post_processor"]["processors"][1]
+    template["special_tokens"]["<s>"]["ids"] = [5000]
+    path.write_text(json.dumps(plain | {"post_processor": template}))
+    with pytest.raises(UserError, match="the id 5000, and the vocabulary ends at"):
+        import_folder(tmp_path / "in")

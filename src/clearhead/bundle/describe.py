@@ -11,12 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from clearhead.base import checksums
 from clearhead.base.atomic import sha256_of
 from clearhead.base.errors import UserError
 from clearhead.bundle import metadata as manifest
-from clearhead.bundle.folder import config_of, layers_in_words, read_plan, vocabulary_in_words
+from clearhead.bundle.folder import Bundle, config_of, layers_in_words, read_plan, vocabulary_in_words
+from clearhead.bundle.framings import framings_of
 from clearhead.bundle.weights import disagreement, read_shapes, shapes_of
+from clearhead.text.tokenizer import Tokenizer
 
 PART_DEPTH = 4  # `encoder.layers.*.attention` is as deep as a table of parts goes
 
@@ -91,7 +95,7 @@ def describe(folder: str | Path) -> Description:
         config=config.to_dict(),
         parts=parts,
         files=files,
-        problem=_problem(path, files, shapes),
+        problem=_problem(path, files, shapes) or _unusable(path, facts, model),
     )
 
 
@@ -129,3 +133,15 @@ def _problem(folder: Path, files: list[File], shapes: dict[str, tuple[int, ...]]
         return disagreement(read_shapes(folder / manifest.WEIGHTS), shapes)
     except UserError as error:
         return str(error).rstrip(".")
+
+
+def _unusable(folder: Path, facts: manifest.Facts, model: nn.Module) -> str | None:
+    """What is wrong with the tokenizers, or with what is noted to stand around texts."""
+    names = (manifest.TOKENIZER, manifest.SOURCE_TOKENIZER)
+    try:
+        own, source = (Tokenizer.load(folder / name) if name in facts.sha256 else None for name in names)
+        if own is not None and "framing" in facts.metadata:
+            framings_of(Bundle(model, own, facts.metadata, source))
+    except UserError as error:
+        return str(error).rstrip(".")
+    return None

@@ -112,6 +112,7 @@ def _framing(tokenizer: Tokenizer, settings: Mapping[str, Any], model_type: str)
     """The file's template, or that of the tokenizer's class."""
     found = template_of(tokenizer)
     if found is not None:
+        found.check(tokenizer.vocabulary_size)
         return found
     kind = settings.get("tokenizer_class")
     name = kind if isinstance(kind, str) else _CLASS_OF_FAMILY.get(model_type, "")
@@ -142,7 +143,7 @@ def write_tokenizers(bundle: Bundle, folder: Path) -> None:
 def write_settings(bundle: Bundle, folder: Path) -> None:
     """The `tokenizer_config.json` for transformers: roles, length, and what a model is to be given."""
     if bundle.tokenizer is not None:
-        plain = _tokenizer_settings(bundle.tokenizer, bundle.config)
+        plain = _tokenizer_settings(bundle.tokenizer, bundle.config, bundle.metadata.get("source_limit"))
         text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
         (folder / SETTINGS).write_text(text, encoding="utf-8")
 
@@ -152,7 +153,7 @@ def _reads_sources(bundle: Bundle) -> bool:
     return bundle.config.family != "decoder" and bundle.source_tokenizer is None
 
 
-def _tokenizer_settings(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:
+def _tokenizer_settings(tokenizer: Tokenizer, config: ModelConfig, limit: Any) -> dict[str, Any]:
     names = {"pad": "pad_token", "start": "bos_token", "stop": "eos_token", "unknown": "unk_token"}
     if config.family == "encoder":
         names |= {"start": "cls_token", "stop": "sep_token"}
@@ -166,7 +167,9 @@ def _tokenizer_settings(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, 
     }
     if config.family == "decoder":
         plain["padding_side"] = "left"  # what is written follows the prompt at once
-    if config.position.name == "learned":
+    if isinstance(limit, int):
+        plain["model_max_length"] = limit  # as far as a source was read in training
+    elif config.position.name == "learned":
         plain["model_max_length"] = config.position.max_length
     if tokenizer.literal:
         plain["split_special_tokens"] = True  # a text that says "<stop>" means those letters
