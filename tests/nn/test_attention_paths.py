@@ -5,6 +5,7 @@ Shapes: R rows, H heads, T queries, S keys, V value size.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -14,10 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.nn.attention import Problem, attend, fused
 from clearhead.nn.attention.kernels import Kernel
-from clearhead.nn.attention.masks import Boolean, Causal, Document, Padding, Prefix, Window
+from clearhead.nn.attention.masks import Boolean, Causal, Document, Mask, Padding, Prefix, Window
 from clearhead.nn.attention.tiled import tiled
 from clearhead.nn.tokens import Tokens, pack, unpack
 
@@ -130,9 +132,9 @@ def test_sdpa_in_runs(score: str, scheme: str, elements: int, monkeypatch: pytes
     runs: list[slice] = []
     run = fused._run
 
-    def counted(problem: Problem, inputs: Any, rows: slice) -> Tensor:
+    def counted(problem: Problem, inputs: Any, rows: slice, keys: slice) -> Tensor:
         runs.append(rows)
-        return run(problem, inputs, rows)
+        return run(problem, inputs, rows, keys)
 
     monkeypatch.setitem(fused.RUN_ELEMENTS, "cpu", elements)
     monkeypatch.setattr(fused, "_run", counted)
@@ -150,6 +152,64 @@ def test_sdpa_in_runs(score: str, scheme: str, elements: int, monkeypatch: pytes
             assert torch.allclose(one.output("sdpa", problem), wanted, rtol=0, atol=1e-10), one.name
         for a, b in zip(one.gradients(found), one.gradients(wanted), strict=True):
             assert torch.allclose(a, b, rtol=0, atol=1e-10), one.name
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    sizes=st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(0, 14)),
+    reach=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+    shortest=st.integers(1, 4),
+    more=st.sampled_from([None, Causal(), Padding([3, 9]), Window(2, 3), Padding([0, 4]) & Causal()]),
+    pair=st.sampled_from(SPECIAL),
+)
+def test_a_window_on_a_cpu_is_given_the_keys_it_sees(
+    sizes: tuple[int, int, int],
+    reach: tuple[int, int],
+    shortest: int,
+    more: Mask | None,
+    pair: tuple[str, str],
+) -> None:
+    """The reference and its gradients, whatever the sizes, the window, its mask and where the queries are."""
+    queries, keys, start = sizes
+    layer = layer_for(*pair, LAYOUT_ROWS["grouped"], torch.float64)
+    torch.manual_seed(queries * 10 + keys)
+    x, memory = (torch.randn(2, size, WIDTH).double().requires_grad_() for size in (queries, keys))
+    mask = Window(*reach) if more is None else Window(*reach) & more
+    problem = layer.problem(x, memory, mask=mask)
+    problem = dataclasses.replace(problem, queries=Tokens.padded(queries, start=start))
+    before = fused.SHORTEST_BAND
+    fused.SHORTEST_BAND = shortest
+    try:
+        found = attend(problem, "sdpa")
+    finally:
+        fused.SHORTEST_BAND = before
+    wanted = attend(problem, "reference")
+    assert torch.allclose(found, wanted, rtol=0, atol=1e-10)
+    both = (torch.autograd.grad(out.sin().sum(), [x, memory], retain_graph=True) for out in (found, wanted))
+    for a, b in zip(*both, strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-10)
+
+
+def test_a_window_on_a_cpu_costs_by_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` hands the fused kernel no more pairs than the window and a block's width ask for."""
+    pairs: list[int] = []
+    call = F.scaled_dot_product_attention
+
+    def counted(q: Tensor, k: Tensor, *rest: Any, **more: Any) -> Tensor:
+        pairs.append(q.shape[2] * k.shape[2])
+        return call(q, k, *rest, **more)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
+    layer = layer_for("scaled_dot", "rotary", LAYOUT_ROWS["multi-head"], torch.float32)
+    with torch.no_grad():
+        for length in (512, 1024):
+            pairs.clear()
+            problem = layer.problem(torch.randn(1, length, WIDTH), mask=Window(32) & Causal())
+            assert torch.allclose(attend(problem), attend(problem, "reference"), rtol=0, atol=1e-5)
+            assert sum(pairs) <= length * (32 + fused.SHORTEST_BAND)
+        pairs.clear()
+        attend(layer.problem(torch.randn(1, 40, WIDTH), mask=Window(32) & Causal()))
+        assert pairs == [40 * 40]  # too short to be worth it
 
 
 # --- rows that see nothing, sides that hold nothing -----------------------------------------------

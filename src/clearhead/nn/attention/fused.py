@@ -2,15 +2,17 @@
 
 `sdpa` never makes the n×n matrix, whatever the mask or the bias: plain causal and
 unmasked attention go to the kernel as they are, anything else is handed over in
-runs of queries small enough that a run's mask and bias stay small. Rows that may
-look at nothing are given something to look at and then set to 0, because fused
-kernels disagree on what an empty row means. Both equal `reference`.
+runs of queries small enough that a run's mask and bias stay small. On a CPU a run
+under a window is given the keys it can see and no others, so that the cost grows
+with the window and not with the text. Rows that may look at nothing are given
+something to look at and then set to 0, because fused kernels disagree on what an
+empty row means. Both equal `reference`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -25,6 +27,7 @@ from clearhead.nn.attention.problem import Problem
 # A run's mask or bias may hold this many numbers: little beside a laptop's memory, or beside a GPU's,
 # where few long runs are faster.
 RUN_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
+SHORTEST_BAND, LONGEST_BAND = 64, 512  # queries of a run under a window: about half the window, between these
 
 
 def sdpa(problem: Problem) -> Tensor:
@@ -47,20 +50,74 @@ def _sdpa_rows(problem: Problem) -> Tensor:
     inputs = _inputs(problem, groups_inside=problem.q.is_cuda)
     plain = None if problem.position.has_bias else plain_mask(problem)
     if plain is not None:
-        return inputs.call(slice(None), None, is_causal=plain == "causal")
-    rows = problem.q.shape[2]
-    step = _run_length(problem)
-    if step >= rows:
-        return _run(problem, inputs, slice(0, rows))
+        return inputs.call(slice(None), slice(None), None, is_causal=plain == "causal")
+    runs = _runs(problem)
+    if len(runs) == 1:
+        return _run(problem, inputs, *runs[0])
     outputs = []
-    for begin in range(0, rows, step):
-        part = slice(begin, min(begin + step, rows))
-        if torch.is_grad_enabled():
-            # The backward pass would keep every run's mask, together n×n: make them again instead.
-            outputs.append(checkpoint(_run, problem, inputs, part, use_reentrant=False))
+    # The backward pass would keep every run's mask, together n×n as a rule: make them again instead.
+    again = torch.is_grad_enabled() and _mask_size(problem, runs) > _budget(problem)
+    for queries, keys in runs:
+        if again:
+            outputs.append(checkpoint(_run, problem, inputs, queries, keys, use_reentrant=False))
         else:
-            outputs.append(_run(problem, inputs, part))
+            outputs.append(_run(problem, inputs, queries, keys))
     return torch.cat(outputs, dim=2)
+
+
+def _runs(problem: Problem) -> list[tuple[slice, slice]]:
+    """Which queries go to the kernel together, and which keys they are given."""
+    count, width = problem.q.shape[2], problem.k.shape[2]
+    reach = band(problem)
+    if reach is None:
+        step = _run_length(problem, width)
+        if step >= count:
+            return [(slice(0, count), slice(0, width))]
+        return [(slice(at, min(at + step, count)), slice(0, width)) for at in range(0, count, step)]
+    before, after = reach
+    step = min(max(SHORTEST_BAND, (before + after) // 2), LONGEST_BAND, count)
+    step = min(step, _run_length(problem, min(step + before + after, width)))
+    ahead = (problem.queries.start or 0) - (problem.keys.start or 0)  # of the first key is the first query
+    runs = []
+    for at in range(0, count, step):
+        end = min(at + step, count)
+        first = min(max(at + ahead - before, 0), width - 1)  # at least one, which the mask then hides
+        last = max(min(end + ahead + after, width), first + 1)
+        runs.append((slice(at, end), slice(first, last)))
+    return runs
+
+
+def band(problem: Problem) -> tuple[int, int] | None:
+    """How far each way a query sees, where a window on a CPU hides enough keys to leave them out."""
+    queries, keys = problem.queries, problem.keys
+    windows = [part for part in problem.mask.parts if isinstance(part, Window)]
+    if not windows or problem.q.device.type != "cpu" or queries.segment is not None:
+        return None
+    if queries.start is None or keys.start is None or queries.count == 0:  # where they stand is not known
+        return None
+    causal = any(isinstance(part, Causal) for part in problem.mask.parts)
+    before = min(part.before for part in windows)
+    after = 0 if causal else min(part.after for part in windows)
+    shortest = min(SHORTEST_BAND, problem.q.shape[2])
+    return (before, after) if shortest + before + after < problem.k.shape[2] else None
+
+
+def _budget(problem: Problem) -> int:
+    return RUN_ELEMENTS.get(problem.q.device.type, RUN_ELEMENTS["cpu"])
+
+
+def _mask_size(problem: Problem, runs: Sequence[tuple[slice, slice]]) -> int:
+    """Numbers in the masks or biases of all runs together."""
+    each = _mask_rows(problem)
+    return sum(each * (rows.stop - rows.start) * (keys.stop - keys.start) for rows, keys in runs)
+
+
+def _mask_rows(problem: Problem) -> int:
+    """How many times a pair of positions stands in a mask or bias: for each row and head that differ."""
+    heads = problem.q.shape[1] if problem.position.has_bias else problem.mask.heads
+    # A bias by distance is the same for all rows that stand alike; one that needs the query never is.
+    alike = problem.position.elementwise_bias and problem.queries.start is not None
+    return heads * (problem.mask.rows if alike else problem.q.shape[0])
 
 
 def plain_mask(problem: Problem) -> str | None:
@@ -79,39 +136,35 @@ def plain_mask(problem: Problem) -> str | None:
     return "causal" if queries.start == keys.start else None
 
 
-def _run_length(problem: Problem) -> int:
-    """How many queries a run may have."""
+def _run_length(problem: Problem, width: int) -> int:
+    """How many queries a run may have that is given so many keys."""
     if not problem.position.has_bias and not any(p.depends_on_query for p in problem.mask.parts):
         return problem.q.shape[2]
-    heads = problem.q.shape[1] if problem.position.has_bias else problem.mask.heads
-    # A bias by distance is the same for all rows that stand alike; one that needs the query never is.
-    alike = problem.position.elementwise_bias and problem.queries.start is not None
-    rows = problem.mask.rows if alike else problem.q.shape[0]
-    per_query = rows * heads * problem.k.shape[2]
-    budget = RUN_ELEMENTS.get(problem.q.device.type, RUN_ELEMENTS["cpu"])
-    return max(1, budget // max(per_query, 1))
+    return max(1, _budget(problem) // max(_mask_rows(problem) * width, 1))
 
 
-def _run(problem: Problem, inputs: _Inputs, rows: slice) -> Tensor:
+def _run(problem: Problem, inputs: _Inputs, rows: slice, keys: slice) -> Tensor:
     """One run of queries with its mask and bias."""
     whole = rows == slice(0, problem.q.shape[2])
     if whole and problem.position.elementwise_bias and not problem.position.per_layer:
-        visible, empty = problem.once_a_pass("sdpa mask", lambda: _mask_and_bias(problem, rows))
+        visible, empty = problem.once_a_pass("sdpa mask", lambda: _mask_and_bias(problem, rows, keys))
     else:
-        visible, empty = _mask_and_bias(problem, rows)
-    out = inputs.call(rows, visible)
+        visible, empty = _mask_and_bias(problem, rows, keys)
+    out = inputs.call(rows, keys, visible)
     return out if empty is None else out.masked_fill(empty, 0.0)
 
 
-def _mask_and_bias(problem: Problem, rows: slice) -> tuple[Tensor | None, Tensor | None]:
-    """The kernel's `attn_mask` for some queries, and which of them may look at nothing."""
+def _mask_and_bias(problem: Problem, rows: slice, keys: slice) -> tuple[Tensor | None, Tensor | None]:
+    """The kernel's `attn_mask` for some queries and keys, and which queries may look at nothing."""
     queries = problem.queries[rows]
-    allowed, empty = problem.allowed(queries, problem.keys), None
+    every = keys == slice(0, problem.k.shape[2])
+    seen = problem.keys if every else problem.keys[keys]
+    allowed, empty = problem.allowed(queries, seen), None
     if allowed is not None:
         empty = ~allowed.any(-1, keepdim=True)
         allowed = allowed | empty
-    q, k = problem.q[:, :, rows], problem.spread(problem.k)
-    bias = problem.position.bias(q, k, queries, problem.keys, problem.score.scale, slice(None))
+    q, k = problem.q[:, :, rows], problem.spread(problem.k[:, :, keys])
+    bias = problem.position.bias(q, k, queries, seen, problem.score.scale, slice(None))
     if bias is None:
         return allowed, empty
     bias = bias.to(q.dtype)
@@ -127,14 +180,14 @@ class _Inputs:
         self.q, self.k, self.v = (_widened(x, size) for x in (q, k, v))
         self.scale, self.dropout, self.grouped = scale, dropout, grouped
 
-    def call(self, rows: slice, visible: Tensor | None, is_causal: bool = False) -> Tensor:
-        q = self.q[:, :, rows]
+    def call(self, rows: slice, keys: slice, visible: Tensor | None, is_causal: bool = False) -> Tensor:
+        q, k, v = self.q[:, :, rows], self.k[:, :, keys], self.v[:, :, keys]
         if visible is not None:
-            visible = visible.expand(q.shape[0], visible.shape[1], q.shape[2], self.k.shape[2])
+            visible = visible.expand(q.shape[0], visible.shape[1], q.shape[2], k.shape[2])
         out = F.scaled_dot_product_attention(
             q,
-            self.k,
-            self.v,
+            k,
+            v,
             attn_mask=visible,
             dropout_p=self.dropout,
             is_causal=is_causal,

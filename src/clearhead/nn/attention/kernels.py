@@ -7,7 +7,7 @@
 | sdpa      | PyTorch's fused kernels, never the n×n matrix             | everywhere |
 | varlen    | PyTorch's variable-length flash kernel for packed tokens  | GPU, half precision |
 | flex      | a kernel compiled for this score, bias and mask (`flex.py`) | GPU |
-| auto      | the fastest of these that computes the problem exactly    | everywhere |
+| auto      | a fused one that computes the problem exactly, else tiled | everywhere |
 
 `unsupported(name, problem)` says in half a sentence why a kernel cannot serve a
 problem; a kernel that was asked for by name then refuses with that sentence.
