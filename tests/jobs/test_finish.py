@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 
 from clearhead.api import load
-from clearhead.evaluation.evaluate import evaluate
+from clearhead.bundle import Bundle
+from clearhead.evaluation.evaluate import Evaluation, evaluate
+from clearhead.jobs import finish
 from clearhead.jobs.finish import AVERAGE, BEST, LAST, Finished, flops_in_words
-from clearhead.jobs.train import train
+from clearhead.jobs.train import resume, train
 from clearhead.training.averaging import average_files
 from clearhead.training.config import HIGHER_IS_BETTER
 from clearhead.training.weights import WeightFiles, named_weights
@@ -67,6 +70,51 @@ def test_the_test_set_is_scored_with_the_bundle(finished: Finished) -> None:
     assert stored["examples"] == len(pairs)
     assert {name: stored[name] for name in again.metrics} == pytest.approx(again.metrics)
     assert finished.bundle.metadata["test_signatures"] == again.signatures
+
+
+def test_a_failure_while_scoring_leaves_the_bundle(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    reasons: list[BaseException] = [torch.OutOfMemoryError("no room"), KeyboardInterrupt()]
+
+    def fails(bundle: Bundle, *_: Any, **__: Any) -> Evaluation:
+        stored = load(out)  # is there by now, complete
+        assert stored.metadata["test"] == {}
+        assert same(stored.model, bundle.model)
+        raise reasons.pop(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "evaluate", fails)
+        done = train(out, settings(corpus, steps=2), view="quiet")
+        assert done.test is None
+        assert done.failed == [
+            f"The bundle '{out}' is complete, but scoring its test set failed (no room): "
+            f"`clearhead train --resume {out}` tries that again."
+        ]
+        with pytest.raises(KeyboardInterrupt):
+            resume(out, view="quiet")
+    weights = (out / "model.safetensors").read_bytes()
+    assert load(out).metadata["validation"] == done.validation
+    again = resume(out, view="quiet")
+    assert not again.failed
+    assert again.test is not None
+    assert load(out).metadata == again.bundle.metadata
+    assert load(out).metadata["test"].items() >= again.test.metrics.items()
+    assert (out / "model.safetensors").read_bytes() == weights
+
+    def late(*_: Any, **__: Any) -> Evaluation:
+        assert load(out).metadata["test"] == again.bundle.metadata["test"]  # those of before stand meanwhile
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finish, "evaluate", late)
+    with pytest.raises(KeyboardInterrupt):
+        resume(out, view="quiet")
+    assert load(out).metadata["test"] == again.bundle.metadata["test"]
+
+
+def same(one: torch.nn.Module, two: torch.nn.Module) -> bool:
+    return all(map(torch.equal, one.parameters(), two.parameters()))
 
 
 def test_flops_stand_beside_the_lectures_table(finished: Finished) -> None:

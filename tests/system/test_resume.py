@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from clearhead.bundle import is_bundle
 from clearhead.training.run_folder import RunFolder
 
 from .commands import Warm, cold, settings
@@ -118,7 +119,13 @@ def test_interrupted_before_the_first_step_and_after_the_last(
     ended = go(warm, run, operations=1, after=place, signal=int(signal.SIGINT))
     assert ended.code == 130
     assert "Traceback" not in ended.stderr
-    assert ended.stderr.splitlines()[-1] == ("clearhead: stopped. Go on with `clearhead train --resume run`.")
+    sentences = {
+        "ready.json": "Go on with `clearhead train --resume run`.",
+        "curves.png": "The bundle 'run' is complete, but for figures on the test set that "
+        "`clearhead train --resume run` adds.",
+    }
+    assert ended.stderr.splitlines()[-1] == f"clearhead: stopped. {sentences[place]}"
+    assert is_bundle(run) == (place == "curves.png")
     assert go(warm, run).code == 0
     assert_same(run, whole)
 

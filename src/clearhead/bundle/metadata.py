@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from clearhead.base import checksums, early, reading
-from clearhead.base.atomic import recover_folder, sha256_of
+from clearhead.base.atomic import atomic_write_text, recover_folder, sha256_of
 from clearhead.base.checksums import with_checksum
 from clearhead.base.errors import UserError
 
@@ -97,6 +97,14 @@ def write_metadata(folder: Path, parameters: int, metadata: Mapping[str, Any]) -
         "metadata": dict(metadata),
     }
     (folder / METADATA).write_text(to_json(with_checksum(plain), "metadata"), encoding="utf-8")
+
+
+def replace_notes(folder: Path, notes: Mapping[str, Any]) -> None:
+    """Give the bundle in a folder other notes, in one step; everything else about it stays."""
+    plain = read_json(folder / METADATA)
+    plain.pop(checksums.KEY, None)
+    text = to_json(with_checksum({**plain, "metadata": dict(notes)}), "metadata")
+    atomic_write_text(folder / METADATA, text)
 
 
 def read_metadata(folder: Path, *, verify: bool = True) -> Facts:

@@ -41,10 +41,13 @@ def demo(
         print(f"clearhead: {stop}; all is saved. Run the same command to go on.", file=sys.stderr)
         raise typer.Exit(130) from None
     test = bundle.metadata["test"]
-    typer.echo(
-        f"\n{LANGUAGES[pair]}: {test['exact match']:.1f} % of {test['examples']:,} test sentences come out "
-        f"exactly right. Their combinations of words never occurred in training."
-    )
+    if test:
+        typer.echo(
+            f"\n{LANGUAGES[pair]}: {test['exact match']:.1f} % of {test['examples']:,} test sentences come "
+            f"out exactly right. Their combinations of words never occurred in training."
+        )
+    else:  # interrupted, or failed
+        typer.echo(f"\nThe test set has not been scored: `clearhead train --resume {folder}` does it.")
     typer.echo()
     rows = [
         [one.source, one.output, "✓" if one.output == one.right else f"✗ {one.right}"]

@@ -111,7 +111,8 @@ def train(
             "or --recipe FILE."
         )
 
-    from clearhead.jobs import train as job  # here, so that --help does not wait for torch
+    from clearhead.bundle import is_bundle  # here, so that --help does not wait for torch
+    from clearhead.jobs import train as job
     from clearhead.jobs.recipe import merged, nested, read_recipe
     from clearhead.training.loop import Interrupted
 
@@ -132,9 +133,20 @@ def train(
         raise typer.Exit(130) from None
     except KeyboardInterrupt:  # before the first step or after the last one
         if where is not None and job.begun(where):
-            print(f"clearhead: stopped. Go on with `clearhead train --resume {where}`.", file=sys.stderr)
+            print(f"clearhead: stopped. {_to_go_on(where, is_bundle(where))}", file=sys.stderr)
         raise
     _tell(finished)
+    for sentence in finished.failed:
+        print(f"clearhead: {sentence}", file=sys.stderr)
+    if finished.failed:
+        raise typer.Exit(1)
+
+
+def _to_go_on(where: Path, complete: bool) -> str:
+    command = f"`clearhead train --resume {where}`"
+    if complete:
+        return f"The bundle '{where}' is complete, but for figures on the test set that {command} adds."
+    return f"Go on with {command}."
 
 
 def _corpora(

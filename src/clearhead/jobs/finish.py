@@ -1,14 +1,16 @@
-"""The end of a run: which weights are best, how they do on the test set, and the bundle.
+"""The end of a run: which weights are best, the bundle, and then how they do on the test set.
 
 Three candidates are judged on the validation set: the last weights, the best at
 a validation, and the mean of the last few. The winner becomes the bundle's
-model; the others stay in the run's folder.
+model; the others stay in the run's folder. The bundle is on disk before anything
+is measured that could fail or take long, and gets each figure when it is there.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,10 @@ from torch import Tensor
 
 from clearhead.base.atomic import atomic_write_bytes
 from clearhead.base.device import name_of_cpu
+from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.bundle.folder import write_bundle
+from clearhead.bundle.metadata import read_metadata, replace_notes
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, evaluate
 from clearhead.evaluation.report import Subject, make_report, write_report
 from clearhead.jobs.prepare import Prepared
@@ -47,6 +51,23 @@ class Finished:
     validation: dict[str, dict[str, float]]  # candidate → its values
     test: Evaluation | None
     said: list[str] = field(default_factory=list)  # what a person should know about it
+    failed: list[str] = field(default_factory=list)  # sentences on the figures that the bundle lacks
+
+
+@dataclass
+class Ending:
+    """A run whose bundle is on disk, and what is found out about it from there on."""
+
+    folder: RunFolder
+    config: TrainConfig
+    prepared: Prepared
+    bundle: Bundle
+    log: list[dict[str, Any]]
+    test: Evaluation | None = None
+
+
+# What is made after the bundle. Returns entries for its notes.
+Figure = Callable[[Ending], Mapping[str, Any]]
 
 
 def finish(
@@ -57,7 +78,7 @@ def finish(
     prepared: Prepared,
     notes: Mapping[str, Any],
 ) -> Finished:
-    """Choose the weights, score the test set, draw the curves, and write the bundle."""
+    """Choose the weights, write the bundle, and add to it what can be measured then."""
     candidates = _candidates(trainer)
     judged: dict[str, dict[str, float]] = {}
     for name, weights in candidates.items():
@@ -70,33 +91,76 @@ def finish(
             plain = {key: tensor.to("cpu").contiguous() for key, tensor in candidates[name].items()}
             atomic_write_bytes(folder.training / f"{name}.safetensors", safetensors.torch.save(plain))
     trainer.model.eval()
-    records = read_log(folder.training)
-    draw_curves(records, folder.training)
-    findings = [*notes.get("findings", []), *(one["sentence"] for one in records if one["kind"] == "finding")]
-    bundle = Bundle(trainer.model, prepared.tokenizers.target, dict(notes), prepared.source_tokenizer)
-    rows = prepared.held_out["test"]
-    asked = EvaluationConfig(
-        beam=config.test.beam,
-        max_length=config.test.max_length,
-        tokenise=config.test.tokenise,
-        way="torch",
-    )
-    test = evaluate(bundle, rows, config.task, asked, show=True) if rows else None
-    bundle.metadata = {
+    log = read_log(folder.training)
+    findings = [*notes.get("findings", []), *(one["sentence"] for one in log if one["kind"] == "finding")]
+    known = {
         **notes,
         "findings": findings,
         "weights": chosen,
         "training": _training_facts(outcome, trainer),
         "validation": judged,
-        "test": {} if test is None else {"examples": len(rows), "search": asked.search, **test.metrics},
-        "test_signatures": {} if test is None else test.signatures,
+        **_measured_before(folder, chosen, outcome),
     }
+    bundle = Bundle(trainer.model, prepared.tokenizers.target, known, prepared.source_tokenizer)
     write_bundle(bundle, folder.path)
-    if test is not None:
-        page = make_report(Subject(folder.path.name, test), title=f"Test set of {folder.path.name}")
-        write_report(page, folder.training, "test")
+    ending = Ending(folder, config, prepared, bundle, log)
+    failed = [sentence for what, make in FIGURES.items() if (sentence := _added(what, make, ending))]
     said = [*(f"Doctor: {sentence}" for sentence in findings), flops_in_words(outcome.flops)]
-    return Finished(folder.path, bundle, outcome, chosen, judged, test, said)
+    return Finished(folder.path, bundle, outcome, chosen, judged, ending.test, said, failed)
+
+
+def _measured_before(folder: RunFolder, chosen: str, outcome: Outcome) -> dict[str, Any]:
+    """The figures of a run that had come to its end already: they stand until they have been made again."""
+    figures: dict[str, Any] = {"test": {}, "test_signatures": {}}
+    with suppress(UserError, KeyError, TypeError):  # none, or of another kind
+        before = read_metadata(folder.path).metadata
+        if before["weights"] == chosen and before["training"]["steps"] == outcome.steps:
+            figures |= {name: before[name] for name in figures if name in before}
+    return figures
+
+
+def _added(what: str, make: Figure, ending: Ending) -> str | None:
+    """Add one figure to the bundle; a sentence if it could not be made."""
+    folder = ending.folder.path
+    try:
+        found = make(ending)
+        if found:
+            ending.bundle.metadata = {**ending.bundle.metadata, **found}
+            replace_notes(folder, ending.bundle.metadata)
+    except Exception as error:
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        return (
+            f"The bundle '{folder}' is complete, but {what} failed ({reason}): "
+            f"`clearhead train --resume {folder}` tries that again."
+        )
+    return None
+
+
+def _curves(ending: Ending) -> Mapping[str, Any]:
+    draw_curves(ending.log, ending.folder.training)
+    return {}
+
+
+def _test_set(ending: Ending) -> Mapping[str, Any]:
+    rows, asked = ending.prepared.held_out["test"], ending.config.test
+    if not rows:
+        return {}
+    config = EvaluationConfig(
+        beam=asked.beam, max_length=asked.max_length, tokenise=asked.tokenise, way="torch"
+    )
+    test = evaluate(ending.bundle, rows, ending.config.task, config, show=True)
+    name = ending.folder.path.name
+    page = make_report(Subject(name, test), title=f"Test set of {name}")
+    write_report(page, ending.folder.training, "test")
+    ending.test = test
+    return {
+        "test": {"examples": len(rows), "search": config.search, **test.metrics},
+        "test_signatures": test.signatures,
+    }
+
+
+# By what it is called where it fails. No failure can lose the bundle, or keep the next from being made.
+FIGURES: dict[str, Figure] = {"drawing its curves": _curves, "scoring its test set": _test_set}
 
 
 def _candidates(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
