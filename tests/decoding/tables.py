@@ -112,7 +112,7 @@ def plain_beam(
     found = []
     for text, (score, willing) in sorted(ended.items(), key=lambda one: -one[1][0])[: options.nbest]:
         each = tuple(float(logp(given, text[:i])[token]) for i, token in enumerate((*text, stop)))
-        found.append(Hypothesis(text, math.fsum(each), willing, score, each))
+        found.append(Hypothesis(text, math.fsum(each), willing, score, each, stop))
     return found
 
 

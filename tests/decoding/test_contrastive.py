@@ -70,7 +70,7 @@ def plain(
             willing = True
             break
         written.append(choice)
-    return Hypothesis(tuple(written), math.fsum(logps), willing, math.fsum(logps), tuple(logps))
+    return Hypothesis(tuple(written), math.fsum(logps), willing, math.fsum(logps), tuple(logps), SYMBOLS.stop)
 
 
 def search(

@@ -30,9 +30,10 @@ from clearhead.decoding.finished import Pool, hypothesis
 from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Processor, nothing_left
-from clearhead.decoding.processors.bans import AtLeast, Forbid
+from clearhead.decoding.processors.bans import AtLeast, Forbid, NotFirst, Prefix
 from clearhead.decoding.rows import Scores, TorchRows
 from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.stopping import Stopping, kept_of
 
 __all__ = ["Beam", "LengthPenalty", "beam_search"]
 
@@ -57,12 +58,14 @@ class Choice(NamedTuple):
     own: Array  # (B, W)
     ended: Array  # (B, E) scores of the texts that end here, not yet divided; -inf: none
     ended_row: Array  # (B, E)
+    ended_token: Array  # (B, E) the stop symbols that end them
     ended_own: Array  # (B, E)
 
 
 def candidates_of(cohort: Cohort) -> int:
     """Tokens of each row that are worth a look; `Beam._offer` says why so many are enough."""
-    return min(cohort.options.beam + 1 + len(cohort.symbols.forbidden), cohort.vocabulary)
+    symbols = cohort.symbols
+    return min(cohort.options.beam + len(symbols.stops) + len(symbols.forbidden), cohort.vocabulary)
 
 
 class Beam:
@@ -72,7 +75,7 @@ class Beam:
     penalty, plus coverage: beta · Σ over source tokens of log min(attention they got, 1), of Wu et al. 2016.
     `Hypothesis.logp` is the model's own opinion all the same. Processors, where there are any, rule out the
     forbidden symbols too. Where they do nothing else, the best few tokens of each row are all that is asked
-    of the model; otherwise they work on the whole vocabulary.
+    of the model; otherwise they work on the whole vocabulary. `stopping` says when a request is decided.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class Beam:
         self.written = 0
         none = self.arrays.real([0.0] * count)[:, None]
         self.live = [none] * options.groups  # (B, P) of each group: one empty text
-        self.pools = [Pool(self.arrays, count, options.nbest) for _ in range(options.groups)]
+        self.pools = [Pool(self.arrays, count, kept_of(options)) for _ in range(options.groups)]
         self.logps = none[:, :0]  # (R, L) the model's own, of what was written
         self.tokens = self.arrays.whole([0] * count)[:, None][:, :0]  # (R, L)
         self.covered: Tensor | None = None  # (R, S) attention that each source token has got
@@ -97,6 +100,7 @@ class Beam:
         self.allowed = self.arrays.take(allowed)  # (V,)
         self.candidates = candidates_of(cohort)  # C
         self.stop = torch.tensor([cohort.symbols.stop], device=self.device)
+        self.stopping = Stopping(options, cohort.limits, self.arrays)
         self.done: list[tuple[int, list[Hypothesis]]] = []
         self._settle(list(range(count)), places=1)
 
@@ -105,7 +109,7 @@ class Beam:
         self.requests, self.places = requests, places
         self.limits = [self.all_limits[number] for number in requests]
         self.shortest = min(self.limits)
-        self.last_divisor = self.arrays.real([self.penalty.at(limit + 1) for limit in self.limits])  # (B,)
+        self.stopping.settle(requests)
         self.line = self.arrays.whole(range(len(requests)))[:, None]  # (B, 1)
         if self.processors:
             numbers = torch.tensor(requests, device=self.device)
@@ -137,11 +141,11 @@ class Beam:
     def _offer(self, scores: Scores) -> tuple[Offer, Array | None]:
         """Each row's best extensions, and whether it would end by itself (R,); None: whichever ends would.
 
-        K + 1 extensions are enough, beside forbidden ones. A stop that is among the first K of the request
-        is among the first K of its row. The K best others of the request are among the K best others of
-        their row, before which at most one stop can stand. A diverse group looks for W of them, and at most
-        K − W tokens are lowered for the sake of earlier groups: of the first K + 1 of a row, W beside a stop
-        keep their height, and whatever stands behind them stays behind.
+        K extensions and one for each stop symbol are enough, beside forbidden ones. A stop that is among the
+        first K of the request is among the first K of its row. The K best others of the request are among the
+        K best others of their row, before which at most all stops can stand. A diverse group looks for W of
+        them, and at most K − W tokens are lowered for the sake of earlier groups: of the first so many of a
+        row, W beside the stops keep their height, and whatever stands behind them stays behind.
         """
         score: Tensor
         if self._plain():
@@ -160,23 +164,41 @@ class Beam:
         return self._at_limits(offer, self.arrays.take(end), self.arrays.take(end_own))
 
     def _at_limits(self, offer: Offer, end: Array, end_own: Array) -> tuple[Offer, Array]:
-        """Some may write nothing but the stop symbol, whose scores are `end` and `end_own` (R, 1)."""
-        where, stop = self.arrays.where, self.symbols.stop
+        """Some may write nothing but a stop symbol: the one they like best of all tokens, else the first one,
+        whose scores are `end` and `end_own` (R, 1)."""
+        where = self.arrays.where
         rows = [int(limit <= self.written) for limit in self.limits for _ in range(self.places)]
         forced = self.arrays.whole(rows)[:, None] > 0  # (R, 1)
-        _, best = self.arrays.top(offer.score, 1)
+        highest, best = self.arrays.top(offer.score, 1)
         row = self.arrays.whole(range(len(rows)))[:, None]
-        willing = (~forced | (offer.token[row, best] == stop))[:, 0]
+        favourite = offer.token[row, best]
+        stops = self._stops(favourite)  # (R, 1)
+        willing = (~forced | stops)[:, 0]
         first = forced & (self.arrays.whole(range(self.candidates)) == 0)  # (R, C): the stop takes this place
+        end = where(stops, highest, end) if self.options.forced == "scored" else 0.0  # else it is free
         score = where(first, end, where(forced, -math.inf, offer.score))
-        token = where(first, stop, offer.token)
-        return Offer(score, token, where(first, end_own, offer.own)), willing
+        token = where(first, where(stops, favourite, self.symbols.stop), offer.token)
+        own = where(first, where(stops, offer.own[row, best], end_own), offer.own)
+        return Offer(score, token, own), willing
+
+    def _stops(self, token: Array) -> Array:
+        """Which of these end a text."""
+        found = token == self.symbols.stop
+        for other in self.symbols.other_stops:
+            found = found | (token == other)
+        return found
 
     def _plain(self) -> bool:
         """Whether processors only rule out what is forbidden: then the model's own ranking holds."""
+        processors: list[Processor] = []
+        for one in self.processors:
+            begun = isinstance(one, Prefix) and self.written >= one.size
+            processors += one.rest if isinstance(one, Prefix) and begun else [one]
         return all(
-            isinstance(one, Forbid) or (isinstance(one, AtLeast) and self.written >= one.count)
-            for one in self.processors
+            isinstance(one, Forbid)
+            or (isinstance(one, AtLeast) and self.written >= one.count)
+            or (isinstance(one, NotFirst) and self.written > one.place)
+            for one in processors
         )
 
     def _processed(self, logp: Tensor) -> Tensor:
@@ -214,13 +236,15 @@ class Beam:
     def choose(self, offer: Offer, group: int, earlier: Sequence[Choice]) -> Choice:
         """Rank a group's extensions: W that may end, and W others."""
         arrays, line, width = self.arrays, self.line, self.width
-        look, lower = min(2 * width, offer.score.shape[1]), bool(earlier and self.options.diversity)
+        # each of W texts may stand before itself with every stop, and W others are wanted
+        look = min((1 + len(self.symbols.stops)) * width, offer.score.shape[1])
+        lower = bool(earlier and self.options.diversity)
         ranks = offer.score - self._lowered(offer.token, earlier) if lower else offer.score
         rank, where = arrays.top(ranks, look)
         token, own = offer.token[line, where], offer.own[line, where]
         row = where // self.candidates + (line * self.places + group * width if self.written else line)
         score = offer.score[line, where] if lower else rank
-        stops = token == self.symbols.stop
+        stops = self._stops(token)
         ended = arrays.where(stops, score, -math.inf)[:, :width]
         others, pick = arrays.top(arrays.where(stops, -math.inf, rank), min(width, look))
         live = arrays.where(others > -math.inf, score[line, pick], -math.inf) if lower else others
@@ -228,26 +252,26 @@ class Beam:
             live, pick = arrays.wider(live, width), arrays.wider(pick, width)
             live[:, -short:] = -math.inf
         chosen = (row[line, pick], token[line, pick], own[line, pick])
-        return Choice(live, *chosen, ended, row[:, :width], own[:, :width])
+        return Choice(live, *chosen, ended, row[:, :width], token[:, :width], own[:, :width])
 
     def _lowered(self, token: Array, earlier: Sequence[Choice]) -> Array:
         """What diversity takes off (B, P·C): an end is no word that could be avoided."""
         groups = sum((token[:, :, None] == one.token[:, None, :]).any(2) * 1 for one in earlier)
-        return self.options.diversity * groups * (token != self.symbols.stop)
+        return self.options.diversity * groups * ~self._stops(token)
 
     def _collect(self, pool: Pool, choice: Choice, willing: Array | None) -> None:
         """Put the texts that end here into the pool, if they are good enough for it."""
         if self.arrays.asking_is_free and not (choice.ended > -math.inf).any():
             return  # it would change nothing
         row = choice.ended_row
-        score = choice.ended / self.penalty.at(self.written + 1)
+        score = choice.ended / self.stopping.divisor(self.written)
         if self.options.coverage:
             score = score + self.coverage[row]
         asked = row >= 0 if willing is None else willing[row]
-        tokens, logps = self._extended(row, self.symbols.stop, choice.ended_own)
+        tokens, logps = self._extended(row, choice.ended_token, choice.ended_own)
         pool.add(score, self.written, asked, tokens, logps)
 
-    def _extended(self, row: Array, token: Array | int, own: Array) -> tuple[Array, Array]:
+    def _extended(self, row: Array, token: Array, own: Array) -> tuple[Array, Array]:
         """The texts of these rows with one more token, and what the model thought of each."""
         if self.written >= self.tokens.shape[1]:
             self.tokens = self.arrays.wider(self.tokens, self.written + BLOCK)
@@ -260,22 +284,11 @@ class Beam:
     # -- who goes on ---------------------------------------------------------------------------------
 
     def _going(self, choices: Sequence[Choice]) -> Array:
-        """(B,) whether a request's live texts could still change its n best.
-
-        No token adds to a log-probability, so that the live score over the largest divisor that is still to
-        come bounds what a text can become. Coverage is left out of the bound: it is never above 0, but rises
-        as more of the source is seen. Groups are weighed one by one: each has its own n best, and those of
-        all groups together are among them. Where options may lift scores above 0, nothing is bounded.
-        """
-        rising = _may_rise(self.options)
-        divisor = self.arrays.at_least(self.last_divisor, self.penalty.at(self.written + 2))
+        """(B,) whether a request's live texts could still change what is found."""
         going = None
         for choice, pool in zip(choices, self.pools, strict=True):
-            best, worst = self.arrays.largest(choice.live), pool.score[:, -1]  # (B,)
-            if self.options.beam == 1:
-                goes = (best > -math.inf) & (worst == -math.inf)
-            else:
-                goes = best > -math.inf if rising else best / divisor > worst
+            best = self.arrays.largest(choice.live)  # (B,)
+            goes = self.stopping.goes_on(best, pool.score, self.written)
             going = goes if going is None else going | goes
         return going
 
@@ -307,7 +320,7 @@ class Beam:
         for place, total, *found in zip(decided, broken, *by_group, strict=True):
             if math.isnan(total):
                 hypothesis([], [total], False, total)
-            texts = {one.ids: one for texts in found for one in texts}  # groups may find the same text
+            texts = {(one.ids, one.stop): one for texts in found for one in texts}  # groups may find the same
             ranked = sorted(texts.values(), key=lambda one: -one.score)[: self.options.nbest]
             self.done.append((self.requests[place], ranked or [self._cut(place, scores)]))
 
@@ -321,17 +334,13 @@ class Beam:
         last = float(scores.part(row, row + 1).at(self.stop))
         logps = [*self.logps[row, : self.written].tolist(), last]
         score = (max(lives) + last) / self.penalty.at(self.written + 1)
-        return hypothesis(self.tokens[row, : self.written].tolist(), logps, False, score)
+        tokens = [*self.tokens[row, : self.written].tolist(), self.symbols.stop]
+        return hypothesis(tokens, logps, False, score)
 
 
 def _fit(table: Tensor, width: int) -> Tensor:
     """(R, S) with S made `width`."""
     return nn.functional.pad(table, (0, width - table.shape[1]))
-
-
-def _may_rise(options: Options) -> bool:
-    """Can a token add to a text's score? Log-probabilities are never above 0, and only these lift them."""
-    return options.frequency < 0 or options.presence < 0 or any(value > 0 for _, value in options.bias)
 
 
 @torch.no_grad()

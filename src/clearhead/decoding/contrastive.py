@@ -45,14 +45,14 @@ class Contrastive:
     """A `Search` by likelihood and contrast; the stop symbol is a candidate like any other.
 
     Compared are the hidden states after the start symbol of an encoder-decoder, or after the prompt's tokens,
-    and after every token written. At its limit a text gets the stop symbol; it then counts as willing if that
+    and after every token written. At its limit a text gets a stop symbol; it then counts as willing if that
     was the likeliest token.
     """
 
     def __init__(self, cohort: Cohort, before: Sequence[Processor] = ()) -> None:
         options = cohort.options
         self.alpha, self.width = options.contrastive, min(options.top_k or 1, cohort.vocabulary)
-        self.stop, self.device = cohort.symbols.stop, cohort.device
+        self.symbols, self.device = cohort.symbols, cohort.device
         self.limits, self.prompts, self.before = cohort.limits, cohort.prompts, before
         self.texts: list[_Text] | None = None  # None: nothing has been seen yet
         self.written = 0
@@ -93,8 +93,8 @@ class Contrastive:
             assert text.chances is not None
             best = int(((1 - self.alpha) * text.chances - self.alpha * alike).argmax())
             text.logps.append(text.own[best])
-            if text.candidates[best] == self.stop:
-                self._end(text, True)
+            if text.candidates[best] in self.symbols.stops:
+                self._end(text, True, text.candidates[best])
             else:
                 text.ids.append(text.candidates[best])
                 text.seen = torch.cat([text.seen, states[best : best + 1]])
@@ -117,8 +117,10 @@ class Contrastive:
         going, parents, tokens = [], [], []
         for place, (text, line) in enumerate(zip(self.texts, ids.tolist(), strict=True)):
             if self.written >= self.limits[text.number]:
-                text.logps.append(float(logp[place, self.stop]))
-                self._end(text, line[0] == self.stop and bool(shaped[place, self.stop] > -torch.inf))
+                willing = line[0] in self.symbols.stops and bool(shaped[place, line[0]] > -torch.inf)
+                stop = line[0] if willing else self.symbols.stop
+                text.logps.append(float(logp[place, stop]))
+                self._end(text, willing, stop)
                 continue
             count = int((shaped[place, ids[place]] > -torch.inf).sum())  # those ruled out come last
             if not count:
@@ -139,8 +141,7 @@ class Contrastive:
             logp = processor(logp, past)
         return logp
 
-    def _end(self, text: _Text, willing: bool) -> None:
+    def _end(self, text: _Text, willing: bool, stop: int) -> None:
         total = refuse_not_finite(math.fsum(text.logps))
-        self.ready.append(
-            (text.number, [Hypothesis(tuple(text.ids), total, willing, total, tuple(text.logps))])
-        )
+        found = Hypothesis(tuple(text.ids), total, willing, total, tuple(text.logps), stop)
+        self.ready.append((text.number, [found]))

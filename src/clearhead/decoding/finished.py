@@ -51,7 +51,7 @@ class Pool:
         lines = zip(*(one[index].tolist() for one in fields), strict=True)
         return [
             [
-                hypothesis(tokens[:count], logps[: count + 1], willing, score)
+                hypothesis(tokens[: count + 1], logps[: count + 1], willing, score)
                 for score, count, willing, tokens, logps in zip(*line, strict=True)
                 if score > -math.inf
             ]
@@ -60,6 +60,6 @@ class Pool:
 
 
 def hypothesis(tokens: Sequence[int], logps: Sequence[float], willing: bool, score: float) -> Hypothesis:
-    """A text from its tokens' own log-probabilities, the stop symbol's last."""
+    """A text from its tokens and the model's log-probability of each, the stop symbol's last."""
     logp = refuse_not_finite(min(math.fsum(logps), 0.0))  # a kernel's rounding may end a hair above 0
-    return Hypothesis(tuple(tokens), logp, willing, score, tuple(logps))
+    return Hypothesis(tuple(tokens[:-1]), logp, willing, score, tuple(logps), tokens[-1])

@@ -39,11 +39,11 @@ class Line:
     """A `Search` without alternatives: greedy, or `nbest` texts drawn independently for each request.
 
     What is drawn for a request depends on its seed, the number of the text and the place alone. At its limit
-    a row writes the stop symbol, whatever was chosen. Texts of one request come out likeliest first.
+    a row writes a stop symbol: the one it has chosen, else the first. Texts of one request come out likeliest first.
     """
 
     def __init__(self, cohort: Cohort, pipeline: Pipeline) -> None:
-        self.pipeline, self.stop, self.device = pipeline, cohort.symbols.stop, cohort.device
+        self.pipeline, self.symbols, self.device = pipeline, cohort.symbols, cohort.device
         self.sample = cohort.options.sample
         self.texts = cohort.options.nbest if self.sample else 1  # for each request
         self.prompts = cohort.prompts
@@ -77,7 +77,8 @@ class Line:
             token, logp, score, stop = self._seen(choice, scores, spread)
         ending, willing = self._ending(token, score, stop is not None)
         if stop is not None:
-            logp = np.where(self.limits <= self.written, stop, logp)
+            cut = (self.limits <= self.written) & ~self._stops(token)
+            logp, token = np.where(cut, stop, logp), np.where(cut, self.symbols.stop, token)
         if not math.isfinite(logp.sum()):
             refuse_not_finite(math.nan)
         self._record(token, logp)
@@ -139,7 +140,7 @@ class Line:
         """The choice on the host, and where a row is at its limit the stop symbol's log-probabilities."""
         stop = None
         if self.written >= self.nearest:
-            stop = scores.at(torch.tensor([self.stop], device=self.device)).squeeze(1)
+            stop = scores.at(torch.tensor([self.symbols.stop], device=self.device)).squeeze(1)
             stop = stop[self.request] if spread else stop
         wanted = [choice.token, choice.logp, choice.score, stop]
         if self.device.type == "cpu":
@@ -159,8 +160,7 @@ class Line:
         self, token: NDArray[np.int64], score: Floats | None, some_cut: bool
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which rows end here, and which of their own will; a sentence where a row may write nothing."""
-        willing = token == self.stop
-        ending = willing
+        ending = willing = self._stops(token)
         cut = self.limits <= self.written if some_cut else np.zeros_like(willing)
         if score is not None:
             empty = score == -np.inf
@@ -169,6 +169,13 @@ class Line:
                     raise nothing_left(self.written)
                 willing = willing & ~empty
         return (ending | cut if some_cut else ending), willing
+
+    def _stops(self, token: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these end a text."""
+        found: NDArray[np.bool_] = token == self.symbols.stop
+        for other in self.symbols.other_stops:
+            found = found | (token == other)
+        return found
 
     def _record(self, token: NDArray[np.int64], logp: Floats) -> None:
         if self.written == self.ids.shape[1]:
@@ -180,10 +187,10 @@ class Line:
     def _end(self, slot: int, willing: bool) -> None:
         each = tuple(self.logps[slot, : self.written + 1].tolist())
         total = min(math.fsum(each), 0.0)  # a rounded log-probability may be a hair above
-        ids = tuple(self.ids[slot, : self.written].tolist())
+        *ids, stop = self.ids[slot, : self.written + 1].tolist()
         request, text = divmod(slot, self.texts)
         found = self.ended.setdefault(request, [])
-        found.append((text, Hypothesis(ids, total, willing, total, each)))
+        found.append((text, Hypothesis(tuple(ids), total, willing, total, each, stop)))
         if len(found) == self.texts:
             del self.ended[request]
             found.sort(key=lambda one: (-one[1].score, one[0]))

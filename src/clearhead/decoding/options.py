@@ -15,6 +15,10 @@ from clearhead.base.errors import UserError
 
 Ids = tuple[int, ...]
 
+WIDEST = 1024  # places of a beam: each is a row with keys and values of its own
+STEEPEST = 10.0  # power of a length that stays a number for any text
+MOST_TEXTS = 2**16  # drawn for one request, each a row of its own
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Config):
@@ -38,6 +42,7 @@ class Options(Config):
     length_penalty: float = 1.0  # alpha; 0: none
     length_kind: Literal["power", "wu"] = "power"  # length^alpha, or ((5 + length) / 6)^alpha
     coverage: float = 0.0  # beta of Wu et al.: source words that nothing looked at cost something
+    early_stopping: bool | Literal["never"] = "never"  # when a beam stops: see `stopping`
     nbest: Count = 1  # texts returned for each request
 
     # chance
@@ -62,11 +67,18 @@ class Options(Config):
     bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its score)
     banned: tuple[Ids, ...] = ()  # these sequences are never written
     prefix: Ids = ()  # the text begins so
+    not_first: Ids = ()  # none of these is the first token, behind the prefix
     must_include: tuple[Ids, ...] = ()  # the text contains each of these
     choices: tuple[Ids, ...] = ()  # the text is one of these
     regex: str | None = None  # the text matches this expression as a whole
     min_length: int = 0  # tokens before the stop symbol is allowed
     max_length: Count | None = None  # most tokens written; None: see `limit_of`
+    min_total: int = 0  # the same two, of a decoder's prompt and text together; `max_length` goes first
+    max_total: Count | None = None
+    # What the tokens that a text has no choice about do to its score: those of `prefix`, and the stop symbol
+    # at its limit. `scored`: like any other; `free`: they add nothing; `cut`: nor has a text that is cut at
+    # its limit a stop symbol to be counted in its length.
+    forced: Literal["scored", "free", "cut"] = "scored"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +97,12 @@ class Options(Config):
             (not 0 < self.repetition < inf, f"A repetition penalty is above 0, not {self.repetition}."),
             (not abs(self.frequency) < inf, f"A frequency penalty is a number, not {self.frequency}."),
             (not abs(self.presence) < inf, f"A presence penalty is a number, not {self.presence}."),
-            (not abs(self.length_penalty) < inf, f"A length penalty is a number, not {self.length_penalty}."),
+            (
+                not abs(self.length_penalty) <= STEEPEST,
+                f"A length penalty is a power from {-STEEPEST:g} to {STEEPEST:g}, not {self.length_penalty}.",
+            ),
+            (self.beam > WIDEST, f"A beam has at most {WIDEST:,} places, not {self.beam:,}."),
+            (self.nbest > MOST_TEXTS, f"At most {MOST_TEXTS:,} texts are written at a time, not {self.nbest:,}."),
             (not 0 <= self.coverage < inf, f"A coverage penalty is at least 0, not {self.coverage}."),
             (not 0 <= self.diversity < inf, f"Diversity is at least 0, not {self.diversity}."),
             (
@@ -93,7 +110,10 @@ class Options(Config):
                 f"The contrastive weight lies from 0 to 1, not {self.contrastive}.",
             ),
             (not 0 <= self.seed < 2**64, f"A seed is a whole number from 0 to 2^64 - 1, not {self.seed}."),
-            (self.min_length < 0, f"A text has at least 0 tokens, not min_length={self.min_length}."),
+            *(
+                (not 0 <= least < 2**31, f"A text has at least 0 tokens, not {name}={least}.")
+                for name, least in (("min_length", self.min_length), ("min_total", self.min_total))
+            ),
             (
                 self.max_length is not None and self.min_length > self.max_length,
                 f"A text cannot have at least {self.min_length} and at most {self.max_length} tokens.",

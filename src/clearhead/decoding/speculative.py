@@ -199,7 +199,7 @@ class _Run:
 
     def __init__(self, large: _Reader, small: _Reader, choice: _Choice, limit: int, ahead: int) -> None:
         self.large, self.small, self.choice, self.limit, self.ahead = large, small, choice, limit, ahead
-        self.stop = choice.symbols.stop
+        self.stop, self.stops = choice.symbols.stop, choice.symbols.stops
         self.written: list[int] = []
         self.logps: list[float] = []
         self.steps = self.accepted = self.guessed = 0
@@ -209,13 +209,13 @@ class _Run:
         while willing is None:
             willing = self._step()
         total = refuse_not_finite(math.fsum(self.logps))
-        text = Hypothesis(tuple(self.written), total, willing, total, tuple(self.logps))
+        text = Hypothesis(tuple(self.written), total, willing, total, tuple(self.logps), self.stop)
         return SpeculativeResult(text, self.steps, self.accepted, self.guessed)
 
     def _step(self) -> bool | None:
         """Guess and check once; at the end of the text whether it ended of its own will, else None."""
         guesses, q = self._guesses()
-        real = [one for one in guesses if one != self.stop]  # the stop symbol can only be the last
+        real = [one for one in guesses if one not in self.stops]  # a stop symbol can only be the last
         logp = self.large.behind([*self.written, *real], len(real) + 1)  # (n + 1, V)
         self.steps += 1
         for guess, line, theirs in zip(guesses, logp, q, strict=False):
@@ -237,16 +237,19 @@ class _Run:
             text = [*self.written, *guesses]
             q.append(self.choice.shares(self.small.behind(text, 1)[0], text))
             guesses.append(self.choice.draw(q[-1]))
-            if guesses[-1] == self.stop:
+            if guesses[-1] in self.stops:
                 break
         self.guessed += len(guesses)
         return guesses, q
 
     def _write(self, token: int, logp: Tensor) -> bool | None:
-        """Take a token; at the limit it becomes the stop symbol."""
-        ends = token == self.stop or len(self.written) >= self.limit
+        """Take a token; at the limit it becomes the stop symbol, unless it is one."""
+        willing = token in self.stops
+        ends = willing or len(self.written) >= self.limit
+        if willing:
+            self.stop = token
         self.logps.append(float(logp[self.stop if ends else token]))
         if ends:
-            return token == self.stop
+            return willing
         self.written.append(token)
         return None

@@ -27,8 +27,14 @@ class Symbols:
     """The ids that steer a decoding run."""
 
     start: int | None  # what a target begins with; a decoder, which is given a prompt, needs none
-    stop: int  # what it ends with
+    stop: int  # what it ends with, also where it is cut at its limit, and what a given text is scored with
     forbidden: tuple[int, ...] = ()  # never written
+    other_stops: tuple[int, ...] = ()  # a text ends with these as well, each a token of its own
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Every id that ends a text."""
+        return (self.stop, *self.other_stops)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, special: Mapping[str, int | None] | None = None) -> Symbols:
@@ -38,7 +44,7 @@ class Symbols:
         with the padding token.
 
         >>> Symbols.of(Tokenizer.words("to be"))
-        Symbols(start=1, stop=2, forbidden=(0, 1))
+        Symbols(start=1, stop=2, forbidden=(0, 1), other_stops=())
         """
         known = special or {}
         start, stop, pad = (
@@ -60,6 +66,7 @@ class Hypothesis:
     stopped: bool  # False: it was cut at the limit, where the model would rather have gone on
     score: float  # what hypotheses are compared by; greedy: logp
     token_logps: tuple[float, ...] = ()  # the model's own, of each id and then of the stop symbol
+    stop: int | None = None  # the stop symbol it ended with, where there are several
 
 
 def config_of(model: nn.Module) -> ModelConfig:

@@ -43,7 +43,7 @@ class Node:
 class DrawnBeam(Beam):
     """A `Beam` for one request without groups, and the `nodes` of all that it ranked.
 
-    Of each step these are the 2K best extensions, which are all that the search looks at.
+    Of each step these are the best extensions, 2K with one stop symbol, which are all that the search looks at.
     """
 
     def __init__(self, cohort: Cohort, processors_before: Sequence[Processor] = ()) -> None:
@@ -56,9 +56,9 @@ class DrawnBeam(Beam):
     def choose(self, offer: Offer, group: int, earlier: Sequence[Choice]) -> Choice:
         choice = super().choose(offer, group, earlier)
         kept = _pairs(choice.live, choice.row, choice.token)
-        stops = choice.ended_row * 0 + self.symbols.stop
-        ended = _pairs(choice.ended, choice.ended_row, stops)
-        score, where = self.arrays.top(offer.score, min(2 * self.width, offer.score.shape[1]))
+        ended = _pairs(choice.ended, choice.ended_row, choice.ended_token)
+        look = (1 + len(self.symbols.stops)) * self.width
+        score, where = self.arrays.top(offer.score, min(look, offer.score.shape[1]))
         token, own = offer.token[self.line, where], offer.own[self.line, where]
         found: dict[tuple[int, int], int] = {}
         divisor = self.penalty.at(self.written + 1)
@@ -77,13 +77,13 @@ class DrawnBeam(Beam):
         return choice
 
     def path(self, ids: Sequence[int]) -> list[int]:
-        """The nodes of a text that the search found, its stop symbol last where it came to that."""
+        """The nodes of a text that the search found, its stop symbol last: given with it."""
         children: dict[tuple[int | None, int], int] = {}
         for number, node in enumerate(self.nodes):
             if node.fate != "dropped":
                 children[node.parent, node.token] = number
         path: list[int] = []
-        for token in [*ids, self.symbols.stop]:
+        for token in ids:
             following = children.get((path[-1] if path else None, token))
             if following is None:
                 break

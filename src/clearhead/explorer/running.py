@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -86,11 +87,11 @@ def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
     rows = TorchRows(session.bundle.model, writer.symbols)
     cohort = Cohort([request], options, writer.symbols, rows.vocabulary, rows.device)
     beam = DrawnBeam(cohort, ready.before) if options.beam > 1 else None
-    recorder = Recorder(beam or Line(cohort, ready), ready, request, writer.symbols.stop, wanted.shown)
+    recorder = Recorder(beam or Line(cohort, ready), ready, request, writer.symbols.stops, wanted.shown)
     found, passes = _drive(rows, recorder, request)
     vocabulary = session.vocabulary
-    ids = [*found.ids, writer.symbols.stop]
-    path = beam.path(found.ids) if beam else []
+    ids = [*found.ids, writer.symbols.stop if found.stop is None else found.stop]
+    path = beam.path(ids) if beam else []
     seen_by = [beam.nodes[node].row for node in path] if beam else [0] * len(ids)
     reading = session.source_vocabulary if writer.has_source else vocabulary
     return {
@@ -173,9 +174,11 @@ class Noted:
 class Recorder:
     """A search that lets another decide, and notes what that one was shown and what processors left of it."""
 
-    def __init__(self, search: Search, pipeline: Pipeline, request: Request, stop: int, shown: int) -> None:
+    def __init__(
+        self, search: Search, pipeline: Pipeline, request: Request, stops: Sequence[int], shown: int
+    ) -> None:
         self.search, self.pipeline, self.shown = search, pipeline, shown
-        self.prompts, self.stop = [request.given], stop
+        self.prompts, self.stops = [request.given], stops
         self.tokens: Tensor | None = None  # (R, L)
         self.steps: list[Noted] = []
 
@@ -187,7 +190,7 @@ class Recorder:
         noted = Noted(_likeliest(own.exp(), self.shown), _likeliest(left, self.shown), kept)
         moves = self.search.advance(scores)
         pairs = zip(moves.parent.tolist(), moves.token.tolist(), strict=True)
-        for row, id in (*pairs, *((row, self.stop) for row in range(len(own)))):
+        for row, id in (*pairs, *product(range(len(own)), self.stops)):
             noted.chosen[row, id] = float(own[row, id].exp()), float(left[row, id])
         self.steps.append(noted)
         self.tokens = torch.cat([self.tokens[moves.parent], moves.token.unsqueeze(1)], dim=1)

@@ -47,7 +47,7 @@ class Vocabulary:
             tokenizer.specials.values()
         )
         if symbols is not None:
-            self._special |= {one for one in (symbols.start, symbols.stop) if one is not None}
+            self._special |= {one for one in (symbols.start, *symbols.stops) if one is not None}
             self._special |= set(symbols.forbidden)
         self._signs = _signs_of(tokenizer.backend)
         self._known: dict[int, Word] = {}

@@ -19,11 +19,21 @@ from clearhead.decoding.beam import candidates_of
 from clearhead.decoding.engine import Cohort, Moves
 from clearhead.decoding.finished import hypothesis
 from clearhead.decoding.lengths import LengthPenalty
-from clearhead.decoding.native.binding import BeamAnswer, BeamDials, BeamText, functions
+from clearhead.decoding.native.binding import (
+    EARLY,
+    FORBIDDEN,
+    FORCED,
+    STOP,
+    BeamAnswer,
+    BeamDials,
+    BeamText,
+    functions,
+)
 from clearhead.decoding.native.rows import NativeScores, no_memory
 from clearhead.decoding.processors import nothing_left
 from clearhead.decoding.rows import Scores
 from clearhead.decoding.steps import Hypothesis
+from clearhead.decoding.stopping import kept_of, last_divisors
 
 
 class NativeBeam:
@@ -33,12 +43,22 @@ class NativeBeam:
         self.library = functions()
         options = cohort.options
         self.penalty = LengthPenalty(options.length_penalty, options.length_kind)
-        forbidden = torch.zeros(cohort.vocabulary, dtype=torch.uint8)
-        forbidden[list(cohort.symbols.forbidden)] = 1
-        stop = cohort.symbols.stop
-        dials = BeamDials(options.beam, options.nbest, candidates_of(cohort), stop, forbidden.data_ptr())
+        symbols = cohort.symbols
+        kinds = torch.zeros(cohort.vocabulary, dtype=torch.uint8)
+        kinds[list(symbols.stops)] |= STOP
+        kinds[list(symbols.forbidden)] |= FORBIDDEN
+        dials = BeamDials(
+            places=options.beam,
+            kept=kept_of(options),
+            candidates=candidates_of(cohort),
+            stop=symbols.stop,
+            stops=len(symbols.stops),
+            early=EARLY.index(options.early_stopping),
+            forced=FORCED.index(options.forced),
+            kinds=kinds.data_ptr(),
+        )
         limits = torch.tensor(cohort.limits, dtype=torch.int64)
-        last = torch.tensor([self.penalty.at(limit + 1) for limit in cohort.limits], dtype=torch.float64)
+        last = torch.tensor(last_divisors(options, cohort.limits), dtype=torch.float64)
         self.handle = self.library.beam(
             ctypes.byref(dials), cohort.vocabulary, limits.data_ptr(), last.data_ptr(), len(limits)
         )
@@ -47,6 +67,7 @@ class NativeBeam:
         freeing = weakref.finalize(self, self.library.beam_free, self.handle)
         freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
         self.places, self.under_way, self.written = options.beam, len(limits), 0
+        self.nbest = options.nbest
 
     @staticmethod
     def fits(cohort: Cohort) -> bool:
@@ -92,8 +113,8 @@ class NativeBeam:
         if answer.dead:
             raise nothing_left(self.written - 1)
         texts = []
-        for rank in range(answer.texts):
+        for rank in range(min(answer.texts, self.nbest)):
             self.library.beam_text(self.handle, which, rank, ctypes.byref(text))
-            tokens, logps = text.tokens[: text.count], text.logps[: text.count + 1]
+            tokens, logps = text.tokens[: text.count], text.logps[: text.count]
             texts.append(hypothesis(tokens, logps, bool(text.willing), text.score))
         return answer.number, texts

@@ -95,12 +95,20 @@ class Room(ctypes.Structure):
     ]
 
 
+FORBIDDEN, STOP = 1, 2  # kinds of tokens
+EARLY = ("never", False, True)  # values of `early_stopping` by number
+FORCED = ("scored", "free", "cut")
+
+
 class BeamDials(ctypes.Structure):
     """What all requests of a beam's cohort have in common."""
 
     _fields_ = [
-        *((name, ctypes.c_int32) for name in ("places", "kept", "candidates", "stop")),
-        ("forbidden", Pointer),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("places", "kept", "candidates", "stop", "stops", "early", "forced")
+        ),
+        ("kinds", Pointer),
     ]
 
 

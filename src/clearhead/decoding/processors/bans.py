@@ -28,17 +28,28 @@ class Forbid:
 
 @dataclass(frozen=True)
 class AtLeast:
-    """The stop symbol is not written before `count` tokens are."""
+    """No stop symbol is written before `count` tokens are."""
 
     count: int
-    stop: int
+    stops: tuple[int, ...]
 
     def __call__(self, logp: Tensor, past: Past) -> Tensor:
         if past.written >= self.count:
             return logp
         barred = logp.clone()
-        barred[:, self.stop] = -torch.inf
+        barred[:, list(self.stops)] = -torch.inf
         return barred
+
+
+@dataclass(frozen=True)
+class NotFirst:
+    """These tokens are not written at `place`, the first behind a prefix."""
+
+    ids: Numbers
+    place: int
+
+    def __call__(self, logp: Tensor, past: Past) -> Tensor:
+        return logp.index_fill(1, self.ids.on(logp.device), -torch.inf) if past.written == self.place else logp
 
 
 @dataclass(frozen=True)
@@ -90,15 +101,26 @@ class Banned:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The text begins with `ids`. While they are being written nothing else is asked; then comes the rest."""
+    """The text begins with `ids`. While they are being written nothing else is asked; then comes the rest.
+
+    `free`: their scores are 0, so that they add nothing to a text's.
+    """
 
     ids: Numbers
     rest: Sequence[Processor]
+    free: bool = False
+
+    @property
+    def size(self) -> int:
+        """Tokens of the prefix."""
+        return len(self.ids.host)
 
     def __call__(self, logp: Tensor, past: Past) -> Tensor:
-        if past.written < len(self.ids.host):
+        if past.written < self.size:
             forced = self.ids.on(logp.device)[past.written].expand(len(logp), 1)
-            return torch.full_like(logp, -torch.inf).scatter_(1, forced, logp.gather(1, forced))
+            kept = logp.gather(1, forced)
+            kept = torch.zeros_like(kept) if self.free else kept
+            return torch.full_like(logp, -torch.inf).scatter_(1, forced, kept)
         for processor in self.rest:
             logp = processor(logp, past)
         return logp

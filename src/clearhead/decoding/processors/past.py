@@ -56,18 +56,21 @@ class Numbers:
 class History:
     """All that a row can look back on: what it has written, behind its prompt where that is text of its own.
 
-    A decoder goes on from its prompt, so that the prompt counts. A source is another text, and does not.
+    A decoder goes on from its prompt, so that the prompt counts. A source is another text, and does not; the
+    symbol that a target starts from counts where it is given, which shows where a text may also end with it.
     """
 
-    def __init__(self, prompted: bool) -> None:
-        self.prompted = prompted
+    def __init__(self, prompted: bool, start: int | None = None) -> None:
+        self.prompted, self.start = prompted, start
         self._prompts: Sequence[Sequence[int]] = ()
         self._padded: Tensor | None = None  # (B, P)
 
     def __call__(self, past: Past) -> Tensor:
         """(R, P + L), filled up on the left with `NOBODY`: the last token always stands last."""
         if not self.prompted:
-            return past.tokens
+            if self.start is None:
+                return past.tokens
+            return torch.cat([torch.full_like(past.request, self.start).unsqueeze(1), past.tokens], dim=1)
         if self._padded is None or self._prompts != past.prompts:  # same objects: compared by identity, fast
             self._prompts = past.prompts
             longest = max(map(len, past.prompts))

@@ -1,7 +1,7 @@
 """From the settings of a request to its processors, in the order in which they work.
 
 `before`, for every strategy: bias, repetition, frequency and presence, no-repeat, banned sequences, forbidden
-symbols, least length, and the constraints that the caller adds; a forced prefix comes before all of these and
+symbols, least length, what is not first, and the constraints that the caller adds; a forced prefix comes before all of these and
 keeps them waiting until it is written. `after`, for what is drawn: temperature, top-k, top-p, min-p, typical.
 Settings that ask nothing leave nothing behind.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.options import Options
-from clearhead.decoding.processors.bans import AtLeast, Banned, Bias, Forbid, NoRepeat, Prefix
+from clearhead.decoding.processors.bans import AtLeast, Banned, Bias, Forbid, NoRepeat, NotFirst, Prefix
 from clearhead.decoding.processors.past import History, Numbers, Past, Processor
 from clearhead.decoding.processors.penalties import Counts, Repetition
 from clearhead.decoding.processors.truncation import MinP, Temperature, TopK, TopP, Typical
@@ -71,20 +71,26 @@ def pipeline(
     (['Forbid', 'AtLeast'], False, True)
     """
     _check(options, symbols, vocabulary)
-    shaping = [*_penalties(options, vocabulary, not has_source), *_bans(options, not has_source)]
+    history = History(prompted=not has_source, start=symbols.start if has_source else None)
+    shaping = [*_penalties(options, vocabulary, history), *_bans(options, history)]
     before = list(shaping)
     if symbols.forbidden:
         before.append(Forbid(Numbers(symbols.forbidden)))
     if options.min_length:
-        before.append(AtLeast(options.min_length, symbols.stop))
+        before.append(AtLeast(options.min_length, symbols.stops))
+    begun = len(options.prefix)
+    if options.not_first:
+        before.append(NotFirst(Numbers(options.not_first), begun))
     before.extend(more)
     if options.prefix:
-        before = [Prefix(Numbers(options.prefix), before)]
-    plain_from = None if shaping or more else max(options.min_length, len(options.prefix))
+        before = [Prefix(Numbers(options.prefix), before, free=options.forced != "scored")]
+    plain_from = None
+    if not shaping and not more:
+        plain_from = max(options.min_length, begun + (1 if options.not_first else 0))
     return Pipeline(before, _after(options), symbols.forbidden, options.prefix, plain_from)
 
 
-def _penalties(options: Options, vocabulary: int, prompted: bool) -> list[Processor]:
+def _penalties(options: Options, vocabulary: int, history: History) -> list[Processor]:
     made: list[Processor] = []
     if options.bias:
         values = [0.0] * vocabulary
@@ -92,18 +98,18 @@ def _penalties(options: Options, vocabulary: int, prompted: bool) -> list[Proces
             values[token] += value
         made.append(Bias(Numbers(values)))
     if options.repetition != 1:
-        made.append(Repetition(options.repetition, History(prompted)))
+        made.append(Repetition(options.repetition, history))
     if options.frequency or options.presence:
         made.append(Counts(options.frequency, options.presence))
     return made
 
 
-def _bans(options: Options, prompted: bool) -> list[Processor]:
+def _bans(options: Options, history: History) -> list[Processor]:
     made: list[Processor] = []
     if options.no_repeat is not None:
-        made.append(NoRepeat(options.no_repeat, History(prompted)))
+        made.append(NoRepeat(options.no_repeat, history))
     if options.banned:
-        made.append(Banned(options.banned, History(prompted)))
+        made.append(Banned(options.banned, history))
     return made
 
 
@@ -129,6 +135,7 @@ def _check(options: Options, symbols: Symbols, vocabulary: int) -> None:
         "bias": [token for token, _ in options.bias],
         "banned": [token for one in options.banned for token in one],
         "prefix": list(options.prefix),
+        "not_first": list(options.not_first),
     }
     for setting, ids in named.items():
         wrong = [one for one in ids if not 0 <= one < vocabulary]
@@ -136,7 +143,7 @@ def _check(options: Options, symbols: Symbols, vocabulary: int) -> None:
             raise UserError(
                 f"'{setting}' names token {wrong[0]}, and the vocabulary has tokens 0 to {vocabulary - 1}."
             )
-    if symbols.stop in options.prefix:
+    if set(symbols.stops) & set(options.prefix):
         raise UserError("The prefix contains the stop symbol: a text goes on behind its prefix.")
     if any(math.isnan(value) or value == math.inf for _, value in options.bias):
         raise UserError("A bias is a number, or -inf to rule a token out.")

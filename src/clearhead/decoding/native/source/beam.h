@@ -18,16 +18,23 @@ struct BeamDials {
   int32_t places;           // K, texts of a request under way
   int32_t kept;             // N, the best finished texts that are wanted
   int32_t candidates;       // C, tokens of each row that are worth a look
-  int32_t stop;
-  const uint8_t* forbidden; // (vocabulary)
+  int32_t stop;             // what a text gets at its limit if it has not chosen to end
+  int32_t stops;            // how many symbols end a text
+  int32_t early;            // when to stop: one of NEVER, …
+  int32_t forced;           // what an end at the limit does to a score: one of SCORED, …
+  const uint8_t* kinds;     // (vocabulary) FORBIDDEN and STOP, or'ed
 };
+
+enum : uint8_t { FORBIDDEN = 1, STOP = 2 };
+enum : int32_t { NEVER = 0, WHEN_UNLIKELY = 1, WHEN_FULL = 2 };  // "never", false and true of `early_stopping`
+enum : int32_t { SCORED = 0, FREE = 1, CUT = 2 };
 
 // What the length penalty makes of texts that end in this step, and in the next.
 struct Divisors {
   double now, next;
 };
 
-// A text that has ended, the stop symbol left out of `tokens` but not of `logps`.
+// A text that has ended, its stop symbol last.
 struct Ended {
   double score;
   bool willing;  // whether the end was the model's own choice
@@ -47,7 +54,7 @@ class Beam {
   // `last` are the divisors of the longest texts that requests may become.
   Beam(const BeamDials& dials, int vocabulary, const int64_t* limits, const double* last, int64_t count)
       : dials_(dials),
-        forbidden_(dials.forbidden, dials.forbidden + vocabulary),
+        kinds_(dials.kinds, dials.kinds + vocabulary),
         requests_(count),
         live_(count, 0.0) {
     for (int64_t i = 0; i < count; ++i) {
@@ -107,7 +114,7 @@ class Beam {
       const int row = which * rows + p;
       offer(engine.scored(room, begin + row), row, request.limit <= written_, offers, willing[p]);
     }
-    const int look = std::min(2 * places, rows * wide);
+    const int look = std::min((1 + dials_.stops) * places, rows * wide);
     // Offers stand in the order of their places: an insertion keeps equals in it, as a stable sort does.
     for (int i = 1; i < int(offers.size()); ++i) {
       const int top = std::min(i, look);
@@ -119,14 +126,14 @@ class Beam {
       offers[at] = one;
     }
     for (int i = 0; i < std::min(places, look); ++i)
-      if (offers[i].token == dials_.stop && offers[i].score > NOTHING)
+      if (stops(offers[i].token) && offers[i].score > NOTHING)
         collect(request, offers[i], willing[offers[i].row - which * rows]);
     Choice* chosen = &choices_[size_t(which) * places];
     int taken = 0;
     auto take = [&](auto wanted) {  // a stop is no text that goes on: its place is left without one
       for (int i = 0; i < look && taken < places; ++i) {
         Choice one = offers[i];
-        if (one.token == dials_.stop) one.score = NOTHING;
+        if (stops(one.token)) one.score = NOTHING;
         if (wanted(one.score)) chosen[taken++] = one;
       }
     };
@@ -134,14 +141,24 @@ class Beam {
     take([](double score) { return score == NOTHING; });
     take([](double score) { return score != score; });
     request.broken = chosen[taken - 1].score != chosen[taken - 1].score;
-    const double worst = int(request.pool.size()) == dials_.kept ? request.pool.back().score : NOTHING;
-    const double divisor = std::max(request.last_divisor, divisors_.next);
-    request.goes = !request.broken && chosen[0].score / divisor > worst;
+    request.goes = !request.broken && goes_on(request, chosen[0].score);
     if (!request.goes && !request.broken && request.pool.empty() && request.limit <= written_)
       cut(request, engine.scored(room, begin + best_row(which, rows)), best_row(which, rows));
   }
 
-  // A row's extensions that are worth a look; at its limit it may write nothing but the stop symbol.
+  bool stops(int64_t token) const { return kinds_[token] & STOP; }
+
+  // Whether live texts, the best of which scores `best`, may change what is found: see decoding/stopping.py.
+  bool goes_on(const Request& request, double best) const {
+    const double worst = int(request.pool.size()) == dials_.kept ? request.pool.back().score : NOTHING;
+    if (dials_.early == NEVER) return best / std::max(request.last_divisor, divisors_.next) > worst;
+    const bool wins = best / divisors_.now > worst;
+    if (dials_.early == WHEN_UNLIKELY) return wins;
+    const bool cut = dials_.forced == CUT && request.limit == written_ + 1;
+    return best > NOTHING && (worst == NOTHING || (cut && wins));
+  }
+
+  // A row's extensions that are worth a look; at its limit it may write nothing but a stop symbol.
   void offer(const Scored& scored, int row, bool forced, std::vector<Choice>& offers, uint8_t& willing) const {
     static thread_local std::vector<float> values;
     static thread_local std::vector<int64_t> ids;
@@ -149,39 +166,43 @@ class Beam {
     ids.resize(dials_.candidates);
     best(scored, dials_.candidates, values.data(), ids.data());
     double highest = NOTHING;
-    int64_t favourite = ids[0];
+    int favourite = 0;
     for (int c = 0; c < dials_.candidates; ++c) {
-      double value = double(values[c]) + (forbidden_[ids[c]] ? NOTHING : 0.0);  // no number stays none
+      double value = double(values[c]) + (kinds_[ids[c]] & FORBIDDEN ? NOTHING : 0.0);  // no number stays none
       if (value > highest) {
         highest = value;
-        favourite = ids[c];
+        favourite = c;
       }
       if (forced) value = NOTHING;
       offers.push_back({live_[row] + value, row, int32_t(ids[c]), values[c]});
     }
     if (!forced) return;
-    willing = favourite == dials_.stop;
-    const float end = scored.logits[dials_.stop] - scored.norm;
-    offers[offers.size() - dials_.candidates] = {live_[row] + double(end), row, dials_.stop, end};
+    willing = stops(ids[favourite]);
+    const int32_t stop = willing ? int32_t(ids[favourite]) : dials_.stop;
+    const float end = willing ? values[favourite] : scored.logits[stop] - scored.norm;
+    const double added = dials_.forced == SCORED ? double(end) : 0.0;
+    offers[offers.size() - dials_.candidates] = {live_[row] + added, row, stop, end};
   }
 
   // A text that ends here joins the best, if it is good enough; of equals the earlier stays ahead.
   void collect(Request& request, const Choice& end, bool willing) const {
-    const double score = end.score / divisors_.now;
+    const bool uncounted = dials_.forced == CUT && request.limit <= written_;
+    const double score = end.score / (uncounted ? request.last_divisor : divisors_.now);
     std::vector<Ended>& pool = request.pool;
     if (int(pool.size()) == dials_.kept && !(score > pool.back().score)) return;
-    Ended ended = text(end.row, end.own, score, willing);
+    Ended ended = text(end.row, end.token, end.own, score, willing);
     auto at = pool.end();
     while (at != pool.begin() && score > (at - 1)->score) --at;
     pool.insert(at, std::move(ended));
     if (int(pool.size()) > dials_.kept) pool.pop_back();
   }
 
-  Ended text(int row, float last, double score, bool willing) const {
+  Ended text(int row, int32_t stop, float last, double score, bool willing) const {
     Ended ended{score, willing, {}, {}};
     const size_t from = size_t(row) * room_;
     ended.tokens.assign(tokens_.begin() + from, tokens_.begin() + from + written_);
     ended.logps.assign(logps_.begin() + from, logps_.begin() + from + written_);
+    ended.tokens.push_back(stop);
     ended.logps.push_back(last);
     return ended;
   }
@@ -196,7 +217,7 @@ class Beam {
   // The best text at its limit, where none can end.
   void cut(Request& request, const Scored& scored, int row) const {
     const float last = scored.logits[dials_.stop] - scored.norm;
-    request.pool.push_back(text(row, last, (live_[row] + last) / divisors_.now, false));
+    request.pool.push_back(text(row, dials_.stop, last, (live_[row] + last) / divisors_.now, false));
   }
 
   // Requests that are decided leave; the rows of the others stand together, K each.
@@ -238,7 +259,7 @@ class Beam {
   }
 
   const BeamDials dials_;
-  const std::vector<uint8_t> forbidden_;
+  const std::vector<uint8_t> kinds_;
   Divisors divisors_{};
   std::vector<Request> requests_;  // under way
   std::vector<double> live_;       // (rows) scores of the texts under way, not yet divided

@@ -139,9 +139,9 @@ void clearhead_beam_answer(const Beam* beam, int64_t which, BeamAnswer* to) {
 
 struct BeamText {
   double score;
-  int64_t count;  // tokens without the stop symbol
+  int64_t count;  // tokens, the stop symbol the last of them
   const int32_t* tokens;
-  const float* logps;  // count + 1
+  const float* logps;
   int32_t willing;
 };
 
