@@ -22,6 +22,7 @@ from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Hypothesis, Symbols
 
 SYMBOLS = Symbols(1, 2, (0, 1))
+SEVERAL = Symbols(1, 9, (0, 1), other_stops=(2, 7, 30))  # the one that models like is not the first
 VOCABULARY = 41
 
 TRANSLATORS = {
@@ -73,13 +74,15 @@ def requests_for(model: nn.Module, options: Options, count: int = 9) -> list[Req
     return found
 
 
-def general(model: nn.Module, requests: list[Request], room: int) -> dict[int, list[Hypothesis]]:
+def general(
+    model: nn.Module, requests: list[Request], room: int, symbols: Symbols = SYMBOLS
+) -> dict[int, list[Hypothesis]]:
     has_source = model.config.family == "encoder-decoder"
 
     def search(cohort: Cohort) -> object:
         return make_search(cohort, has_source)
 
-    return dict(Engine(TorchRows(model, SYMBOLS), SYMBOLS, search, room).run(requests))
+    return dict(Engine(TorchRows(model, symbols), symbols, search, room).run(requests))
 
 
 def same(found: dict[int, list[Hypothesis]], wanted: dict[int, list[Hypothesis]], near: float) -> None:
@@ -87,17 +90,20 @@ def same(found: dict[int, list[Hypothesis]], wanted: dict[int, list[Hypothesis]]
     for number, texts in wanted.items():
         assert [one.ids for one in found[number]] == [one.ids for one in texts], number
         for one, other in zip(found[number], texts, strict=True):
-            assert one.stopped == other.stopped
+            assert (one.stopped, one.stop) == (other.stopped, other.stop)
             assert one.score == pytest.approx(other.score, abs=near)
             assert one.token_logps == pytest.approx(other.token_logps, abs=near)
 
 
-def check(model: nn.Module, options: Options, room: int, near: float = 1e-4) -> None:
+def check(
+    model: nn.Module, options: Options, room: int, near: float = 1e-4, symbols: Symbols = SYMBOLS
+) -> dict[int, list[Hypothesis]]:
     requests = requests_for(model, options)
-    wanted = general(model, requests, room=64)
-    engine = CapturedEngine(model, SYMBOLS, room)
+    wanted = general(model, requests, 64, symbols)
+    engine = CapturedEngine(model, symbols, room)
     same(dict(engine.run(requests)), wanted, near)
     same(dict(engine.run(requests)), wanted, near)  # a flight that has flown
+    return wanted
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -116,6 +122,16 @@ def test_decoders_write_the_same(changes: dict[str, object], options: Options) -
 @pytest.mark.parametrize("room", [1, 4, 13])
 def test_places_are_filled_again(name: str, room: int) -> None:
     check(model_of("encoder-decoder", {"position__name": "rotary"}), OPTIONS[name], room)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_several_stop_symbols(options: Options) -> None:
+    """Every one of them ends texts; none does before the least length."""
+    found = check(model_of("decoder", DECODERS["llama"]), options, room=64, symbols=SEVERAL)
+    texts = [one for texts in found.values() for one in texts]
+    assert not any(set(one.ids) & set(SEVERAL.stops) for one in texts)
+    assert all(len(one.ids) >= options.min_length for one in texts)
+    assert options.min_length or {one.stop for one in texts} - {SEVERAL.stop}
 
 
 def test_requests_that_ask_for_different_things() -> None:
@@ -170,8 +186,13 @@ def test_what_is_left_to_the_general_engine() -> None:
         ("bias", ((4, 1.0),)),
         ("regex", "a*"),
         ("prefix", (4,)),
+        ("not_first", (4,)),
+        ("beam", 17),
     ):
         assert captured.why_not_options(Options(**{name: value})) is not None
+    for name, value in (("early_stopping", True), ("early_stopping", False), ("forced", "cut")):
+        assert captured.why_not_options(Options(**{name: value})) is None
+        assert captured.why_not_options(Options(beam=2, **{name: value})) is not None
     assert "CUDA" in str(captured.why_not(model_of("encoder-decoder", {}), torch.device("cpu")))
 
 
@@ -199,6 +220,12 @@ def test_recorded_translators(onto_gpu, changes: dict[str, object], options: Opt
 @pytest.mark.parametrize("changes", DECODERS.values(), ids=DECODERS)
 def test_recorded_decoders(onto_gpu, changes: dict[str, object], options: Options) -> None:
     check(onto_gpu(model_of("decoder", changes)), options, room=20)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_recorded_with_several_stop_symbols(onto_gpu, options: Options) -> None:
+    check(onto_gpu(model_of("decoder", DECODERS["llama"])), options, room=20, symbols=SEVERAL)
 
 
 @pytest.mark.gpu

@@ -60,6 +60,9 @@ def run(rows: NativeRows, make: MakeSearch, requests: list[Request], room: int) 
     room=st.integers(1, 60),
     threads=st.integers(1, 2),
     dtype=st.sampled_from(["float32", "int8"]),
+    early=st.sampled_from(["never", False, True]),
+    forced=st.sampled_from(["scored", "free", "cut"]),
+    others=st.sampled_from([(), (4,), (5, 3)]),
 )
 def test_equals_the_readable_beam(
     family: str,
@@ -74,10 +77,17 @@ def test_equals_the_readable_beam(
     room: int,
     threads: int,
     dtype: Dtype,
+    early: bool | str,
+    forced: str,
+    others: tuple[int, ...],
 ) -> None:
     beam = min(beam, vocabulary)
-    options = Options(beam=beam, nbest=min(nbest, beam), length_penalty=penalty, length_kind=kind)  # type: ignore[arg-type]
-    rows = NativeRows(model_of(family, vocabulary, push), SYMBOLS, dtype, threads=threads)
+    options = Options.from_dict(
+        {"beam": beam, "nbest": min(nbest, beam), "length_penalty": penalty, "length_kind": kind}
+        | {"early_stopping": early, "forced": forced}
+    )
+    symbols = Symbols(1, 2, (0, 1), other_stops=others)
+    rows = NativeRows(model_of(family, vocabulary, push), symbols, dtype, threads=threads)
     given = [tuple(3 + (5 * i + 3 * t) % (vocabulary - 3) for t in range(n)) for i, n in enumerate(sizes)]
     requests = [Request(ids, limit, options) for ids, limit in zip(given, limits, strict=False)]
     wanted = run(rows, readable, requests, room)
@@ -108,6 +118,7 @@ def test_no_limit_takes_no_memory() -> None:
     [
         (Options(beam=4), True),
         (Options(beam=4, nbest=4, length_penalty=0.6, length_kind="wu"), True),
+        (Options(beam=4, early_stopping=True, forced="cut"), True),
         (Options(beam=4, groups=2, diversity=0.5), False),
         (Options(beam=4, coverage=0.2), False),
         (Options(beam=4, min_length=2), False),

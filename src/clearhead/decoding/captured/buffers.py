@@ -17,8 +17,24 @@ import torch
 from torch import Tensor
 
 from clearhead.decoding.captured.weights import Weights
+from clearhead.decoding.steps import Symbols
 
 NONE = float("-inf")
+
+
+class Ends:
+    """Which tokens may be written, and which of them end a text."""
+
+    def __init__(self, symbols: Symbols, vocabulary: int, device: torch.device) -> None:
+        self.stop = symbols.stop  # what a text gets at its limit if it has not chosen to end
+        self.count = len(symbols.stops)
+        # 1 for every stop symbol; one entry more, where no score is a number
+        self.table = torch.zeros(vocabulary + 1, dtype=torch.int32, device=device)
+        self.table[list(symbols.stops)] = 1
+        # (2, V) what is added to scores: where a text may end, and where it is too short for that
+        self.allowed = torch.zeros(2, vocabulary, device=device)
+        self.allowed[:, list(symbols.forbidden)] = NONE
+        self.allowed[1, list(symbols.stops)] = NONE
 
 
 @dataclass(frozen=True)
@@ -78,6 +94,7 @@ class Buffers:
         self.pool = torch.full((requests, size.kept), NONE, **exact)
         self.pool_count = whole(requests, size.kept)  # tokens without the stop symbol
         self.pool_row = whole(requests, size.kept)  # the row it went on from
+        self.pool_stop = whole(requests, size.kept)  # the stop symbol it ended with
         self.pool_logp = torch.zeros(requests, size.kept, device=device)  # the stop symbol's
 
 

@@ -11,19 +11,18 @@ import triton
 import triton.language as tl
 
 
-# scores of one row that may be written, others −∞
+# scores of one row that may be written, others −∞; the second line of `allowed` is for texts too short to end
 @triton.jit
-def _allowed(x, id, ok, row, allowed, written, least, stop, K: tl.constexpr):
-    y = x + tl.load(allowed + id, ok, -float("inf"))
+def _allowed(x, id, ok, row, allowed, written, least, vocabulary, K: tl.constexpr):
     request = row // K
-    barred = tl.where(tl.load(written + request) < tl.load(least + request), stop, -1)
-    return tl.where(id == barred, -float("inf"), y)
+    line = tl.where(tl.load(written + request) < tl.load(least + request), vocabulary, 0)
+    return x + tl.load(allowed + line + id, ok, -float("inf"))
 
 
 # one row and LINES parts of the vocabulary: the best of each, of equals the lowest id, and its mass
 @triton.jit
 def peaks(
-    logits, allowed, written, least, score, token, peak, mass, stop, vocabulary, parts,
+    logits, allowed, written, least, score, token, peak, mass, vocabulary, parts,
     K: tl.constexpr, LINES: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -36,7 +35,7 @@ def peaks(
     level = tl.where(high == -float("inf"), 0.0, high)
     tl.store(peak + here, high, part < parts)
     tl.store(mass + here, tl.sum(tl.exp(x - level[:, None]), 1), part < parts)
-    y = _allowed(x, id, ok, row, allowed, written, least, stop, K)
+    y = _allowed(x, id, ok, row, allowed, written, least, vocabulary, K)
     best = tl.max(y, 1)
     which = tl.min(tl.where(y == best[:, None], id, vocabulary), 1)
     which = tl.minimum(which, vocabulary - 1)  # where no score is a number, some id
@@ -47,7 +46,7 @@ def peaks(
 # one row: its C best, of equals the lowest id first, from the C parts with the highest peaks
 @triton.jit
 def candidates(
-    logits, allowed, written, least, peak, score, token, stop, vocabulary, parts,
+    logits, allowed, written, least, peak, score, token, vocabulary, parts,
     K: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -63,7 +62,7 @@ def candidates(
     id = chosen[:, None] * PART + tl.arange(0, PART)[None, :]
     ok = (chosen < parts)[:, None] & (id < vocabulary)
     x = tl.load(logits + row.to(tl.int64) * vocabulary + id, ok, -float("inf")).to(tl.float32)
-    y = _allowed(x, id, ok, row, allowed, written, least, stop, K)
+    y = _allowed(x, id, ok, row, allowed, written, least, vocabulary, K)
     for i in tl.static_range(C):
         best = tl.max(tl.max(y, 1), 0)
         which = tl.min(tl.min(tl.where((y == best) & ok, id, vocabulary), 1), 0)
@@ -89,7 +88,7 @@ def _total(peak, mass, row, parts, PARTS: tl.constexpr):
 @triton.jit
 def settle_line(
     score, token, peak, mass, logits, drawn, next, length, written, limit, done, willing, ids, logps,
-    stop, vocabulary, positions, parts,
+    ends, stop, vocabulary, positions, parts,
     KEPT: tl.constexpr, DRAWN: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -104,14 +103,15 @@ def settle_line(
         best = tl.min(tl.where(each == tl.max(each, 0), tokens, vocabulary - 1), 0)
     count = tl.load(written + row)
     forced = count >= tl.load(limit + row)
-    chosen = tl.where(forced, stop, best)
+    asked = tl.load(ends + best) > 0  # whether it would end by itself
+    chosen = tl.where(forced & (asked == 0), stop, best)
     logp = tl.load(logits + row * vocabulary + chosen).to(tl.float32) - total
     alive = tl.load(done + row) == 0
-    ends = chosen == stop
+    stops = forced | asked
     tl.store(ids + row * positions + count, chosen, alive)
     tl.store(logps + row * positions + count, logp, alive)
-    tl.store(willing + row * KEPT, (best == stop).to(tl.int32), alive & ends)
-    goes = alive & (chosen != stop)
+    tl.store(willing + row * KEPT, asked.to(tl.int32), alive & stops)
+    goes = alive & (stops == 0)
     tl.store(done + row, tl.where(goes, 0, 1))
     tl.store(next + row, tl.where(goes, chosen, 0).to(tl.int64))
     tl.store(written + row, count + tl.where(goes, 1, 0))
@@ -122,7 +122,7 @@ def settle_line(
 # end by itself, which is asked of those that have to
 @triton.jit
 def _extensions(
-    score, token, peak, mass, logits, live, row, in_beam, forced, c, columns, parts, stop, vocabulary,
+    score, token, peak, mass, logits, live, row, in_beam, forced, c, columns, parts, ends, stop, vocabulary,
     PARTS: tl.constexpr,
 ):  # fmt: skip
     none = -float("inf")
@@ -138,11 +138,13 @@ def _extensions(
     own = tl.load(score + row[:, None] * columns + c[None, :], ok, none) - total[:, None]
     words = tl.load(token + row[:, None] * columns + c[None, :], ok, 0)
     favourite = tl.min(tl.where(own == tl.max(own, 1)[:, None], words, vocabulary), 1)
-    willing = (favourite == stop) | (forced == 0)
-    end = tl.load(logits + row * vocabulary + stop, in_beam, 0.0).to(tl.float32) - total
+    asked = tl.load(ends + favourite, in_beam, 0) > 0
+    willing = asked | (forced == 0)
+    last = tl.where(asked, favourite, stop)  # (K,) what a row that has to end ends with
+    end = tl.load(logits + row * vocabulary + last, in_beam, 0.0).to(tl.float32) - total
     only = (c == 0)[None, :]
     own = tl.where(forced[:, None], tl.where(only, end[:, None], none), own)
-    words = tl.where(forced[:, None] & only, stop, words)
+    words = tl.where(forced[:, None] & only, last[:, None], words)
     was = tl.load(live + row, in_beam, none)
     text = tl.where(ok, was[:, None] + own.to(tl.float64), none)
     return own, words, text, willing
@@ -163,9 +165,9 @@ def _best(text, own, words, flat, BEYOND: tl.constexpr):
 @triton.jit
 def settle_beam(
     score, token, peak, mass, logits, divisors, next, length, written, limit, done,
-    live, pool, pool_count, pool_row, pool_logp, willing, ids, logps, parents,
-    stop, vocabulary, positions, parts, columns,
-    K: tl.constexpr, KP: tl.constexpr, N: tl.constexpr, NP: tl.constexpr,
+    live, pool, pool_count, pool_row, pool_stop, pool_logp, willing, ids, logps, parents,
+    ends, stop, vocabulary, positions, parts, columns,
+    STOPS: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, N: tl.constexpr, NP: tl.constexpr,
     PARTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     request = tl.program_id(0).to(tl.int64)
@@ -175,8 +177,8 @@ def settle_beam(
         count = tl.load(written + request)
         forced = count + i * 0 >= tl.load(limit + request)  # (K,), the same for all
         own, words, text, asked = _extensions(
-            score, token, peak, mass, logits, live, row, in_beam, forced, c, columns, parts, stop,
-            vocabulary, PARTS,
+            score, token, peak, mass, logits, live, row, in_beam, forced, c, columns, parts, ends,
+            stop, vocabulary, PARTS,
         )  # fmt: skip
         flat = i[:, None] * COLUMNS + c[None, :]
         finished = tl.load(pool + shelf, n < N, float("inf"))
@@ -184,25 +186,27 @@ def settle_beam(
         new_live = tl.full((KP,), -float("inf"), tl.float64)
         new_token, new_parent, filled = tl.zeros((KP,), tl.int32), tl.zeros((KP,), tl.int32), 0
         new_logp = tl.zeros((KP,), tl.float32)
-        for rank in tl.static_range(2 * K):
+        for rank in tl.static_range((1 + STOPS) * K):
             pick, where, word, logp = _best(text, own, words, flat, KP * COLUMNS)
             parent = where // COLUMNS
             real = pick > -float("inf")
+            stops = tl.load(ends + word) > 0
             if rank < K:  # an end among the first K takes the place of the worst finished text
                 worst = tl.min(finished, 0)
                 place = tl.min(tl.where(finished == worst, n, NP), 0)
-                better = real & (word == stop) & (pick / divisor > worst)
+                better = real & stops & (pick / divisor > worst)
                 finished = tl.where(n == tl.where(better, place, NP), pick / divisor, finished)
                 tl.store(pool_count + request * N + place, count, better)
                 tl.store(pool_row + request * N + place, parent, better)
+                tl.store(pool_stop + request * N + place, word, better)
                 tl.store(pool_logp + request * N + place, logp, better)
                 by_itself = tl.sum(tl.where(i == parent, asked.to(tl.int32), 0), 0)
                 tl.store(willing + request * N + place, by_itself, better)
-            goes_on = i == tl.where(real & (word != stop), filled, KP)
+            goes_on = i == tl.where(real & (stops == 0), filled, KP)
             new_live = tl.where(goes_on, pick, new_live)
             new_token, new_parent = tl.where(goes_on, word, new_token), tl.where(goes_on, parent, new_parent)
             new_logp = tl.where(goes_on, logp, new_logp)
-            filled += tl.where(real & (word != stop) & (filled < K), 1, 0)
+            filled += tl.where(real & (stops == 0) & (filled < K), 1, 0)
             text = tl.where(flat == where, -float("inf"), text)
         tl.store(pool + shelf, finished, n < N)
         # no token adds to a log-probability: a live text's score over the largest divisor to come is a bound

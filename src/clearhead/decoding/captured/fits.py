@@ -40,7 +40,8 @@ def why_not_options(options: Options) -> str | None:
     'what was written before changes what is chosen.'
     """
     shaped = options.repetition != 1 or options.frequency or options.presence or options.no_repeat
-    if shaped or options.banned or options.prefix or options.must_include or options.contrastive:
+    begun = options.prefix or options.not_first
+    if shaped or options.banned or begun or options.must_include or options.contrastive:
         return "what was written before changes what is chosen."
     if options.bias or options.choices or options.regex is not None:
         return "scores are changed or constrained."
@@ -48,6 +49,8 @@ def why_not_options(options: Options) -> str | None:
         return "coverage and diverse groups have books of their own."
     if options.beam > 1 and (options.min_length or options.beam > WIDEST_BEAM):
         return "so wide a beam, or a least length with a beam, has books of its own."
+    if options.beam > 1 and (options.early_stopping != "never" or options.forced != "scored"):
+        return "beams are stopped and scored by one rule there."
     if options.sample and options.nbest > 1:
         return "several texts are drawn for one request."
     return None

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.decoding.captured import choice_kernels, layer_kernels
-from clearhead.decoding.captured.buffers import Buffers
+from clearhead.decoding.captured.buffers import Buffers, Ends
 from clearhead.decoding.captured.kernels import Kernels
 from clearhead.decoding.captured.weights import Heads, Norm, Places, Product
 
@@ -232,7 +232,7 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, sha
     return out
 
 
-def peaks(logits: Tensor, allowed: Tensor, buffers: Buffers, stop: int, count: int) -> Parts:
+def peaks(logits: Tensor, ends: Ends, buffers: Buffers, count: int) -> Parts:
     rows, vocabulary = logits.shape
     if count == 1:
         parts, part = triton.cdiv(vocabulary, PART), min(PART, triton.next_power_of_2(vocabulary))
@@ -244,14 +244,13 @@ def peaks(logits: Tensor, allowed: Tensor, buffers: Buffers, stop: int, count: i
     lines = 1 if count == 1 else PART // SMALL_PART  # parts that one program looks through
     choice_kernels.peaks[(rows, triton.cdiv(parts, lines))](
         logits,
-        allowed,
+        ends.allowed,
         buffers.written,
         buffers.least,
         score,
         token,
         peak,
         mass,
-        stop,
         vocabulary,
         parts,
         K=buffers.size.beam,
@@ -266,13 +265,12 @@ def peaks(logits: Tensor, allowed: Tensor, buffers: Buffers, stop: int, count: i
     which = torch.empty(rows, count, dtype=torch.int32, device=logits.device)
     choice_kernels.candidates[(rows,)](
         logits,
-        allowed,
+        ends.allowed,
         buffers.written,
         buffers.least,
         score,
         best,
         which,
-        stop,
         vocabulary,
         parts,
         K=buffers.size.beam,
@@ -285,7 +283,7 @@ def peaks(logits: Tensor, allowed: Tensor, buffers: Buffers, stop: int, count: i
     return Parts(best, which, peak, mass)
 
 
-def settle_line(found: Parts, logits: Tensor, buffers: Buffers, stop: int, drawn: Tensor | None) -> None:
+def settle_line(found: Parts, logits: Tensor, buffers: Buffers, ends: Ends, drawn: Tensor | None) -> None:
     rows, parts = found.peak.shape
     choice_kernels.settle_line[(rows,)](
         found.score,
@@ -302,7 +300,8 @@ def settle_line(found: Parts, logits: Tensor, buffers: Buffers, stop: int, drawn
         buffers.willing,
         buffers.ids,
         buffers.logps,
-        stop,
+        ends.table,
+        ends.stop,
         logits.shape[1],
         buffers.size.positions,
         parts,
@@ -313,7 +312,7 @@ def settle_line(found: Parts, logits: Tensor, buffers: Buffers, stop: int, drawn
     )
 
 
-def settle_beam(found: Parts, logits: Tensor, buffers: Buffers, stop: int, divisors: Tensor) -> None:
+def settle_beam(found: Parts, logits: Tensor, buffers: Buffers, ends: Ends, divisors: Tensor) -> None:
     size, parts = buffers.size, found.peak.shape[1]
     many = found.score.shape[1]
     choice_kernels.settle_beam[(size.requests,)](
@@ -332,16 +331,19 @@ def settle_beam(found: Parts, logits: Tensor, buffers: Buffers, stop: int, divis
         buffers.pool,
         buffers.pool_count,
         buffers.pool_row,
+        buffers.pool_stop,
         buffers.pool_logp,
         buffers.willing,
         buffers.ids,
         buffers.logps,
         buffers.parents,
-        stop,
+        ends.table,
+        ends.stop,
         logits.shape[1],
         size.positions,
         parts,
         many,
+        STOPS=ends.count,
         K=size.beam,
         KP=triton.next_power_of_2(size.beam),
         N=size.kept,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from clearhead.decoding.captured.buffers import Buffers
+from clearhead.decoding.captured.buffers import Buffers, Ends
 from clearhead.decoding.captured.weights import Heads, Norm, Places, Product
 
 Stream = Any  # what runs through the layers, as one set of kernels keeps it between two of them
@@ -22,6 +22,6 @@ class Kernels(NamedTuple):
     settled: Callable[[Stream, Norm], Stream]
     attend_self: Callable[[Tensor, Tensor, Tensor, Buffers, Heads, Places], Tensor]
     attend_source: Callable[[Tensor, Tensor, Tensor, Buffers, Heads], Tensor]
-    peaks: Callable[[Tensor, Tensor, Buffers, int, int], Any]  # what it finds is for `settle_…` alone
-    settle_line: Callable[[Any, Tensor, Buffers, int, Tensor | None], None]
-    settle_beam: Callable[[Any, Tensor, Buffers, int, Tensor], None]
+    peaks: Callable[[Tensor, Ends, Buffers, int], Any]  # what it finds is for `settle_…` alone
+    settle_line: Callable[[Any, Tensor, Buffers, Ends, Tensor | None], None]
+    settle_beam: Callable[[Any, Tensor, Buffers, Ends, Tensor], None]

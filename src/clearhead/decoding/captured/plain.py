@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.decoding.captured.buffers import NONE, Buffers
+from clearhead.decoding.captured.buffers import NONE, Buffers, Ends
 from clearhead.decoding.captured.kernels import Kernels
 from clearhead.decoding.captured.weights import Heads, Norm, Places, Product
 
@@ -111,12 +111,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, shape: Heads, bias: T
     return torch.einsum("rht,rhtd->rhd", weights, v).flatten(1)
 
 
-def peaks(logits: Tensor, allowed: Tensor, buffers: Buffers, stop: int, count: int) -> Peaks:
+def peaks(logits: Tensor, ends: Ends, buffers: Buffers, count: int) -> Peaks:
     """The `count` best of the tokens that may be written, and what all scores add up to."""
     scores = logits.float()
     early = (buffers.written < buffers.least).repeat_interleave(buffers.size.beam)  # (R,)
-    ranked = scores + allowed
-    ranked[:, stop] = ranked[:, stop].masked_fill(early, NONE)
+    ranked = scores + ends.allowed[early.long()]
     if count == 1:
         best = ranked.max(-1, keepdim=True)
         return best.values, best.indices, scores.logsumexp(-1)
@@ -124,29 +123,29 @@ def peaks(logits: Tensor, allowed: Tensor, buffers: Buffers, stop: int, count: i
     return top.values, top.indices, scores.logsumexp(-1)
 
 
-def settle_line(found: Peaks, logits: Tensor, buffers: Buffers, stop: int, drawn: Tensor | None) -> None:
+def settle_line(found: Peaks, logits: Tensor, buffers: Buffers, ends: Ends, drawn: Tensor | None) -> None:
     """One row for each request: write the best token, or the one `drawn`, and see who ends."""
     _, tokens, total = found
     row = torch.arange(len(logits), device=logits.device)
     best = tokens[:, 0] if drawn is None else drawn
     forced = buffers.written >= buffers.limit
-    token = torch.where(forced, stop, best)
+    willing = ends.table[best] > 0
+    token = torch.where(forced & ~willing, ends.stop, best)
     logp = logits[row, token].float() - total
     alive = buffers.done == 0
     place = buffers.written.long()
     buffers.ids[row, place] = torch.where(alive, token.int(), buffers.ids[row, place])
     buffers.logps[row, place] = torch.where(alive, logp, buffers.logps[row, place])
-    ends = token == stop
-    willing = (best == stop).int()
-    buffers.willing[:, 0] = torch.where(alive & ends, willing, buffers.willing[:, 0])
-    goes = alive & ~ends
+    stops = forced | willing
+    buffers.willing[:, 0] = torch.where(alive & stops, willing.int(), buffers.willing[:, 0])
+    goes = alive & ~stops
     buffers.done.copy_((~goes).int())
     buffers.token.copy_(torch.where(goes, token, 0))
     buffers.written.add_(goes.int())
     buffers.length.copy_(torch.where(goes, buffers.length + 1, 0))
 
 
-def settle_beam(found: Peaks, logits: Tensor, buffers: Buffers, stop: int, divisors: Tensor) -> None:
+def settle_beam(found: Peaks, logits: Tensor, buffers: Buffers, ends: Ends, divisors: Tensor) -> None:
     """Rank the extensions of each request's live texts, keep the best, and see which requests are decided.
 
     The rules are those of `decoding.beam`; `divisors` (T+3,) is what a text of so many tokens is divided by.
@@ -160,17 +159,18 @@ def settle_beam(found: Peaks, logits: Tensor, buffers: Buffers, stop: int, divis
     many = score.shape[1]
     own = (score - total.unsqueeze(1)).reshape(count, beam, many)
     token = token.reshape(count, beam, many)
-    end = (logits[:, stop].float() - total).reshape(count, beam, 1)
-    would_end = token[:, :, 0] == stop  # (B, K): the model's own choice
+    would_end = ends.table[token[:, :, 0]] > 0  # (B, K): the model's own choice
+    stop = torch.where(would_end, token[:, :, 0], ends.stop).flatten()  # (R,)
+    end = (logits.gather(1, stop.unsqueeze(1)).squeeze(1).float() - total).reshape(count, beam, 1)
     first = forced.unsqueeze(2) & (torch.arange(many, device=logits.device) == 0)
     own = torch.where(first, end, torch.where(forced.unsqueeze(2), NONE, own))
-    token = torch.where(first, stop, token)
+    token = torch.where(first, stop.reshape(count, beam, 1), token)
     text = (buffers.live.unsqueeze(2) + own.double()).flatten(1)  # (B, K·C)
-    ranked, place = text.topk(min(2 * beam, text.shape[1]), -1)
+    ranked, place = text.topk(min((1 + ends.count) * beam, text.shape[1]), -1)
     token, own = token.flatten(1).gather(1, place), own.flatten(1).gather(1, place)
     parent = place // many
-    stops = token == stop
-    _pool(buffers, ranked, parent, own, stops, would_end | ~forced, divisors)
+    stops = ends.table[token] > 0
+    _pool(buffers, ranked, parent, token, own, stops, would_end | ~forced, divisors)
     live, pick = torch.where(stops, NONE, ranked).topk(beam, -1)
     token, own, parent = token.gather(1, pick), own.gather(1, pick), parent.gather(1, pick)
     alive = (buffers.done == 0).unsqueeze(1)
@@ -192,6 +192,7 @@ def _pool(
     buffers: Buffers,
     ranked: Tensor,
     parent: Tensor,
+    token: Tensor,
     own: Tensor,
     stops: Tensor,
     asked: Tensor,
@@ -202,11 +203,12 @@ def _pool(
     written = buffers.written.long().unsqueeze(1)
     ended = torch.where(stops & (buffers.done == 0).unsqueeze(1), ranked, NONE)[:, :beam]
     score = ended / divisors[written + 1]
-    parent, own = parent[:, :beam], own[:, :beam]
+    parent, token, own = parent[:, :beam], token[:, :beam], own[:, :beam]
     buffers.pool[:], pick = torch.cat([buffers.pool, score], 1).topk(kept, -1)
     for table, new in (
         (buffers.pool_count, written.expand_as(score).int()),
         (buffers.pool_row, parent.int()),
+        (buffers.pool_stop, token.int()),
         (buffers.pool_logp, own),
         (buffers.willing, asked.gather(1, parent).int()),
     ):

@@ -33,15 +33,16 @@ def _lines(buffers: Buffers, at: Tensor) -> list[list[Hypothesis]]:
     for count, willing, line, each in zip(*told, ids, logps, strict=True):
         own = tuple(each[: count + 1])
         total = refuse_not_finite(min(math.fsum(own), 0.0))
-        found.append([Hypothesis(tuple(line[:count]), total, bool(willing), total, own)])
+        found.append([Hypothesis(tuple(line[:count]), total, bool(willing), total, own, line[count])])
     return found
 
 
 def _beams(buffers: Buffers, at: Tensor) -> list[list[Hypothesis]]:
     """Follows each finished text from its end to its beginning, by whom each token came after."""
     beam = buffers.size.beam
-    fields = (buffers.pool, buffers.pool_count, buffers.pool_row, buffers.pool_logp, buffers.willing)
-    score, count, row, last, willing = (one[at].cpu().numpy() for one in fields)  # (B, N) each
+    pools = (buffers.pool, buffers.pool_count, buffers.pool_row)
+    ends = (buffers.pool_stop, buffers.pool_logp, buffers.willing)
+    score, count, row, stop, last, willing = (one[at].cpu().numpy() for one in (*pools, *ends))  # (B, N) each
     span = int(count.max()) if count.size else 0
     rows = (at.unsqueeze(1) * beam + torch.arange(beam, device=at.device)).flatten()
     tables = (buffers.ids, buffers.logps, buffers.parents)
@@ -64,7 +65,7 @@ def _beams(buffers: Buffers, at: Tensor) -> list[list[Hypothesis]]:
         order = sorted(range(kept), key=lambda n: -scores[b][n])
         some = [
             hypothesis(
-                written[b * kept + n][: counts[b][n]],
+                [*written[b * kept + n][: counts[b][n]], int(stop[b, n])],
                 [*thought[b * kept + n][: counts[b][n]], float(last[b, n])],
                 bool(willing[b, n]),
                 scores[b][n],

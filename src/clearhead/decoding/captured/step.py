@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clearhead.decoding.captured.buffers import Buffers
+from clearhead.decoding.captured.buffers import Buffers, Ends
 from clearhead.decoding.captured.kernels import Kernels, Stream
 from clearhead.decoding.captured.weights import Norm, Product, Weights
 from clearhead.decoding.chance import drawn, uniform
@@ -25,14 +25,12 @@ class Step:
         self, weights: Weights, buffers: Buffers, symbols: Symbols, options: Options, kernels: Kernels
     ) -> None:
         self.weights, self.buffers, self.kernels = weights, buffers, kernels
-        self.stop, self.options = symbols.stop, options
+        self.options = options
         size = buffers.size
         self.places = weights.places(size.positions)
-        allowed = torch.zeros(weights.vocabulary, device=weights.device)
-        allowed[list(symbols.forbidden)] = -torch.inf
-        self.allowed = allowed
-        # a stop symbol may stand before the K others that are wanted
-        self.candidates = min(size.beam + 1, weights.vocabulary) if size.beam > 1 else 1
+        self.ends = Ends(symbols, weights.vocabulary, weights.device)
+        # all stop symbols may stand before the K others that are wanted
+        self.candidates = min(size.beam + self.ends.count, weights.vocabulary) if size.beam > 1 else 1
         penalty = LengthPenalty(options.length_penalty, options.length_kind)
         divisors = [penalty.at(length) if length else 1.0 for length in range(size.positions + 4)]
         self.divisors = torch.tensor(divisors, dtype=torch.float64, device=weights.device)
@@ -42,12 +40,12 @@ class Step:
     def __call__(self) -> None:
         """One token for every row."""
         logits = self.logits()
-        found = self.kernels.peaks(logits, self.allowed, self.buffers, self.stop, self.candidates)
+        found = self.kernels.peaks(logits, self.ends, self.buffers, self.candidates)
         if self.buffers.size.beam > 1:
-            self.kernels.settle_beam(found, logits, self.buffers, self.stop, self.divisors)
+            self.kernels.settle_beam(found, logits, self.buffers, self.ends, self.divisors)
             return
         token = self._draw(logits) if self.options.sample else None
-        self.kernels.settle_line(found, logits, self.buffers, self.stop, token)
+        self.kernels.settle_line(found, logits, self.buffers, self.ends, token)
 
     def logits(self) -> Tensor:
         """(R, V) for the token after each row's newest."""
@@ -112,10 +110,8 @@ class Step:
     def _draw(self, logits: Tensor) -> Tensor:
         """(R,) tokens drawn for each row by its own chance."""
         buffers = self.buffers
-        scores = logits.float().log_softmax(-1) + self.allowed
-        early = (buffers.written < buffers.least).unsqueeze(1)
-        at_stop = torch.arange(scores.shape[1], device=scores.device) == self.stop
-        scores = scores.masked_fill(early & at_stop, -torch.inf)
+        early = buffers.written < buffers.least
+        scores = logits.float().log_softmax(-1) + self.ends.allowed[early.long()]
         past = Past(buffers.ids[:, :0].long(), [], buffers.written, 0)  # none of these looks at it
         for processor in self.after:
             scores = processor(scores, past)
