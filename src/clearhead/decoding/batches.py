@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from clearhead.bundle.framings import is_imported as is_imported
 from clearhead.bundle.framings import tokenizers_of as tokenizers_of
 from clearhead.data.config import Task
 from clearhead.data.tokenise import encode_sources
+from clearhead.decoding.defaults import with_own
 from clearhead.decoding.engine import Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.steps import Symbols, config_of, limit_of, positions_of
@@ -30,18 +30,8 @@ NUMBERS = 2**25  # most scores that one step makes at a time: rows × places in 
 def symbols_of(bundle: Bundle) -> Symbols:
     """The symbols that steer a bundle's model, as its tokenizer or its metadata name them."""
     special = bundle.metadata.get("special")
-    found = Symbols.of(tokenizers_of(bundle)[1], special if isinstance(special, dict) else None)
-    return replace(found, forbidden=_banned(bundle)) if is_imported(bundle) else found
-
-
-def _banned(bundle: Bundle) -> tuple[int, ...]:
-    """The single tokens that an imported model's own settings ban; its toolkit bans no others by itself."""
-    settings = bundle.metadata.get("generation")
-    known = settings if isinstance(settings, dict) else {}
-    words, single = known.get("bad_words_ids"), known.get("suppress_tokens")
-    listed = [word[0] for word in words or () if isinstance(word, list) and len(word) == 1]
-    found = {*listed, *(single if isinstance(single, list) else ())}
-    return tuple(sorted(id for id in found if isinstance(id, int) and 0 <= id < bundle.config.vocabulary))
+    named = Symbols.of(tokenizers_of(bundle)[1], special if isinstance(special, dict) else None)
+    return with_own(named, bundle)
 
 
 def read_sources(bundle: Bundle, texts: Sequence[str], task: Task | None) -> list[list[int]]:
@@ -122,7 +112,7 @@ def requests_of(
     config = config_of(model)
     sizes = [given.shape[1]] * len(given) if lengths is None else torch.as_tensor(lengths).tolist()
     return [
-        Request(tuple(row[:size]), limit_of(config, size, options.max_length), options)
+        Request(tuple(row[:size]), limit_of(config, size, options.max_length, None, options.max_total), options)
         for row, size in zip(given.tolist(), sizes, strict=True)
     ]
 

@@ -35,7 +35,7 @@ def translate(
 ) -> list[Written]:
     """Each text as the model renders it, in the order given; an empty line stays an empty line.
 
-    Without options: greedy. `show`: a progress line where there is a terminal.
+    Without options: the bundle's own settings, greedy where it has none. `show`: a progress line where there is a terminal.
 
     >>> import clearhead
     >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
@@ -67,7 +67,7 @@ def generate(
 ) -> str:
     """The prompt and how the model goes on from it.
 
-    Ends at the stop symbol, at the limit of length, or where the model has no more positions.
+    Without options: the bundle's own settings, greedy where it has none. Ends at the stop symbol, at the limit of length, or where the model has no more positions.
     """
     if bundle.config.family in WITH_SOURCE:
         raise UserError(
@@ -95,7 +95,7 @@ def stream(
 
 def stream_with(writer: Writer, text: str, options: Options | None = None) -> Iterator[str]:
     """As `stream`, with a writer that is ready."""
-    asked = options or Options()
+    asked = writer.defaults if options is None else options
     if asked.beam > 1 or asked.nbest > 1:
         for _, found in writer.write([text], asked):
             yield found[0].text if writer.has_source else continuation(writer, text, found[0])

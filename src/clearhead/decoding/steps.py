@@ -84,17 +84,23 @@ def positions_of(config: ModelConfig) -> int | None:
 
 
 def limit_of(
-    config: ModelConfig, size: int, max_length: int | None = None, reach: Reach | None = None
+    config: ModelConfig,
+    size: int,
+    max_length: int | None = None,
+    reach: Reach | None = None,
+    max_total: int | None = None,
 ) -> int:
     """How many tokens may be written for a given text of `size` tokens, before only the stop symbol is left.
 
-    `max_length`; without it what `reach` says of a source, or 2·size + 20 where nothing is known, and 256
-    after a prompt; in any case no more than the model has positions for. Depends on nothing but the text's
-    own size.
+    `max_length`; without it what `max_total` leaves behind a prompt, or what `reach` says of a source; where
+    nothing is known 2·size + 20 for a source, and 256 after a prompt; in any case no more than the model has
+    positions for. Depends on nothing but the text's own size.
     """
     positions, has_source = positions_of(config), config.family in WITH_SOURCE
     if max_length is not None:
         limit = max_length
+    elif max_total is not None and not has_source:
+        limit = max(max_total - size, 0)
     elif has_source:
         limit = 2 * size + 20 if reach is None else reach.at(size)
     else:

@@ -31,6 +31,7 @@ from clearhead.decoding.batches import (
     tokenizers_of,
 )
 from clearhead.decoding.constraints import pieces_of
+from clearhead.decoding.defaults import options_of
 from clearhead.decoding.engine import Cohort, Engine, Request, Search
 from clearhead.decoding.number_formats import fast, trained_in
 from clearhead.decoding.options import Options
@@ -87,6 +88,7 @@ class Writer:
         self.reader, self.tokenizer = tokenizers_of(bundle)
         self.symbols = symbols_of(bundle)
         self.framings = framings_of(bundle)
+        self.defaults = options_of(bundle)  # what is asked where nothing is said
         known = bundle.metadata.get("reach")
         self.reach = None if known is None else Reach.from_list(known)  # how long texts get
         self.has_source = self.config.family in WITH_SOURCE
@@ -135,9 +137,10 @@ class Writer:
     ) -> Iterator[tuple[int, list[Written]]]:
         """The number of each text and what was written for it, best first, as they are ready.
 
-        An empty text gives an empty one. `seeds` gives every text its own, in place of the options'.
+        Without options: the bundle's own settings, greedy where it has none. An empty text gives an empty one.
+        `seeds` gives every text its own, in place of the options'.
         """
-        asked = options or Options()
+        asked = self.defaults if options is None else options
         book = _Book()
         with compiled_work():
             engine = self.engine(asked)
@@ -233,8 +236,9 @@ class Writer:
                 for number, _ in chunk
             }
             for (number, _), ids in zip(pieces, given, strict=True):
-                limit = limit_of(self.config, len(ids), options.max_length, self.reach)
-                yield Request(tuple(ids), limit, own[number])
+                asked = own[number]
+                limit = limit_of(self.config, len(ids), asked.max_length, self.reach, asked.max_total)
+                yield Request(tuple(ids), limit, _behind_prompt(asked, len(ids), limit))
 
     def _cut(self, text: str) -> Parts:
         """A source in the parts in which it is read; none at all for an empty one."""
@@ -349,6 +353,17 @@ class _Book:
         """Texts that are empty, and so is what is written for them."""
         while self.nothing:
             yield self.nothing.pop(0), [Written("")]
+
+
+def _behind_prompt(options: Options, size: int, limit: int) -> Options:
+    """Settings that count the prompt's `size` tokens, for a text that may have `limit` of its own."""
+    if options.max_total is not None and options.max_length is None and limit == 0:
+        raise UserError(
+            f"The prompt has {size} tokens, and with what is written behind it there may be "
+            f"{options.max_total}: shorten it, or say how many tokens to write (--max-length)."
+        )
+    least = min(options.min_total - size, limit)
+    return options.replace(min_length=least, min_total=0) if least > options.min_length else options
 
 
 def opening(bundle: Bundle, prompt: str) -> list[int]:

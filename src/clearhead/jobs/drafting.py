@@ -36,7 +36,7 @@ class DraftedWriter(Writer):
     def write(
         self, texts: Iterable[str], options: Options | None = None, seeds: Iterable[int] | None = None
     ) -> Iterator[tuple[int, list[Written]]]:
-        asked = options or Options()
+        asked = self.defaults if options is None else options
         chances = repeat(asked.seed) if seeds is None else iter(seeds)
         for number, text in enumerate(texts):
             own = asked.replace(seed=next(iter(chances)))

@@ -15,6 +15,7 @@ from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.data.config import Task
+from clearhead.decoding.defaults import changed, options_of
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate as _generate
 from clearhead.decoding.run import translate as _translate
@@ -120,8 +121,9 @@ def translate(
 ) -> str | list[str]:
     """What a trained bundle makes of a text, or of each of several, in their order.
 
-    `settings` are those of `clearhead.Options`: `beam=5`, `sample=True`, `top_p=0.9`, … Without any: the
-    likeliest token each time. `dtype`: `int8` or `bf16` weights, or `fast`: see docs/decoding.md.
+    `settings` are those of `clearhead.Options`: `beam=5`, `sample=True`, `top_p=0.9`, … They take the place
+    of the bundle's own; where neither says anything, the likeliest token is written each time. `dtype`: `int8`
+    or `bf16` weights, or `fast`: see docs/decoding.md.
 
     >>> import clearhead
     >>> from clearhead.bundle import Bundle
@@ -132,9 +134,11 @@ def translate(
     >>> clearhead.translate(bundle, ["", " "], beam=2)
     ['', '']
     """
-    options = Options.from_dict(settings)
+    Options.check_names(settings)
+    opened = _opened(bundle, device)
+    options = changed(options_of(opened), settings)
     lines = [texts] if isinstance(texts, str) else list(texts)
-    found = _translate(_opened(bundle, device), lines, options, device=device, dtype=dtype)
+    found = _translate(opened, lines, options, device=device, dtype=dtype)
     return found[0].text if isinstance(texts, str) else [one.text for one in found]
 
 
@@ -156,8 +160,10 @@ def generate(
     >>> clearhead.generate(Bundle(model, tokenizer), "the cat", max_length=3).startswith("the cat")
     True
     """
-    options = Options.from_dict(settings)
-    return _generate(_opened(bundle, device), prompt, options, device=device, dtype=dtype)
+    Options.check_names(settings)
+    opened = _opened(bundle, device)
+    options = changed(options_of(opened), settings)
+    return _generate(opened, prompt, options, device=device, dtype=dtype)
 
 
 def evaluate(

@@ -1,0 +1,126 @@
+"""A folder's own settings for decoding: with them we write what `generate` of transformers writes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clearhead.bundle import Bundle
+from clearhead.decoding import native
+from clearhead.decoding.defaults import options_of, with_own
+from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.searches import make_search
+from clearhead.decoding.steps import WITH_SOURCE, Symbols, limit_of
+from clearhead.decoding.writer import _behind_prompt
+from clearhead.interop import import_folder
+
+from .conftest import LLAMA, PAD, SEQ2SEQ, VOCABULARY, Spec, save_random
+
+SPECS = {
+    "encoder-decoder": Spec("bart", "seq2seq", "BartForConditionalGeneration", SEQ2SEQ),
+    "decoder": Spec("llama", "decoder", "LlamaForCausalLM", LLAMA),
+}
+
+
+class Pair:
+    """One random model on both sides."""
+
+    def __init__(self, transformers: Any, family: str, folder: Path) -> None:
+        spec = SPECS[family]
+        save_random(transformers, spec, folder)
+        self.theirs = getattr(transformers, spec.architecture).from_pretrained(folder).eval()
+        with torch.no_grad():  # surer of itself, and with a mind to end
+            if family == "encoder-decoder":
+                self.theirs.model.shared.weight *= 1.5
+            else:
+                self.theirs.lm_head.weight *= 1.5
+        self.theirs.save_pretrained(folder)
+        self.bundle = import_folder(folder)
+        self.config = transformers.GenerationConfig
+        self.theirs.generation_config = self.config()  # what is not said is not taken from there
+        self.has_source = family in WITH_SOURCE
+
+    def their_ids(self, settings: dict[str, Any], given: list[int]) -> list[int]:
+        out = self.theirs.generate(
+            torch.tensor([given]),
+            attention_mask=torch.ones(1, len(given), dtype=torch.long),
+            generation_config=self.config(**settings),
+        )
+        ids = out[0, 1 if self.has_source else len(given) :].tolist()
+        ends = [place for place, id in enumerate(ids) if id in _stops(settings)]
+        return ids[: ends[0]] if ends else ids
+
+    def our_ids(self, settings: dict[str, Any], given: list[int], compiled: bool) -> list[int]:
+        bundle = copy.copy(self.bundle)
+        bundle.metadata = {**self.bundle.metadata, "generation": settings}
+        options, symbols = options_of(bundle), with_own(Symbols(1, 2, (PAD, 1)), bundle)
+        limit = limit_of(bundle.config, len(given), options.max_length, None, options.max_total)
+        rows = (native.NativeRows if compiled else TorchRows)(bundle.model, symbols)
+        engine = Engine(rows, symbols, lambda one: make_search(one, self.has_source, compiled=compiled), 16)
+        request = Request(tuple(given), limit, _behind_prompt(options, len(given), limit))
+        [(_, [best, *_])] = list(engine.run([request]))
+        return list(best.ids)
+
+
+def _stops(settings: dict[str, Any]) -> list[int]:
+    found = settings["eos_token_id"]
+    return found if isinstance(found, list) else [found]
+
+
+def settings_of(chance: random.Random, has_source: bool) -> dict[str, Any]:
+    """Some settings that a folder may have."""
+    some = lambda share, **more: more if chance.random() < share else {}  # noqa: E731
+    longest = chance.randint(3, 14)
+    found: dict[str, Any] = {
+        "pad_token_id": PAD,
+        "decoder_start_token_id": 1,
+        "eos_token_id": chance.choice([2, [2, 7], [7, 2, 11]]),
+        "num_beams": chance.choice([1, 2, 3, 5]),
+        "length_penalty": chance.choice([0.0, 1.0, 0.6, 2.0, -1.0]),
+        "early_stopping": chance.choice([True, False, "never"]),
+        **({"max_new_tokens": longest} if chance.random() < 0.5 else {"max_length": longest + 6}),
+        **some(0.3, min_length=chance.randint(1, 9)),
+        **some(0.2, min_new_tokens=chance.randint(1, 3)),
+        **some(0.3, no_repeat_ngram_size=chance.randint(1, 3)),
+        **some(0.3, bad_words_ids=[[9], [5], [20, 21]]),
+        **some(0.2, suppress_tokens=[4, 30]),
+        **some(0.2, begin_suppress_tokens=[2, 8, 33]),
+        **some(0.3, forced_eos_token_id=2),
+        **some(0.3, forced_bos_token_id=44),
+    }
+    if found["num_beams"] > 1:
+        found |= some(0.3, repetition_penalty=chance.choice([0.8, 1.3]))
+    if not has_source:
+        found.pop("forced_bos_token_id", None)
+    return found
+
+
+@pytest.fixture(scope="module", params=SPECS)
+def pair(request: pytest.FixtureRequest, transformers: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(transformers, request.param, tmp_path_factory.mktemp("settings") / "model")
+
+
+def compare(pair: Pair, seeds: range) -> None:
+    compiled = native.why_not() is None
+    for seed in seeds:
+        chance = random.Random(seed)
+        settings = settings_of(chance, pair.has_source)
+        given = [chance.randint(3, 50) for _ in range(chance.randint(1, 5))]
+        wanted = pair.their_ids(settings, given)
+        assert pair.our_ids(settings, given, compiled and seed % 2 == 0) == wanted, (seed, settings, given)
+
+
+def test_random_settings(pair: Pair) -> None:
+    compare(pair, range(24))
+
+
+@pytest.mark.slow
+def test_many_random_settings(pair: Pair) -> None:
+    compare(pair, range(24, 800))
