@@ -27,6 +27,7 @@ ASKING = [
     "--diversity",
     "--draft",
     "--dtype",
+    "--early-stopping",
     "--fast",
     "--force",
     "--frequency",

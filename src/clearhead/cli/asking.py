@@ -27,7 +27,8 @@ TEXT = "What is written"
 FILES = "Input and output"
 COMPUTING = "Computing"
 
-OF_A_BEAM = ("length_penalty", "length_kind", "coverage", "groups", "diversity")
+OF_A_BEAM = ("length_penalty", "length_kind", "early_stopping", "coverage", "groups", "diversity")
+EARLY = {"true": True, "false": False, "never": "never"}
 OF_CHANCE = ("temperature", "top_k", "top_p", "min_p", "typical")
 
 
@@ -40,11 +41,21 @@ class Asked:
     """What to write; None stands for an option that was not given."""
 
     beam: Annotated[
-        int, _option("--beam", panel=BEAM, metavar="N", min=1, help="Places of the beam; 1 is greedy.")
-    ] = 1
+        int | None,
+        _option(
+            "--beam",
+            panel=BEAM,
+            metavar="N",
+            min=1,
+            help="Places of the beam; 1 is greedy.  [default: what the bundle says, else 1]",
+        ),
+    ] = None
     nbest: Annotated[
-        int, _option("--nbest", panel=BEAM, metavar="N", min=1, help="Texts for each line, best first.")
-    ] = 1
+        int | None,
+        _option(
+            "--nbest", panel=BEAM, metavar="N", min=1, help="Texts for each line, best first.  [default: 1]"
+        ),
+    ] = None
     length_penalty: Annotated[
         float | None,
         _option(
@@ -61,6 +72,15 @@ class Asked:
             panel=BEAM,
             metavar="KIND",
             help="power: length^A; wu: ((5 + length) / 6)^A.  [default: power]",
+        ),
+    ] = None
+    early_stopping: Annotated[
+        str | None,
+        _option(
+            "--early-stopping",
+            panel=BEAM,
+            metavar="WHEN",
+            help="never: when no better text can come; false: when none is likely; true: when N have ended.",
         ),
     ] = None
     coverage: Annotated[
@@ -176,8 +196,8 @@ class Asked:
     # -- what of it is in force -------------------------------------------------------------------
 
     def for_generating(self) -> Asked:
-        """A language model draws, with a temperature of 0.8, unless something else is asked for."""
-        searching = self.beam > 1 or self.contrastive is not None
+        """A language model draws, with a temperature of 0.8, unless it or somebody asks for something else."""
+        searching = (self.beam or 1) > 1 or self.contrastive is not None
         most = 200 if self.max_length is None else self.max_length
         if searching or self.temperature == 0:
             return dataclasses.replace(self, max_length=most)
@@ -185,35 +205,53 @@ class Asked:
         return dataclasses.replace(self, sample=True, temperature=warm, max_length=most)
 
     def check(self) -> None:
-        """A sentence for an option that would change nothing beside the others."""
-        for name in OF_A_BEAM:
-            if getattr(self, name) is not None and self.beam == 1:
-                raise UserError(f"{flag(name)} compares the texts of a beam: add --beam 4, say.")
-        if self.diversity and (self.groups or 1) == 1:
-            raise UserError("--diversity keeps the groups of a beam apart: add --groups.")
+        """A sentence for what no bundle could make sense of."""
         if self.temperature is not None and not self.temperature >= 0:
             raise UserError(
                 f"A temperature is 0 (the likeliest token each time) or more, not {self.temperature}."
             )
-        for name in OF_CHANCE:
-            candidates = name == "top_k" and self.contrastive is not None
-            cold = self.temperature == 0  # draws from one token, whatever else is asked
-            if getattr(self, name) is not None and not (self.sample or cold or candidates):
-                raise UserError(f"{flag(name)} shapes what is drawn by chance: add --sample.")
+        if self.early_stopping is not None and self.early_stopping.lower() not in EARLY:
+            raise UserError(f"--early-stopping is true, false or never, not '{self.early_stopping}'.")
         for text in self.bias or ():
             _bias(text)
 
-    def options(self, tokenizer: Tokenizer, continues: bool) -> Options:
-        """These settings with ids in place of words; `continues`: the texts go on from prompts."""
-        from clearhead.decoding.options import Options  # here, so that --help does not wait for torch
+    def _check_search(self, search: Options) -> None:
+        """A sentence for an option that would change nothing beside the search that is asked for."""
+        for name in OF_A_BEAM:
+            if getattr(self, name) is not None and search.beam == 1:
+                raise UserError(f"{flag(name)} compares the texts of a beam: add --beam 4, say.")
+        if self.diversity and (self.groups or search.groups) == 1:
+            raise UserError("--diversity keeps the groups of a beam apart: add --groups.")
+        for name in OF_CHANCE:
+            candidates = name == "top_k" and search.contrastive
+            cold = self.temperature == 0  # draws from one token, whatever else is asked
+            if getattr(self, name) is not None and not (search.sample or cold or candidates):
+                raise UserError(f"{flag(name)} shapes what is drawn by chance: add --sample.")
+
+    def options(self, tokenizer: Tokenizer, continues: bool, own: Options | None = None) -> Options:
+        """These settings, with ids in place of words, over the bundle's `own`.
+
+        `continues`: the texts go on from prompts.
+        """
+        from clearhead.decoding.defaults import changed  # here, so that --help does not wait for torch
+        from clearhead.decoding.options import Options
         from clearhead.jobs import wording
 
+        self.check()
         plain = dataclasses.asdict(self)
         for name in ("ban", "bias", "prefix", "include", "choice"):
             del plain[name]
-        plain = {name: value for name, value in plain.items() if value is not None}
+        said = {name: value for name, value in plain.items() if value is not None and value is not False}
+        if self.early_stopping is not None:
+            said["early_stopping"] = EARLY[self.early_stopping.lower()]
         if self.temperature == 0:  # the limit of ever lower temperatures
-            plain.update(sample=False, temperature=1.0)
+            said = {"beam": 1} | {name: value for name, value in said.items() if name not in OF_CHANCE}
+            said["sample"] = False
+            if self.contrastive is not None and self.top_k is not None:
+                said["top_k"] = self.top_k
+        base = Options() if own is None else own
+        which = ("beam", "sample", "contrastive", "top_k")
+        self._check_search(changed(base, {name: said[name] for name in which if name in said}))
         phrases = wording.Phrases(
             ban=self.ban or (),
             bias=[_bias(text) for text in self.bias or ()],
@@ -221,7 +259,7 @@ class Asked:
             include=self.include or (),
             choice=self.choice or (),
         )
-        return Options.from_dict({**plain, **wording.ids_of(phrases, tokenizer, continues)})
+        return changed(base, said | wording.ids_of(phrases, tokenizer, continues))
 
     def given(self) -> dict[str, Any]:
         """The options that are not as they would be by themselves, by their names on the command line."""

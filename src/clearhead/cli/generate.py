@@ -38,8 +38,8 @@ def generate(
 ) -> None:
     """Continue a text with a trained language model, token by token.
 
-    Draws with a temperature of 0.8 unless another search is asked for, and writes at most 200 tokens unless
-    --max-length says otherwise. Without a prompt: every line of --input or of a pipe is one, and gets one
+    What is not said is as the bundle's own settings have it. A bundle without any draws with a temperature of
+    0.8 unless another search is asked for, and writes at most 200 tokens. Without a prompt: every line of --input or of a pipe is one, and gets one
     line; at a terminal, a talk begins (/help says what can be changed).
 
     \b
@@ -50,7 +50,7 @@ def generate(
       clearhead generate runs/book --input prompts.txt --output texts.txt
       clearhead generate runs/book
     """
-    asked.for_generating().check()
+    asked.check()
     if prompt is not None and (files.output is not None or files.input is not None):
         raise UserError("A prompt's text goes to standard output; --input and --output are for many lines.")
     hurry(bundle)
@@ -75,12 +75,17 @@ def _is_terminal() -> bool:
 def _ready(writer: Writer, asked: Asked) -> Options:
     from clearhead.jobs.writing import refuse_impossible  # here, so that --help does not wait for torch
 
-    options = asked.for_generating().options(writer.tokenizer, continues=True)
+    options = _effective(writer, asked).options(writer.tokenizer, True, writer.own)
     refuse_impossible(writer, options)
     return options
 
 
-def _format(writer: Writer, asked: Asked, as_json: bool) -> Any:
+def _effective(writer: Writer, asked: Asked) -> Asked:
+    """A bundle that says how it is to be decoded is; for others there are habits."""
+    return asked.for_generating() if writer.own is None else asked
+
+
+def _format(writer: Writer, options: Options, as_json: bool) -> Any:
     """JSON has the prompt and what comes behind it apart, plain lines have the whole text."""
     from clearhead.decoding.run import continuation
     from clearhead.jobs.formats import Format  # here, so that --help does not wait for torch
@@ -88,7 +93,7 @@ def _format(writer: Writer, asked: Asked, as_json: bool) -> Any:
     behind = functools.partial(continuation, writer)
     return Format(
         as_json=as_json,
-        nbest=asked.nbest > 1,
+        nbest=options.nbest > 1,
         text_of=behind if as_json else lambda prompt, written: prompt + behind(prompt, written),
         source="prompt",
     )
@@ -96,13 +101,13 @@ def _format(writer: Writer, asked: Asked, as_json: bool) -> Any:
 
 def _one(writer: Writer, asked: Asked, prompt: str, as_json: bool) -> None:
     options = _ready(writer, asked)
-    if not as_json and asked.nbest == 1:
+    if not as_json and options.nbest == 1:
         _stream(writer, prompt, options)
         return
     from clearhead.jobs.lines import Answer  # here, so that --help does not wait for torch
 
     for number, written in writer.write([prompt], options):
-        format = _format(writer, asked, as_json)
+        format = _format(writer, options, as_json)
         typer.echo(format.render(Answer(number, prompt, written, None)), nl=False)
 
 
@@ -132,7 +137,7 @@ def _lines(bundle: Path, asked: Asked, files: Files, computing: Computing) -> No
     opened.check = functools.partial(refuse_long_prompt, writer)
     options = _ready(writer, asked)
     settings = settings_of(bundle, writer, asked.given(), **{"--json": files.as_json})
-    through(writer, options, opened, _format(writer, asked, files.as_json), files, settings)
+    through(writer, options, opened, _format(writer, options, files.as_json), files, settings)
 
 
 # -- a talk -------------------------------------------------------------------------------------------
@@ -168,7 +173,7 @@ def _changed(writer: Writer, asked: Asked, line: str) -> Asked:
     """Obey `/help` or `/NAME VALUE`; a sentence for anything else."""
     name, _, value = line.strip().partition(" ")
     if name in ("help", "?", ""):
-        for setting, now in _settings(asked.for_generating()).items():
+        for setting, now in _settings(_effective(writer, asked), writer.own).items():
             typer.echo(f"  /{setting.ljust(16)}{now}", err=True)
         typer.echo(
             "Change one with /NAME VALUE, forget it with /NAME. Ctrl-C stops a text, Ctrl-D ends.", err=True
@@ -180,16 +185,17 @@ def _changed(writer: Writer, asked: Asked, line: str) -> Asked:
         names = [one.replace("_", "-") for one in known]
         raise UserError(f"There is no setting '/{name}': {nearest(name, ['help', *names])}")
     fresh = dataclasses.replace(asked, **{field: _value(known[field], value.strip())})
-    fresh.for_generating().check()
     _ready(writer, fresh)
     return fresh
 
 
-def _settings(asked: Asked) -> dict[str, str]:
+def _settings(asked: Asked, own: Options | None) -> dict[str, str]:
     """Every setting as it stands, by the name that changes it."""
     found = {}
     for field in dataclasses.fields(asked):
         value = getattr(asked, field.name)
+        if value is None and own is not None and field.name != "prefix":  # that one is ids there
+            value = getattr(own, field.name, None)
         found[field.name.replace("_", "-")] = "" if value is None else str(value)
     return found
 

@@ -31,7 +31,8 @@ def translate(
 ) -> None:
     """Translate or summarise texts with a trained bundle, one line for each.
 
-    An empty line stays an empty line; the order is kept. A line too long for the model is split behind
+    What is not said is as the bundle's own settings have it; a bundle without any is searched greedily. An
+    empty line stays an empty line; the order is kept. A line too long for the model is split behind
     sentences, else between words, and what is written for the parts is joined. With --output, a run that was
     interrupted goes on where it stopped when the same command is given again.
 
@@ -55,9 +56,9 @@ def translate(
 
     lines = open_lines(files, texts)
     writer = computing.writer(bundle, continues=False)
-    options = asked.options(writer.tokenizer, continues=False)
+    options = asked.options(writer.tokenizer, continues=False, own=writer.defaults)
     refuse_impossible(writer, options)
     aligned = writer.bundle if alignments else None
-    format = Format(as_json=files.as_json, nbest=asked.nbest > 1, aligned=aligned)
+    format = Format(as_json=files.as_json, nbest=options.nbest > 1, aligned=aligned)
     extra = {"--json": files.as_json, "--alignments": alignments}
     through(writer, options, lines, format, files, settings_of(bundle, writer, asked.given(), **extra))

@@ -31,7 +31,7 @@ from clearhead.decoding.batches import (
     tokenizers_of,
 )
 from clearhead.decoding.constraints import pieces_of
-from clearhead.decoding.defaults import options_of
+from clearhead.decoding.defaults import own_options
 from clearhead.decoding.engine import Cohort, Engine, Request, Search
 from clearhead.decoding.number_formats import fast, trained_in
 from clearhead.decoding.options import Options
@@ -88,7 +88,8 @@ class Writer:
         self.reader, self.tokenizer = tokenizers_of(bundle)
         self.symbols = symbols_of(bundle)
         self.framings = framings_of(bundle)
-        self.defaults = options_of(bundle)  # what is asked where nothing is said
+        self.own = own_options(bundle.metadata, bundle.config.family)  # None: the bundle has no say
+        self.defaults = self.own or Options()  # what is asked where nothing is said
         known = bundle.metadata.get("reach")
         self.reach = None if known is None else Reach.from_list(known)  # how long texts get
         self.has_source = self.config.family in WITH_SOURCE
