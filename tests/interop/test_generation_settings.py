@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from clearhead.bundle import Bundle
 from clearhead.decoding import native
 from clearhead.decoding.defaults import options_of, with_own
 from clearhead.decoding.engine import Engine, Request
@@ -21,7 +19,7 @@ from clearhead.decoding.steps import WITH_SOURCE, Symbols, limit_of
 from clearhead.decoding.writer import _behind_prompt
 from clearhead.interop import import_folder
 
-from .conftest import LLAMA, PAD, SEQ2SEQ, VOCABULARY, Spec, save_random
+from .conftest import LLAMA, PAD, SEQ2SEQ, Spec, save_random
 
 SPECS = {
     "encoder-decoder": Spec("bart", "seq2seq", "BartForConditionalGeneration", SEQ2SEQ),

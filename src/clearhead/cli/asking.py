@@ -196,7 +196,7 @@ class Asked:
     # -- what of it is in force -------------------------------------------------------------------
 
     def for_generating(self) -> Asked:
-        """A language model draws, with a temperature of 0.8, unless it or somebody asks for something else."""
+        """A language model draws, with a temperature of 0.8, unless something else is asked for."""
         searching = (self.beam or 1) > 1 or self.contrastive is not None
         most = 200 if self.max_length is None else self.max_length
         if searching or self.temperature == 0:

@@ -39,8 +39,9 @@ def generate(
     """Continue a text with a trained language model, token by token.
 
     What is not said is as the bundle's own settings have it. A bundle without any draws with a temperature of
-    0.8 unless another search is asked for, and writes at most 200 tokens. Without a prompt: every line of --input or of a pipe is one, and gets one
-    line; at a terminal, a talk begins (/help says what can be changed).
+    0.8 unless another search is asked for, and writes at most 200 tokens. Without a prompt: every line of
+    --input or of a pipe is one, and gets one line; at a terminal, a talk begins (/help says what can be
+    changed).
 
     \b
     Examples:

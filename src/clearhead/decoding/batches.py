@@ -112,7 +112,9 @@ def requests_of(
     config = config_of(model)
     sizes = [given.shape[1]] * len(given) if lengths is None else torch.as_tensor(lengths).tolist()
     return [
-        Request(tuple(row[:size]), limit_of(config, size, options.max_length, None, options.max_total), options)
+        Request(
+            tuple(row[:size]), limit_of(config, size, options.max_length, None, options.max_total), options
+        )
         for row, size in zip(given.tolist(), sizes, strict=True)
     ]
 

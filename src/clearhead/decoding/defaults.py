@@ -84,7 +84,9 @@ def not_carried(metadata: Mapping[str, Any], family: str) -> list[str]:
     found = [
         name
         for name, value in plain.items()
-        if name not in READ | IDS and value not in NEUTRAL.get(name, ()) and not name.startswith(WITHOUT_EFFECT)
+        if name not in READ | IDS
+        and value not in NEUTRAL.get(name, ())
+        and not name.startswith(WITHOUT_EFFECT)
     ]
     if settings.flag("do_sample") and settings.whole("num_beams", 1) > 1:
         found.append("do_sample")
@@ -97,7 +99,7 @@ def not_carried(metadata: Mapping[str, Any], family: str) -> list[str]:
 
 
 def with_own(symbols: Symbols, bundle: Bundle) -> Symbols:
-    """A tokenizer's symbols with those that a bundle's own settings add: all stops, and what is never written.
+    """A tokenizer's symbols with those of a bundle's own settings: all stops, and what is never written.
 
     What another toolkit made may write its start and padding symbols: only its own settings rule tokens out.
     """
@@ -260,9 +262,11 @@ class _Settings:
 
     def early_stopping(self) -> bool | str:
         value = self.plain.get("early_stopping", False)
-        if not isinstance(value, bool) and value != "never":
+        if isinstance(value, bool):
+            return value
+        if value != "never":
             raise self._wrong("early_stopping", "true, false or 'never'")
-        return value
+        return "never"
 
     def ids(self, name: str) -> list[int]:
         """One id, or several."""

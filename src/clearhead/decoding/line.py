@@ -39,7 +39,8 @@ class Line:
     """A `Search` without alternatives: greedy, or `nbest` texts drawn independently for each request.
 
     What is drawn for a request depends on its seed, the number of the text and the place alone. At its limit
-    a row writes a stop symbol: the one it has chosen, else the first. Texts of one request come out likeliest first.
+    a row writes a stop symbol: the one it has chosen, else the first. Texts of one request come out likeliest
+    first.
     """
 
     def __init__(self, cohort: Cohort, pipeline: Pipeline) -> None:

@@ -102,7 +102,10 @@ class Options(Config):
                 f"A length penalty is a power from {-STEEPEST:g} to {STEEPEST:g}, not {self.length_penalty}.",
             ),
             (self.beam > WIDEST, f"A beam has at most {WIDEST:,} places, not {self.beam:,}."),
-            (self.nbest > MOST_TEXTS, f"At most {MOST_TEXTS:,} texts are written at a time, not {self.nbest:,}."),
+            (
+                self.nbest > MOST_TEXTS,
+                f"At most {MOST_TEXTS:,} texts are written at a time, not {self.nbest:,}.",
+            ),
             (not 0 <= self.coverage < inf, f"A coverage penalty is at least 0, not {self.coverage}."),
             (not 0 <= self.diversity < inf, f"Diversity is at least 0, not {self.diversity}."),
             (

@@ -35,7 +35,8 @@ def translate(
 ) -> list[Written]:
     """Each text as the model renders it, in the order given; an empty line stays an empty line.
 
-    Without options: the bundle's own settings, greedy where it has none. `show`: a progress line where there is a terminal.
+    Without options: the bundle's own settings, greedy where it has none. `show`: a progress line where there
+    is a terminal.
 
     >>> import clearhead
     >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
@@ -67,7 +68,8 @@ def generate(
 ) -> str:
     """The prompt and how the model goes on from it.
 
-    Without options: the bundle's own settings, greedy where it has none. Ends at the stop symbol, at the limit of length, or where the model has no more positions.
+    Without options: the bundle's own settings, greedy where it has none. Ends at a stop symbol, at the limit
+    of length, or where the model has no more positions.
     """
     if bundle.config.family in WITH_SOURCE:
         raise UserError(

@@ -138,8 +138,8 @@ class Writer:
     ) -> Iterator[tuple[int, list[Written]]]:
         """The number of each text and what was written for it, best first, as they are ready.
 
-        Without options: the bundle's own settings, greedy where it has none. An empty text gives an empty one.
-        `seeds` gives every text its own, in place of the options'.
+        Without options: the bundle's own settings, greedy where it has none. An empty text gives an empty
+        one. `seeds` gives every text its own, in place of the options'.
         """
         asked = self.defaults if options is None else options
         book = _Book()

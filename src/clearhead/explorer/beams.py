@@ -43,7 +43,7 @@ class Node:
 class DrawnBeam(Beam):
     """A `Beam` for one request without groups, and the `nodes` of all that it ranked.
 
-    Of each step these are the best extensions, 2K with one stop symbol, which are all that the search looks at.
+    Of each step these are the best extensions that the search looks at: 2K, where one symbol ends texts.
     """
 
     def __init__(self, cohort: Cohort, processors_before: Sequence[Processor] = ()) -> None:

@@ -122,8 +122,8 @@ def translate(
     """What a trained bundle makes of a text, or of each of several, in their order.
 
     `settings` are those of `clearhead.Options`: `beam=5`, `sample=True`, `top_p=0.9`, … They take the place
-    of the bundle's own; where neither says anything, the likeliest token is written each time. `dtype`: `int8`
-    or `bf16` weights, or `fast`: see docs/decoding.md.
+    of the bundle's own; where neither says anything, the likeliest token is written each time. `dtype`:
+    `int8` or `bf16` weights, or `fast`: see docs/decoding.md.
 
     >>> import clearhead
     >>> from clearhead.bundle import Bundle

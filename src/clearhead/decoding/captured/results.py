@@ -40,9 +40,10 @@ def _lines(buffers: Buffers, at: Tensor) -> list[list[Hypothesis]]:
 def _beams(buffers: Buffers, at: Tensor) -> list[list[Hypothesis]]:
     """Follows each finished text from its end to its beginning, by whom each token came after."""
     beam = buffers.size.beam
-    pools = (buffers.pool, buffers.pool_count, buffers.pool_row)
-    ends = (buffers.pool_stop, buffers.pool_logp, buffers.willing)
-    score, count, row, stop, last, willing = (one[at].cpu().numpy() for one in (*pools, *ends))  # (B, N) each
+    texts_found = (buffers.pool, buffers.pool_count, buffers.pool_row)
+    their_ends = (buffers.pool_stop, buffers.pool_logp, buffers.willing)
+    fields = (*texts_found, *their_ends)  # (B, N) each
+    score, count, row, stop, last, willing = (one[at].cpu().numpy() for one in fields)
     span = int(count.max()) if count.size else 0
     rows = (at.unsqueeze(1) * beam + torch.arange(beam, device=at.device)).flatten()
     tables = (buffers.ids, buffers.logps, buffers.parents)

@@ -49,7 +49,9 @@ class NotFirst:
     place: int
 
     def __call__(self, logp: Tensor, past: Past) -> Tensor:
-        return logp.index_fill(1, self.ids.on(logp.device), -torch.inf) if past.written == self.place else logp
+        return (
+            logp.index_fill(1, self.ids.on(logp.device), -torch.inf) if past.written == self.place else logp
+        )
 
 
 @dataclass(frozen=True)
