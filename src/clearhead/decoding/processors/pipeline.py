@@ -2,8 +2,8 @@
 
 `before`, for every strategy: bias, repetition, frequency and presence, no-repeat, banned sequences, forbidden
 symbols, least length, what is not first, and the constraints that the caller adds; a forced prefix comes
-before all of these and keeps them waiting until it is written. `after`, for what is drawn: temperature, top-k, top-p, min-p, typical.
-Settings that ask nothing leave nothing behind.
+before all of these and keeps them waiting until it is written. `after`, for what is drawn: temperature,
+top-k, top-p, min-p, typical. Settings that ask nothing leave nothing behind.
 """
 
 from __future__ import annotations
