@@ -82,13 +82,12 @@ class Options(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for wrong, sentence in self._wrongs():
+        for wrong, sentence in (*self._wrong_numbers(), *self._contradictions()):
             if wrong:
                 raise UserError(sentence)
 
-    def _wrongs(self) -> list[tuple[bool, str]]:
+    def _wrong_numbers(self) -> list[tuple[bool, str]]:
         inf = float("inf")
-        searching, drawing = self.beam > 1, self.sample
         return [
             (not 0 < self.temperature < inf, f"A temperature is a number above 0, not {self.temperature}."),
             (not 0 < self.top_p <= 1, f"top-p is above 0 and at most 1, not {self.top_p}."),
@@ -117,6 +116,11 @@ class Options(Config):
                 (not 0 <= least < 2**31, f"A text has at least 0 tokens, not {name}={least}.")
                 for name, least in (("min_length", self.min_length), ("min_total", self.min_total))
             ),
+        ]
+
+    def _contradictions(self) -> list[tuple[bool, str]]:
+        searching, drawing = self.beam > 1, self.sample
+        return [
             (
                 self.max_length is not None and self.min_length > self.max_length,
                 f"A text cannot have at least {self.min_length} and at most {self.max_length} tokens.",
