@@ -75,7 +75,7 @@ def _runs(problem: Problem) -> list[tuple[slice, slice]]:
             return [(slice(0, count), slice(0, width))]
         return [(slice(at, min(at + step, count)), slice(0, width)) for at in range(0, count, step)]
     before, after = reach
-    step = min(max(SHORTEST_BAND, (before + after) // 2), LONGEST_BAND, count)
+    step = min(max(shortest_band(problem), (before + after) // 2), LONGEST_BAND, count)
     step = min(step, _run_length(problem, min(step + before + after, width)))
     ahead = (problem.queries.start or 0) - (problem.keys.start or 0)  # of the first key is the first query
     runs = []
@@ -98,8 +98,15 @@ def band(problem: Problem) -> tuple[int, int] | None:
     causal = any(isinstance(part, Causal) for part in problem.mask.parts)
     before = min(part.before for part in windows)
     after = 0 if causal else min(part.after for part in windows)
-    shortest = min(SHORTEST_BAND, problem.q.shape[2])
+    shortest = min(shortest_band(problem), problem.q.shape[2])
     return (before, after) if shortest + before + after < problem.k.shape[2] else None
+
+
+def shortest_band(problem: Problem) -> int:
+    """Fewest queries of a run under a window: more where few rows and heads are to keep many threads busy."""
+    rows, heads = problem.q.shape[:2]
+    share = max(1, 4 * torch.get_num_threads() // max(rows * heads, 1))
+    return min(SHORTEST_BAND * share, LONGEST_BAND)
 
 
 def _budget(problem: Problem) -> int:
