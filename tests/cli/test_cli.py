@@ -50,6 +50,7 @@ ASKING = [
     "--restart",
     "--sample",
     "--seed",
+    "--stop",
     "--temperature",
     "--threads",
     "--top-k",

@@ -132,8 +132,8 @@ CASES = {
         "The prefix has 6 tokens, and the text",
     ),
     "choices and expression": (
-        [*T, "x", "--choice", "le", "--regex", "l."],
-        "Of choices, regex and must_include",
+        [*T, "x", "--choice", "le", "--regex", "l"],
+        "None of the choices can be written",
     ),
     "broken expression": ([*T, "x", "--regex", "(le"], "The regular expression '(le' cannot be used"),
     "requirement that does not fit": (

@@ -186,6 +186,10 @@ class Asked:
         str | None,
         _option("--regex", panel=TEXT, metavar="EXPRESSION", help="Every text matches this, as a whole."),
     ] = None
+    stop: Annotated[
+        list[str] | None,
+        _option("--stop", panel=TEXT, metavar="TEXT", help="End before this is written; may be repeated."),
+    ] = None
     min_length: Annotated[
         int | None, _option("--min-length", panel=TEXT, metavar="N", help="Fewest tokens to write.")
     ] = None
@@ -239,7 +243,7 @@ class Asked:
 
         self.check()
         plain = dataclasses.asdict(self)
-        for name in ("ban", "bias", "prefix", "include", "choice"):
+        for name in ("ban", "bias", "prefix", "include", "choice", "stop"):
             del plain[name]
         said = {name: value for name, value in plain.items() if value is not None and value is not False}
         if self.early_stopping is not None:
@@ -258,8 +262,9 @@ class Asked:
             prefix=self.prefix or "",
             include=self.include or (),
             choice=self.choice or (),
+            stop=self.stop or (),
         )
-        return changed(base, said | wording.ids_of(phrases, tokenizer, continues))
+        return changed(base, said | wording.settings_of(phrases, tokenizer, continues))
 
     def given(self) -> dict[str, Any]:
         """The options that are not as they would be by themselves, by their names on the command line."""

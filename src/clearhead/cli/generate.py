@@ -91,7 +91,7 @@ def _format(writer: Writer, options: Options, as_json: bool) -> Any:
     from clearhead.decoding.run import continuation
     from clearhead.jobs.formats import Format  # here, so that --help does not wait for torch
 
-    behind = functools.partial(continuation, writer)
+    behind = functools.partial(continuation, writer, stops=options.stop_texts)
     return Format(
         as_json=as_json,
         nbest=options.nbest > 1,

@@ -1,7 +1,7 @@
 """What one request asks of decoding, as data: the search, its penalties, its limits, its seed.
 
-Ids stand for tokens here; `run` turns words into them. Which of the settings exclude each other is said once,
-in `Options`, in sentences. Knows nothing about how any of it is done.
+Ids stand for tokens. Which of the settings exclude each other is said once, in `Options`, in sentences.
+Knows nothing about how any of it is done.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ class Options(Config):
 
     # what must and must not be written
     bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its score)
-    banned: tuple[Ids, ...] = ()  # these sequences are never written
+    banned: tuple[str | Ids, ...] = ()  # the text holds none of these; of ids, this very sequence
     prefix: Ids = ()  # the text begins so
     not_first: Ids = ()  # none of these is the first token, behind the prefix
-    must_include: tuple[Ids, ...] = ()  # the text contains each of these
-    choices: tuple[Ids, ...] = ()  # the text is one of these
+    must_include: tuple[str | Ids, ...] = ()  # the text holds each of these; ids stand for what they spell
+    choices: tuple[str | Ids, ...] = ()  # the text is one of these
     regex: str | None = None  # the text matches this expression as a whole
+    stop_texts: tuple[str, ...] = ()  # the text ends before the first of these
     min_length: int = 0  # tokens before the stop symbol is allowed
     max_length: Count | None = None  # most tokens written; None: see `limit_of`
     min_total: int = 0  # the same two, of a decoder's prompt and text together; `max_length` goes first
@@ -151,11 +152,9 @@ class Options(Config):
                 "A coverage penalty compares texts of a beam: set the beam to 2 or more.",
             ),
             (
-                sum(map(bool, (self.choices, self.regex, self.must_include))) > 1,
-                "Of choices, regex and must_include only one can be asked for at a time.",
-            ),
-            (
-                any(not ids for ids in (*self.banned, *self.must_include)),
+                any(not one for one in (*self.banned, *self.must_include))
+                or any(isinstance(one, str) and not one.strip() for one in self.must_include),
                 "A banned or required text must not be empty.",
             ),
+            (not all(self.stop_texts), "A stop text must not be empty."),
         ]

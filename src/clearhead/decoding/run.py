@@ -14,6 +14,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.exiting import compiled_work, too_late
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle
+from clearhead.decoding.constraints import before_stop, certain
 from clearhead.decoding.engine import Cohort, Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Rows
@@ -100,7 +101,8 @@ def stream_with(writer: Writer, text: str, options: Options | None = None) -> It
     asked = writer.defaults if options is None else options
     if asked.beam > 1 or asked.nbest > 1:
         for _, found in writer.write([text], asked):
-            yield found[0].text if writer.has_source else continuation(writer, text, found[0])
+            one = found[0]
+            yield one.text if writer.has_source else continuation(writer, text, one, asked.stop_texts)
         return
     requests, source = writer.asked(text, asked)
     shown = ""
@@ -110,21 +112,25 @@ def stream_with(writer: Writer, text: str, options: Options | None = None) -> It
         before = () if writer.has_source else request.given  # a prompt: spaces at its end depend on it
         given = writer.tokenizer.decode(before)
         shown = ""
-        for ids in _growing(writer, writer.rows(asked), request):
-            whole = writer.tokenizer.decode([*before, *ids]).removeprefix(given)
+        for ids, ended in _growing(writer, writer.rows(asked), request):
+            whole = before_stop(
+                writer.tokenizer.decode([*before, *ids]).removeprefix(given), asked.stop_texts
+            )
+            whole = whole if ended else certain(whole, asked.stop_texts)
             if whole != shown and whole.startswith(shown) and not whole.endswith(HELD):
                 yield whole[len(shown) :]
                 shown = whole
 
 
-def continuation(writer: Writer, prompt: str, written: Written) -> str:
+def continuation(writer: Writer, prompt: str, written: Written, stops: Sequence[str] = ()) -> str:
     """What was written behind a prompt, with the space between them where there is one."""
     before = opening(writer.bundle, prompt)
-    return writer.tokenizer.decode([*before, *written.ids]).removeprefix(writer.tokenizer.decode(before))
+    whole = writer.tokenizer.decode([*before, *written.ids]).removeprefix(writer.tokenizer.decode(before))
+    return before_stop(whole, stops)
 
 
-def _growing(writer: Writer, rows: Rows, request: Request) -> Iterator[list[int]]:
-    """The ids that are certain after each step: what all rows that are under way have in common."""
+def _growing(writer: Writer, rows: Rows, request: Request) -> Iterator[tuple[list[int], bool]]:
+    """The ids that are certain after each step, which all rows under way share; and whether it is the end."""
     cohort = Cohort([request], request.options, writer.symbols, rows.vocabulary, rows.device)
     with compiled_work():
         search = writer.search(cohort)
@@ -136,10 +142,10 @@ def _growing(writer: Writer, rows: Rows, request: Request) -> Iterator[list[int]
             ended = search.finished()
             pairs = zip(moves.parent.tolist(), moves.token.tolist(), strict=True)
         for _, found in ended:
-            yield list(found[0].ids)
+            yield list(found[0].ids), True
             return
         texts = [[*texts[parent], token] for parent, token in pairs]
-        yield _common(texts)
+        yield _common(texts), False
         with compiled_work():
             scores = rows.step(moves.parent, moves.token)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.constraints import constraint_processors
+from clearhead.decoding.constraints import Pieces, constraint_processors
 from clearhead.decoding.contrastive import Contrastive
 from clearhead.decoding.engine import Cohort, Search
 from clearhead.decoding.line import Line
@@ -16,15 +14,16 @@ from clearhead.decoding.rows import Extra
 
 
 def make_search(
-    cohort: Cohort, has_source: bool, pieces: Sequence[bytes] | None = None, *, compiled: bool = False
+    cohort: Cohort, has_source: bool, pieces: Pieces | None = None, *, compiled: bool = False
 ) -> Search:
     """The search that a cohort's options ask for.
 
-    `pieces` are the bytes that each token adds to a text; only a regular expression needs them. `compiled`:
+    `pieces` are the bytes that each token adds to a text; constraints on texts need them. `compiled`:
     the rows are the compiled engine's, which can keep a plain beam's books as well.
     """
     options = cohort.options
-    more = constraint_processors(options, cohort.symbols, pieces or [], limits=cohort.limits)
+    prompts = None if has_source else cohort.prompts
+    more = constraint_processors(options, cohort.symbols, pieces, cohort.limits, prompts)
     ready = pipeline(options, cohort.symbols, cohort.vocabulary, has_source, more=more)
     if options.contrastive:
         return Contrastive(cohort, ready.before)

@@ -30,7 +30,7 @@ from clearhead.decoding.batches import (
     symbols_of,
     tokenizers_of,
 )
-from clearhead.decoding.constraints import pieces_of
+from clearhead.decoding.constraints import Pieces, before_stop, needs_pieces, pieces_of
 from clearhead.decoding.defaults import own_options
 from clearhead.decoding.engine import Cohort, Engine, Request, Search
 from clearhead.decoding.number_formats import fast, trained_in
@@ -106,7 +106,7 @@ class Writer:
         self.why_not_fast: str | None = None
         self.dtype = self._checked_dtype(dtype)
         self.room = room or (GPU_ROOM if self.device.type == "cuda" else CPU_ROOM)
-        self._pieces: list[bytes] | None = None
+        self._pieces: Pieces | None = None
         self._converted: nn.Module | None = None
         self.why_not_captured = (
             "it was not asked for" if way == "torch" else captured.why_not(bundle.model, self.device)
@@ -150,7 +150,7 @@ class Writer:
             yield from book.empty()
             if done is not None:
                 with compiled_work():
-                    joined = self.joined(done)
+                    joined = self.joined(done, asked.stop_texts)
                 yield done.number, joined
         yield from book.empty()
 
@@ -197,10 +197,16 @@ class Writer:
 
     def search(self, cohort: Cohort) -> Search:
         """The search that decides for these requests."""
-        if cohort.options.regex is not None and self._pieces is None:
-            self._pieces = pieces_of(self.tokenizer)
         compiled = self._compiled(extras_of(cohort.options))
-        return make_search(cohort, self.has_source, self._pieces, compiled=compiled)
+        return make_search(cohort, self.has_source, self.pieces_for(cohort.options), compiled=compiled)
+
+    def pieces_for(self, options: Options) -> Pieces | None:
+        """What tokens add to a text, where settings speak about texts."""
+        if not needs_pieces(options):
+            return None
+        if self._pieces is None:
+            self._pieces = pieces_of(self.tokenizer)
+        return self._pieces
 
     # -- texts to requests ------------------------------------------------------------------------
 
@@ -274,15 +280,16 @@ class Writer:
 
     # -- ids to texts -----------------------------------------------------------------------------
 
-    def joined(self, source: Source) -> list[Written]:
+    def joined(self, source: Source, stops: Sequence[str] = ()) -> list[Written]:
         """The texts written for the parts of one source, joined rank by rank by what stood between these."""
         found = source.answers
         read, tokens = source.head or (None, None)
         if len(found) == 1:
-            return [replace(self.written(one), source_read=read, source_tokens=tokens) for one in found[0]]
+            each = [self.written(one, stops) for one in found[0]]
+            return [replace(one, source_read=read, source_tokens=tokens) for one in each]
         joined = []
         for rank in range(min((len(one) for one in found.values()), default=0)):
-            each = [self.written(found[part][rank]) for part in range(len(found))]
+            each = [self.written(found[part][rank], stops) for part in range(len(found))]
             glue = [source.parts.joiner(part, one.text) for part, one in enumerate(each[:-1])]
             joined.append(
                 Written(
@@ -298,10 +305,10 @@ class Writer:
             )
         return joined or [Written("")]
 
-    def written(self, one: Hypothesis) -> Written:
-        """Ids as text."""
+    def written(self, one: Hypothesis, stops: Sequence[str] = ()) -> Written:
+        """Ids as text, which ends before the first of the `stops`; the ids are all that were written."""
         return Written(
-            text=self.tokenizer.decode(one.ids),
+            text=before_stop(self.tokenizer.decode(one.ids), stops),
             score=one.score,
             logp=one.logp,
             tokens=tuple(self.tokenizer.token(id) for id in one.ids),

@@ -8,7 +8,7 @@ from itertools import repeat
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.decoding.batches import tokenizers_of
-from clearhead.decoding.constraints import constraint_processors, pieces_of
+from clearhead.decoding.constraints import constraint_processors
 from clearhead.decoding.engine import Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
@@ -42,13 +42,12 @@ class DraftedWriter(Writer):
             own = asked.replace(seed=next(iter(chances)))
             requests, source = self.asked(text, own)
             source.answers = {part: [self._guessed(request)] for part, request in enumerate(requests)}
-            yield number, self.joined(source)
+            yield number, self.joined(source, asked.stop_texts)
 
     def _guessed(self, request: Request) -> Hypothesis:
         options, symbols, vocabulary = request.options, self.symbols, self.config.vocabulary
-        if options.regex is not None and self._pieces is None:
-            self._pieces = pieces_of(self.tokenizer)
-        more = constraint_processors(options, symbols, self._pieces or [], limits=[request.limit])
+        prompts = None if self.has_source else [request.given]
+        more = constraint_processors(options, symbols, self.pieces_for(options), [request.limit], prompts)
         shaped = pipeline(options, symbols, vocabulary, self.has_source, more=more)
         return speculate(
             self._torch_model(),

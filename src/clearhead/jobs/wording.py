@@ -1,14 +1,14 @@
-"""From phrases that a person types to the ids that decoding works with.
+"""From phrases that a person types to the settings that decoding works with.
 
-One word may be several sequences of ids: many vocabularies have a token for it at the beginning of a text and
-another one behind a space. What is banned or biased is so in all of its spellings. Knows nothing about
-searches.
+What is banned, required or ends a text stays text. A bias is one of tokens, and one word may be several: many
+vocabularies have a token for it at the beginning of a text and another one behind a space. Choices and the
+prefix are written as the tokenizer divides them. Knows nothing about searches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from clearhead.base.errors import UserError
@@ -28,15 +28,19 @@ class Phrases:
     bias: Sequence[tuple[str, float]] = ()
     prefix: str = ""
     include: Sequence[str] = ()
-    choice: Sequence[str] = field(default=())
+    choice: Sequence[str] = ()
+    stop: Sequence[str] = ()
 
 
-def ids_of(phrases: Phrases, tokenizer: Tokenizer, continues: bool) -> dict[str, Any]:
+def settings_of(phrases: Phrases, tokenizer: Tokenizer, continues: bool) -> dict[str, Any]:
     """Settings of `Options`; `continues`: texts go on from prompts, so a choice may begin with a space."""
+    if not all(phrase.strip() for phrase in (*phrases.ban, *phrases.include)):
+        raise UserError("A banned or required text must not be empty.")
     found: dict[str, Any] = {
-        "banned": tuple(ids for phrase in phrases.ban for ids in banned(tokenizer, phrase)),
+        "banned": tuple(phrases.ban),
         "bias": tuple((id, value) for token, value in phrases.bias for id in single(tokenizer, token)),
-        "must_include": tuple(inside(tokenizer, phrase) for phrase in phrases.include),
+        "must_include": tuple(phrases.include),
+        "stop_texts": tuple(phrases.stop),
         "choices": tuple(
             dict.fromkeys(ids for one in phrases.choice for ids in whole(tokenizer, one, continues))
         ),
@@ -57,18 +61,11 @@ def spellings(tokenizer: Tokenizer, phrase: str) -> list[Ids]:
     >>> spellings(Tokenizer.characters("a cat"), "cat")
     [(6, 4, 7)]
     """
-    if not phrase.strip():
-        raise UserError("A banned or required text must not be empty.")
     forms = [phrase, f" {phrase}", f"{phrase} ", f" {phrase} "]
     every = [tuple(ids) for ids in tokenizer.encode_batch(forms)]
     every.append(_behind_a_word(tokenizer, phrase))
     known = [ids for ids in dict.fromkeys(every) if ids and tokenizer.unknown not in ids]
     return [ids for ids in known if not any(other != ids and _holds(ids, other) for other in known)]
-
-
-def banned(tokenizer: Tokenizer, phrase: str) -> list[Ids]:
-    """All spellings; none for a phrase that this vocabulary cannot write anyway."""
-    return spellings(tokenizer, phrase)
 
 
 def single(tokenizer: Tokenizer, word: str) -> list[int]:
@@ -86,18 +83,6 @@ def single(tokenizer: Tokenizer, word: str) -> list[int]:
         written = "" if tokenizer.unknown in tokenizer.encode(word) else f" It is written {' '.join(pieces)}."
         raise UserError(f"There is no token '{word}' in this vocabulary that could have a bias.{written}")
     return list(dict.fromkeys(found))
-
-
-def inside(tokenizer: Tokenizer, phrase: str) -> Ids:
-    """The spelling that occurs wherever the phrase stands, or else the one in the midst of a text."""
-    known = spellings(tokenizer, phrase)
-    if not known:
-        raise _unwritable(phrase)
-    if len(known) == 1:
-        return known[0]
-    after = tuple(tokenizer.encode(f"{phrase.strip()} "))
-    middle = after if _keeps_space_after(tokenizer) else _behind_a_word(tokenizer, phrase)
-    return next((ids for ids in known if _holds(middle, ids)), known[0])
 
 
 def beginning(tokenizer: Tokenizer, text: str) -> Ids:
@@ -150,11 +135,8 @@ def _holds(ids: Ids, part: Ids) -> bool:
 
 def _refuse_contradictions(phrases: Phrases, found: dict[str, Any]) -> None:
     """What is both required and banned can be seen before anything is written."""
-    wanted = [
-        ("--include", phrase, ids) for phrase, ids in zip(phrases.include, found["must_include"], strict=True)
-    ]
-    if "prefix" in found:
-        wanted.append(("--prefix", phrases.prefix, found["prefix"]))
-    for option, phrase, ids in wanted:
-        if any(_holds(ids, one) for one in found["banned"]):
+    wanted = [("--include", phrase) for phrase in phrases.include]
+    wanted += [("--prefix", phrases.prefix)] if "prefix" in found else []
+    for option, phrase in wanted:
+        if any(one in phrase for one in phrases.ban):
             raise UserError(f"{option} '{phrase}' contains what --ban rules out: leave one of them away.")

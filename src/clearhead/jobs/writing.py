@@ -144,7 +144,8 @@ def pieces(writer: Writer, text: str, options: Options) -> Iterator[str]:
         yield from stream_with(writer, text, options)
         return
     for _, found in writer.write([text], options):
-        yield found[0].text if writer.has_source else continuation(writer, text, found[0])
+        one = found[0]
+        yield one.text if writer.has_source else continuation(writer, text, one, options.stop_texts)
 
 
 def refuse_long_prompt(writer: Writer, number: int, prompt: str) -> None:

@@ -43,7 +43,7 @@ def why_not_options(options: Options) -> str | None:
     begun = options.prefix or options.not_first
     if shaped or options.banned or begun or options.must_include or options.contrastive:
         return "what was written before changes what is chosen."
-    if options.bias or options.choices or options.regex is not None:
+    if options.bias or options.choices or options.regex is not None or options.stop_texts:
         return "scores are changed or constrained."
     if options.coverage or options.groups > 1:
         return "coverage and diverse groups have books of their own."

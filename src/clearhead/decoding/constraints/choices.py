@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.constraints.compiled import compiled
 from clearhead.decoding.constraints.past import Walk, ruled_out
+from clearhead.decoding.constraints.pieces import Pieces
 from clearhead.decoding.constraints.sequences import holds, refuse_symbols, repeats
 from clearhead.decoding.options import Ids, Options
 from clearhead.decoding.processors import Past
@@ -23,28 +25,30 @@ _NOWHERE = -1
 class Choosing:
     """Follows the tree of the choices; the stop symbol stands only where one of them ends.
 
-    Choices that other settings rule out (prefix, least length, bans, no-repeat) are left out from the start.
+    Choices that other settings rule out are left out from the start.
     """
 
-    def __init__(self, options: Options, symbols: Symbols, limits: Sequence[int]) -> None:
-        refuse_symbols("choice", options.choices, symbols)
-        self.stop = symbols.stop
-        longest = max(map(len, options.choices))
+    def __init__(self, options: Options, symbols: Symbols, limits: Sequence[int], pieces: Pieces) -> None:
+        choices = [pieces.ids(one) if isinstance(one, str) else one for one in options.choices]
+        refuse_symbols("choice", choices, symbols)
+        self.stops = symbols.stops
+        longest = max(map(len, choices))
         if longest > min(limits, default=longest):
             raise UserError(
                 f"A choice has {longest} tokens, and the text may have {min(limits)}: raise the limit."
             )
-        left = [one for one in options.choices if _possible(one, options)]
+        left = [one for one in choices if _possible(one, options, pieces)]
         if not left:
             raise UserError(
-                "None of the choices can be written: prefix, least length, bans or no-repeat rule each out."
+                "None of the choices can be written: the prefix, a least length, bans or what else is asked "
+                "of the text rules each out."
             )
         self.children: list[dict[int, int]] = [{}]  # node → token → node
         self.ends: set[int] = set()
         for choice in left:
             self._add(choice)
-        self.walk = Walk(
-            0, lambda node, token: self.children[node].get(token, _NOWHERE) if node >= 0 else node
+        self.walk: Walk[int] = Walk(
+            lambda node, token: self.children[node].get(token, _NOWHERE) if node >= 0 else node
         )
 
     def _add(self, choice: Ids) -> None:
@@ -59,9 +63,9 @@ class Choosing:
     def __call__(self, logp: Tensor, past: Past) -> Tensor:
         rows: list[int] = []
         ids: list[int] = []
-        for row, node in enumerate(self.walk.states(past.tokens)):
+        for row, node in enumerate(self.walk.states(past.tokens, [0] * len(past.tokens))):
             found = [*self.children[node]] if node >= 0 else []
-            found += [self.stop] if node in self.ends else []
+            found += self.stops if node in self.ends else ()
             rows += [row] * len(found)
             ids += found
         allowed = torch.zeros(logp.shape, dtype=torch.bool)
@@ -69,11 +73,21 @@ class Choosing:
         return ruled_out(logp, allowed.to(logp.device))
 
 
-def _possible(choice: Ids, options: Options) -> bool:
-    begun = len(options.prefix)
+def _possible(choice: Ids, options: Options, pieces: Pieces) -> bool:
+    """Whether a choice keeps to everything else that is asked of the text."""
+    text = pieces.text(choice).decode("utf-8", "replace")
+    sequences = (one for one in options.banned if not isinstance(one, str))
+    texts = (one for one in (*options.banned, *options.stop_texts) if isinstance(one, str))
+    required = (
+        one if isinstance(one, str) else pieces.text(one).decode("utf-8", "replace")
+        for one in options.must_include
+    )
     return (
-        choice[:begun] == options.prefix
+        choice[: len(options.prefix)] == options.prefix
         and len(choice) >= options.min_length
-        and not any(holds(choice, banned) for banned in options.banned)
         and not repeats(choice, options.no_repeat)
+        and not any(holds(choice, one) for one in sequences)
+        and not any(one in text for one in texts)
+        and all(one in text for one in required)
+        and (options.regex is None or compiled(options.regex).matches(text))
     )

@@ -7,7 +7,7 @@ Shapes: R rows, L tokens written, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -19,28 +19,28 @@ State = TypeVar("State")
 class Walk(Generic[State]):
     """The states of rows of tokens, from a first state and a step.
 
-    >>> sums = Walk(0, lambda state, token: state + token)
-    >>> sums.states(torch.tensor([[1, 2], [3, 4]])), sums.states(torch.tensor([[1, 2, 5]]))
+    >>> sums = Walk(lambda state, token: state + token)
+    >>> sums.states(torch.tensor([[1, 2], [3, 4]]), [0, 0]), sums.states(torch.tensor([[1, 2, 5]]), [0])
     ([3, 7], [8])
     """
 
-    def __init__(self, first: State, step: Callable[[State, int], State]) -> None:
-        self.first, self.step = first, step
-        self._known: dict[tuple[int, ...], State] = {}
+    def __init__(self, step: Callable[[State, int], State]) -> None:
+        self.step = step
+        self._known: dict[tuple[State, tuple[int, ...]], State] = {}
 
-    def states(self, tokens: Tensor) -> list[State]:
-        """Of the rows of tokens (R, L)."""
-        rows = [tuple(row) for row in tokens.tolist()]
-        known = {row: self._state(row) for row in dict.fromkeys(rows)}
+    def states(self, tokens: Tensor, firsts: Sequence[State]) -> list[State]:
+        """Of the rows of tokens (R, L), each from its own first state."""
+        rows = list(zip(firsts, map(tuple, tokens.tolist()), strict=True))
+        known = {row: self._state(*row) for row in dict.fromkeys(rows)}
         self._known = known  # no row that goes on needs more than the state it stands in
         return [known[row] for row in rows]
 
-    def _state(self, row: tuple[int, ...]) -> State:
-        if row in self._known:
-            return self._known[row]
-        if row and row[:-1] in self._known:
-            return self.step(self._known[row[:-1]], row[-1])
-        state = self.first
+    def _state(self, first: State, row: tuple[int, ...]) -> State:
+        if (first, row) in self._known:
+            return self._known[first, row]
+        if row and (first, row[:-1]) in self._known:
+            return self.step(self._known[first, row[:-1]], row[-1])
+        state = first
         for token in row:
             state = self.step(state, token)
         return state

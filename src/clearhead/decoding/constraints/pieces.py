@@ -1,7 +1,7 @@
 """The bytes that each token adds to a text.
 
-A regular expression speaks about text, a model writes tokens: `pieces_of` says what they add, as far as a
-tokenizer puts texts together from left to right. Knows nothing about expressions.
+Constraints speak about text, a model writes tokens: `pieces_of` says what they add, as far as a tokenizer
+puts texts together from left to right. Knows nothing about constraints.
 """
 
 from __future__ import annotations
@@ -27,16 +27,40 @@ class Pieces(list[bytes]):
     """
 
     def __init__(
-        self, pieces: Iterable[bytes], opening_lost: bool = False, never_first: frozenset[int] = frozenset()
+        self,
+        pieces: Iterable[bytes],
+        opening_lost: bool = False,
+        never_first: frozenset[int] = frozenset(),
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         super().__init__(pieces)
-        self.opening_lost, self.never_first = opening_lost, never_first
-        self.prepared: dict[Any, Any] = {}  # what was made ready for an expression, for the next request
+        self.opening_lost, self.never_first, self.tokenizer = opening_lost, never_first, tokenizer
+        self.prepared: dict[Any, Any] = {}  # what was made ready for constraints, for the next request
 
     def text(self, ids: Iterable[int]) -> bytes:
         """What these tokens make together."""
-        whole = b"".join(self[id] for id in ids)
+        whole = b"".join(self[id] if 0 <= id < len(self) else b"" for id in ids)
         return whole[1:] if self.opening_lost and whole.startswith(b" ") else whole
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """A text as the tokenizer divides it; a sentence where it cannot be written."""
+        found = tuple(self.tokenizer.encode(text)) if self.tokenizer is not None else ()
+        if self.tokenizer is None or self.tokenizer.unknown in found or (text.strip() and not found):
+            raise UserError(f"'{text}' cannot be written with this bundle's vocabulary.")
+        return found
+
+    def as_written(self, text: str) -> bytes:
+        """A text as the vocabulary writes it, in small letters only, say; without spaces at its ends."""
+        return self.forms(text.strip())[-1]
+
+    def forms(self, text: str) -> list[bytes]:
+        """A text as it stands, and as the vocabulary writes it where that differs."""
+        plain, found = text.strip(), [text.encode("utf-8", "surrogatepass")]
+        if self.tokenizer is not None and self.tokenizer.unknown not in (ids := self.tokenizer.encode(plain)):
+            written = self.tokenizer.decode(ids)
+            if written.strip() and written != plain:
+                found.append(text.replace(plain, written).encode("utf-8", "surrogatepass"))
+        return found
 
 
 def pieces_of(tokenizer: Tokenizer) -> Pieces:
@@ -54,7 +78,7 @@ def pieces_of(tokenizer: Tokenizer) -> Pieces:
     names = [None if id in special else backend.id_to_token(id) for id in range(tokenizer.vocabulary_size)]
     never_first = [id for id, name in enumerate(names) if name is not None and differs_first(name)]
     pieces = [b"" if name is None else read(name) for name in names]
-    found = Pieces(pieces, opening_lost, frozenset(never_first))
+    found = Pieces(pieces, opening_lost, frozenset(never_first), tokenizer)
     _check(tokenizer, found)
     return found
 
@@ -90,7 +114,7 @@ def _reader(decoder: Mapping[str, Any] | None) -> tuple[Read, bool, Callable[[st
             return (lambda token: _byte_or(_replaced(token, steps[:1]))), bool(strips), _never
     raise UserError(
         f"What a token of this vocabulary adds to a text hangs on its neighbours ({', '.join(names)}), so "
-        f"that a regular expression cannot steer it: use choices."
+        f"that texts cannot be banned, required or matched: use choices, or ids."
     )
 
 
@@ -147,8 +171,8 @@ def _check(tokenizer: Tokenizer, pieces: Pieces) -> None:
             continue
         if pieces.text(ids).decode("utf-8") != tokenizer.decode(ids):
             raise UserError(
-                "What a token of this vocabulary adds to a text hangs on its neighbours, so that a regular "
-                "expression cannot steer it: use choices."
+                "What a token of this vocabulary adds to a text hangs on its neighbours, so that texts "
+                "cannot be banned, required or matched: use choices, or ids."
             )
 
 

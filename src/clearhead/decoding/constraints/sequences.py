@@ -34,5 +34,5 @@ def refuse_symbols(noun: str, texts: Sequence[Ids], symbols: Symbols) -> None:
     """A sentence for texts with a symbol that is never written, or that ends them."""
     for text in texts:
         for id in text:
-            if id == symbols.stop or id in symbols.forbidden or id < 0:
+            if id in symbols.stops or id in symbols.forbidden or id < 0:
                 raise UserError(f"A {noun} holds the token {id}, which is no part of any text.")

@@ -1,9 +1,10 @@
 """An automaton over bytes, walked by the tokens of a vocabulary.
 
 Which state each token leads to is found for all tokens at once, along the tree of their common beginnings.
-From that: which states the tokens can reach at all, and how few of them lead to an end.
+From that: which states the tokens can reach at all, and how few of them lead to an end with everything met
+that is looked for. Sets of what has been met are bits.
 
-Shapes: S states, V vocabulary, N nodes of the tree of pieces.
+Shapes: S states, M sets, V vocabulary, N nodes of the tree of pieces, E edges.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Iterable, Sequence
 import numpy
 from numpy.typing import NDArray
 
+from clearhead.base.errors import UserError
 from clearhead.decoding.constraints.automaton import Automaton, Flags, Ints
 
 TOGETHER = 32  # states from which the tokens are walked at a time
 KEPT = 128  # states whose tokens' ways are remembered
+SETS = 2**23  # states, times the sets of what may have been met
 FAR = numpy.iinfo(numpy.int32).max  # tokens to an end that cannot be reached
 
 
@@ -52,97 +55,138 @@ class PieceTree:
         self.is_end = numpy.zeros(self.nodes, dtype=bool)
         self.is_end[at] = True
 
-    def walk(self, table: Ints, states: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    def walk(self, automaton: Automaton, states: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Where pieces and their beginnings lead: the node, which of the states it began in, the new state.
 
-        Only what fits is told.
+        And what was met on the way. Only what fits is told.
         """
         nodes, rows, here = numpy.zeros_like(states), numpy.arange(len(states)), states
-        flat, found = table.ravel(), []
+        met = numpy.zeros_like(states)
+        flat, found = automaton.table.ravel(), []
         while len(nodes):
             counts = self.children[nodes]
             behind = numpy.repeat(numpy.cumsum(counts) - counts, counts)
             nodes = numpy.repeat(self.first_child[nodes], counts) + numpy.arange(len(behind)) - behind
-            rows = numpy.repeat(rows, counts)
+            rows, met = numpy.repeat(rows, counts), numpy.repeat(met, counts)
             here = flat[numpy.repeat(here, counts) * 256 + self.letters[nodes]].astype(numpy.int64)
             live = numpy.flatnonzero(here)  # most ways end after a byte or two
             nodes, rows, here = nodes[live], rows[live], here[live]
-            found.append((nodes, rows, here))
+            met = met[live] | automaton.met[here]
+            found.append((nodes, rows, here, met))
         whole = [numpy.concatenate(parts) for parts in zip(*found, strict=True)]
-        return whole[0], whole[1], whole[2]
+        return whole[0], whole[1], whole[2], whole[3]
 
 
 class TokenAutomaton:
-    """An automaton whose moves are tokens, with the fewest tokens from each state to an end."""
+    """An automaton whose moves are tokens, with the fewest of them from each state and set to an end.
 
-    def __init__(self, automaton: Automaton, tree: PieceTree, never_first: frozenset[int]) -> None:
-        self.tree, self.table, self.accepts = tree, automaton.table, automaton.accepts
+    A text begins in one of `starts`, and there not with the tokens `never_first`. Without `look_ahead` every
+    state is taken for one in which a text may end.
+    """
+
+    def __init__(
+        self,
+        automaton: Automaton,
+        tree: PieceTree,
+        starts: Sequence[int] = (1,),
+        never_first: frozenset[int] = frozenset(),
+        everything: int = 0,
+        look_ahead: bool = True,
+    ) -> None:
+        self.tree, self.automaton, self.starts = tree, automaton, frozenset(starts)
         self.never_first = numpy.isin(tree.ids, list(never_first))
-        self._ways: dict[int, Ints] = {}
-        self.sources, self.targets = self._reachable()
-        self.distance = self._distances()
-        reached = self.distance[self.distance < FAR]
-        self.farthest = int(reached.max(initial=0))  # with more room than this every live state can still end
+        self.everything = everything  # that is looked for, as bits
+        self._ways: dict[int, tuple[Numbers, Numbers]] = {}
+        self._live: dict[tuple[int, int, int], Flags] = {}
+        self.need: Ints = numpy.zeros((1, len(automaton.table)), dtype=numpy.int32)  # (M, S)
+        self.need[:, 0] = FAR
+        if look_ahead:
+            if (self.everything + 1) * len(automaton.table) > SETS:
+                raise UserError("What is asked of a text is too much at a time: require fewer texts.")
+            self.sources, self.targets, self.met = self._edges()
+            self.need = self._needs()
+        self.farthest = int(self.need[self.need < FAR].max(initial=0))
 
-    def ways(self, state: int) -> Ints:
-        """(usable,): the state after each usable token (`tree.ids`), 0 where it does not fit."""
+    def ways(self, state: int) -> tuple[Numbers, Numbers]:
+        """The state after each usable token (`tree.ids`), 0 where it does not fit, and what it meets."""
         if state not in self._ways:
             if len(self._ways) >= KEPT:
                 self._ways.pop(next(iter(self._ways)))
-            leads = numpy.zeros(self.tree.nodes, dtype=numpy.int32)
-            nodes, _, states = self.tree.walk(self.table, numpy.array([state]))
-            leads[nodes] = states
+            leads, meets = numpy.zeros((2, self.tree.nodes), dtype=numpy.int64)
+            nodes, _, states, met = self.tree.walk(self.automaton, numpy.array([state]))
+            leads[nodes], meets[nodes] = states, met
             found = leads[self.tree.ends]
-            if state == 1:  # to which nothing leads back where a text loses its opening
+            if state in self.starts:  # to which nothing leads back where a text loses its opening
                 found[self.never_first] = 0
-            self._ways[state] = found
+            self._ways[state] = found, meets[self.tree.ends]
         return self._ways[state]
 
-    def _reachable(self) -> tuple[Numbers, Numbers]:
-        """Every pair of states, of those that tokens reach from the start, between which a token leads."""
-        size = len(self.table)
+    def _edges(self) -> tuple[Numbers, Numbers, Numbers]:
+        """All that tokens do, from the starts on: from which state to which, and what is met; by source."""
+        size, sets = len(self.automaton.table), self.everything + 1
         seen = numpy.zeros(size, dtype=bool)
-        seen[[0, 1]] = True
-        first = numpy.unique(self.ways(1)).astype(numpy.int64)
-        first = first[first > 0]
-        pairs = [first + size]  # from state 1
-        seen[first] = True
-        ahead = first[first != 1]
+        seen[[0, *self.starts]] = True
+        every: list[Numbers] = []
+        ahead = numpy.array(sorted(self.starts - {0}), dtype=numpy.int64)
+        begun = bool(self.never_first.any())
         while len(ahead):
-            states, ahead = ahead[:TOGETHER], ahead[TOGETHER:]
-            nodes, rows, targets = self.tree.walk(self.table, states)
-            ending = self.tree.is_end[nodes]
-            met = numpy.unique(states[rows[ending]] * size + targets[ending])
-            pairs.append(met)
-            fresh = numpy.unique(met % size)
+            count = 1 if begun and int(ahead[0]) in self.starts else TOGETHER
+            states, ahead = ahead[:count], ahead[count:]
+            if count == 1:
+                targets, met = self.ways(int(states[0]))
+                sources = numpy.full_like(targets, states[0])[targets > 0]
+                targets, met = targets[targets > 0], met[targets > 0]
+            else:
+                nodes, rows, targets, met = self.tree.walk(self.automaton, states)
+                ending = self.tree.is_end[nodes]
+                sources, targets, met = states[rows[ending]], targets[ending], met[ending]
+            every.append(numpy.unique((sources * size + targets) * sets + met))
+            fresh = numpy.unique(targets)
             fresh = fresh[~seen[fresh]]
             seen[fresh] = True
             ahead = numpy.concatenate([ahead, fresh])
-        every = numpy.concatenate(pairs)
-        return every // size, every % size
+        codes = numpy.unique(numpy.concatenate([*every, numpy.zeros(0, dtype=numpy.int64)]))
+        return codes // sets // size, codes // sets % size, codes % sets
 
-    def _distances(self) -> Ints:
-        """The fewest tokens from each state to an end."""
-        found = numpy.where(self.accepts, 0, FAR).astype(numpy.int32)
-        found[0] = FAR
-        steps = 0
-        while True:
-            near = self.sources[found[self.targets] == steps]
-            steps += 1
-            fresh = near[found[near] > steps]
-            if not len(fresh):
-                return found
-            found[fresh] = steps
+    def _needs(self) -> Ints:
+        """(M, S): the fewest tokens that lead to an end with everything met."""
+        found = numpy.full((self.everything + 1, len(self.automaton.table)), FAR, dtype=numpy.int32)
+        found[-1][self.automaton.accepts] = 0
+        if not len(self.sources):
+            return found
+        sources, first = numpy.unique(self.sources, return_index=True)
+        for met in range(self.everything, -1, -1):  # a set with more is a larger number
+            after = met | self.met
+            while True:
+                fewest = numpy.minimum.reduceat(found[after, self.targets], first)
+                better = numpy.minimum(found[met][sources], numpy.where(fewest < FAR, fewest + 1, FAR))
+                if (better == found[met][sources]).all():
+                    break
+                found[met][sources] = better
+        return found
 
     def can_end(self, written: int, least: int, limit: int) -> Flags:
-        """(S,): the states that a row may stand in once it has written so many tokens.
+        """(M, S): the sets and states that a row may stand in once it has written so many tokens.
 
         Those from which a text of at least `least` and at most `limit` tokens can still be ended.
         """
+        key = (written, least, limit)
+        if key not in self._live:
+            if len(self._live) >= KEPT:
+                self._live.pop(next(iter(self._live)))
+            self._live[key] = self._can_end(*key)
+        return self._live[key]
+
+    def _can_end(self, written: int, least: int, limit: int) -> Flags:
         late = max(written, least)
-        live: Flags = self.distance <= limit - late
+        live: Flags = self.need <= limit - late
+        if not hasattr(self, "sources"):
+            return live
+        sets = numpy.arange(len(live))[:, None] | self.met  # (M, E)
+        sources, first = numpy.unique(self.sources, return_index=True)
         for _ in range(late - written):
             before = numpy.zeros_like(live)
-            before[self.sources[live[self.targets]]] = True
+            if len(sources):
+                before[:, sources] = numpy.logical_or.reduceat(live[sets, self.targets], first, axis=1)
             live = before
         return live

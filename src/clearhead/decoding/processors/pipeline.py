@@ -108,8 +108,8 @@ def _bans(options: Options, history: History) -> list[Processor]:
     made: list[Processor] = []
     if options.no_repeat is not None:
         made.append(NoRepeat(options.no_repeat, history))
-    if options.banned:
-        made.append(Banned(options.banned, history))
+    if sequences := [one for one in options.banned if not isinstance(one, str)]:  # texts are constraints
+        made.append(Banned(sequences, history))
     return made
 
 
@@ -133,7 +133,7 @@ def _after(options: Options) -> list[Processor]:
 def _check(options: Options, symbols: Symbols, vocabulary: int) -> None:
     named = {
         "bias": [token for token, _ in options.bias],
-        "banned": [token for one in options.banned for token in one],
+        "banned": [token for one in options.banned if not isinstance(one, str) for token in one],
         "prefix": list(options.prefix),
         "not_first": list(options.not_first),
     }

@@ -1,0 +1,228 @@
+"""What a text must match, must contain, and must not contain, however it is tokenised.
+
+A regular expression, required texts and banned texts become one automaton over bytes, which the tokens of
+the vocabulary walk. It looks ahead: a token is ruled out if the text could not be ended as it must any more,
+within its limit, with the tokens there are.
+
+Shapes: R rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.constraints.automaton import Automaton, both, searched, without
+from clearhead.decoding.constraints.compiled import compiled
+from clearhead.decoding.constraints.past import Walk, fitting, ruled_out
+from clearhead.decoding.constraints.pieces import Pieces
+from clearhead.decoding.constraints.tokens import FAR, PieceTree, TokenAutomaton
+from clearhead.decoding.options import Options
+from clearhead.decoding.processors import Past
+from clearhead.decoding.steps import Symbols
+
+READY = 8  # machines that are kept ready for one vocabulary
+MASKS = 256  # (V,) that are remembered
+MOST = 12  # required texts: the sets of those met are 2 to this power
+
+State = tuple[int, int]  # of the automaton, and which of the required texts have been met, as bits
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a text, as bytes."""
+
+    regex: str | None
+    banned: tuple[bytes, ...]
+    required: tuple[bytes, ...]
+    barred: frozenset[int]  # tokens that are never written
+    prefix: tuple[int, ...]  # tokens that every text begins with; a ban may be begun but not ended in them
+    has_source: bool  # the text stands alone; else it goes on from a prompt, where a ban may be begun as well
+
+
+class TextConstraint:
+    """Rules out every token after which the text could no longer be ended as it must.
+
+    That is exact for the expression, required and banned texts, the least length and the limit, with the
+    tokens that are neither forbidden nor banned one by one; longer banned sequences of ids and no-repeat may
+    still bar the only way out.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        symbols: Symbols,
+        pieces: Pieces,
+        limits: Sequence[int],
+        prompts: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self.least, self.limits, self.stops = options.min_length, limits, list(symbols.stops)
+        self.pieces, self.prefix = pieces, options.prefix
+        self.wanted = _wanted(options, symbols, pieces, prompts is None)
+        self.ready = _ready(self.wanted, pieces)
+        self.machine = self.ready.machine
+        self.firsts = [self.ready.first(one) for one in prompts or [()] * len(limits)]
+        self.walk = Walk(self._after)
+        self._masks: dict[tuple[int, int, int, int], Tensor] = {}
+        # tokens that add nothing to a text; an expression has no place for them
+        self.silent = [id for id, piece in enumerate(pieces) if not piece and id not in self.wanted.barred]
+        if self.ready.look_ahead:
+            self._refuse_impossible()
+
+    def _after(self, here: State, token: int) -> State:
+        state, met = here
+        if state in self.machine.starts and token in self.ready.never_first:
+            return 0, met
+        for byte in self.pieces[token] if token < len(self.pieces) else b"\xff":
+            state = int(self.machine.automaton.table[state, byte])
+            met |= int(self.machine.automaton.met[state])
+        return state, met
+
+    def _refuse_impossible(self) -> None:
+        wanted, behind = self.wanted, " behind the prefix" if self.prefix else ""
+        for limit, (state, met) in sorted(set(zip(self.limits, self.firsts, strict=True))):
+            if not state:
+                raise UserError(f"The prefix does not fit the regular expression '{wanted.regex}'.")
+            if self.machine.can_end(len(self.prefix), self.least, limit)[met, state]:
+                continue
+            need, room = int(self.machine.need[met, state]), limit - len(self.prefix)
+            if wanted.regex is None and need >= FAR:
+                named = ", ".join(f"'{one.decode('utf-8', 'replace')}'" for one in wanted.required)
+                banned = ", or not without what is banned" if wanted.banned or len(wanted.barred) > 3 else ""
+                raise UserError(f"{named} cannot be written with this bundle's vocabulary{banned}.")
+            if wanted.regex is None and need > room:
+                raise UserError(
+                    f"What is required takes at least {need} tokens{behind}, and {max(room, 0)} may be "
+                    f"written: raise the limit."
+                )
+            at_least = f"at least {self.least} and " if self.least else ""
+            asked = [] if wanted.regex is None else [f"matches the regular expression '{wanted.regex}'"]
+            asked += ["contains what is required"] if wanted.required else []
+            raise UserError(
+                f"No text of {at_least}at most {limit} tokens that may be written "
+                f"{' and '.join(asked)}{behind}."
+            )
+
+    def __call__(self, logp: Tensor, past: Past) -> Tensor:
+        requests = past.request.tolist()
+        wanting = max(self.least - past.written, 0)
+        places = self.walk.states(past.tokens[:, len(self.prefix) :], [self.firsts[one] for one in requests])
+        masks = [
+            self._mask(place, wanting, self.limits[request] - past.written, logp.device)
+            for place, request in zip(places, requests, strict=True)
+        ]
+        return ruled_out(logp, fitting(torch.stack(masks), logp.shape[1])) if masks else logp
+
+    def _mask(self, place: State, wanting: int, room: int, device: torch.device) -> Tensor:
+        """(V,): what may follow in a state, where `wanting` tokens must and `room` may yet be written."""
+        state, met = place
+        room = min(room, wanting + self.machine.farthest + 1)  # more of it changes nothing
+        key = (state, met, wanting, room)
+        if key not in self._masks:
+            if len(self._masks) >= MASKS:
+                self._masks.pop(next(iter(self._masks)))
+            mask = numpy.zeros(len(self.pieces), dtype=bool)
+            live = self.machine.can_end(1, wanting, room)
+            targets, meets = self.machine.ways(state)
+            mask[self.machine.tree.ids] = live[met | meets if self.wanted.required else 0, targets]
+            if self.wanted.regex is None:
+                mask[self.silent] = live[met if self.wanted.required else 0, state]
+            ended = bool(self.machine.automaton.accepts[state]) and met == self.machine.everything
+            mask[self.stops] = ended and not wanting
+            self._masks[key] = torch.from_numpy(mask).to(device)
+        return self._masks[key]
+
+
+def _wanted(options: Options, symbols: Symbols, pieces: Pieces, has_source: bool) -> Wanted:
+    banned = [form for one in options.banned if isinstance(one, str) for form in pieces.forms(one)]
+    if options.stop_texts and (options.regex is not None or options.must_include):
+        # such a text has an end of its own, before which no stop text may stand
+        banned += [one.encode() for one in options.stop_texts]
+    several = [
+        pieces.as_written(one) if isinstance(one, str) else pieces.text(one) for one in options.must_include
+    ]
+    if any(ban in one for one in several for ban in banned):
+        raise UserError("A required text holds what is banned: take one of them away.")
+    # what stands inside another is there as soon as that is
+    inner = {one for one in several if any(one != other and one in other for other in several)}
+    required = [one for one in dict.fromkeys(several) if one not in inner]
+    if len(required) > MOST:
+        raise UserError(f"At most {MOST} texts can be required at a time, not {len(required)}.")
+    alone = (one[0] for one in options.banned if not isinstance(one, str) and len(one) == 1)
+    return Wanted(
+        regex=options.regex,
+        banned=tuple(dict.fromkeys(banned)),
+        required=tuple(required),
+        barred=frozenset({*symbols.forbidden, *symbols.stops, *alone}),
+        prefix=options.prefix,
+        has_source=has_source,
+    )
+
+
+class _Ready:
+    """The machine for what is wanted, and where in it texts begin."""
+
+    def __init__(self, wanted: Wanted, pieces: Pieces) -> None:
+        self.wanted, self.pieces = wanted, pieces
+        begun = pieces.text(wanted.prefix)
+        lost = pieces.opening_lost and not begun  # the text's first space, of all that sees it alone
+        alone = lost and wanted.has_source
+        self.never_first = pieces.never_first if alone or (lost and wanted.regex is not None) else frozenset()
+        self.bans = searched(wanted.banned)
+        required = searched(wanted.required)
+        self.met = _met(required, begun)
+        parts = [_opened(without(self.bans), alone), _opened(required, alone)]
+        states = [self._node(begun), required.after(begun)]
+        # behind prompts, bans may be begun in any way
+        starts = [states[0]] if wanted.has_source else list(range(1, len(parts[0].table)))
+        whole = parts[0]
+        if wanted.regex is not None:
+            fits = _opened(compiled(wanted.regex), lost)
+            at = fits.after(begun)
+            whole, starts = both(fits, whole, [(at, one) for one in starts])
+        if wanted.required:
+            whole, starts = both(whole, parts[1], [(one, states[1]) for one in starts])
+        self.starts = starts
+        tree = PieceTree(pieces, (id for id in range(len(pieces)) if id not in wanted.barred))
+        self.look_ahead = wanted.regex is not None or bool(wanted.required)
+        everything = 2 ** len(wanted.required) - 1 if self.look_ahead else 0
+        self.machine = TokenAutomaton(whole, tree, starts, self.never_first, everything, self.look_ahead)
+
+    def _node(self, text: bytes) -> int:
+        """Where the search for bans stands behind a text, whatever it holds."""
+        return self.bans.after(text)
+
+    def first(self, prompt: Sequence[int]) -> State:
+        """The state behind a prompt and the prefix, and what the prefix has met."""
+        if self.wanted.has_source:
+            return self.starts[0], self.met
+        node = self._node(self.pieces.text([*prompt, *self.wanted.prefix]))
+        return self.starts[node - 1], self.met
+
+
+def _opened(automaton: Automaton, lost: bool) -> Automaton:
+    return automaton.without_first_space() if lost else automaton
+
+
+def _met(required: Automaton, text: bytes) -> int:
+    """The required texts that stand in a text."""
+    found, state = 0, 1
+    for byte in text:
+        state = int(required.table[state, byte])
+        found |= int(required.met[state])
+    return found
+
+
+def _ready(wanted: Wanted, pieces: Pieces) -> _Ready:
+    """Kept with the pieces, for the next requests that ask the same."""
+    if wanted not in pieces.prepared:
+        if len(pieces.prepared) >= READY:
+            pieces.prepared.pop(next(iter(pieces.prepared)))
+        pieces.prepared[wanted] = _Ready(wanted, pieces)
+    found: _Ready = pieces.prepared[wanted]
+    return found
