@@ -1,4 +1,4 @@
-"""Three tiny bundles, one explorer that serves them, one browser, and a fresh page for each test.
+"""Four tiny bundles, one explorer that serves them, one browser, and a fresh page for each test.
 
 Every page is watched: a test fails if the page logs an error, or asks for anything that is not on this
 machine's explorer.
@@ -25,7 +25,7 @@ from .visiting import Visit
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-NAMES = ("translator", "writer", "labeller")
+NAMES = ("translator", "writer", "labeller", "tagger")
 
 Ask = Callable[..., Any]
 Open = Callable[..., Visit]
@@ -33,7 +33,7 @@ Open = Callable[..., Visit]
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A translator that was really trained (for its log), a decoder and a classifier with random weights."""
+    """A translator that was really trained (for its log), the others have random weights."""
     if reason := lacking():
         pytest.skip(reason)
     home = tmp_path_factory.mktemp("bundles")
@@ -45,6 +45,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     train(home / "translator", recipe, view="quiet")
     save(make_bundle("decoder"), home / "writer")
     save(make_bundle("encoder", "pre"), home / "labeller")
+    save(make_bundle("encoder", "pre", head__kind="tag", head__classes=3), home / "tagger")
     return {name: home / name for name in NAMES}
 
 

@@ -166,5 +166,5 @@ def test_it_moves_only_where_motion_is_welcome(visit: Open) -> None:
 
 def test_a_model_that_writes_nothing_says_so(visit: Open) -> None:
     page = visit("run", model="labeller")
-    assert "it writes none" in page.page.locator("main header p").first.inner_text()
+    assert "the likeliest is its verdict" in page.page.locator("main header p").first.inner_text()
     assert page.page.get_by_role("radiogroup", name="Strategy").count() == 0

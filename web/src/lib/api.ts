@@ -88,6 +88,32 @@ export interface RunAnswer {
   cost: Cost;
 }
 
+export interface LabelChance {
+  label: string;
+  p: number;
+}
+
+export interface ClassVerdict {
+  kind: "classify";
+  label: string;
+  /** All classes, the likeliest first. */
+  classes: LabelChance[];
+  /**
+   * The text in parts that were left out one at a time: `support` is the label's log-probability with the part minus
+   * that without it, `p` and `label` what the model says without it. Null where nothing would be left.
+   */
+  parts: { text: string; support: number | null; p: number | null; label: string | null }[];
+  /** How many words the largest part has: 1, but in a long text. */
+  together: number;
+}
+
+export interface TagVerdict {
+  kind: "tag";
+  words: { text: string; tag: string; top: LabelChance[] }[];
+}
+
+export type VerdictAnswer = ClassVerdict | TagVerdict;
+
 /** One tensor in a box's chain. */
 export interface BoxStep {
   name: string;

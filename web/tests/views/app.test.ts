@@ -252,6 +252,53 @@ test("an emptied field shows no old answer, in any view and link, and a new text
   expect(asked).toHaveLength(before);
 });
 
+test("a classifier's run is its verdict and what carried it, a tagger's its words", async () => {
+  const reader = (kind: string) => ({
+    ...MODEL,
+    family: "encoder",
+    has_source: false,
+    labels: ["good", "bad"],
+    config: { head: { kind } },
+  });
+  const verdicts: Record<string, unknown> = {
+    classify: {
+      kind: "classify",
+      label: "good",
+      classes: [
+        { label: "good", p: 0.75 },
+        { label: "bad", p: 0.25 },
+      ],
+      parts: [
+        { text: "so", support: 0.1, p: 0.7, label: "good" },
+        { text: "fine", support: 1.5, p: 0.2, label: "bad" },
+      ],
+      together: 1,
+    },
+    tag: { kind: "tag", words: [{ text: "so", tag: "ADV", top: [{ label: "ADV", p: 0.5 }] }] },
+  };
+  for (const kind of ["classify", "tag"]) {
+    const asked = serve({
+      "/api/models": () => ({ models: [reader(kind)] }),
+      "/api/verdict": () => verdicts[kind],
+    });
+    const page = open("#/run?text=so%20fine");
+    await until(() => expect(page.querySelector("[data-testid=verdict]")).not.toBeNull());
+    expect(asked.map(({ path }) => path)).toEqual(["/api/models", "/api/verdict"]);
+    expect(asked[1]!.body).toEqual({ model: "tiny", text: "so fine" });
+    const said = text(page.querySelector("main"));
+    if (kind === "classify") {
+      expect(said).toContain("“good”, 75.0 %");
+      expect(said).toContain("falls from 75.0 % to 20.0 %, and “bad” wins");
+      const bars = [...page.querySelectorAll<HTMLElement>("[data-testid=verdict] .track span")];
+      expect(bars.map((bar) => bar.style.width)).toEqual(["75%", "25%"]);
+    } else expect(text(page.querySelector("[data-testid=verdict]"))).toBe("so ADV 50.0 %");
+    await unmount(app!);
+    app = null;
+    models.set([]);
+    document.body.innerHTML = "";
+  }
+});
+
 test("a server that does not answer is said, and asked again on request", async () => {
   vi.stubGlobal("fetch", () => Promise.reject(new TypeError("gone")));
   const page = open("#/run?step=1");
