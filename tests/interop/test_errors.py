@@ -79,7 +79,7 @@ def test_far_too_many_layers_fail_at_once(saved: Save) -> None:
     change_config(folder, n_layer=9_999)
     assert "'transformer.h.2.ln_1.weight' is missing" in sentence(folder)
     change_config(folder, n_layer=10**9)
-    assert "at most 10000 layers" in sentence(folder)
+    assert "'layers' must be a whole number from 1 to 10000" in sentence(folder)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (7,), (3, 2, 2)])
@@ -263,3 +263,36 @@ def test_a_newer_llama2c_file_says_so(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(struct.pack("<2i", 0x616B3432, 1) + bytes(300))
     assert "newer format of llama2.c" in sentence(tmp_path)
     assert is_foreign(tmp_path)
+
+
+def test_tables_that_the_config_does_not_tie_are_not_called_tied(saved: Save) -> None:
+    """Three tables of their own beside the output, which transformers writes where nothing is tied."""
+    folder = saved("marian")
+    change_config(folder, tie_word_embeddings=False)
+
+    def part(tensors: dict[str, torch.Tensor]) -> None:
+        shared = tensors["model.shared.weight"]
+        tensors["lm_head.weight"] = shared + 1
+        tensors |= {f"model.{side}.embed_tokens.weight": shared * 2 for side in ("encoder", "decoder")}
+
+    change_tensors(folder, part)
+    message = sentence(folder)
+    assert "can only be imported as one table for both sides" in message
+    assert "the config makes them one" not in message
+    change_config(folder, share_encoder_decoder_embeddings=False)
+    model: Any = import_folder(folder).model
+    assert not torch.equal(model.output.weight, model.target_embedding.table.weight)
+
+
+@pytest.mark.parametrize("row", ["marian", "t5 1.0"])
+def test_a_tied_table_is_found_by_any_of_its_names(saved: Save, row: str) -> None:
+    folder = saved(row)
+    before = import_folder(folder).model.state_dict()
+    prefix = "model." if row == "marian" else ""
+
+    def rename(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[f"{prefix}decoder.embed_tokens.weight"] = tensors.pop(f"{prefix}shared.weight")
+
+    change_tensors(folder, rename)
+    after = import_folder(folder).model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
+from clearhead.bundle.framings import framings_of
+from clearhead.cli.main import main
 from clearhead.interop import export_folder, import_folder, is_foreign
 from clearhead.models.heads import pool
 from clearhead.nn.tokens import Tokens
@@ -57,6 +59,21 @@ def test_the_story_with_a_state(story_teller: Bundle, reference: Any) -> None:
     assert told == reference["greedy_from_bos_ids"]
     assert story_teller.tokenizer is not None
     assert story_teller.tokenizer.decode(told) == reference["greedy_text"]
+
+
+@pytest.mark.data
+def test_the_story_from_the_command_line(
+    stories: Path, reference: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Imported, and asked for what comes after nothing: its tokenizer puts the start token there."""
+    bundle = str(tmp_path / "stories")
+    assert main(["import", str(stories), "--out", bundle]) == 0
+    capsys.readouterr()
+    plain = ["generate", bundle, "", "--temperature", "0", "--device", "cpu"]
+    assert main(plain) == 0
+    assert capsys.readouterr().out.startswith(reference["greedy_text"])
+    assert main([*plain, "--max-length", str(STEPS)]) == 0
+    assert capsys.readouterr().out == reference["greedy_text"] + "\n"
 
 
 @pytest.mark.data
@@ -158,7 +175,8 @@ def test_a_sentence_encoder_gives_its_embeddings(transformers: Any) -> None:
     bundle = import_folder(folder)
     assert bundle.tokenizer is not None
     assert bundle.tokenizer.pad == bundle.metadata["special"]["pad"] == 0
-    rows = bundle.tokenizer.encode_batch(SENTENCES, specials=True)
+    framing, encode = framings_of(bundle).source, bundle.tokenizer.encode
+    rows = [framing.around(encode(text)) for text in SENTENCES]
     lengths = [len(row) for row in rows]
     batch = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     hidden = bundle.model(batch, lengths=lengths).hidden
@@ -167,6 +185,8 @@ def test_a_sentence_encoder_gives_its_embeddings(transformers: Any) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     given = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     assert torch.equal(given["input_ids"], batch)
+    pair = tokenizer(*SENTENCES[:2])
+    assert framing.frame(*map(encode, SENTENCES[:2])) == (pair["input_ids"], pair["token_type_ids"])
     states = transformers.AutoModel.from_pretrained(folder).eval()(**given).last_hidden_state
     mask = given["attention_mask"].unsqueeze(-1)
     theirs = F.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)

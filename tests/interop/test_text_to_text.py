@@ -19,6 +19,9 @@ from clearhead.decoding import Options, Writer, classify, score, tag
 from clearhead.decoding.labels import class_probabilities
 from clearhead.evaluation.loss import corpus_loss
 from clearhead.interop import export_folder, import_folder
+from clearhead.text.framing import Framings
+from clearhead.verify import verify
+from clearhead.verify.text_to_text import TEXTS as CHECK
 
 from .foreign_texts import FAMILIES, TEXTS, Foreign, save_foreign
 from .test_export import SMALL, random_bundle
@@ -98,6 +101,24 @@ def test_text_to_text_on_the_way_in_and_out(folder: Path, transformers: Any, tmp
             wanted = [other.shares(text) for text in TEXTS] + [other.shares(*pair) for pair in pairs]
             assert [list(one.values()) for one in found] == [pytest.approx(one, abs=1e-5) for one in wanted]
     assert import_folder(tmp_path / "back").metadata["framing"] == bundle.metadata["framing"]
+    [check] = verify(bundle, TEXTS, quick=True, only=[CHECK]).checks
+    assert check.passed, check.sentence
+
+
+def test_verify_finds_a_framing_that_is_not_the_toolkits(
+    transformers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_foreign(transformers, next(one for one in FAMILIES if one.name == "llama"), tmp_path / "in")
+    bundle = import_folder(tmp_path / "in")
+    bundle.metadata["framing"] = Framings().to_dict()  # as if there were no start token
+    with monkeypatch.context() as absent:
+        absent.setattr("importlib.util.find_spec", lambda name: None)
+        [check] = verify(bundle, TEXTS, quick=True, only=[CHECK]).checks
+    assert not check.passed
+    assert "4 by tokenizer.json differ; transformers, which would say" in check.sentence
+    del bundle.metadata["source"]  # one of ours: no other toolkit to compare with
+    with pytest.raises(UserError, match="no check"):
+        verify(bundle, TEXTS, quick=True, only=[CHECK])
 
 
 # -- losses and scores --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from clearhead.api import load
 from clearhead.base.errors import UserError
+from clearhead.bundle.framings import framings_of
 from clearhead.data.config import Task
 from clearhead.data.reach import Reach
 from clearhead.data.store import Store
@@ -98,6 +99,9 @@ def test_every_task(task: Task, tmp_path: Path) -> None:
     assert done.test is not None
     bundle = load(tmp_path / "run")
     assert bundle.metadata["task"] == task
+    stored = framings_of(bundle)
+    del bundle.metadata["framing"]
+    assert framings_of(bundle) == stored  # which is what a bundle of 0.1 gets, that says nothing
     assert ("reach" in bundle.metadata) == (task == "summarise")  # only pairs have lengths to compare
     if task == "generate":
         assert isinstance(generate(bundle, "the ", Options(max_length=5)), str)

@@ -79,6 +79,7 @@ def import_huggingface(folder: Path) -> Bundle:
         names = Names(checkpoint, family.prefix, family.older_endings)
         config = family.read(settings, names)
         rows, copies = family.rows(config), family.copies(config)
+        names.allow(copies)
         check_names(rows, config, names, copies, family.ignored)
         check_copies(copies, names, checkpoint)
         model = build(config, device="meta")

@@ -95,6 +95,7 @@ class Copy:
     name: str
     of: str
     written: bool = False
+    why: str = "but the config makes them one: the checkpoint and its config do not belong together"
 
 
 def linear(theirs: str, ours: str, bias: bool = True, change: Change = SAME) -> list[Row]:
@@ -133,12 +134,22 @@ class Names:
         self.found = frozenset(found)
         self.prefix = prefix
         self._older = dict(older or {})
+        self._copies: dict[str, list[str]] = {}
+
+    def allow(self, copies: Iterable[Copy]) -> None:
+        """Let a tensor be found by the name of a copy, where a checkpoint stores only that one."""
+        for copy in copies:
+            self._copies.setdefault(copy.of, []).append(copy.name)
 
     def __contains__(self, name: str) -> bool:
         return self.find(name) is not None
 
     def find(self, name: str) -> str | None:
         """The checkpoint's own name for a name of the table; None where it is not there."""
+        every = (self._find(one) for one in (name, *self._copies.get(name, ())))
+        return next((one for one in every if one is not None), None)
+
+    def _find(self, name: str) -> str | None:
         short = name.removeprefix(self.prefix)
         for candidate in dict.fromkeys((name, short)):
             if candidate in self.found:
@@ -241,10 +252,7 @@ def check_copies(copies: Iterable[Copy], names: Names, theirs: Mapping[str, Tens
             continue
         original = names.get(copy.of)
         if not torch.equal(theirs[actual], theirs[original]):
-            raise UserError(
-                f"The tensors '{actual}' and '{original}' differ, but the config makes them one: the "
-                f"checkpoint and its config do not belong together."
-            )
+            raise UserError(f"The tensors '{actual}' and '{original}' differ, {copy.why}.")
 
 
 def _misshapen(name: str, tensor: Tensor, wanted: tuple[int, ...] | None = None) -> UserError:

@@ -18,6 +18,10 @@ from clearhead.interop.mapping import ONE_AXIS_MORE, Copy, Names, Row, linear
 from clearhead.interop.settings import THEIR_ACTIVATIONS, Settings
 from clearhead.models.config import ModelConfig
 
+_ONE_TABLE = (
+    "and can only be imported as one table for both sides, or else as one for each "
+    "(Marian's share_encoder_decoder_embeddings=false)"
+)
 NORM_EPS = 1e-5  # written into the code there, not into the config
 
 
@@ -72,11 +76,10 @@ def shared_copies(config: ModelConfig) -> list[Copy]:
     if config.source_vocabulary is not None:
         return [] if untied else [Copy("lm_head.weight", "model.decoder.embed_tokens.weight")]
     shared = "model.shared.weight"
-    copies = [
-        Copy("model.encoder.embed_tokens.weight", shared, written=untied),
-        Copy("model.decoder.embed_tokens.weight", shared, written=untied),
-    ]
-    return copies if untied else [*copies, Copy("lm_head.weight", shared)]
+    sides = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+    if untied:  # which readers since version 5 take to mean these tables as well
+        return [Copy(name, shared, written=True, why=_ONE_TABLE) for name in sides]
+    return [*(Copy(name, shared) for name in sides), Copy("lm_head.weight", shared)]
 
 
 def read_stacks(settings: Settings) -> dict[str, Any]:
@@ -194,8 +197,12 @@ FAMILY = Family(
     architecture=lambda config: "MarianMTModel",
     rows=rows,
     copies=shared_copies,
-    # the sinusoids themselves, which are computed here
-    ignored=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+    # the sinusoids themselves, which are computed here, and a shared table that neither side reads
+    ignored=(
+        "model.encoder.embed_positions.weight",
+        "model.decoder.embed_positions.weight",
+        "model.shared.weight",
+    ),
     training_only=("encoder_layerdrop", "decoder_layerdrop"),
     prepare=in_halves,
 )

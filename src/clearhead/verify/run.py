@@ -14,7 +14,7 @@ from clearhead.base.errors import UserError, nearest
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle, load_bundle
 from clearhead.models.build import count_parameters
-from clearhead.verify import chance, drafting, drift, formulas, reading, searching
+from clearhead.verify import chance, drafting, drift, formulas, reading, searching, text_to_text
 from clearhead.verify.report import Check, Report
 from clearhead.verify.subject import Effort, Subject, prepare
 
@@ -31,11 +31,12 @@ CHECKS: dict[str, Callable[[Subject], Check]] = {
     formulas.PENALTIES: formulas.penalties,
     formulas.CUTOFFS: formulas.cutoffs,
     reading.KERNEL: reading.kernels,
+    text_to_text.TEXTS: text_to_text.texts,
     drift.NATIVE: drift.native,
     drift.DRIFT["bf16"]: partial(drift.drift, dtype="bf16"),
     drift.DRIFT["int8"]: partial(drift.drift, dtype="int8"),
 }
-OF_ANY_MODEL = (reading.BATCH, reading.KERNEL)  # an encoder writes nothing, so that only these apply
+OF_ANY_MODEL = (reading.BATCH, reading.KERNEL, text_to_text.TEXTS)  # of an encoder, too, which writes nothing
 
 
 def verify(
@@ -85,6 +86,8 @@ def _chosen(
 ) -> dict[str, Callable[[Subject], Check]]:
     """The checks to make, in their order."""
     every = {name: one for name, one in CHECKS.items() if subject.writes or name in OF_ANY_MODEL}
+    if not text_to_text.applies(subject):
+        del every[text_to_text.TEXTS]
     if draft is not None:
         drafting.refuse_unlike(subject, draft)
         every[drafting.DRAFT] = partial(drafting.speculative, draft=draft)

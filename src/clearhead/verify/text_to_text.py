@@ -1,0 +1,124 @@
+"""Text in, text out, for a model from elsewhere: what its own toolkit makes of the same texts.
+
+The ids a text becomes are compared with those of the bundle's own `tokenizer.json` and, where `transformers`
+is installed, with its tokenizer's; what comes out, texts or labels, with its model's on the same weights.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clearhead.bundle.framings import framings_of, is_imported, tokenizers_of
+from clearhead.decoding.labels import class_probabilities, tag
+from clearhead.decoding.options import Options
+from clearhead.interop import export_folder
+from clearhead.models.build import count_parameters
+from clearhead.verify.report import Check
+from clearhead.verify.subject import LARGE, Subject
+
+TEXTS = "text to text = its own toolkit"
+
+
+def applies(subject: Subject) -> bool:
+    """Is there another toolkit to compare with? Two vocabularies make a folder that only we read."""
+    return is_imported(subject.bundle) and subject.bundle.source_tokenizer is None
+
+
+def texts(subject: Subject) -> Check:
+    """How many texts become other ids, or come out otherwise, than in the toolkit the model comes from."""
+    reader, framings = tokenizers_of(subject.bundle)[0], framings_of(subject.bundle)
+    framing = framings.target if subject.config.family == "decoder" else framings.source
+    ids = [framing.around(reader.encode(text)) for text in subject.texts]
+    wrong = {"tokenizer.json": _unlike(ids, [reader.encode(text, specials=True) for text in subject.texts])}
+    count = len(subject.texts)
+    if importlib.util.find_spec("transformers") is None:
+        rest = "transformers, which would say what comes out, is not installed here"
+    elif count_parameters(subject.bundle.model) > LARGE:
+        rest = "the model is too large to be loaded once more by transformers"
+    else:
+        wrong |= _there(subject, ids)
+        rest = "transformers compared as well"
+    worst = max(wrong.values())
+    named = ", ".join(f"{number} by {name}" for name, number in wrong.items() if number)
+    found = f"{named} differ" if named else "equal"
+    return Check(
+        TEXTS, worst == 0, worst, 0.0, f"{count} texts as ids and what comes out: {found}; {rest}.", wrong
+    )
+
+
+def _there(subject: Subject, ids: Sequence[list[int]]) -> dict[str, int]:
+    """The same weights and tokenizer, as transformers reads them from a folder; all in float64."""
+    import transformers
+
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) / "model"
+        export_folder(subject.bundle, folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        [name] = transformers.AutoConfig.from_pretrained(folder).architectures
+        model = getattr(transformers, name).from_pretrained(folder).double().eval()
+    found = {"its tokenizer": _unlike(ids, [tokenizer(text)["input_ids"] for text in subject.texts])}
+    rows = [tokenizer(text, return_tensors="pt") for text in subject.texts]
+    if subject.writes:
+        return found | {
+            "its texts": _unlike(_written(subject), _generated(subject, transformers, model, rows))
+        }
+    kind = subject.config.head.kind
+    if kind == "classify":
+        shares = [list(one.values()) for one in class_probabilities(subject.exact, subject.texts)]
+        theirs = [model(**row).logits[0].softmax(-1).tolist() for row in rows]
+        far = torch.tensor(shares).sub(torch.tensor(theirs)).abs().amax(-1)
+        return found | {"its classes": int((far > subject.bound).sum())}
+    if kind == "tag":
+        return found | {
+            "its tags": _unlike(tag(subject.exact, subject.texts), _tags(subject, tokenizer, model))
+        }
+    return found
+
+
+def _written(subject: Subject) -> list[tuple[int, ...]]:
+    everything = subject.decode(subject.exact_writer, Options(max_length=subject.effort.write), _all(subject))
+    return [everything[number][0].ids for number in _all(subject)]
+
+
+def _generated(subject: Subject, transformers: Any, model: Any, rows: Sequence[Any]) -> list[tuple[int, ...]]:
+    """The likeliest token again and again: of the folder's own settings only the symbols count."""
+    symbols = subject.symbols
+    settings = transformers.GenerationConfig(
+        eos_token_id=symbols.stop,
+        pad_token_id=symbols.stop,  # one text at a time has no padding
+        decoder_start_token_id=symbols.start if subject.has_source else None,
+        suppress_tokens=list(symbols.forbidden) or None,
+    )
+    model.generation_config = settings
+    found = []
+    for number, row in enumerate(rows):
+        limit = subject.limit(number, subject.effort.write)
+        ids = model.generate(**row, do_sample=False, max_new_tokens=limit)[0].tolist()
+        new = ids[1:] if subject.has_source else ids[row["input_ids"].shape[1] :]
+        found.append(tuple(new[: new.index(symbols.stop)] if symbols.stop in new else new))
+    return found
+
+
+def _tags(subject: Subject, tokenizer: Any, model: Any) -> list[list[str]]:
+    found = []
+    for text in subject.texts:
+        words = text.split()
+        row = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+        best, places = model(**row).logits[0].argmax(-1).tolist(), row.word_ids(0)
+        firsts = [places.index(word) for word in range(len(words))]
+        found.append([model.config.id2label[best[first]] for first in firsts])
+    return found
+
+
+def _all(subject: Subject) -> list[int]:
+    return list(range(len(subject.texts)))
+
+
+def _unlike(here: Sequence[Any], there: Sequence[Any]) -> int:
+    return sum(one != other for one, other in zip(here, there, strict=True))
