@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from clearhead.bundle.framings import framings_of
 from clearhead.bundle.metadata import write_metadata
 from clearhead.cli.main import main
 from clearhead.decoding import Options, Writer, classify, score, tag
+from clearhead.decoding.defaults import options_of
 from clearhead.decoding.labels import class_probabilities
 from clearhead.evaluation.loss import corpus_loss
 from clearhead.interop import export_folder, import_folder
@@ -270,3 +272,65 @@ def test_flags_and_ids_of_a_folder(transformers: Any, tmp_path: Path) -> None:
     path.write_text(json.dumps(plain | {"post_processor": template}))
     with pytest.raises(UserError, match="the id 5000, and the vocabulary ends at"):
         import_folder(tmp_path / "in")
+
+
+# -- with the folder's own settings -------------------------------------------------------------------------
+
+BEAMS: dict[str, dict[str, Any]] = {
+    "bart": {
+        "num_beams": 4,
+        "early_stopping": True,
+        "length_penalty": 2.0,
+        "min_length": 6,
+        "max_length": 14,
+        "no_repeat_ngram_size": 2,
+        "forced_bos_token_id": 0,
+        "forced_eos_token_id": 2,
+        "eos_token_id": [2, 70],
+    },
+    "marian": {"num_beams": 3, "bad_words_ids": [[2], [9, 10]], "max_length": 12, "forced_eos_token_id": 0},
+    "llama": {"num_beams": 3, "early_stopping": "never", "max_new_tokens": 9, "eos_token_id": [2, 40, 41]},
+}
+
+
+def with_settings(transformers: Any, name: str, settings: dict[str, Any], folder: Path) -> There:
+    """A family's folder with these settings for decoding beside the ids it has."""
+    save_foreign(transformers, next(one for one in FAMILIES if one.name == name), folder)
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return There(transformers, folder)
+
+
+@pytest.mark.parametrize("name", BEAMS)
+@torch.no_grad()
+def test_text_to_text_with_the_folders_own_settings(name: str, transformers: Any, tmp_path: Path) -> None:
+    there = with_settings(transformers, name, BEAMS[name], tmp_path / "in")
+    bundle = load_bundle(save(import_folder(tmp_path / "in"), tmp_path / "ours"))
+    found = [one[0].text for one in Writer(bundle).in_order(TEXTS, options_of(bundle))]
+    for text, written in zip(TEXTS, found, strict=True):
+        given = there.tokenizer(text, return_tensors="pt")
+        begun = 0 if there.model.config.is_encoder_decoder else given["input_ids"].shape[1]
+        ids = there.model.generate(**given)[0][begun:]
+        assert written == there.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@torch.no_grad()
+def test_what_is_drawn_has_their_distribution(transformers: Any, tmp_path: Path) -> None:
+    """The first token after a prompt, drawn often on both sides: one and the same distribution."""
+    draws = 3000
+    drawn = {"do_sample": True, "temperature": 0.7, "top_k": 6, "top_p": 0.95, "max_new_tokens": 1}
+    there = with_settings(transformers, "llama", drawn, tmp_path / "in")
+    bundle = import_folder(tmp_path / "in")
+    torch.manual_seed(0)
+    given = there.tokenizer([TEXTS[0]] * draws, return_tensors="pt")
+    theirs = Counter(there.model.generate(**given)[:, -1].tolist())
+    writer, options = Writer(bundle), options_of(bundle)
+    ours: Counter[int] = Counter()
+    for _, [one] in writer.write([TEXTS[0]] * draws, options, range(draws)):
+        ours[one.ids[0]] += 1
+    assert len(ours) > 2
+    counts = torch.tensor([[side[id] for id in sorted({*ours, *theirs})] for side in (ours, theirs)])
+    expected = counts.double().mean(0)
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = torch.tensor((counts.shape[1] - 1) / 2)
+    assert torch.special.gammaincc(freedom.double(), statistic / 2) > 1e-3

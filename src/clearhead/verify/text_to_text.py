@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def _generated(subject: Subject, transformers: Any, model: Any, rows: Sequence[A
     """The likeliest token again and again: of the folder's own settings only the symbols count."""
     symbols = subject.symbols
     settings = transformers.GenerationConfig(
-        eos_token_id=symbols.stop,
+        eos_token_id=list(symbols.stops),
         pad_token_id=symbols.stop,  # one text at a time has no padding
         decoder_start_token_id=symbols.start if subject.has_source else None,
         suppress_tokens=list(symbols.forbidden) or None,
@@ -101,7 +102,7 @@ def _generated(subject: Subject, transformers: Any, model: Any, rows: Sequence[A
         limit = subject.limit(number, subject.effort.write)
         ids = model.generate(**row, do_sample=False, max_new_tokens=limit)[0].tolist()
         new = ids[1:] if subject.has_source else ids[row["input_ids"].shape[1] :]
-        found.append(tuple(new[: new.index(symbols.stop)] if symbols.stop in new else new))
+        found.append(tuple(takewhile(lambda id: id not in symbols.stops, new)))
     return found
 
 
