@@ -101,6 +101,7 @@ SURFACE = {
         "--beam",
         "--device",
         "--file",
+        "--formats",
         "--json",
         "--length-penalty",
         "--lowercase",

@@ -6,14 +6,18 @@ import gzip
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from clearhead.base.processor import instruction_set
 from clearhead.bundle import load_bundle, save
-from clearhead.decoding import alignment
+from clearhead.bundle.metadata import read_metadata
+from clearhead.decoding import alignment, native
+from clearhead.decoding.number_formats import CPU_ORDER, acceptable
 from clearhead.decoding.options import Options
 from clearhead.decoding.writer import Writer
 from clearhead.jobs import part as parts
@@ -409,3 +413,38 @@ def test_a_text_of_which_only_the_head_is_read_is_told_once_and_marked(
     assert len(ended.lines) == 900
     assert ended.stderr.count("reads the first 2 of a text") == 1
     assert "line 301 has 3 tokens" in ended.stderr
+
+
+# --- number formats -------------------------------------------------------------------------------
+
+
+def test_fast_takes_what_the_bundle_says_costs_little(run: Run, tmp_path: Path) -> None:
+    """Nothing is stored: one sentence and float32; once it is measured and stored, a format by the table."""
+    lines = ("the cat sleeps", "a dog eats the fish")
+    fast = run("translate", "translator", "--max-length", "6", "--fast", *lines)
+    assert fast.code == 0
+    assert len(fast.lines) == len(lines)
+    assert len(fast.stderr.splitlines()) == 1
+    if native.why_not() is not None or instruction_set() not in CPU_ORDER:
+        return
+    assert "does not say what other number formats cost" in fast.stderr
+    shutil.copytree((tmp_path / "translator").resolve(), tmp_path / "own")
+    (tmp_path / "pairs.tsv").write_text("the cat sleeps\tle chat dort\nthe dog\tle chien\n", "utf-8")
+    found = run("evaluate", "own", "--file", "pairs.tsv", "--task", "translate", "--formats", "--json")
+    costs = json.loads(found.stdout)
+    assert read_metadata(tmp_path / "own").metadata["formats"] == costs
+    shown = run("inspect", "own").stdout
+    assert all(name in shown for name in ("int8", "bf16", "chrF", "drift"))
+    accepted = [one for one in CPU_ORDER[instruction_set()] if acceptable(costs["cpu"][one], "chrF")]
+    begun = run("translate", "own", "--fast", "--input", "pairs.tsv", "--output", "out.txt")
+    assert begun.code == 0
+    assert ("float32 is used" in begun.stderr) == (not accepted)
+
+
+def test_fast_beside_another_choice_is_refused(run: Run) -> None:
+    ended = run("translate", "translator", "--fast", "--dtype", "bf16", "the cat")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "--fast chooses the number format itself" in ended.stderr
+    assert "leave --fast away" in run("translate", "translator", "--fast", "--draft", "smaller", "a").stderr
+    other = run("evaluate", "translator", "--file", "x", "--formats", "--beam", "4")
+    assert "--formats compares" in other.stderr

@@ -12,7 +12,10 @@ import torch
 
 from clearhead.api import load
 from clearhead.bundle import Bundle
+from clearhead.cli.main import main
+from clearhead.decoding import native
 from clearhead.evaluation.evaluate import Evaluation, evaluate
+from clearhead.evaluation.formats import measure_formats
 from clearhead.jobs import finish
 from clearhead.jobs.finish import AVERAGE, BEST, LAST, Finished, flops_in_words
 from clearhead.jobs.train import resume, train
@@ -70,6 +73,24 @@ def test_the_test_set_is_scored_with_the_bundle(finished: Finished) -> None:
     assert stored["examples"] == len(pairs)
     assert {name: stored[name] for name in again.metrics} == pytest.approx(again.metrics)
     assert finished.bundle.metadata["test_signatures"] == again.signatures
+
+
+@pytest.mark.skipif(native.why_not() is not None, reason="other formats are the C++ engine's")
+def test_what_other_number_formats_cost_is_stored(
+    finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (
+        (finished.folder / "training" / "data" / "validation.jsonl").read_text(encoding="utf-8").splitlines()
+    )
+    rows = [(source, target) for source, target in map(json.loads, lines)]
+    stored = load(finished.folder).metadata["formats"]
+    assert stored == measure_formats(load(finished.folder), rows, "translate")
+    assert stored["metric"] == "chrF"
+    assert set(stored["cpu"]["int8"]) == {"value", "cost", "drift", "largest", "same"}
+    assert main(["inspect", str(finished.folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "what other numbers cost, on 8 validation examples" in shown
+    assert f"{stored['cpu']['int8']['drift']:.4g}" in shown
 
 
 def test_a_failure_while_scoring_leaves_the_bundle(

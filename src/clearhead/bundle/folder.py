@@ -131,13 +131,13 @@ def save(
     tokenizer = bundle.tokenizer if tokenizer is None else tokenizer
     notes = dict(bundle.metadata if metadata is None else metadata)
     target = Path(folder)
-    with _undisturbed(target):
+    with undisturbed(target):
         write_bundle(Bundle(bundle.model, tokenizer, notes, bundle.source_tokenizer), target, overwrite)
     return target
 
 
 @contextmanager
-def _undisturbed(target: Path) -> Iterator[None]:
+def undisturbed(target: Path) -> Iterator[None]:
     """Hold the lock of the run whose folder this is, if it is one: its weights are not mixed with others."""
     companion = target / manifest.COMPANION
     if not companion.is_dir():

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from clearhead.base.errors import UserError
-from clearhead.cli.table import show_table
+from clearhead.cli.table import show_formats, show_table
 
 
 def evaluate(
@@ -51,6 +51,10 @@ def evaluate(
         Path | None, typer.Option(metavar="FOLDER", help="Write report.md and report.html there.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of tables.")] = False,
+    formats: Annotated[
+        bool,
+        typer.Option("--formats", help="Measure instead what bf16 and int8 cost, and note it for --fast."),
+    ] = False,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
 ) -> None:
     """Measure a bundle on a test set: BLEU, chrF, ROUGE, perplexity, accuracy, F1, Matthews, by task.
@@ -60,6 +64,7 @@ def evaluate(
       clearhead evaluate runs/en-fr --source test.en --target test.fr --beam 5
       clearhead evaluate runs/en-fr --against runs/other --file test.tsv --out report
       clearhead evaluate runs/reviews --file test.csv --json
+      clearhead evaluate runs/en-fr --file validation.tsv --formats
     """
     corpus = {
         "source": source,
@@ -70,16 +75,24 @@ def evaluate(
     }
     if source is None and target is None and file is None:
         raise UserError("Say what to evaluate on: --source FILE --target FILE, or --file FILE.")
+    if formats and (against is not None or out is not None or beam > 1):
+        raise UserError("--formats compares the number formats of one bundle: leave other settings away.")
 
     from clearhead.data.config import CorpusConfig  # here, so that --help does not wait for torch
     from clearhead.evaluation.evaluate import EvaluationConfig
     from clearhead.evaluation.report import write_report
-    from clearhead.jobs.evaluate import measure, task_named
+    from clearhead.jobs.evaluate import measure, measure_and_store_formats, task_named
 
+    rows = CorpusConfig.from_dict({name: str(value) for name, value in corpus.items() if value is not None})
+    asked = task_named(task) if task is not None else None
+    if formats:
+        costs = measure_and_store_formats(bundle, rows, asked, device=device)
+        typer.echo(json.dumps(costs, indent=2, ensure_ascii=False)) if as_json else show_formats(costs)
+        return
     found = measure(
         [bundle] if against is None else [bundle, against],
-        CorpusConfig.from_dict({name: str(value) for name, value in corpus.items() if value is not None}),
-        task_named(task) if task is not None else None,
+        rows,
+        asked,
         EvaluationConfig(
             beam=beam,
             length_penalty=length_penalty,

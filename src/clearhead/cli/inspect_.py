@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clearhead.base.errors import UserError
-from clearhead.cli.table import plain_table, show_table
+from clearhead.cli.table import plain_table, show_formats, show_table
 
 if TYPE_CHECKING:
     from clearhead.bundle import Description
@@ -54,6 +54,9 @@ def _show(found: Description) -> None:
     for name, value in found.metadata.items():
         if name == "recipe":  # its settings that say something are among those that were chosen
             typer.echo("\nrecipe\n  all settings of the run that made it: --json")
+        elif name == "formats" and isinstance(value, dict):
+            typer.echo(f"\nformats: what other numbers cost, on {value.get('examples')} validation examples")
+            show_formats(value)
         elif _large(value):
             typer.echo(f"\n{name}")
             _tree(value)

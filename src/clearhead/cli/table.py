@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import typer
 
@@ -35,6 +36,27 @@ def plain_table(titles: Row, rows: Sequence[Row], numbers: Sequence[int] = ()) -
         for row in [titles, *rows]
     ]
     return "\n".join(lines)
+
+
+def show_formats(found: Mapping[str, Any]) -> None:
+    """What other number formats cost a bundle, as its metadata have it (`formats` in docs/bundle.md)."""
+    metric = found.get("metric", "metric")
+    rows = [
+        [place, name, *(_figure(one.get(key)) for key in ("value", "cost", "drift", "largest", "same"))]
+        for place, formats in found.items()
+        if isinstance(formats, Mapping)
+        for name, one in formats.items()
+        if isinstance(one, Mapping)
+    ]
+    if rows:
+        titles = ["on", "format", str(metric), "cost", "drift (nats)", "largest", "same token"]
+        show_table(titles, rows, numbers=range(2, 7))
+    if "unmeasured" in found:
+        typer.echo(f"not measured on a CPU: {found['unmeasured']}")
+
+
+def _figure(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "–"
 
 
 def _ruled(titles: Row, rows: Sequence[Row], numbers: Sequence[int]) -> None:

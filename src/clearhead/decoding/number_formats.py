@@ -29,7 +29,8 @@ CPU_ORDER: dict[InstructionSet, tuple[Dtype, ...]] = {
 GPU_ORDER: tuple[Dtype, ...] = ("bf16", "float32")
 
 # What `fast` accepts: so many points (of 100) of the metric, or nats a token where that is the metric, and so
-# many nats a token by which the distributions of float32 are missed.
+# many nats a token by which the distributions of float32 are missed: on texts that the model itself would
+# write, perplexity is 2 % higher.
 MOST_POINTS, MOST_NATS, MOST_DRIFT = 0.5, 0.02, 0.02
 
 

@@ -126,16 +126,28 @@ def corpus_loss(
     texts = [target for _, target in rows]
     if not texts:
         raise UserError("The loss of no texts at all is not defined: give at least one.")
-    if task == "generate":
-        whole = bool(bundle.metadata.get("documents", False)) if documents is None else documents
-        batches = _chunks(bundle, texts, batch_tokens, context, whole)
-    else:
-        batches = _rows(bundle, rows, task, batch_tokens)
+    batches = batches_of(bundle, rows, task, batch_tokens=batch_tokens, context=context, documents=documents)
     found = batches_loss(bundle.model, batches, device)
     if task in ("classify", "tag"):
         return found
     sizes = sum(map(len, texts)), sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     return Loss(found.nats, found.tokens, *sizes, correct=found.correct)
+
+
+def batches_of(
+    bundle: Bundle,
+    rows: Sequence[tuple[str, str]],
+    task: Task,
+    *,
+    batch_tokens: int = 4096,
+    context: int | None = None,
+    documents: bool | None = None,
+) -> Iterator[Batch]:
+    """The ids that `corpus_loss` is computed from, in padded batches."""
+    if task != "generate":
+        return _rows(bundle, rows, task, batch_tokens)
+    whole = bool(bundle.metadata.get("documents", False)) if documents is None else documents
+    return _chunks(bundle, [target for _, target in rows], batch_tokens, context, whole)
 
 
 def _scores(model: nn.Module, batch: Batch) -> Tensor:

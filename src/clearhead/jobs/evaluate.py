@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from clearhead.api import load
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError, nearest
-from clearhead.bundle import Bundle
+from clearhead.bundle import Bundle, is_bundle
+from clearhead.bundle.folder import undisturbed
+from clearhead.bundle.metadata import read_metadata, replace_notes
 from clearhead.data.config import CorpusConfig, Task
 from clearhead.data.read import check_corpus, files_of, read_rows
+from clearhead.decoding.number_formats import FORMATS
 from clearhead.evaluation.bootstrap import Bootstrap
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, compare, evaluate
+from clearhead.evaluation.formats import measure_formats
 from clearhead.evaluation.render import Page
 from clearhead.evaluation.report import Subject, make_report
 
@@ -41,10 +46,7 @@ def measure(
     """Evaluate one bundle, or two on the same rows with a paired bootstrap between them."""
     loaded = [load(path, device=pick_device(device)) for path in bundles]
     chosen = task or _task_of(loaded[0])
-    check_corpus(corpus, chosen)
-    rows = [(row.source, row.target) for row in read_rows(corpus, chosen)]
-    if not rows:
-        raise UserError(f"There is nothing to evaluate on in {', '.join(files_of(corpus))}.")
+    rows = _rows(corpus, chosen)
     found = [evaluate(one, rows, chosen, config, show=True) for one in loaded]
     second = found[1] if len(found) > 1 else None
     comparison = [] if second is None else compare(found[0], second)
@@ -56,6 +58,29 @@ def measure(
         comparison=comparison,
     )
     return Measured(found[0], second, comparison, page)
+
+
+def measure_and_store_formats(
+    folder: Path, corpus: CorpusConfig, task: Task | None = None, *, device: str = "auto"
+) -> dict[str, Any]:
+    """Find out what other number formats cost a bundle, and note it there, as `clearhead train` does."""
+    bundle = load(folder, device=pick_device(device))
+    chosen = task or _task_of(bundle)
+    found = measure_formats(bundle, _rows(corpus, chosen), chosen)
+    if not found:
+        raise UserError(f"The task '{chosen}' writes no text, so that there is one number format for it.")
+    if is_bundle(folder):
+        with undisturbed(folder):
+            replace_notes(folder, {**read_metadata(folder).metadata, FORMATS: found})
+    return found
+
+
+def _rows(corpus: CorpusConfig, task: Task) -> list[tuple[str, str]]:
+    check_corpus(corpus, task)
+    rows = [(row.source, row.target) for row in read_rows(corpus, task)]
+    if not rows:
+        raise UserError(f"There is nothing to evaluate on in {', '.join(files_of(corpus))}.")
+    return rows
 
 
 def task_named(name: str) -> Task:

@@ -25,7 +25,9 @@ from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.bundle.folder import write_bundle
 from clearhead.bundle.metadata import read_metadata, replace_notes
+from clearhead.decoding.number_formats import FORMATS
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, evaluate
+from clearhead.evaluation.formats import measure_formats
 from clearhead.evaluation.report import Subject, make_report, write_report
 from clearhead.jobs.prepare import Prepared
 from clearhead.planner.paper import RUNS
@@ -115,7 +117,7 @@ def _measured_before(folder: RunFolder, chosen: str, outcome: Outcome) -> dict[s
     with suppress(UserError, KeyError, TypeError):  # none, or of another kind
         before = read_metadata(folder.path).metadata
         if before["weights"] == chosen and before["training"]["steps"] == outcome.steps:
-            figures |= {name: before[name] for name in figures if name in before}
+            figures |= {name: before[name] for name in (*figures, FORMATS) if name in before}
     return figures
 
 
@@ -159,8 +161,18 @@ def _test_set(ending: Ending) -> Mapping[str, Any]:
     }
 
 
+def _number_formats(ending: Ending) -> Mapping[str, Any]:
+    rows = ending.prepared.held_out["validation"]
+    found = measure_formats(ending.bundle, rows, ending.config.task)
+    return {FORMATS: found} if found else {}
+
+
 # By what it is called where it fails. No failure can lose the bundle, or keep the next from being made.
-FIGURES: dict[str, Figure] = {"drawing its curves": _curves, "scoring its test set": _test_set}
+FIGURES: dict[str, Figure] = {
+    "drawing its curves": _curves,
+    "scoring its test set": _test_set,
+    "measuring other number formats": _number_formats,
+}
 
 
 def _candidates(trainer: Trainer) -> dict[str, dict[str, Tensor]]:

@@ -11,6 +11,8 @@ import torch
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor
 
+from clearhead.decoding.drift import SURE, Drift
+from clearhead.decoding.number_formats import MOST_DRIFT
 from clearhead.decoding.options import Options
 from clearhead.decoding.writer import Dtype, Writer
 from clearhead.verify.passes import largest_difference, walk
@@ -21,10 +23,6 @@ NATIVE = "C++ float32 = PyTorch"
 DRIFT: dict[Dtype, str] = {"bf16": "drift of bf16 (nats)", "int8": "drift of int8 (nats)"}
 # float32 sums in another order: 1e-5 of a log-probability as a rule
 NATIVE_BOUND = 1e-3
-# Nats a token by which the model's own distribution is missed on average: on texts that the model itself
-# would write, perplexity is 2 % higher.
-DRIFT_BOUND = {"bf16": 0.02, "int8": 0.02}
-SURE = 0.5  # nats by which a token leads where rounding must not change the choice
 
 
 def native(subject: Subject) -> Check:
@@ -47,12 +45,9 @@ def drift(subject: Subject, dtype: Dtype) -> Check:
         )
     writer = Writer(subject.bundle, dtype=dtype)
     found, wanted = _both(subject, writer)
-    missed = [float((p.exp() * (p - q)).sum()) for p, q in zip(wanted, found, strict=True)]
-    worst = max(sum(missed) / len(missed), 0.0)
-    largest = largest_difference(found, wanted)
-    agree = [int(p.argmax()) == int(q.argmax()) for p, q in zip(wanted, found, strict=True)]
-    sure = [same for same, p in zip(agree, wanted, strict=True) if _lead(p) >= SURE]
-    share, sure_share = _share(agree), _share(sure)
+    seen = Drift()
+    seen.add(torch.stack(found), torch.stack(wanted))
+    worst, largest, share = seen.per_token, seen.largest, seen.share_same
     texts = _alike(subject, writer)
     sentence = (
         f"{len(found)} steps with weights in {dtype}, against float32: {worst:.2g} nats a token (relative "
@@ -62,26 +57,16 @@ def drift(subject: Subject, dtype: Dtype) -> Check:
     details = {
         "largest difference of a log-probability": largest if math.isfinite(largest) else None,
         "same greedy token": share,
-        f"same greedy token where it leads by {SURE} nats": sure_share,
+        f"same greedy token where it leads by {SURE} nats": seen.sure_same / seen.sure if seen.sure else 1.0,
         "chrF of the texts against those of float32": texts,
     }
-    passed = worst <= DRIFT_BOUND[dtype]
-    return Check(name, passed, worst, DRIFT_BOUND[dtype], sentence, details)
+    return Check(name, worst <= MOST_DRIFT, worst, MOST_DRIFT, sentence, details)
 
 
 def _both(subject: Subject, writer: Writer) -> tuple[list[Tensor], list[Tensor]]:
     """The log-probabilities of one and the same walk: by the writer's rows, and by exact passes."""
     seen = walk(writer.rows(Options()), subject.given, subject.limits(), subject.ordinary, subject.seed)
     return [one.logp.cpu() for one in seen], [one.cpu() for one in subject.passes.all_of(seen)]
-
-
-def _lead(logp: Tensor) -> float:
-    best = logp.topk(2).values if len(logp) > 1 else torch.tensor([0.0, -math.inf])
-    return float(best[0] - best[1])
-
-
-def _share(agree: list[bool]) -> float:
-    return sum(agree) / len(agree) if agree else 1.0
 
 
 def _alike(subject: Subject, writer: Writer) -> float:

@@ -1,0 +1,155 @@
+"""What other number formats cost a bundle: how far its scores drift, and what that does to the task's metric.
+
+Measured on a bounded part of the validation set, chosen by size and not by time, so that the same bundle has
+the same figures. `decoding.number_formats` decides by them what `fast` stands for.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from clearhead.bundle.folder import Bundle
+from clearhead.data.config import Task
+from clearhead.data.rows import IGNORED
+from clearhead.decoding.drift import Drift, forced
+from clearhead.decoding.native import Dtype
+from clearhead.decoding.number_formats import NATS
+from clearhead.decoding.options import Options
+from clearhead.decoding.writer import Writer
+from clearhead.evaluation.evaluate import EvaluationConfig, evaluate
+from clearhead.evaluation.loss import batches_of
+from clearhead.models.build import count_parameters
+
+METRICS: dict[Task, str] = {"translate": "chrF", "summarise": "ROUGE-L", "generate": NATS}
+# A few seconds on two cores: so many multiplications with a weight, for each format and way.
+WORK = 2e10
+FEWEST, MOST = 8, 200  # examples
+LONGEST = 64  # tokens of a text that scores are compared for
+BATCH = 32  # texts under way together
+
+Rows = Sequence[tuple[str, str]]
+
+
+class Text(NamedTuple):
+    """One example as ids."""
+
+    given: list[int]
+    tokens: list[int]  # that follow
+    labels: list[int]  # the same, but for those that are never predicted
+
+
+def measure_formats(bundle: Bundle, rows: Rows, task: Task) -> dict[str, Any]:
+    """The entry `formats` of a bundle's metadata; empty for a task that writes nothing.
+
+    On a CPU the C++ engine's bf16 and int8, and where the model is on a GPU its bf16, each beside float32.
+    """
+    if task not in METRICS or not rows:
+        return {}
+    some = _sample(bundle, rows)
+    found: dict[str, Any] = {"metric": METRICS[task], "examples": len(some)}
+    device = next(bundle.model.parameters()).device
+    if device.type == "cuda":
+        found["cuda"] = _compared(bundle, some, task, ("bf16",))
+    on_cpu = _here(bundle, torch.device("cpu"))
+    why_not = Writer(on_cpu).why_not_native
+    if why_not is None:
+        found["cpu"] = _compared(on_cpu, some, task, ("bf16", "int8"))
+    else:
+        found["unmeasured"] = f"The C++ engine cannot be used: {why_not}"
+    return found
+
+
+def _here(bundle: Bundle, device: torch.device) -> Bundle:
+    """The bundle with its model in float32 on a device; a copy, where it is another."""
+    weight = next(bundle.model.parameters())
+    if (weight.device, weight.dtype) == (device, torch.float32):
+        return bundle
+    model = copy.deepcopy(bundle.model).to(device=device, dtype=torch.float32)
+    return Bundle(model, bundle.tokenizer, bundle.metadata, bundle.source_tokenizer)
+
+
+def _sample(bundle: Bundle, rows: Rows) -> list[tuple[str, str]]:
+    """Examples spread evenly over the set, as many as a model of this size reads in a few seconds."""
+    full = [row for row in rows if row[1].strip()] or list(rows)
+    spread = [full[number * len(full) // MOST] for number in range(MOST)] if len(full) > MOST else full
+    characters = sum(len(source) + len(target) for source, target in spread) / len(spread)
+    tokens = max(characters / 4, 1.0)  # about, of one example
+    most = min(max(int(WORK / count_parameters(bundle.model) / tokens), FEWEST), len(spread))
+    return [spread[number * len(spread) // most] for number in range(most)]
+
+
+def _compared(bundle: Bundle, rows: Rows, task: Task, formats: Sequence[Dtype]) -> dict[str, Any]:
+    """float32's metric; of each other format its metric, what that costs, and the drift of its scores."""
+    texts = _texts(bundle, rows, task)
+    right = _metric(bundle, rows, task, "float32")
+    found: dict[str, Any] = {}
+    for dtype in formats:
+        drift, nats = _drift(bundle, texts, dtype)
+        if task == "generate":
+            right, value = nats
+            cost = value - right
+        else:
+            value = _metric(bundle, rows, task, dtype)
+            cost = right - value
+        found[dtype] = {
+            "value": _number(value),
+            "cost": _number(cost),
+            "drift": _number(drift.per_token),
+            "largest": _number(drift.largest),
+            "same": _number(drift.share_same),
+        }
+    return {"float32": {"value": _number(right)}, **found}
+
+
+def _texts(bundle: Bundle, rows: Rows, task: Task) -> list[Text]:
+    """What the model reads for each example, and what comes then: the ids that its loss is made of."""
+    found = []
+    for batch in batches_of(bundle, rows, task, batch_tokens=4096):
+        for row in range(batch.rows):
+            size = min(int(batch.lengths[row]), LONGEST)
+            labels = batch.labels[row, :size].tolist()
+            tokens = [*batch.inputs[row, 1:size].tolist(), labels[-1]]
+            if batch.source is None:
+                given = batch.inputs[row, :1].tolist()
+            else:
+                assert batch.source_lengths is not None
+                given = batch.source[row, : int(batch.source_lengths[row])].tolist()
+            if labels[-1] == IGNORED:  # nothing comes of it
+                labels, tokens = labels[:-1], tokens[:-1]
+            found.append(Text(given, tokens, labels))
+    return found
+
+
+def _drift(bundle: Bundle, texts: list[Text], dtype: Dtype) -> tuple[Drift, tuple[float, float]]:
+    """The scores of a format beside float32's, and the nats a token of both."""
+    drift, nats, tokens = Drift(), [0.0, 0.0], 0
+    both = [Writer(bundle, dtype=one).rows(Options()) for one in ("float32", dtype)]
+    for begin in range(0, len(texts), BATCH):
+        given, written, labels = zip(*texts[begin : begin + BATCH], strict=True)
+        walks = zip(*(forced(rows, given, written) for rows in both), strict=True)
+        for at, ((going, exact), (_, other)) in enumerate(walks):
+            predicted = [row for row, number in enumerate(going) if labels[number][at] != IGNORED]
+            wanted = torch.tensor([[labels[going[row]][at]] for row in predicted], dtype=torch.long)
+            scores = [one.logp().cpu()[predicted] for one in (exact, other)]
+            drift.add(scores[1], scores[0])
+            for side in (0, 1):
+                nats[side] -= float(scores[side].gather(1, wanted).sum())
+            tokens += len(predicted)
+    return drift, (nats[0] / max(tokens, 1), nats[1] / max(tokens, 1))
+
+
+def _metric(bundle: Bundle, rows: Rows, task: Task, dtype: Dtype) -> float:
+    """What the texts are worth that are written in a format; a language model is measured by its scores."""
+    if task == "generate":
+        return math.nan
+    return evaluate(bundle, rows, task, EvaluationConfig(dtype=dtype, loss=False)).metrics[METRICS[task]]
+
+
+def _number(value: float) -> float | None:
+    """As it is stored: six digits are more than the figures are good for; what is no number is none."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
