@@ -19,7 +19,6 @@ from clearhead.base.seed import generator, seed_everything, seeded
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("cpu").type == "cpu"
-    assert pick_device("meta").type == "meta"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device().type == "cpu"
     with pytest.raises(UserError, match="'cuda:1' cannot be used because"):

@@ -66,3 +66,8 @@ def check(value: Any, bounds: Bounds, whole: bool, where: str) -> None:
         inside = False
     if not inside:
         raise UserError(f"{where} must be {bounds.words(whole)}, not {shown(value)}.")
+
+
+def check_power(value: float, where: str) -> None:
+    """The same for the power of a length that is given apart from any config."""
+    check(value, Power.__metadata__[0], False, where)

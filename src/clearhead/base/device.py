@@ -1,19 +1,24 @@
 """Which device to compute on, and in which number format.
 
 Turns the names a user types into torch objects, and refuses what this machine
-does not have. Knows nothing about models or their memory.
+does not have. Knows nothing about models.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 
-from clearhead.base.errors import UserError, nearest
+from clearhead.base.errors import UserError, nearest, shown
 
-_KINDS = ("auto", "cpu", "cuda", "mps", "meta")
+_KINDS = ("auto", "cpu", "cuda", "mps")
+
+_CONTAINER = Path("/sys/fs/cgroup/memory.max")  # what a container may use, where this is one
 
 _DTYPES = {
     "float32": torch.float32,
@@ -41,8 +46,10 @@ def pick_device(name: str = "auto") -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
-    if kind not in _KINDS or (index and not index.isdecimal()):
-        raise UserError(f"Unknown device '{name}': {nearest(kind, _KINDS)}")
+    numbered = index.isascii() and index.isdecimal() and kind == "cuda"
+    if kind not in _KINDS or not (numbered or name == kind):
+        instead = "only CUDA devices have numbers." if kind in _KINDS else nearest(kind, _KINDS)
+        raise UserError(f"Unknown device {shown(name)}: {instead}")
     if kind == "cuda":
         _require_cuda(name, int(index or 0))
     if kind == "mps" and not torch.backends.mps.is_available():
@@ -92,6 +99,35 @@ def pick_dtype(name: str = "auto", device: torch.device | None = None) -> torch.
     if name not in _DTYPES:
         raise UserError(f"Unknown number format '{name}': {nearest(name, _DTYPES)}")
     return _DTYPES[name]
+
+
+def check_threads(count: int | None) -> None:
+    """Refuse so many threads that starting them would bring the machine down."""
+    cores = os.cpu_count() or 1
+    most = max(4 * cores, 16)
+    if count is not None and not 1 <= count <= most:
+        raise UserError(
+            f"{shown(count)} threads cannot be used: this machine has {cores} cores, so give 1 to {most}."
+        )
+
+
+def use_threads(count: int | None) -> None:
+    """Let torch compute with so many threads; None: as it finds them."""
+    check_threads(count)
+    if count is not None:
+        torch.set_num_threads(count)
+
+
+def memory_of(device: torch.device) -> int | None:
+    """Bytes that a device has in all; None where nobody can say."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    found = None
+    with suppress(OSError, ValueError, AttributeError):  # not every system can say
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        with suppress(OSError, ValueError):  # "max": no limit
+            found = min(found, int(_CONTAINER.read_text(encoding="ascii")))
+    return found
 
 
 def wake(device: torch.device) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from clearhead.base.bounds import check_power
 from clearhead.base.errors import UserError
 from clearhead.cli.starting import hurry, settle
 
@@ -53,20 +54,18 @@ def score(
       clearhead score runs/book --target test.txt --tokens
     """
     given = _refuse_unclear(texts or [], source, target, file)
+    check_power(length_penalty, "--length-penalty")
     if length_kind not in ("power", "wu"):
         raise UserError(f"There is no kind of length penalty '{length_kind}': use power or wu.")
     hurry(bundle)
 
-    import torch  # here, so that --help does not wait for it
-
-    from clearhead.api import load
-    from clearhead.base.device import pick_device
+    from clearhead.api import load  # here, so that --help does not wait for torch
+    from clearhead.base.device import pick_device, use_threads
     from clearhead.decoding.lengths import LengthPenalty
     from clearhead.jobs import scoring
 
     place = pick_device(device)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     pairs: Iterator[tuple[str, str]] | list[tuple[str, str]] = given
     if target is not None:
         pairs = scoring.aligned_pairs(source, target)

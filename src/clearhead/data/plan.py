@@ -32,7 +32,7 @@ class BatchConfig(Config):
     _noun: ClassVar[str] = "batch"
 
     tokens: Count = 4096  # at most so many: rows × longest side, padding included; packed: tokens of a side
-    accumulate: Count = 1  # batches whose gradients are added up before a step
+    accumulate: Annotated[int, Bounds(1, 4096)] = 1  # batches whose gradients are added up before a step
     layout: Literal["padded", "packed"] = "padded"
     shapes: Literal["free", "fixed"] = "free"  # fixed: few shapes, for captured GPU graphs
     buckets: Count = 8  # fixed: the most shapes there may be

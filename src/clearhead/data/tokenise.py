@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ from clearhead.data.config import FilterConfig, Task
 from clearhead.data.memo import WordMemo
 from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.rows import Row
-from clearhead.data.store import StoreWriter
 from clearhead.text.framing import Framing, Framings
 from clearhead.text.tokenizer import Tokenizer
 
@@ -86,6 +85,13 @@ class Dropped:
         return f"{text}; left out: {', '.join(told)}." if told else f"{text}."
 
 
+class Rows(Protocol):
+    """Where encoded rows go: a store, or whoever looks at them."""
+
+    def add(self, **columns: Ragged) -> None:
+        """Take some rows, as many in every column."""
+
+
 def store_sizes(task: Task, tokenizers: Tokenizers, labels: Sequence[str] = ()) -> dict[str, int]:
     """The columns of a store for a task, and how many different numbers each may hold."""
     if task == "generate":
@@ -99,7 +105,7 @@ def tokenise(
     task: Task,
     tokenizers: Tokenizers,
     filter: FilterConfig | None,
-    writer: StoreWriter,
+    writer: Rows,
     labels: Sequence[str] = (),
     *,
     documents: bool = False,

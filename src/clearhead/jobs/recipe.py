@@ -90,6 +90,10 @@ def compose(choices: Sequence[Choice], said: Table, vocabulary: Mapping[str, int
     model = said.get("model")
     for name, size in vocabulary.items():
         wanted = model.get(name) if isinstance(model, dict) else None
+        if wanted is not None and size is None:
+            raise UserError(
+                f"model.{name}={wanted} cannot be: the tokenizer is shared. Set tokenizer.shared=false."
+            )
         if wanted is not None and wanted != size:
             raise UserError(
                 f"model.{name}={wanted} cannot be: the tokenizer has {size} tokens. Set tokenizer.vocabulary."

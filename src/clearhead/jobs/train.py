@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from clearhead.base.device import pick_device, pick_dtype, wake
+from clearhead.base.device import pick_device, pick_dtype, use_threads, wake
 from clearhead.base.errors import UserError
 from clearhead.base.seed import seed_everything
 from clearhead.data.batch import Specials
@@ -22,7 +22,8 @@ from clearhead.data.tokenise import Tokenizers
 from clearhead.jobs import prepare
 from clearhead.jobs.finish import Finished, finish
 from clearhead.jobs.recipe import Table, compose, explained, merged
-from clearhead.jobs.validate import DecodingValidator, check_metric
+from clearhead.jobs.refusals import check_labels, check_lengths, check_settings, check_together
+from clearhead.jobs.validate import DecodingValidator
 from clearhead.models.build import build, count_parameters
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training import doctor
@@ -43,6 +44,7 @@ from clearhead.training.sizing import (
 from clearhead.training.view import QuietView, View, choices_table, make_view
 from clearhead.training.view.words import duration
 
+MOST_MINUTES = 1_000_000  # about two years
 VALIDATION_TOKENS = 8192  # places of a validation batch
 
 
@@ -74,13 +76,16 @@ def train(
     """
     folder = RunFolder(Path(out))
     folder.refuse_place()
-    if minutes is not None and not minutes > 0:
-        raise UserError(f"The time for training must be more than 0 minutes, not {minutes}.")
+    if minutes is not None and not 0 < minutes <= MOST_MINUTES:
+        raise UserError(
+            f"The time for training must be more than 0 minutes and at most {MOST_MINUTES:,}, not {minutes}."
+        )
+    early = check_settings(settings)
     watching = make_view(view)
     with watching, folder.locked():
         if not (replace and folder.is_used()):
             folder.refuse_occupied()
-        plan = _decide(settings, minutes)
+        plan = _decide(early, settings, minutes)
         _tell(plan, watching)
         if folder.record.exists() and not replace:
             watching.say(f"The run in '{folder.path}' had not taken a step: it is begun anew.")
@@ -140,9 +145,8 @@ def _prepare_again(folder: RunFolder, config: TrainConfig, notes: dict[str, Any]
         view.say(sentence)
 
 
-def _decide(said: Table, minutes: float | None) -> _Plan:
+def _decide(early: TrainConfig, said: Table, minutes: float | None) -> _Plan:
     """Read the corpus, learn the tokenizers, choose what was left open; writes nothing."""
-    early = _checked_early(said)
     task: Task = early.task
     first = choose_filters(task)
     data = DataConfig.from_dict(merged(as_table(first).get("data", {}), said.get("data", {})), "data")
@@ -160,8 +164,9 @@ def _decide(said: Table, minutes: float | None) -> _Plan:
     choices = [*first, *choose(facts, machine, Asked.of(said))]
     sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": facts.source_vocabulary}
     config = compose(choices, said, sizes)
-    build(config.model, device="meta")  # refuses dials that cannot work together
-    check_metric(config)
+    check_labels(config, found.labels)
+    check_together(config, device)
+    check_lengths(config, found, tokenizers)
     held = found.overlaps.values()
     findings = doctor.found(
         [
@@ -172,18 +177,6 @@ def _decide(said: Table, minutes: float | None) -> _Plan:
     shown = explained(choices, said, config)
     took = minutes_for(facts, machine, config)
     return _Plan(config, found, tokenizers, shown, [str(one) for one in findings], took)
-
-
-def _checked_early(said: Table) -> TrainConfig:
-    """Refuse a wrong name or type before anything is read.
-
-    Settings that are right in themselves may not fit together before the rest is chosen, so only the
-    tables that are needed now are built whole.
-    """
-    TrainConfig.check_names(said)
-    plain: Table = {"compute": said.get("compute", {})}
-    plain |= {name: said[name] for name in ("task", "seed") if name in said}
-    return TrainConfig.from_dict(plain)
 
 
 def _tell(plan: _Plan, view: View) -> None:
@@ -237,8 +230,7 @@ def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: Vi
     prepared = prepare.open_all(folder.data, config.task, len(config.data.train))
     notes = {**notes, **prepare.reach_of(prepared, config.task), **prepare.framing_of(prepared, config.task)}
     compute: ComputeConfig = config.compute
-    if compute.threads is not None:
-        torch.set_num_threads(compute.threads)
+    use_threads(compute.threads)
     device = pick_device(compute.device)
     seed_everything(config.seed)
     model = build(config.model)

@@ -16,10 +16,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
 from clearhead.api import load
-from clearhead.base.device import pick_device
+from clearhead.base.device import pick_device, use_threads
 from clearhead.base.errors import UserError, nearest
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle import is_bundle
@@ -54,8 +52,7 @@ def ready(
     kind: Dtype = _one_of(dtype, get_args(Dtype), "number format")
     how: Way = _one_of(way, get_args(Way), "way")
     place = pick_device(device)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     bundle = load(folder, device=place)
     family = bundle.config.family
     if continues is not None and family not in (("decoder",) if continues else WITH_SOURCE):

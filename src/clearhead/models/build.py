@@ -66,7 +66,15 @@ def build(what: str | ModelConfig, *, device: str | torch.device | None = None, 
         raise UserError(f"There is no model family '{config.family}': {nearest(config.family, FAMILIES)}")
     place = torch.device(device) if device is not None else torch.get_default_device()
     with place, _NoInitialValues() if place.type == "meta" else nullcontext():
-        model = FAMILIES[config.family](config)
+        try:
+            model = FAMILIES[config.family](config)
+        except RuntimeError as error:
+            if place.type != "meta":
+                raise
+            raise UserError(  # "meta" has no memory that could be short: a size is beyond 64 bits
+                f"No machine can hold a model of these sizes (width {config.width}, vocabulary "
+                f"{config.vocabulary}, {config.layers} layers): make it smaller."
+            ) from error
         initialise(model, config.initialisation, config.layers)
     return model
 

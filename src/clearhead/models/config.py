@@ -124,6 +124,11 @@ class ModelConfig(Config):
                 f"attention.width={self.attention.width} contradicts the model's width={self.width}: "
                 f"leave it away."
             )
+        if self.attention.memory_width not in (None, self.width):
+            raise UserError(
+                f"attention.memory_width={self.attention.memory_width} contradicts the model's "
+                f"width={self.width}, which every layer reads: leave it away."
+            )
         if self.family == "vision" and self.image.size % self.image.patch:
             raise UserError(
                 f"An image of {self.image.size} pixels does not divide into patches of {self.image.patch}."

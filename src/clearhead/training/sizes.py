@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from clearhead.base.bounds import MOST
 from clearhead.data.config import Task
 
 
@@ -89,6 +90,6 @@ class Asked(NamedTuple):
             like = next((one for one in SIZES if one.width >= self.width), SIZES[-1])
             inner = like.inner * self.width // like.width
             size = size._replace(
-                width=self.width, heads=math.gcd(self.width, like.heads), inner=max(inner, 1)
+                width=self.width, heads=math.gcd(self.width, like.heads), inner=min(max(inner, 1), MOST)
             )
         return size if self.layers is None else size._replace(layers=self.layers)

@@ -1,0 +1,218 @@
+"""What cannot be trained, said before the corpus is read.
+
+Each setting is judged alone by its config. Here they are judged together: with the task, the device and the
+memory there is. What was left open is chosen from the corpus, which has not been read yet. So settings are
+tried with what would be chosen for a small corpus, for a larger one, and so on; they are refused only if none
+would do, and judged once more when the choice is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from clearhead.base.device import check_threads, memory_of, pick_device, pick_dtype
+from clearhead.base.errors import UserError
+from clearhead.data.config import DataConfig, Task
+from clearhead.data.findings import Survey
+from clearhead.data.ragged import Ragged
+from clearhead.data.split import TRAIN, VALIDATION, rows_with_fate
+from clearhead.data.tokenise import Tokenizers, tokenise
+from clearhead.jobs.recipe import Table, compose, merged
+from clearhead.jobs.validate import check_metric
+from clearhead.models.build import count_parameters
+from clearhead.models.config import ModelConfig
+from clearhead.planner.tables import bytes_in_words
+from clearhead.text.learn import TokenizerConfig
+from clearhead.training.config import TrainConfig
+from clearhead.training.sizes import SIZES, Asked
+from clearhead.training.sizing import FAMILIES, PAIRS, Facts, Machine, as_table, choose, choose_filters
+
+ALSO: dict[Task, tuple[str, ...]] = {"translate": ("recurrent",), "summarise": ("recurrent",)}
+NUMBERS_FOR_A_WEIGHT = 4  # itself, its gradient, and Adam's two moments, all in float32
+SMALLEST_VOCABULARY = 300  # about what the smallest corpus gives
+
+
+def check_settings(said: Table) -> TrainConfig:
+    """Refuse what cannot be trained whatever the corpus is; what is left open has a provisional value."""
+    TrainConfig.check_names(said)
+    plain: Table = {name: said[name] for name in ("task", "seed", "compute") if name in said}
+    early = TrainConfig.from_dict(plain)
+    check_threads(early.compute.threads)
+    device = pick_device(early.compute.device)
+    pick_dtype(early.compute.dtype, device)
+    data = DataConfig.from_dict(_table(merged(as_table(choose_filters(early.task)), said), "data"), "data")
+    if data.validation is None and data.split.validation == 0:
+        raise UserError(
+            "There would be no validation example: give validation files, or data.split.validation."
+        )
+    if "vocabulary" in _table(said, "tokenizer"):
+        TokenizerConfig.from_dict(_table(said, "tokenizer"), "tokenizer")
+    failure: UserError | None = None
+    for size in SIZES:
+        try:
+            config = _tried(said, early.task, int(min(size.tokens, 10**9)), device)
+            check_together(config, device)
+            return config
+        except UserError as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
+
+
+def _tried(said: Table, task: Task, tokens: int, device: torch.device) -> TrainConfig:
+    """The run as it would be for a corpus of so many tokens."""
+    model, tokenizer = _table(said, "model"), _table(said, "tokenizer")
+    size = model.get("vocabulary") or min(
+        tokenizer.get("vocabulary", SMALLEST_VOCABULARY), SMALLEST_VOCABULARY
+    )
+    apart = tokenizer.get("shared") is False and task in PAIRS
+    sizes = {
+        "vocabulary": size,
+        "source_vocabulary": model.get("source_vocabulary") or size if apart else None,
+    }
+    facts = Facts(task, max(tokens // 20, 50), tokens, tokens, classes=_classes(said), **sizes)
+    machine = Machine(device.type == "cuda", None)
+    return compose([*choose_filters(task), *choose(facts, machine, Asked.of(said))], said, sizes)
+
+
+def _classes(said: Table) -> int:
+    classes = _table(_table(said, "model"), "head").get("classes")
+    return classes if isinstance(classes, int) else 2
+
+
+def check_together(config: TrainConfig, device: torch.device) -> None:
+    """Refuse a whole run whose parts cannot work together, on this device, in its memory."""
+    _check_family(config)
+    _check_device(config, device)
+    check_metric(config)
+    learned = config.model.position.name == "learned" and config.model.family != "recurrent"
+    if config.task == "generate" and learned:
+        _refuse_short(config.model, config.batch.context, "batch.context is")
+    parameters = _parameters(config.model)
+    copies = NUMBERS_FOR_A_WEIGHT + bool(config.averaging.ema)
+    needed, there = 4 * copies * parameters, memory_of(device)
+    if there is not None and needed > there:
+        raise UserError(
+            f"Training this model takes at least {bytes_in_words(needed)} of memory for its {parameters:,} "
+            f"parameters, and {_place(device)} has {bytes_in_words(there)}: make it smaller "
+            f"(model.width={config.model.width}, model.layers={config.model.layers}, "
+            f"model.feedforward.width, tokenizer.vocabulary)."
+        )
+
+
+def _check_family(config: TrainConfig) -> None:
+    task, model = config.task, config.model
+    known = (FAMILIES[task][0], *ALSO.get(task, ()))
+    if model.family not in known:
+        raise UserError(
+            f"The task '{task}' cannot train a model of the family '{model.family}': "
+            f"set model.family={' or '.join(known)}, or leave it away."
+        )
+    head = task if model.family == "encoder" else "none"
+    if model.head.kind != head:
+        raise UserError(
+            f"The task '{task}' needs model.head.kind={head}, not {model.head.kind}: leave it away."
+        )
+
+
+def _check_device(config: TrainConfig, device: torch.device) -> None:
+    kernel, compute = config.model.attention.kernel, config.compute
+    if config.model.family == "recurrent":
+        kernel = "auto"  # it has none of these kernels
+    if kernel in ("flex", "varlen") and device.type != "cuda":
+        raise UserError(
+            f"model.attention.kernel={kernel} needs a CUDA device, and this run is on '{device}': "
+            "use kernel 'auto', or another device."
+        )
+    if kernel == "varlen":
+        raise UserError(
+            "model.attention.kernel=varlen computes packed tokens alone, and validations are padded: "
+            "use kernel 'auto', which takes it wherever it can."
+        )
+    if kernel == "flex" and config.model.attention.dropout:
+        raise UserError(
+            "model.attention.kernel=flex has no dropout: use kernel 'auto', or set model.attention.dropout=0."
+        )
+    if compute.graphs and device.type != "cuda":
+        raise UserError(
+            f"compute.graphs=true needs a CUDA device, and this run is on '{device}': leave it away."
+        )
+
+
+def _parameters(config: ModelConfig) -> int:
+    """How many there are, found with two layers at most: ten thousand would take long to build."""
+
+    def count(layers: int, decoder: int | None) -> int:
+        return count_parameters(config.replace(layers=layers, decoder_layers=decoder))
+
+    least = count(1, 1)
+    each = count(2, 1) - least
+    pair = config.family == "encoder-decoder"
+    each_written = count(1, 2) - least if pair else 0
+    return least + (config.layers - 1) * each + (config.depth_of_decoder - 1) * each_written
+
+
+def check_labels(config: TrainConfig, labels: Iterable[str]) -> None:
+    """Refuse a number of classes that is not that of the corpus."""
+    if config.task not in ("classify", "tag"):
+        return
+    names = list(labels)
+    if config.model.head.classes != len(names):
+        raise UserError(
+            f"model.head.classes={config.model.head.classes} cannot be: the training text has "
+            f"{len(names)} labels. Leave it away."
+        )
+
+
+class _Longest:
+    """Stands where a store is written, and notes how long the rows are that a model would be fed."""
+
+    def __init__(self, task: Task) -> None:
+        self._more = {"source": int(task == "classify"), "target": int(task in PAIRS)}  # the start symbol
+        self._read = ("source", "target") if task in PAIRS else ("source",)
+        self.length = 0
+
+    def add(self, **columns: Ragged) -> None:
+        for name in self._read:
+            if len(columns[name].lengths):
+                self.length = max(self.length, int(columns[name].lengths.max()) + self._more[name])
+
+
+def check_lengths(config: TrainConfig, found: Survey, tokenizers: Tokenizers) -> None:
+    """Refuse learned positions that are fewer than the tokens of an example.
+
+    Reads the corpus once more, and only if it has learned positions.
+    """
+    model, task = config.model, config.task
+    if model.position.name != "learned" or model.family == "recurrent" or task == "generate":
+        return
+    longest = _Longest(task)
+    filter = config.data.filter
+    if max(filter.source_tokens, filter.target_tokens) > model.position.max_length:
+        for part in found.train:
+            rows = rows_with_fate(part.corpus, task, part.fates, TRAIN)
+            tokenise(rows, task, tokenizers, filter, longest, tuple(found.labels), title="Measuring")
+    _refuse_short(model, longest.length, "the longest training example has")
+    held = filter.replace(target_tokens=2**30, ratio=1e9) if filter.too_long == "cut" else None
+    tokenise(found.rows(VALIDATION), task, tokenizers, held, longest, tuple(found.labels), title="Measuring")
+    _refuse_short(model, longest.length, "the longest validation example has")
+
+
+def _refuse_short(model: ModelConfig, length: int, what: str) -> None:
+    if length > model.position.max_length:
+        raise UserError(
+            f"There are learned positions for {model.position.max_length} tokens, and {what} {length}: set "
+            f"model.position.max_length={length}, or use sinusoidal or rotary positions."
+        )
+
+
+def _place(device: torch.device) -> str:
+    return "this machine" if device.type == "cpu" else f"'{device}'"
+
+
+def _table(said: Any, name: str) -> Table:
+    inner = said.get(name)
+    return inner if isinstance(inner, dict) else {}
