@@ -18,8 +18,8 @@ from clearhead.base.errors import UserError
 # what a config cannot do without, to be built at all
 NEEDED: dict[str, dict[str, Any]] = {"RotaryScaling": {"kind": "linear", "factor": 2.0}}
 SOURCES = {"CorpusConfig": {"file": "a.tsv"}}
-# the settings of decoding say it in sentences of their own, beside what excludes what
-OWN_SENTENCES = ("Options",)
+# these say it in sentences of their own: decoding beside what excludes what, a framing beside its template
+OWN_SENTENCES = ("Options", "Framing")
 
 
 def configs() -> list[type[Config]]:

@@ -210,7 +210,7 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     ("translate", ("validation.metric=rouge1",), "no validation metric 'rouge1' for the task 'translate'"),
     ("generate", ("validation.metric=bleu",), "no validation metric 'bleu' for the task 'generate'"),
     ("translate", ("validation.metric=bleu", "validation.decode=0"), "validation.decode must be above 0"),
-    ("translate", ("data.split.validation=0",), "There would be no validation example"),
+    ("translate", ("data.split.validation=0",), "There is no validation example"),
     ("translate", ("data.split.validation=0.6", "data.split.test=0.5"), "leave nothing to train on"),
     ("translate", ("model.source_vocabulary=300",), "the tokenizer is shared"),
     ("translate", ("compute.threads=4000",), "4000 threads cannot be used: this machine has"),

@@ -69,7 +69,8 @@ def make_runs(folder: Path) -> None:
     clearhead.save(model, folder / "translator", tokenizer=tokenizer, metadata={"task": "translate"})
     clearhead.save(model, folder / "silent", tokenizer=tokenizer)
     for name, text in (("damaged", "{"), ("strange", '{"config": {"model": {"witdh": 4}}}')):
-        (folder / name / "training").mkdir(parents=True)
+        (folder / name / "training" / "checkpoints" / "step-00000005").mkdir(parents=True)
+        (folder / name / "training" / "lock").touch()  # every run has one
         (folder / name / "training" / "run.json").write_text(text, "utf-8")
 
 
@@ -214,7 +215,10 @@ SETTING_CASES = {
     "no number of minutes": ([*TSV, "--minutes", "nan"], "The time for training must be more than 0 minutes"),
     "too many weights": ([*TSV, "--weight", "1", "--weight", "2"], "There are 2 weights for 1 corpora"),
     "a weight of 0": ([*TSV, "--weight", "0"], "'data.train[0].weight' must be above 0"),
-    "invalid TOML": ([*TSV, "--recipe", "bad.toml"], "The settings file 'bad.toml' is not valid TOML"),
+    "invalid TOML": (
+        [*TSV, "--recipe", "bad.toml"],
+        "The settings file 'bad.toml' cannot be read: it is not",
+    ),
     "unknown setting in a recipe": (
         [*TSV, "--recipe", "strange.toml"],
         "Unknown model setting 'model.witdh': did you mean 'width'?",

@@ -15,7 +15,10 @@ def ask(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number, name", [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+@pytest.mark.parametrize(
+    "number, name",
+    [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")],
+)
 def test_the_first_is_noted(number: signal.Signals, name: str) -> None:
     before = signal.getsignal(number)
     with Interrupts() as interrupts:
@@ -24,6 +27,18 @@ def test_the_first_is_noted(number: signal.Signals, name: str) -> None:
         assert interrupts.asked
         assert interrupts.name == name
     assert signal.getsignal(number) == before
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    """`nohup` starts a command with the hang-up signal ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            ask(signal.SIGHUP)
+            assert not interrupts.asked
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_second_acts_as_usual() -> None:

@@ -53,7 +53,8 @@ Positive = Annotated[float, Bounds(0, LARGE, above=True)]
 PositiveOrZero = Annotated[float, Bounds(0, LARGE)]
 Beam = Annotated[int, Bounds(1, 10_000)]
 Threads = Annotated[int, Bounds(1, 4096)]  # `device.use_threads` knows how many this machine bears
-Power = Annotated[float, Bounds(-10, 10)]  # of a length: beyond, long texts have no score that is a number
+POWERS = Bounds(-10, 10)  # of a length: beyond, long texts have no score that is a number
+Power = Annotated[float, POWERS]
 Penalty = Annotated[float, Bounds(-LARGE, LARGE)]
 Epsilon = Annotated[float, Bounds(0, 1, above=True)]  # what keeps a division from dividing by 0
 
@@ -66,8 +67,3 @@ def check(value: Any, bounds: Bounds, whole: bool, where: str) -> None:
         inside = False
     if not inside:
         raise UserError(f"{where} must be {bounds.words(whole)}, not {shown(value)}.")
-
-
-def check_power(value: float, where: str) -> None:
-    """The same for the power of a length that is given apart from any config."""
-    check(value, Power.__metadata__[0], False, where)

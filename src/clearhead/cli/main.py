@@ -1,8 +1,9 @@
 """The command `clearhead`: its table of commands, and how it ends.
 
-Every way to end is decided here: a `UserError`, a wrong option or a full disk is
-one sentence on stderr and exit code 2, Ctrl-C is 130, a closed pipe is quiet.
-Anything else is a defect of ours and keeps its traceback.
+Every way to end is decided here: a `UserError`, a wrong option, or what the system
+refuses (a full disk, a name too long, too little memory) is one sentence on stderr
+and exit code 2; Ctrl-C is 130; a reader who has gone is quiet. Anything else is a
+defect of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 import clearhead
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, shown
 from clearhead.cli import (
     demo,
     evaluate,
@@ -36,10 +38,17 @@ from clearhead.cli import (
     translate,
     verify,
 )
+from clearhead.cli.entry import INTERRUPTED
 from clearhead.cli.grouped import GroupedHelp
 
 BAD_INPUT = 2
-INTERRUPTED = 130  # 128 + the number of the interrupt signal, as shells count it
+# what the system says when it cannot, and what a person makes of it
+_REASONS = {
+    errno.ENOSPC: "The disk is full.",
+    errno.EDQUOT: "The disk quota is used up.",
+    errno.EFBIG: "A file would become larger than is allowed here (see `ulimit -f`).",
+    errno.EMFILE: "Too many files are open (see `ulimit -n`).",
+}
 
 # name on the command line -> the function behind it
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -97,8 +106,9 @@ def root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    command = typer.main.get_command(app(given[:1] if given[:1] and given[0] in COMMANDS else COMMANDS))
     try:
+        _refuse_odd_bytes(given)
+        command = typer.main.get_command(app(given[:1] if given[:1] and given[0] in COMMANDS else COMMANDS))
         outcome = command.main(args=given, prog_name="clearhead", standalone_mode=False)
         if sys.stdout is not None:  # it is None where the caller closed it
             sys.stdout.flush()  # here, so that a closed pipe is met inside this try
@@ -107,29 +117,64 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:  # the reader has gone, as `| head` does
-        return _give_up_output()
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
         _give_up_output()
-        return _complain("The disk is full.")
+        return 1
     except Exception as error:
-        if not _is_usage_error(error):
+        sentence = _explained(error)
+        if sentence is None:
             raise
-        return _explain_usage(error)
+        _give_up_output(error)
+        return _complain(sentence) if sentence else 0
     finally:
         gc.enable()  # where a command ended before it had settled
     return outcome if isinstance(outcome, int) else 0
 
 
-def _give_up_output() -> int:
+def _refuse_odd_bytes(given: Sequence[str]) -> None:
+    """Names and texts are UTF-8 everywhere else; one that is not could be neither stored nor shown."""
+    for argument in given:
+        try:
+            argument.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UserError(
+                f"The argument {shown(argument)} is not UTF-8 text: rename or convert it."
+            ) from None
+
+
+def _explained(error: Exception) -> str | None:
+    """A sentence for what is no defect of ours; "": it has been said; None: it is one."""
+    if _is_usage_error(error):
+        return _explain_usage(error)
+    if isinstance(error, OSError):
+        name = f" {shown(str(error.filename))}" if error.filename else ""
+        return _REASONS.get(error.errno or 0, f"The system refuses{name}: {error.strerror or error}.")
+    if isinstance(error, MemoryError) or _lacks_memory(error):
+        return "There is not enough memory for this: use a smaller model, batch or beam, or another device."
+    if isinstance(error, RecursionError):
+        return "Something that was given is nested too deeply to be worked on."
+    if isinstance(error, UnicodeEncodeError):
+        wrong = ascii(error.object[error.start : error.end])
+        return f"The output's encoding ({error.encoding}) has no {wrong}: set PYTHONIOENCODING=utf-8."
+    return None
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """torch's own words for it, told by their shape: importing it here would take a second."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+
+
+def _give_up_output(error: Exception | None = None) -> None:
     """Leave nothing for the interpreter to flush, and to fail on, at its very end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
+    if sys.stdout is None or not (error is None or isinstance(error, OSError)):
+        return
+    with suppress(OSError, ValueError):  # a stream of somebody's own has no number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(sentence: str) -> int:
-    print(f"clearhead: {sentence}", file=sys.stderr)
+    if sys.stderr is not None:  # print would turn to standard output
+        with suppress(OSError):  # nobody is left to be told
+            print(f"clearhead: {sentence}", file=sys.stderr)
     return BAD_INPUT
 
 
@@ -138,15 +183,15 @@ def _is_usage_error(error: Exception) -> bool:
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
-def _explain_usage(error: Exception) -> int:
+def _explain_usage(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     if (
         type(error).__name__ == "NoArgsIsHelpError"
     ):  # a bare `clearhead` asks for help, and that is no mistake
         typer.echo(context.get_help() if context else "")
-        return 0
+        return ""
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]
     sentence = " ".join(message.split())
     end = "" if sentence.endswith((".", "?", "!")) else "."
     path = context.command_path if context is not None else "clearhead"
-    return _complain(f"{sentence}{end} Try '{path} --help'.")
+    return f"{sentence}{end} Try '{path} --help'."

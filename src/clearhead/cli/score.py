@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.base.bounds import check_power
+from clearhead.base.bounds import POWERS, check
 from clearhead.base.errors import UserError
 from clearhead.cli.starting import hurry, settle
 
@@ -54,7 +54,7 @@ def score(
       clearhead score runs/book --target test.txt --tokens
     """
     given = _refuse_unclear(texts or [], source, target, file)
-    check_power(length_penalty, "--length-penalty")
+    check(length_penalty, POWERS, False, "--length-penalty")
     if length_kind not in ("power", "wu"):
         raise UserError(f"There is no kind of length penalty '{length_kind}': use power or wu.")
     hurry(bundle)

@@ -45,9 +45,7 @@ def check_settings(said: Table) -> TrainConfig:
     pick_dtype(early.compute.dtype, device)
     data = DataConfig.from_dict(_table(merged(as_table(choose_filters(early.task)), said), "data"), "data")
     if data.validation is None and data.split.validation == 0:
-        raise UserError(
-            "There would be no validation example: give validation files, or data.split.validation."
-        )
+        raise UserError("There is no validation example: give validation files, or data.split.validation.")
     if "vocabulary" in _table(said, "tokenizer"):
         TokenizerConfig.from_dict(_table(said, "tokenizer"), "tokenizer")
     failure: UserError | None = None

@@ -1,17 +1,26 @@
-"""Ctrl-C and a polite kill as requests that are answered at the end of a step."""
+"""Ctrl-C, a polite kill and a closed terminal as requests that are answered at the end of a step."""
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
 
 
 class Interrupts:
-    """While it is entered, the first SIGINT or SIGTERM is noted; a second one acts as usual."""
+    """While it is entered, the first SIGINT, SIGTERM or SIGHUP is noted; a second one acts as usual.
 
-    _signals = (signal.SIGINT, signal.SIGTERM)
+    A signal that is ignored stays so: `nohup` means it.
+    """
+
+    # Windows knows no SIGHUP
+    _signals = tuple(
+        getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+    )
 
     def __init__(self) -> None:
         self.asked = False
@@ -21,7 +30,8 @@ class Interrupts:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be handled
             for number in self._signals:
-                self._before[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -31,5 +41,15 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
+        if number == getattr(signal, "SIGHUP", None):
+            _leave_dead_terminal()
         self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         signal.signal(number, self._before[number])
+
+
+def _leave_dead_terminal() -> None:
+    """Where a terminal was, write into nothing: the next word to it would end a run that is to be saved."""
+    for number in (1, 2):
+        with suppress(OSError):  # closed already
+            if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), number)

@@ -1,0 +1,71 @@
+"""Where the installed command begins: what must be in place before the first import that takes time.
+
+Ctrl-C ends silently with 130 at any moment. While something is being imported an exception could surface
+anywhere inside somebody's module, so the process ends there and then; there is nothing yet to be tidied up.
+Elsewhere it is the usual `KeyboardInterrupt`, which `main` and the commands answer. Knows no command.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+COMMANDS = "clearhead.cli.main"  # where the exception is answered
+INTERRUPTED = 130  # 128 + the number of the interrupt signal, as shells count it
+
+
+def run() -> None:
+    """The command `clearhead`, from its first line to its last; never returns."""
+    _occupy_closed_streams()
+    _write_whole()
+    listen()
+    try:
+        from clearhead.cli.main import main
+
+        code = main()
+    except KeyboardInterrupt:  # between two lines of ours
+        code = INTERRUPTED
+    listen(_leave)  # what ends the interpreter is not to be interrupted in words
+    sys.exit(code)
+
+
+def listen(answer: Callable[[int, FrameType | None], None] | None = None) -> None:
+    """From now on Ctrl-C is answered so; one that our caller wants ignored stays ignored."""
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _on_interrupt):
+        signal.signal(signal.SIGINT, answer or _on_interrupt)
+
+
+def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    inner = frame
+    while inner is not None and "importlib._bootstrap" not in inner.f_code.co_filename:
+        if inner.f_globals.get("__name__") == COMMANDS:
+            raise KeyboardInterrupt
+        inner = inner.f_back
+    _leave(number, frame)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
+
+
+def _occupy_closed_streams() -> None:
+    """Give a closed stream's number to nothing: a file opened under it would be printed into."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+
+
+def _write_whole() -> None:
+    """Under PYTHONUNBUFFERED a write of which the system takes a part loses the rest without a word."""
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.RawIOBase):
+        whole = io.BufferedWriter(raw)
+        sys.stdout = io.TextIOWrapper(
+            whole, sys.stdout.encoding, sys.stdout.errors, line_buffering=True, write_through=True
+        )
