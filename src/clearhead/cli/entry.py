@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 
 COMMANDS = "clearhead.cli.main"  # where the exception is answered
-INTERRUPTED = 130  # 128 + the number of the interrupt signal, as shells count it
+INTERRUPTED = 128 + signal.SIGINT  # 130, as shells count it
 
 
 def run() -> None:

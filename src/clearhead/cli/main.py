@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -38,10 +39,10 @@ from clearhead.cli import (
     translate,
     verify,
 )
-from clearhead.cli.entry import INTERRUPTED
 from clearhead.cli.grouped import GroupedHelp
 
 BAD_INPUT = 2
+INTERRUPTED = 128 + signal.SIGINT  # 130, as shells count it
 # what the system says when it cannot, and what a person makes of it
 _REASONS = {
     errno.ENOSPC: "The disk is full.",
