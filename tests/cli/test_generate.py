@@ -89,6 +89,11 @@ def test_constraints_hold_behind_a_prompt(run: Run) -> None:
         f"abc{space}{choice}\n" for space in ("", " ") for choice in ("ff", "gg")
     }
     assert set(run(*command, "--regex", "[gh]+").stdout[3:-1]) <= set("gh")
+    free = run(*command, "--min-length", "6").stdout[:-1]
+    stopped = [*command, "--min-length", "6", "--stop", free[5:7]]
+    wanted = "abc" + free[3:].split(free[5:7])[0]
+    assert run(*stopped).stdout[:-1] == wanted != free  # streamed
+    assert run(*stopped, "--json").objects[0]["text"] == wanted[3:]
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")

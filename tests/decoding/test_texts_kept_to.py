@@ -134,3 +134,22 @@ def test_a_ban_is_kept_to_across_a_prompt_and_with_a_draft() -> None:
     assert drafted.text == translate(one, ["the cat"], asked, way="torch")[0].text
     assert "a" not in drafted.text
     assert "ver" in drafted.text
+
+
+def test_texts_and_ids_in_settings() -> None:
+    options = Options(banned=("a", (3, 4)), must_include=("b",), choices=("b", (5,)), stop_texts=("\n",))
+    assert Options.from_dict(options.to_dict()) == options
+    for name in ("banned", "must_include", "choices", "stop_texts"):
+        with pytest.raises(UserError, match="list of texts"):
+            Options(**{name: "prof"})
+        if name != "choices":
+            with pytest.raises(UserError, match="must not be empty"):
+                Options(**{name: ("",)})
+    bundle = translator()
+    [found] = translate(bundle, ["the cat"], Options(choices=("un chat", "le chien")))
+    assert found.text in ("un chat", "le chien")
+    with pytest.raises(UserError, match="'zebra' cannot be written"):
+        translate(bundle, ["the cat"], Options(choices=("zebra",)))
+    for name in ("banned", "must_include", "stop_texts"):
+        with pytest.raises(UserError, match="must be valid Unicode"):
+            translate(bundle, ["the cat"], Options(**{name: ("\udcff",)}))

@@ -157,4 +157,8 @@ class Options(Config):
                 "A banned or required text must not be empty.",
             ),
             (not all(self.stop_texts), "A stop text must not be empty."),
+            *(
+                (isinstance(getattr(self, name), str), f"'{name}' is a list of texts, not one text.")
+                for name in ("banned", "must_include", "choices", "stop_texts")
+            ),
         ]

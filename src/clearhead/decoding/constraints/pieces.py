@@ -13,7 +13,7 @@ from typing import Any
 
 from clearhead.base.errors import UserError
 from clearhead.text.parts import BYTE_LETTERS
-from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.tokenizer import Tokenizer, checked_text
 
 TRIALS = 64  # random texts by which it is checked that pieces join to what the tokenizer says
 _BYTES = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}
@@ -55,12 +55,17 @@ class Pieces(list[bytes]):
 
     def forms(self, text: str) -> list[bytes]:
         """A text as it stands, and as the vocabulary writes it where that differs."""
-        plain, found = text.strip(), [text.encode("utf-8", "surrogatepass")]
+        plain, found = text.strip(), [as_bytes(text)]
         if self.tokenizer is not None and self.tokenizer.unknown not in (ids := self.tokenizer.encode(plain)):
             written = self.tokenizer.decode(ids)
             if written.strip() and written != plain:
-                found.append(text.replace(plain, written).encode("utf-8", "surrogatepass"))
+                found.append(as_bytes(text.replace(plain, written)))
         return found
+
+
+def as_bytes(text: str) -> bytes:
+    """A text as UTF-8; a sentence for one that is none."""
+    return checked_text(text).encode()
 
 
 def pieces_of(tokenizer: Tokenizer) -> Pieces:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clearhead.decoding.constraints.automaton import searched
 from clearhead.decoding.constraints.past import Walk
-from clearhead.decoding.constraints.pieces import Pieces
+from clearhead.decoding.constraints.pieces import Pieces, as_bytes
 from clearhead.decoding.processors import Past
 from clearhead.decoding.steps import Symbols
 
@@ -31,7 +31,7 @@ class StopTexts:
         prompts: Sequence[Sequence[int]],
     ) -> None:
         self.pieces, self.stop = pieces, symbols.stop
-        strings = searched([one.encode() for one in texts])
+        strings = searched([as_bytes(one) for one in texts])
         self.automaton = strings.without_first_space() if pieces.opening_lost else strings
         inside = len(self.automaton.table) - 1 if pieces.opening_lost else 1  # the start that loses nothing
         self.firsts = [inside if pieces.text(prompt) else 1 for prompt in prompts]

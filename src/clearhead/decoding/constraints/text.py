@@ -20,7 +20,7 @@ from clearhead.base.errors import UserError
 from clearhead.decoding.constraints.automaton import Automaton, both, searched, without
 from clearhead.decoding.constraints.compiled import compiled
 from clearhead.decoding.constraints.past import Walk, fitting, ruled_out
-from clearhead.decoding.constraints.pieces import Pieces
+from clearhead.decoding.constraints.pieces import Pieces, as_bytes
 from clearhead.decoding.constraints.tokens import FAR, PieceTree, TokenAutomaton
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past
@@ -69,8 +69,6 @@ class TextConstraint:
         self.firsts = [self.ready.first(one) for one in prompts or [()] * len(limits)]
         self.walk = Walk(self._after)
         self._masks: dict[tuple[int, int, int, int], Tensor] = {}
-        # tokens that add nothing to a text; an expression has no place for them
-        self.silent = [id for id, piece in enumerate(pieces) if not piece and id not in self.wanted.barred]
         if self.ready.look_ahead:
             self._refuse_impossible()
 
@@ -131,7 +129,7 @@ class TextConstraint:
             targets, meets = self.machine.ways(state)
             mask[self.machine.tree.ids] = live[met | meets if self.wanted.required else 0, targets]
             if self.wanted.regex is None:
-                mask[self.silent] = live[met if self.wanted.required else 0, state]
+                mask[self.ready.silent] = live[met if self.wanted.required else 0, state]
             ended = bool(self.machine.automaton.accepts[state]) and met == self.machine.everything
             mask[self.stops] = ended and not wanting
             self._masks[key] = torch.from_numpy(mask).to(device)
@@ -142,10 +140,12 @@ def _wanted(options: Options, symbols: Symbols, pieces: Pieces, has_source: bool
     banned = [form for one in options.banned if isinstance(one, str) for form in pieces.forms(one)]
     if options.stop_texts and (options.regex is not None or options.must_include):
         # such a text has an end of its own, before which no stop text may stand
-        banned += [one.encode() for one in options.stop_texts]
+        banned += [as_bytes(one) for one in options.stop_texts]
     several = [
         pieces.as_written(one) if isinstance(one, str) else pieces.text(one) for one in options.must_include
     ]
+    if not all(several):
+        raise UserError("A required text must not be empty.")
     if any(ban in one for one in several for ban in banned):
         raise UserError("A required text holds what is banned: take one of them away.")
     # what stands inside another is there as soon as that is
@@ -188,7 +188,10 @@ class _Ready:
         if wanted.required:
             whole, starts = both(whole, parts[1], [(one, states[1]) for one in starts])
         self.starts = starts
-        tree = PieceTree(pieces, (id for id in range(len(pieces)) if id not in wanted.barred))
+        usable = [id for id in range(len(pieces)) if id not in wanted.barred]
+        # tokens that add nothing to a text; an expression has no place for them
+        self.silent = [id for id in usable if not pieces[id]]
+        tree = PieceTree(pieces, usable)
         self.look_ahead = wanted.regex is not None or bool(wanted.required)
         everything = 2 ** len(wanted.required) - 1 if self.look_ahead else 0
         self.machine = TokenAutomaton(whole, tree, starts, self.never_first, everything, self.look_ahead)
