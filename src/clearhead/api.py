@@ -1,7 +1,7 @@
 """`clearhead.load`: a model from a folder, whoever wrote it.
 
-A bundle of ours is read as it is; a folder of another toolkit is translated by
-`interop` on the way in.
+A bundle of ours is read as it is, a run as far as it has come; a folder of
+another toolkit is translated by `interop` on the way in.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from pathlib import Path
 
 import torch
 
-from clearhead.bundle import Bundle, is_bundle, load_bundle
+from clearhead.bundle import Bundle, is_bundle
 from clearhead.bundle.folder import placement
 from clearhead.interop import import_folder, is_foreign
+from clearhead.training.bundle_or_run import load_bundle_or_run
 
 
 def load(
@@ -24,8 +25,9 @@ def load(
 ) -> Bundle:
     """Read a bundle, or a model folder of Hugging Face or llama2.c, from disk.
 
-    The model comes in evaluation mode: call `.train()` to go on training it. `dtype` converts the
-    weights, `verify=False` leaves a bundle's checksums out.
+    A run that has not finished is read with its best weights so far, which is said on stderr. The model
+    comes in evaluation mode: call `.train()` to go on training it. `dtype` converts the weights,
+    `verify=False` leaves a bundle's checksums out.
 
     >>> import clearhead, tempfile, torch
     >>> model = clearhead.build("tiny", family="decoder").eval()
@@ -39,7 +41,7 @@ def load(
     """
     folder = Path(path)
     if is_bundle(folder) or not is_foreign(folder):
-        return load_bundle(folder, device=device, dtype=dtype, verify=verify)
+        return load_bundle_or_run(folder, device=device, dtype=dtype, verify=verify)
     place, kind = placement(device, dtype)
     bundle = import_folder(folder)
     bundle.model.to(device=place, dtype=kind).eval()

@@ -16,9 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 from fastapi.testclient import TestClient
-from safetensors.torch import load_file
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import save
@@ -26,9 +24,7 @@ from clearhead.cli import explore as command
 from clearhead.explorer.server import serve as serving
 from clearhead.explorer.server.serve import address_of, bind
 from clearhead.jobs import demo
-from clearhead.jobs.exploring import is_under_way, open_bundle, under_way
 from clearhead.jobs.train import train
-from clearhead.training.weights import named_weights
 
 from ..decoding.bundles import translator
 from ..jobs.making import settings, write_corpus
@@ -212,31 +208,22 @@ def test_explain_takes_a_target(run: Run, tmp_path: Path) -> None:
 def test_a_run_that_is_still_under_way(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = write_corpus(tmp_path / "corpus")
     done = train(tmp_path / "mine", settings(corpus), view="quiet")
-    assert not is_under_way(done.folder)
     for path in done.folder.iterdir():  # as it was before the end: everything but the bundle
         if path.is_file():
             path.unlink()
-    assert is_under_way(done.folder)
-    files = sorted((done.folder / "training" / "weights").glob("*.safetensors"))
-    before = {path: path.stat().st_mtime_ns for path in done.folder.rglob("*") if path.is_file()}
-    bundle, step = under_way(done.folder)
-    assert step == max(int(path.stem.removeprefix("step-")) for path in files)
-    assert bundle.metadata["task"] == "translate"
-    newest = load_file(files[-1])
-    assert all(torch.equal(one, newest[name]) for name, one in named_weights(bundle.model).items())
-    assert {path: path.stat().st_mtime_ns for path in done.folder.rglob("*") if path.is_file()} == before
-
     served = recorded(monkeypatch)
     ended = run("explore", done.folder, "--port", "0")
-    assert ended.lines[0] == f"{done.folder} is not finished: its newest weights are shown."
+    assert "has not finished: using its best weights so far, from step" in ended.stderr
     with TestClient(served[0][0], base_url="http://127.0.0.1") as client:
         found = client.get("/api/training").json()
         assert found["there"]
         assert found["curves"]["train"]
 
-    shutil.rmtree(done.folder / "training" / "weights")
-    assert under_way(done.folder)[1] == 0  # before the first validation: as it began
-    assert open_bundle(done.folder, torch.device("cpu")).config == done.bundle.config
+    for name in ("weights", "checkpoints"):  # before the first validation: as it began
+        shutil.rmtree(done.folder / "training" / name)
+    ended = run("explore", done.folder, "--port", "0")
+    assert "has not finished: using the weights it began with, from step 0 of 12." in ended.stderr
     (done.folder / "training" / "data" / "ready.json").unlink()
-    with pytest.raises(UserError, match="still reading its corpus"):
-        under_way(done.folder)
+    ended = run("explore", done.folder, "--port", "0")
+    assert ended.code == 2
+    assert "still reading its corpus" in ended.stderr

@@ -53,7 +53,7 @@ class Description:
     layers: str
     vocabulary: str
     parameters: int
-    created: str
+    created: str  # empty, as are the versions, for a run that has not finished
     versions: dict[str, str]
     metadata: dict[str, Any]
     config: dict[str, Any]
@@ -81,21 +81,34 @@ def describe(folder: str | Path) -> Description:
         files = [_file(path, name, facts.sha256[name]) for name in sorted(facts.sha256)]
         files.append(_file_of_checksums(path))
         model = read_plan(path)
-    config, shapes = config_of(model), shapes_of(model)
-    parts = _parts(shapes)
+    problem = _problem(path, files, shapes_of(model)) or _unusable(path, facts, model)
+    return described(path, model, facts.metadata, files, facts.created, facts.versions, problem)
+
+
+def described(
+    folder: Path,
+    model: nn.Module,
+    metadata: dict[str, Any],
+    files: list[File],
+    created: str,
+    versions: dict[str, str],
+    problem: str | None,
+) -> Description:
+    """What is said about a model, which may be built on "meta", and about where it comes from."""
+    config, parts = config_of(model), _parts(shapes_of(model))
     return Description(
-        folder=str(path),
+        folder=str(folder),
         family=config.family,
         layers=layers_in_words(config),
         vocabulary=vocabulary_in_words(config),
         parameters=sum(part.parameters for part in parts),
-        created=facts.created,
-        versions=facts.versions,
-        metadata=facts.metadata,
+        created=created,
+        versions=versions,
+        metadata=metadata,
         config=config.to_dict(),
         parts=parts,
         files=files,
-        problem=_problem(path, files, shapes) or _unusable(path, facts, model),
+        problem=problem,
     )
 
 

@@ -36,6 +36,7 @@ ALWAYS = (WEIGHTS, CONFIG)  # beside metadata.json itself
 FILES = (*ALWAYS, TOKENIZER, SOURCE_TOKENIZER, METADATA)
 COMPANION = "training"  # the folder beside them in which a run keeps its state
 LOCK = "lock"  # in there: who changes the folder holds it
+RECORD = "run.json"  # in there: what the run is
 
 AGAIN = "Copy it here again, or make it again."
 ON_PURPOSE = "If you changed it on purpose, load it with verify=False and save it anew."

@@ -9,7 +9,7 @@ pickle. Knows nothing about the other files of a bundle.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -75,14 +75,21 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def fill(model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype | None) -> None:
-    """Give a model built on "meta" the weights of a file that fits it; what was shared is shared again."""
-    filled: dict[int, nn.Parameter] = {}
+    """Give a model built on "meta" the weights of a file that fits it."""
     known = early.take(path)
-    for name, empty in tensors_of(model).items():
+
+    def read(name: str) -> Tensor:
         tensor = _known(known, name, dtype) if known is not None and device.type == "cpu" else None
-        if tensor is None:
-            tensor = _read(path, name, device, dtype)
-        filled[id(empty)] = nn.Parameter(tensor, requires_grad=empty.requires_grad)
+        return _read(path, name, device, dtype) if tensor is None else tensor
+
+    fill_with(model, read)
+
+
+def fill_with(model: nn.Module, weights: Callable[[str], Tensor]) -> None:
+    """Give a model built on "meta" the weights that belong to its names; what was shared is shared again."""
+    filled: dict[int, nn.Parameter] = {}
+    for name, empty in tensors_of(model).items():
+        filled[id(empty)] = nn.Parameter(weights(name), requires_grad=empty.requires_grad)
     for module in model.modules():
         own = list(module.named_parameters(recurse=False, remove_duplicate=False))
         for name, empty in own:

@@ -29,14 +29,14 @@ def explain(
       clearhead explain runs/demo-en-fr "I love deep learning." --out report.html
       clearhead explain en-fr "A red book." --target "Un livre rouge." --out report.html
     """
-    from clearhead.base.atomic import atomic_write_text  # here, so that --help does not wait for torch
+    from clearhead.api import load  # here, so that --help does not wait for torch
+    from clearhead.base.atomic import atomic_write_text
     from clearhead.base.device import pick_device
     from clearhead.explorer.report import explain as explained
     from clearhead.explorer.session import Session
-    from clearhead.jobs.exploring import open_bundle
 
     if out.is_dir():
         raise UserError(f"'{out}' is a folder: say what the file in it is called.")
-    session = Session(open_bundle(bundle, pick_device(device)), bundle.resolve().name or "model")
+    session = Session(load(bundle, device=pick_device(device)), bundle.resolve().name or "model")
     atomic_write_text(out, explained(session, text, target))
     typer.echo(f"Wrote {out}")

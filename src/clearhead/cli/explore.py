@@ -85,14 +85,17 @@ def named(folders: list[Path]) -> dict[str, Path]:
 
 
 def _session(name: str, folder: Path, device: str) -> Session:
+    from clearhead.api import load
     from clearhead.base.device import exact_place, pick_device
     from clearhead.explorer.session import Session
-    from clearhead.jobs.exploring import is_under_way, open_bundle
+    from clearhead.training.bundle_or_run import is_unfinished
+    from clearhead.training.unfinished import load_run
 
-    if is_under_way(folder):
-        typer.echo(f"{folder} is not finished: its newest weights are shown.")
     # much of what is shown is a small difference, computed in float64 where the model is
-    return Session(open_bundle(folder, exact_place(pick_device(device))), name)
+    place = exact_place(pick_device(device))
+    if is_unfinished(folder):  # its curves can be watched before there is anything else to see
+        return Session(load_run(folder, place, None, untrained=True), name)
+    return Session(load(folder, device=place), name)
 
 
 def _demonstration() -> Path:

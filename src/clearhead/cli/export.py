@@ -32,8 +32,8 @@ def export(
       clearhead export en-de --to ctranslate2 --quantize int8 --out en-de-ct2
       clearhead export en-de --to onnx --out en-de-onnx
     """
-    from clearhead.bundle import load_bundle  # here, so that --help does not wait for torch
-    from clearhead.interop import export_folder
+    from clearhead.interop import export_folder  # here, so that --help does not wait for torch
+    from clearhead.training.bundle_or_run import load_bundle_or_run
 
-    export_folder(load_bundle(bundle), out, to=to, quantize=quantize)
+    export_folder(load_bundle_or_run(bundle), out, to=to, quantize=quantize)
     typer.echo(f"Wrote {out}")

@@ -28,9 +28,10 @@ def inspect(
       clearhead inspect en-de
       clearhead inspect en-de --json
     """
-    from clearhead.bundle import describe  # here, so that --help does not wait for torch
+    # here, so that --help does not wait for torch
+    from clearhead.training.bundle_or_run import describe_bundle_or_run
 
-    found = describe(bundle)
+    found = describe_bundle_or_run(bundle)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
     else:
@@ -47,7 +48,7 @@ def _show(found: Description) -> None:
         ["parameters", f"{found.parameters:,}"],
         ["layers", found.layers],
         ["vocabulary", found.vocabulary],
-        ["made", f"{found.created} with {versions}"],
+        *([["made", f"{found.created} with {versions}"]] if found.created else []),
         *([name, _text(value)] for name, value in found.metadata.items() if not _large(value)),
     ]
     typer.echo(plain_table(facts[0], facts[1:]))

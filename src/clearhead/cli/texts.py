@@ -86,7 +86,8 @@ def settings_of(bundle: Path, writer: Writer, given: dict[str, Any], **more: Any
     """All that decides what is written, by the names that a person types."""
     from clearhead.jobs.writing import digest_of  # here, so that --help does not wait for torch
 
-    where = {"bundle": digest_of(bundle), "--dtype": writer.dtype, "--device": writer.device.type}
+    model = digest_of(bundle, writer.bundle)
+    where = {"bundle": model, "--dtype": writer.dtype, "--device": writer.device.type}
     return {**where, **given, **{name: value for name, value in more.items() if value}}
 
 

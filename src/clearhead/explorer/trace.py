@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.bundle import is_bundle, load_bundle
+from clearhead.bundle import is_bundle
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.batches import symbols_of, tokenizers_of
 from clearhead.explorer.anatomy import anatomy_of
@@ -28,6 +28,7 @@ from clearhead.explorer.reading import read, ready
 from clearhead.explorer.words import Vocabulary, Word
 from clearhead.interop import import_folder, is_foreign
 from clearhead.nn.look import Look
+from clearhead.training.bundle_or_run import load_bundle_or_run
 
 ROOM = 2**28  # bytes of tensors that one trace keeps; the oldest go first
 COSTLY = ("weights", "scores")  # made only for the layers and heads that are asked for
@@ -52,7 +53,7 @@ def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> 
         return Trace(ready(bundle), text, target)
     folder = Path(bundle)
     foreign = not is_bundle(folder) and is_foreign(folder)
-    return Trace(ready(import_folder(folder) if foreign else load_bundle(folder)), text, target)
+    return Trace(ready(import_folder(folder) if foreign else load_bundle_or_run(folder)), text, target)
 
 
 class Trace:

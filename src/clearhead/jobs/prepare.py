@@ -18,13 +18,12 @@ from clearhead.base.errors import UserError
 from clearhead.base.memory import give_memory_back
 from clearhead.data.config import DataConfig, FilterConfig, Task
 from clearhead.data.findings import Part, Survey
-from clearhead.data.reach import Reach
 from clearhead.data.read import ends_documents
 from clearhead.data.rows import Row
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.store import Store, StoreWriter
 from clearhead.data.survey import sample_texts
-from clearhead.data.tokenise import Dropped, Tokenizers, framings_for, store_sizes, tokenise
+from clearhead.data.tokenise import Dropped, Tokenizers, store_sizes, tokenise
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENIZER, as_json
@@ -176,20 +175,6 @@ def open_all(folder: Path, task: Task, corpora: int) -> Prepared:
         held_out=held_out,
         notes=notes,
     )
-
-
-def reach_of(prepared: Prepared, task: Task) -> dict[str, Any]:
-    """How long the targets of a corpus get, for the bundle's metadata; nothing where there are no targets."""
-    if task not in PAIRS:
-        return {}
-    found = Reach.of((store.lengths("source"), store.lengths("target")) for store in prepared.train)
-    return {} if found is None else {"reach": found.to_list()}
-
-
-def framing_of(prepared: Prepared, task: Task) -> dict[str, Any]:
-    """What stands around the texts of a corpus, for the bundle's metadata."""
-    documents = bool(prepared.notes["documents"])
-    return {"framing": framings_for(task, prepared.tokenizers, documents).to_dict()}
 
 
 def documents_of(part: Part) -> bool:

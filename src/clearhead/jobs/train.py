@@ -28,6 +28,7 @@ from clearhead.models.build import build, count_parameters
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training import doctor
 from clearhead.training.config import ComputeConfig, TrainConfig, differences
+from clearhead.training.corpus_notes import corpus_notes
 from clearhead.training.flops import peak_of
 from clearhead.training.loop import Corpus, Trainer
 from clearhead.training.run_folder import RunFolder
@@ -228,7 +229,8 @@ def _corpus_facts(found: Survey) -> dict[str, Any]:
 def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View) -> Finished:
     """Train, from the beginning or from the last checkpoint, and finish."""
     prepared = prepare.open_all(folder.data, config.task, len(config.data.train))
-    notes = {**notes, **prepare.reach_of(prepared, config.task), **prepare.framing_of(prepared, config.task)}
+    documents = bool(prepared.notes["documents"])
+    notes = {**notes, **corpus_notes(config.task, prepared.tokenizers, prepared.train, documents)}
     compute: ComputeConfig = config.compute
     use_threads(compute.threads)
     device = pick_device(compute.device)

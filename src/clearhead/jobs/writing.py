@@ -20,7 +20,7 @@ from clearhead.api import load
 from clearhead.base.device import pick_device, use_threads
 from clearhead.base.errors import UserError, nearest
 from clearhead.base.progress import Bar, progress
-from clearhead.bundle import is_bundle
+from clearhead.bundle import Bundle, is_bundle
 from clearhead.bundle.metadata import read_metadata
 from clearhead.decoding.engine import Cohort, Request
 from clearhead.decoding.options import Options
@@ -85,9 +85,15 @@ def refuse_impossible(writer: Writer, options: Options) -> None:
     writer.search(Cohort([request], options, writer.symbols, vocabulary, writer.device))
 
 
-def digest_of(folder: Path) -> str:
-    """What tells one model from another: the checksums of its files, or their sizes and times."""
-    if is_bundle(folder):
+def digest_of(folder: Path, bundle: Bundle) -> str:
+    """What tells one model from another: the checksums of its files, or their sizes and times.
+
+    `bundle` is what was read from there; of a run that has not finished, its notes say all.
+    """
+    known: Any
+    if "unfinished" in bundle.metadata:
+        known = bundle.metadata
+    elif is_bundle(folder):
         known = sorted(read_metadata(folder).sha256.items())
     else:
         files = sorted(path for path in folder.iterdir() if path.is_file())

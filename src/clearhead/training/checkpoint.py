@@ -103,14 +103,16 @@ class Checkpoints:
         return found
 
     def newest(
-        self, fault: Callable[[Checkpoint], str | None] | None = None
+        self, fault: Callable[[Checkpoint], str | None] | None = None, *, tidy: bool = True
     ) -> tuple[Checkpoint | None, list[str]]:
         """The newest whole checkpoint, or None, and a sentence for each one that had to be passed over.
 
         `fault` may look at a checkpoint that is whole, for what it needs outside itself, and say in half a
-        sentence what is wrong. Also clears away what a killed process left unfinished.
+        sentence what is wrong. Also clears away what a killed process left unfinished, unless `tidy` is
+        False: whoever only looks on must touch nothing.
         """
-        self._tidy()
+        if tidy:
+            self._tidy()
         wrong: list[tuple[str, str]] = []  # name of a checkpoint and what is the matter with it
         found: Checkpoint | None = None
         folders = self._folders()

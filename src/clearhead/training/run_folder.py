@@ -27,11 +27,11 @@ from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError
 from clearhead.base.lock import held
 from clearhead.bundle import is_bundle
+from clearhead.bundle.metadata import COMPANION as TRAINING
 from clearhead.bundle.metadata import FILES, LOCK
+from clearhead.bundle.metadata import RECORD as RUN
 from clearhead.training.config import TrainConfig
 
-TRAINING = "training"
-RUN = "run.json"
 READY = "ready.json"  # the last file of `data` to be written
 TARGET_TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"  # in `data`
 

@@ -12,8 +12,9 @@ import torch
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.base.progress import Bar, progress
-from clearhead.bundle.folder import Bundle, load_bundle
+from clearhead.bundle.folder import Bundle
 from clearhead.models.build import count_parameters
+from clearhead.training.bundle_or_run import load_bundle_or_run
 from clearhead.verify import chance, drafting, drift, formulas, reading, searching, text_to_text
 from clearhead.verify.report import Check, Report
 from clearhead.verify.subject import Effort, Subject, prepare
@@ -61,7 +62,7 @@ def verify(
     >>> report.passed, [check.name for check in report.checks]
     (True, ['beam 1 = greedy'])
     """
-    whole = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
+    whole = bundle if isinstance(bundle, Bundle) else load_bundle_or_run(bundle)
     training = whole.model.training
     made = effort or Effort.of(count_parameters(whole.model), quick)
     line = partial(progress, "Verifying", unit="checks") if show else _silent

@@ -1,0 +1,191 @@
+"""A run that has not come to its bundle yet, used like one: its best weights so far, tokenizer and notes.
+
+For every command that takes a bundle: after Ctrl-C, after a crash, and while the run goes on. Nothing in the
+folder is touched and no lock is taken. A file that training removes meanwhile is not missed: what replaced it
+is read instead. The weights are those that validation judged (the moving average, where there is one).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.atomic import sha256_of
+from clearhead.base.errors import UserError
+from clearhead.base.seed import seeded
+from clearhead.bundle import Bundle, Description
+from clearhead.bundle.describe import File, described
+from clearhead.bundle.weights import disagreement, fill_with, shapes_of
+from clearhead.data.store import Store
+from clearhead.data.tokenise import Tokenizers
+from clearhead.models.build import build
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.checkpoint import Checkpoint, Checkpoints
+from clearhead.training.config import TrainConfig
+from clearhead.training.corpus_notes import corpus_notes
+from clearhead.training.log import read_log
+from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENIZER, RunFolder
+from clearhead.training.snapshot import FOLDER as CHECKPOINTS
+from clearhead.training.weights import WeightFiles
+
+ATTEMPTS = 20  # at weights that training replaces again and again
+BEST, CHECKPOINT, NONE = "best", "checkpoint", "none"
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """The weights that an unfinished run has to offer."""
+
+    weights: Mapping[str, Tensor] | None  # None: those it began with
+    kind: str  # BEST at a validation, of the last CHECKPOINT, or NONE
+    step: int  # which they are of
+    steps: int  # which the run is to have
+
+    def sentence(self, folder: Path) -> str:
+        """What a person is told."""
+        which = {
+            BEST: "its best weights so far",
+            CHECKPOINT: "the weights of its last checkpoint",
+            NONE: "the weights it began with",
+        }[self.kind]
+        at = f"from step {self.step:,} of {self.steps:,}"
+        return f"The run in '{folder}' has not finished: using {which}, {at}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the notes of the bundle."""
+        return {"weights": self.kind, "step": self.step, "steps": self.steps}
+
+
+def load_run(
+    path: Path, device: torch.device, dtype: torch.dtype | None, *, untrained: bool = False
+) -> Bundle:
+    """A run that has not finished as a bundle; says on stderr how far it has come.
+
+    `untrained` takes a run that has no weights to show yet as it began; else that is a sentence.
+    """
+    config, notes, tokenizers = _read(path)
+    found = so_far(path, config, untrained=untrained)
+    model = _model(path, config, found, device, dtype)
+    _say(found, path)
+    own = None if tokenizers.source is tokenizers.target else tokenizers.source
+    return Bundle(model.eval(), tokenizers.target, {**notes, "unfinished": found.to_dict()}, own)
+
+
+def describe_run(path: Path) -> Description:
+    """What is known about a run that has not finished, as `describe` tells it of a bundle."""
+    config, notes, _ = _read(path)
+    found = so_far(path, config)
+    _say(found, path)
+    place = RunFolder(path)
+    names = (place.record, place.data / TARGET_TOKENIZER, place.data / SOURCE_TOKENIZER)
+    files = [
+        File(str(name.relative_to(path)), name.stat().st_size, sha256_of(name), "ok")
+        for name in names
+        if name.is_file()
+    ]
+    model = build(config.model, device="meta")
+    return described(path, model, {**notes, "unfinished": found.to_dict()}, files, "", {}, None)
+
+
+def _say(found: SoFar, folder: Path) -> None:
+    print(f"clearhead: {found.sentence(folder)}", file=sys.stderr)
+
+
+def so_far(folder: Path, config: TrainConfig, *, untrained: bool = False) -> SoFar:
+    """The best weights so far; before the first validation, those of the last checkpoint."""
+    training = RunFolder(folder).training
+    for _ in range(ATTEMPTS):
+        known = _best_steps(training)
+        found = _weights(training, known[-1:], config)
+        if found is not None:
+            return found
+        if _best_steps(training) == known:  # else they were replaced by better ones just now
+            break
+    # Before the first validation; or the best weights have been removed.
+    found = _weights(training, known, config) or _of_checkpoint(training, config)
+    if found is not None:
+        return found
+    if untrained:
+        return SoFar(None, NONE, 0, config.steps)
+    last = max((int(line["step"]) for line in read_log(training)), default=0)
+    raise UserError(
+        f"The run in '{folder}' has not reached its first validation or checkpoint (step {last:,} of "
+        f"{config.steps:,} so far): wait for it, or go on with `clearhead train --resume {folder}`."
+    )
+
+
+def _best_steps(training: Path) -> list[int]:
+    """The steps whose weights were the best so far when they were judged."""
+    lines = read_log(training)
+    return [int(line["step"]) for line in lines if line["kind"] == "validation" and line["best"] is True]
+
+
+def _weights(training: Path, steps: Sequence[int], config: TrainConfig) -> SoFar | None:
+    """The newest of these that are still there."""
+    files = WeightFiles(training)
+    for step in reversed(steps):
+        with suppress(OSError):
+            return SoFar(files.read(step), BEST, step, config.steps)
+    return None
+
+
+def _of_checkpoint(training: Path, config: TrainConfig) -> SoFar | None:
+    for _ in range(ATTEMPTS):
+        checkpoints = Checkpoints(training / CHECKPOINTS)
+        known = checkpoints.steps()
+        found, _ = checkpoints.newest(tidy=False)
+        if found is not None:
+            return SoFar(_judged(found), CHECKPOINT, found.step, config.steps)
+        if checkpoints.steps() == known:
+            break
+    return None
+
+
+def _judged(found: Checkpoint) -> dict[str, Tensor]:
+    """The weights of a checkpoint that a validation would have looked at."""
+    weights: dict[str, Tensor] = {}
+    for prefix in ("model/", "ema/average/"):
+        names = [name for name in found.tensors if name.startswith(prefix)]
+        weights |= {name.removeprefix(prefix): found.tensors[name] for name in names}
+    return weights
+
+
+def _read(folder: Path) -> tuple[TrainConfig, dict[str, Any], Tokenizers]:
+    """All of a run but its weights."""
+    place = RunFolder(folder)
+    config, record = place.read_record()
+    if not (place.data / READY).is_file():
+        raise UserError(
+            f"The run in '{folder}' is still reading its corpus: wait for it, or go on with "
+            f"`clearhead train --resume {folder}`."
+        )
+    target = Tokenizer.load(place.data / TARGET_TOKENIZER)
+    own = place.data / SOURCE_TOKENIZER
+    tokenizers = Tokenizers(Tokenizer.load(own) if own.is_file() else target, target)
+    stores = (Store(place.data / f"train-{number}") for number in range(len(config.data.train)))
+    notes = dict(record["notes"])
+    notes |= corpus_notes(config.task, tokenizers, stores, bool(notes.get("documents")))
+    return config, notes, tokenizers
+
+
+def _model(
+    folder: Path, config: TrainConfig, found: SoFar, device: torch.device, dtype: torch.dtype | None
+) -> nn.Module:
+    if found.weights is None:
+        with seeded(config.seed):
+            return build(config.model).to(device=device, dtype=dtype)
+    weights = found.weights
+    model = build(config.model, device="meta")
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    fault = disagreement(shapes, shapes_of(model))
+    if fault is not None:
+        raise UserError(f"The config and the weights of the run in '{folder}' disagree: {fault}.")
+    fill_with(model, lambda name: weights[name].to(device=device, dtype=dtype))
+    return model
