@@ -239,9 +239,13 @@ def test_a_framing_that_cannot_be_used_is_a_sentence(tmp_path: Path, capsys: Any
         bundle.metadata = {"framing": noted}
         with pytest.raises(UserError, match=f"'framing' in this bundle's metadata.*{reason}"):
             Writer(bundle)
-    folder = save(bundle, tmp_path / "bundle")
+    folder = save(untaught(), tmp_path / "bundle")
+    (folder / "metadata.json").unlink()
+    write_metadata(folder, 1, bundle.metadata)
     assert main(["inspect", str(folder)]) == 2
     assert "The 'framing' in this bundle's metadata cannot be used" in capsys.readouterr().err
+    with pytest.raises(UserError, match="must be a table"):
+        load_bundle(folder)
 
 
 def test_inspect_names_an_unusable_tokenizer(tmp_path: Path, capsys: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
+from clearhead.text.framing import Framings
 from clearhead.text.tokenizer import Tokenizer
 
 LARGEST = 2**31  # of any count
@@ -43,6 +44,8 @@ def check(
                 f"has a vocabulary of {size:,}: they do not belong together."
             )
     _check_ids(metadata, max(sizes))
+    if metadata.get("framing") is not None:
+        Framings.stored(metadata["framing"], sizes[1], sizes[0])
 
 
 def _check_ids(metadata: Mapping[str, Any], vocabulary: int) -> None:

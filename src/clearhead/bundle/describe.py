@@ -16,10 +16,11 @@ from torch import nn
 from clearhead.base import checksums
 from clearhead.base.atomic import sha256_of
 from clearhead.base.errors import UserError
+from clearhead.bundle import checking
 from clearhead.bundle import metadata as manifest
-from clearhead.bundle.folder import Bundle, config_of, layers_in_words, read_plan, vocabulary_in_words
-from clearhead.bundle.framings import framings_of
+from clearhead.bundle.folder import config_of, layers_in_words, read_plan, vocabulary_in_words
 from clearhead.bundle.weights import disagreement, read_shapes, shapes_of
+from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
 PART_DEPTH = 4  # `encoder.layers.*.attention` is as deep as a table of parts goes
@@ -81,7 +82,7 @@ def describe(folder: str | Path) -> Description:
         files = [_file(path, name, facts.sha256[name]) for name in sorted(facts.sha256)]
         files.append(_file_of_checksums(path))
         model = read_plan(path)
-    problem = _problem(path, files, shapes_of(model)) or _unusable(path, facts, model)
+    problem = _problem(path, files, shapes_of(model)) or _unusable(path, facts, config_of(model))
     return described(path, model, facts.metadata, files, facts.created, facts.versions, problem)
 
 
@@ -148,13 +149,12 @@ def _problem(folder: Path, files: list[File], shapes: dict[str, tuple[int, ...]]
         return str(error).rstrip(".")
 
 
-def _unusable(folder: Path, facts: manifest.Facts, model: nn.Module) -> str | None:
-    """What is wrong with the tokenizers, or with what is noted to stand around texts."""
+def _unusable(folder: Path, facts: manifest.Facts, config: ModelConfig) -> str | None:
+    """What is wrong with the tokenizers, or with what the metadata says about the model."""
     names = (manifest.TOKENIZER, manifest.SOURCE_TOKENIZER)
     try:
         own, source = (Tokenizer.load(folder / name) if name in facts.sha256 else None for name in names)
-        if own is not None and "framing" in facts.metadata:
-            framings_of(Bundle(model, own, facts.metadata, source))
+        checking.check(config, facts.metadata, own, source)
     except UserError as error:
         return str(error).rstrip(".")
     return None

@@ -30,16 +30,10 @@ def framings_of(bundle: Bundle) -> Framings:
 
     Bundles of clearhead 0.1 say nothing: theirs follows from what they are and where they come from.
     """
-    noted = bundle.metadata.get("framing")
+    noted, config = bundle.metadata.get("framing"), bundle.config
     if noted is None:
         return _assumed(bundle)
-    try:
-        found = Framings.from_dict(noted, "framing")
-        found.source.check(bundle.config.source_vocabulary or bundle.config.vocabulary)
-        found.target.check(bundle.config.vocabulary)
-    except UserError as error:
-        raise UserError(f"The 'framing' in this bundle's metadata cannot be used: {error}") from error
-    return found
+    return Framings.stored(noted, config.source_vocabulary or config.vocabulary, config.vocabulary)
 
 
 def _assumed(bundle: Bundle) -> Framings:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from clearhead.base.atomic import atomic_folder, is_vacant
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.bundle.framings import framings_of, is_imported
+from clearhead.bundle.framings import is_imported
 from clearhead.bundle.metadata import SOURCE_TOKENIZER
 from clearhead.interop import bart, bert, gpt2, llama, marian, t5, vit
 from clearhead.interop.checkpoint import CONFIG, GENERATION, WEIGHTS, Checkpoint, read_json
@@ -90,10 +90,7 @@ def import_huggingface(folder: Path) -> Bundle:
     metadata = _metadata(folder, settings, family, config)
     if texts.framings is not None:
         metadata["framing"] = texts.framings.to_dict()
-    bundle = Bundle(model, texts.tokenizer, metadata, texts.source_tokenizer)
-    if texts.tokenizer is not None:
-        framings_of(bundle)  # refuses ids beyond the vocabulary
-    return bundle
+    return Bundle(model, texts.tokenizer, metadata, texts.source_tokenizer)
 
 
 def _family_of(settings: Settings) -> Family:

@@ -93,7 +93,7 @@ def _read(folder: Path, name: str) -> Tokenizer | None:
 
 def _is_ours(path: Path) -> bool:
     """Whether we wrote the file, which then names the roles of its tokens."""
-    entries = read_json(path).get("added_tokens")
+    entries = json.loads(path.read_text(encoding="utf-8-sig")).get("added_tokens")  # it was read before
     return any("roles" in entry for entry in entries or ())
 
 

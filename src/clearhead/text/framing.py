@@ -137,6 +137,17 @@ class Framings(Config):
     source: Framing = Framing()
     target: Framing = Framing()
 
+    @classmethod
+    def stored(cls, noted: Any, source: int, target: int) -> Framings:
+        """Those in a bundle's metadata, whose ids must be in vocabularies of these sizes."""
+        try:
+            found = cls.from_dict(noted, "framing")
+            found.source.check(source)
+            found.target.check(target)
+        except UserError as error:
+            raise UserError(f"The 'framing' in this bundle's metadata cannot be used: {error}") from error
+        return found
+
 
 # -- templates of the library ---------------------------------------------------------------------------
 
