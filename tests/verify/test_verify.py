@@ -168,7 +168,7 @@ def test_a_plain_beam_with_room_for_everything_finds_the_best_text() -> None:
         texts[:] = [(*texts[parent], token) for parent, token in zip(parents, tokens, strict=True)]
         return [np.log(table[text]) for text in texts]
 
-    found = plain.beam(np.log(table[()]), extend, places=9, limit=2, stop=2, forbidden=())
+    found = plain.beam(np.log(table[()]), extend, places=9, limit=2, stops=(2,), forbidden=())
     wanted = {
         (): 0.4,
         (0,): 0.1 * 0.8,

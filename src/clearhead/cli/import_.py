@@ -20,9 +20,12 @@ def import_(
       clearhead import opus-mt-en-de --out en-de
     """
     from clearhead.bundle import save  # here, so that --help does not wait for torch
+    from clearhead.decoding.defaults import not_carried
     from clearhead.interop import import_folder
 
     bundle = import_folder(folder)
     save(bundle, out, overwrite=overwrite)
     typer.echo(bundle.summary())
+    if left := not_carried(bundle.metadata, bundle.config.family):
+        typer.echo(f"Settings for decoding that change nothing here: {', '.join(left)}.")
     typer.echo(f"Wrote {out}")

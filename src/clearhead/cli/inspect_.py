@@ -32,12 +32,32 @@ def inspect(
     from clearhead.training.bundle_or_run import describe_bundle_or_run
 
     found = describe_bundle_or_run(bundle)
+    decoding = _decoding(found)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({**found.to_dict(), "decoding": decoding}, indent=2, ensure_ascii=False))
     else:
         _show(found)
+        if decoding:
+            typer.echo("\ndecoding, by the bundle's own settings")
+            _tree(decoding)
     if found.problem is not None:
         raise UserError(f"The bundle '{bundle}' is damaged: {found.problem}.")
+
+
+def _decoding(found: Description) -> dict[str, object]:
+    """How the bundle is decoded where nobody says otherwise, if it has a say in that."""
+    # here, so that --help does not wait for torch
+    from clearhead.decoding.defaults import not_carried, own_options
+    from clearhead.decoding.options import Options
+
+    try:
+        own = own_options(found.metadata, found.family)
+        left = not_carried(found.metadata, found.family)
+    except UserError as error:
+        return {"unusable": str(error)}
+    usual = Options().to_dict()
+    told = {} if own is None else {k: v for k, v in own.to_dict().items() if v != usual[k]}
+    return {**told, **({"without effect here": left} if left else {})}
 
 
 def _show(found: Description) -> None:

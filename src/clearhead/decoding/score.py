@@ -26,7 +26,7 @@ from clearhead.decoding.batches import (
     tokenizers_of,
 )
 from clearhead.decoding.lengths import LengthPenalty
-from clearhead.decoding.steps import WITH_SOURCE, Symbols, positions_of
+from clearhead.decoding.steps import WITH_SOURCE, positions_of
 from clearhead.decoding.writer import opening
 
 BATCH_TOKENS = 4096
@@ -76,17 +76,19 @@ def score_ids(
     sources: Sequence[str],
     targets: Sequence[Sequence[int]],
     *,
+    stops: Sequence[int | None] | None = None,
     penalty: LengthPenalty | None = None,
     device: str | torch.device | None = None,
 ) -> list[Scored]:
-    """As `score`, of targets given as ids."""
+    """As `score`, of targets given as ids; `stops` are what they end with, where that is not the first one."""
     _, writer = tokenizers_of(bundle)
     symbols, divisor = symbols_of(bundle), penalty or LengthPenalty()
     given = _given(bundle, sources)
     _refuse_too_long(bundle, given, targets)
     found: list[Scored | None] = [None] * len(targets)
     with at_work(bundle.model, device) as place:
-        for group, logps in _passes(bundle, given, targets, symbols, place):
+        ends = [symbols.stop if one is None else one for one in stops or [None] * len(targets)]
+        for group, logps in _passes(bundle, given, targets, ends, symbols.start, place):
             for number, row in zip(group, logps.tolist(), strict=True):
                 ids = targets[number]
                 own = tuple(row[: len(ids) + 1])
@@ -122,20 +124,21 @@ def _passes(
     bundle: Bundle,
     given: Sequence[list[int]],
     targets: Sequence[Sequence[int]],
-    symbols: Symbols,
+    stops: Sequence[int],
+    start: int | None,
     place: torch.device,
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Numbers of pairs, and the log-probabilities (B, T+1) of their targets and stop symbols."""
     model, has_source = bundle.model, bundle.config.family in WITH_SOURCE
-    if has_source and symbols.start is None:
+    if has_source and start is None:
         raise UserError("This vocabulary has no start token, with which a target begins.")
     sizes = [max(len(a), 1) + len(b) + 1 for a, b in zip(given, targets, strict=True)]
     most = max(1, NUMBERS // (bundle.config.vocabulary * max(sizes, default=1)))
     for group in by_length(sizes, BATCH_TOKENS, most):
-        labels, lengths = padded([[*targets[i], symbols.stop] for i in group], 0, place)
+        labels, lengths = padded([[*targets[i], stops[i]] for i in group], 0, place)
         if has_source:
             source, source_lengths = padded([given[i] for i in group], 0, place)
-            inputs, _ = padded([[symbols.start or 0, *targets[i]] for i in group], 0, place)
+            inputs, _ = padded([[start or 0, *targets[i]] for i in group], 0, place)
             logits = model(source, inputs, source_lengths=source_lengths, target_lengths=lengths).logits
         else:
             inputs, whole = padded([[*given[i], *targets[i]] for i in group], 0, place)

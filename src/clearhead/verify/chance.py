@@ -61,13 +61,12 @@ def _compared(
         further: dict[Ids, float] = {}
         for text, chance in under_way.items():
             logp = passes(number, text).cpu().numpy()
-            prompt = () if subject.has_source else subject.given[number]
-            stop, forbidden = subject.symbols.stop, subject.symbols.forbidden
-            scores = plain.shaped(logp, prompt, text, wishes, stop, forbidden)
+            stops, forbidden = subject.symbols.stops, subject.symbols.forbidden
+            scores = plain.shaped(logp, subject.before(number), text, wishes, stops, forbidden)
             shares = plain.narrowed(scores, wishes)
             # at the edge of a set a token may be drawn after all, though its chance is next to none
             for id in np.flatnonzero(plain.kept(scores, wishes)[1]).tolist():
-                if id == stop:
+                if id in stops:
                     chances[text] = chances.get(text, 0.0) + chance * float(shares[id])
                 else:
                     further[*text, id] = chance * float(shares[id])

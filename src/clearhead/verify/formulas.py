@@ -140,9 +140,9 @@ def _difference(subject: Subject, wishes: plain.Wishes) -> float:
     worst = 0.0
     for logp, written, number in _histories(subject):
         ours = made.shape(logp, _past(subject, written, number))[0].double().cpu().numpy()
-        prompt = () if subject.has_source else subject.given[number]
-        stop, forbidden = subject.symbols.stop, subject.symbols.forbidden
-        theirs = plain.shaped(logp[0].cpu().numpy(), prompt, written, wishes, stop, forbidden)
+        stops, forbidden = subject.symbols.stops, subject.symbols.forbidden
+        own = logp[0].cpu().numpy()
+        theirs = plain.shaped(own, subject.before(number), written, wishes, stops, forbidden)
         out = np.isneginf(theirs)
         if (np.isneginf(ours) != out).any() or np.isnan(ours).any():
             return math.inf

@@ -40,8 +40,11 @@ class Wishes(NamedTuple):
     typical: float = 1.0
 
 
-def shaped(logp: Floats, prompt: Ids, written: Ids, wishes: Wishes, stop: int, forbidden: Ids) -> Floats:
-    """(V,) scores of the next token, -inf for what may not follow. `prompt`: () where a source was given."""
+def shaped(logp: Floats, prompt: Ids, written: Ids, wishes: Wishes, stops: Ids, forbidden: Ids) -> Floats:
+    """(V,) scores of the next token, -inf for what may not follow.
+
+    `prompt` is what the text follows: a decoder's prompt, or the start symbol behind a source.
+    """
     score = logp.astype(np.float64).copy()
     if len(written) < len(wishes.prefix):
         only = np.full_like(score, -np.inf)
@@ -66,7 +69,7 @@ def shaped(logp: Floats, prompt: Ids, written: Ids, wishes: Wishes, stop: int, f
     for id in forbidden:
         score[id] = -np.inf
     if len(written) < wishes.min_length:
-        score[stop] = -np.inf
+        score[list(stops)] = -np.inf
     return score
 
 
@@ -152,12 +155,13 @@ Extend = Callable[[list[int], list[int]], list[Floats]]
 
 
 def beam(
-    first: Floats, extend: Extend, places: int, limit: int, stop: int, forbidden: Ids
+    first: Floats, extend: Extend, places: int, limit: int, stops: Ids, forbidden: Ids
 ) -> list[tuple[float, Ids]]:
     """Every text that a beam finishes if it always goes on to the very end, with its log-probability.
 
     At each step all extensions of the live texts are ranked; those that end among the first `places` are
-    finished, and the best `places` others live on. With one place the first end is the answer.
+    finished, and the best `places` others live on. With one place the first end is the answer. At the limit a
+    text gets the stop symbol that it likes best of all tokens, else the first.
     """
     live: list[tuple[float, Ids]] = [(0.0, ())]
     scores = [first]
@@ -168,12 +172,13 @@ def beam(
             own = scores[parent].copy()
             own[list(forbidden)] = -np.inf
             if length == limit:
-                own = _only(own, np.array([stop]))
-            few = np.argsort(-own, kind="stable")[: places + 1]  # more can never be among the first
+                best = int(own.argmax())
+                own = _only(own, np.array([best if best in stops else stops[0]]))
+            few = np.argsort(-own, kind="stable")[: places + len(stops)]  # more are never among the first
             found += [(total + float(own[id]), parent, int(id)) for id in few if own[id] > -np.inf]
         found.sort(key=lambda one: -one[0])
-        finished += [(total, live[parent][1]) for total, parent, id in found[:places] if id == stop]
-        going = [one for one in found if one[2] != stop][:places]
+        finished += [(total, live[parent][1]) for total, parent, id in found[:places] if id in stops]
+        going = [one for one in found if one[2] not in stops][:places]
         if not going or (places == 1 and finished):
             break
         live = [(total, (*live[parent][1], id)) for total, parent, id in going]

@@ -136,6 +136,7 @@ def forced(subject: Subject) -> Check:
             subject.exact,
             [subject.texts[n] for n, _ in pairs],
             [one.ids for _, one in pairs],
+            stops=[one.stop for _, one in pairs],
             penalty=penalty,
         )
         texts += len(pairs)
@@ -155,8 +156,8 @@ class Winding:
     `turns` nearly a geometric series with this ratio, and this share for the stop symbol.
     """
 
-    def __init__(self, rows: Rows, stop: int, turns: Sequence[tuple[float, float]]) -> None:
-        self.rows, self.stop = rows, stop
+    def __init__(self, rows: Rows, stops: Sequence[int], turns: Sequence[tuple[float, float]]) -> None:
+        self.rows, self.stops = rows, list(stops)
         self.turns = torch.tensor(turns, dtype=torch.float64, device=rows.device)
         self.device, self.vocabulary = rows.device, rows.vocabulary
         self.ranks = torch.arange(min(RANKS, rows.vocabulary), dtype=torch.float64, device=rows.device)
@@ -185,9 +186,9 @@ class Winding:
         little = 0.05 * (best.values - best.values[:, :1]).clamp(min=-20.0)
         laid = self.ranks * ratio.log() + little
         others = torch.full_like(own, -torch.inf).scatter_(1, best.indices, laid)
-        others[:, self.stop] = -torch.inf
+        others[:, self.stops] = -torch.inf
         logp = others.log_softmax(dim=-1) + (1 - share).log()
-        logp[:, self.stop] = share.squeeze(1).log()
+        logp[:, self.stops[0]] = share.squeeze(1).log()
         return PlainScores(logp)
 
 
@@ -200,8 +201,8 @@ def stopping(subject: Subject) -> Check:
     shortest = sorted(range(len(subject.given)), key=lambda n: len(subject.given[n]))
     numbers = shortest[: subject.effort.searched]
     most = min(subject.effort.write, 10) + 4
-    own, stop = subject.rows(), subject.symbols.stop
-    late, soon = (Winding(subject.rows(), stop, turns) for turns in (LATE, SOON))
+    own, stops = subject.rows(), subject.symbols.stops
+    late, soon = (Winding(subject.rows(), stops, turns) for turns in (LATE, SOON))
     some = PENALTIES[: 5 if subject.effort.searched > 3 else 3]
     plans: list[tuple[Rows, Asked]] = [(own, Asked(width, 1, most, PENALTIES[0])) for width in WIDTHS]
     for penalty in some:
@@ -282,6 +283,6 @@ def _to_the_end(subject: Subject, rows: Rows, number: int, asked: Asked) -> list
 
     first = rows.admit([subject.given[number]]).logp()[0].double().cpu().numpy()
     limit, symbols = subject.limit(number, asked.most), subject.symbols
-    finished = plain.beam(first, extend, asked.width, limit, symbols.stop, symbols.forbidden)
+    finished = plain.beam(first, extend, asked.width, limit, symbols.stops, symbols.forbidden)
     rows.step(none, none)  # so that the next text finds them empty
     return finished

@@ -87,6 +87,12 @@ class Subject:
     def symbols(self) -> Symbols:
         return symbols_of(self.bundle)
 
+    def before(self, number: int) -> tuple[int, ...]:
+        """What a text follows, so that penalties on what has occurred count it."""
+        if not self.has_source:
+            return self.given[number]
+        return () if self.symbols.start is None else (self.symbols.start,)
+
     @cached_property
     def writer(self) -> Writer:
         """The float32 model, driven by PyTorch."""
