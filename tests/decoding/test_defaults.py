@@ -134,7 +134,9 @@ def test_own_settings_are_the_defaults() -> None:
     [[wanted]] = Writer(bundle).in_order(text, searched)
     assert next(Writer(own).in_order(text)) == [wanted]
     assert run.translate(own, text) == [wanted]
-    assert run.translate(own, text, Options(max_length=6)) == run.translate(bundle, text, Options(max_length=6))
+    assert run.translate(own, text, Options(max_length=6)) == run.translate(
+        bundle, text, Options(max_length=6)
+    )
     told = with_settings(writer(), max_length=9, min_length=8)
     ready = Writer(told)
     [request] = ready.requests("abc", ready.defaults)

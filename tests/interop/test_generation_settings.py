@@ -93,8 +93,7 @@ def settings_of(chance: random.Random, has_source: bool) -> dict[str, Any]:
         **some(0.3, forced_eos_token_id=2),
         **some(0.3, forced_bos_token_id=44),
     }
-    if found["num_beams"] > 1:
-        found |= some(0.3, repetition_penalty=chance.choice([0.8, 1.3]))
+    found |= some(0.3, repetition_penalty=chance.choice([0.8, 1.3]))
     if not has_source:
         found.pop("forced_bos_token_id", None)
     return found

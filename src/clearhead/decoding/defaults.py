@@ -223,6 +223,7 @@ def _words(settings: _Settings, has_source: bool) -> Plain:
     return {
         "no_repeat": settings.whole("no_repeat_ngram_size", 0) or None,
         "repetition": settings.number("repetition_penalty", 1.0),
+        "repetition_of": "logits",
         "banned": [one for one in settings.sequences("bad_words_ids") if len(one) > 1],
         "prefix": first[:1],
         "not_first": settings.ids("begin_suppress_tokens"),

@@ -46,6 +46,7 @@ class Line:
     def __init__(self, cohort: Cohort, pipeline: Pipeline) -> None:
         self.pipeline, self.symbols, self.device = pipeline, cohort.symbols, cohort.device
         self.sample = cohort.options.sample
+        self.on_logits = cohort.options.repetition != 1 and cohort.options.repetition_of == "logits"
         self.texts = cohort.options.nbest if self.sample else 1  # for each request
         self.prompts = cohort.prompts
         self.written = 0
@@ -119,7 +120,9 @@ class Line:
         logp = scores.logp()
         if spread:
             logp = logp[self.request]
-        past = Past(self.tokens, self.prompts, self.request, self.written)
+        totals = scores.totals() if self.on_logits else None
+        totals = totals[self.request] if totals is not None and spread else totals
+        past = Past(self.tokens, self.prompts, self.request, self.written, totals)
         shaped = self.pipeline.shape(logp, past)
         if self.sample:
             best = shaped.amax(dim=-1)

@@ -59,6 +59,8 @@ class Options(Config):
 
     # penalties on what was written
     repetition: float = 1.0  # scores of tokens that occurred are divided (if positive) or multiplied by it
+    # what a repetition penalty changes where one text is written straight on; beams: log-probabilities
+    repetition_of: Literal["log-probabilities", "logits"] = "log-probabilities"
     frequency: float = 0.0  # taken off a token's score for each time it was written
     presence: float = 0.0  # taken off once it was written at all
     no_repeat: Count | None = None  # no n-gram of this size is written twice

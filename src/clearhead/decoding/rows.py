@@ -47,6 +47,9 @@ class Scores(Protocol):
     def at(self, ids: Tensor) -> Tensor:
         """(R, n): those of ids (n,) in every row."""
 
+    def totals(self) -> Tensor:
+        """(R,) log Σ exp of the model's logits, which log-probabilities no longer show."""
+
     def part(self, begin: int, end: int) -> Scores:
         """Of rows `begin` to `end` − 1."""
 
@@ -78,8 +81,15 @@ class Rows(Protocol):
 class PlainScores:
     """Scores as one tensor."""
 
-    def __init__(self, logp: Tensor, hidden: Tensor | None = None, attention: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        logp: Tensor,
+        hidden: Tensor | None = None,
+        attention: Tensor | None = None,
+        logits: Tensor | None = None,
+    ) -> None:
         self._logp, self.hidden, self.attention = logp, hidden, attention
+        self._logits = logp if logits is None else logits
         self.context: list[Tensor] | None = (
             None  # of newcomers: hidden states of all their prompt, (S, E) each
         )
@@ -88,7 +98,7 @@ class PlainScores:
     def of(cls, logits: Tensor, hidden: Tensor | None = None, attention: Tensor | None = None) -> PlainScores:
         """From logits (R, V), in float32 at least: half precision cannot tell near-equal candidates apart."""
         wide = logits if logits.dtype == torch.float64 else logits.float()
-        return cls(wide.log_softmax(dim=-1), hidden, attention)
+        return cls(wide.log_softmax(dim=-1), hidden, attention, wide)
 
     @property
     def rows(self) -> int:
@@ -110,11 +120,15 @@ class PlainScores:
     def at(self, ids: Tensor) -> Tensor:
         return self._logp[:, ids]
 
+    def totals(self) -> Tensor:
+        return self._logits.logsumexp(dim=-1)
+
     def part(self, begin: int, end: int) -> PlainScores:
         return PlainScores(
             self._logp[begin:end],
             None if self.hidden is None else self.hidden[begin:end],
             None if self.attention is None else self.attention[begin:end],
+            self._logits[begin:end],
         )
 
 

@@ -118,7 +118,7 @@ class _Reader:
         self.given = given
 
     def behind(self, written: Sequence[int], count: int) -> Tensor:
-        """(count, V) log-probabilities behind each of the last `count` tokens of opening and text."""
+        """(count, V) logits behind each of the last `count` tokens of opening and text."""
         if self.state is None:
             source = torch.tensor([self.given], device=self.device)
             self.state = self.model.begin(source) if self.has_source else self.model.begin()  # type: ignore[operator]
@@ -134,7 +134,7 @@ class _Reader:
         self.read = list(text)
         logits = output.logits[0, -count:]
         wide: Tensor = logits if logits.dtype == torch.float64 else logits.float()
-        return wide.log_softmax(dim=-1)
+        return wide
 
 
 class _Choice:
@@ -150,14 +150,17 @@ class _Choice:
     ) -> None:
         self.symbols, self.given, self.before, self.after = symbols, given, before, after
         self.sample = options.sample
+        self.on_logits = options.repetition_of == "logits"
         self.seed, self.blocks = options.seed, 0
         self.numbers: list[float] = []  # drawn and not yet used
 
-    def shares(self, logp: Tensor, written: Sequence[int]) -> Shares:
+    def shares(self, logits: Tensor, written: Sequence[int]) -> Shares:
         """On the host: the distribution of the next token; greedy: all on one."""
-        device = logp.device
+        device, logp = logits.device, logits.log_softmax(dim=-1)
+        totals = logits.logsumexp(dim=-1, keepdim=True) if self.on_logits else None
         tokens = torch.tensor([list(written)], dtype=torch.long, device=device)
-        past = Past(tokens, [self.given], torch.zeros(1, dtype=torch.long, device=device), len(written))
+        request = torch.zeros(1, dtype=torch.long, device=device)
+        past = Past(tokens, [self.given], request, len(written), totals)
         barred = torch.tensor(self.symbols.forbidden, dtype=torch.long, device=device)
         scores = logp.unsqueeze(0).index_fill(1, barred, -torch.inf)
         for processor in (*self.before, *self.after):
@@ -216,17 +219,17 @@ class _Run:
         """Guess and check once; at the end of the text whether it ended of its own will, else None."""
         guesses, q = self._guesses()
         real = [one for one in guesses if one not in self.stops]  # a stop symbol can only be the last
-        logp = self.large.behind([*self.written, *real], len(real) + 1)  # (n + 1, V)
+        logits = self.large.behind([*self.written, *real], len(real) + 1)  # (n + 1, V)
         self.steps += 1
-        for guess, line, theirs in zip(guesses, logp, q, strict=False):
+        for guess, line, theirs in zip(guesses, logits, q, strict=False):
             p = self.choice.shares(line, self.written)
             if not self.choice.keeps(guess, p, theirs):
                 return self._write(self.choice.instead(p, theirs), line)
             self.accepted += 1
             if self._write(guess, line):
                 return True
-        p = self.choice.shares(logp[-1], self.written)  # the large model has said one thing more
-        return self._write(self.choice.draw(p), logp[-1])
+        p = self.choice.shares(logits[-1], self.written)  # the large model has said one thing more
+        return self._write(self.choice.draw(p), logits[-1])
 
     def _guesses(self) -> tuple[list[int], list[Shares]]:
         """What the small model writes next, and the distributions that it drew from."""
@@ -242,13 +245,13 @@ class _Run:
         self.guessed += len(guesses)
         return guesses, q
 
-    def _write(self, token: int, logp: Tensor) -> bool | None:
+    def _write(self, token: int, logits: Tensor) -> bool | None:
         """Take a token; at the limit it becomes the stop symbol, unless it is one."""
         willing = token in self.stops
         ends = willing or len(self.written) >= self.limit
         if willing:
             self.stop = token
-        self.logps.append(float(logp[self.stop if ends else token]))
+        self.logps.append(float(logits.log_softmax(dim=-1)[self.stop if ends else token]))
         if ends:
             return willing
         self.written.append(token)

@@ -122,6 +122,10 @@ class NativeScores:
         room, part = self._lease.room, slice(self._begin, self._end)
         return room.logits[part, ids] - room.norms[part, None]
 
+    def totals(self) -> Tensor:
+        """(R,) what was taken off the logits."""
+        return self._lease.room.norms[self._begin : self._end].clone()
+
     def where(self) -> tuple[object, object, int]:
         """The engine's handle, the room these scores lie in, and the first row there that is theirs."""
         return self._lease.engine.handle, self._lease.room.pointer, self._begin

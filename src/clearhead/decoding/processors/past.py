@@ -26,6 +26,7 @@ class Past(NamedTuple):
     prompts: Sequence[Sequence[int]]  # what each request was given: a prompt, or a source
     request: Tensor  # (R,) int64: the request of each row
     written: int  # L
+    totals: Tensor | None = None  # (R,) log Σ exp of the model's logits, where somebody wants them back
 
 
 # (R, V) scores and the past to (R, V) scores, never in place; -inf rules a token out

@@ -21,7 +21,8 @@ class Repetition:
     """s(v) · penalty where s(v) < 0, s(v) / penalty otherwise, for each v that occurred (Keskar et al. 2019).
 
     Occurred: in the prompt of a decoder or in what was written; the source of an encoder-decoder does not
-    count. Log-probabilities are negative, so they are multiplied; what a bias made positive is divided.
+    count. Log-probabilities are negative, so they are multiplied; what a bias made positive is divided. Where
+    the past knows `totals`, s(v) is the model's logit instead.
     """
 
     penalty: float
@@ -32,8 +33,10 @@ class Repetition:
         if not seen.shape[1]:
             return logp
         seen = torch.where(seen < 0, seen[:, -1:], seen)  # in a place of nobody's once more the last token
-        score = logp.gather(1, seen)
-        return logp.scatter(1, seen, torch.where(score < 0, score * self.penalty, score / self.penalty))
+        total = 0.0 if past.totals is None else past.totals.unsqueeze(1)
+        score = logp.gather(1, seen) + total
+        changed = torch.where(score < 0, score * self.penalty, score / self.penalty)
+        return logp.scatter(1, seen, changed - total)
 
 
 @dataclass(frozen=True)
