@@ -48,11 +48,19 @@ def test_what_settings_become() -> None:
         prefix=(5,),
         forced="free",
         banned=((7, 8),),
+        repetition_of="logits",
     )
     assert 6 in symbols_of(bundle).forbidden
     prompted = {"max_length": 50, "min_length": 10, "do_sample": True, "top_p": 0.9}
     assert own_options({"generation": prompted}, "decoder") == Options(
-        sample=True, top_k=50, top_p=0.9, max_total=50, min_total=10, early_stopping=False, forced="cut"
+        sample=True,
+        top_k=50,
+        top_p=0.9,
+        max_total=50,
+        min_total=10,
+        early_stopping=False,
+        forced="cut",
+        repetition_of="logits",
     )
     assert own_options({"generation": {"eos_token_id": 2, "bos_token_id": 1}}, "decoder") is None
     assert own_options({}, "encoder-decoder") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from clearhead.decoding import native
 from clearhead.decoding.defaults import options_of, with_own
 from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import WITH_SOURCE, Symbols, limit_of
@@ -116,6 +118,22 @@ def compare(pair: Pair, seeds: range) -> None:
 
 def test_random_settings(pair: Pair) -> None:
     compare(pair, range(24))
+
+
+def test_settings_of_a_folder(transformers: Any, tmp_path: Path) -> None:
+    """Those of `generation_config.json`, and of `config.json` only where there is no such file."""
+    save_random(transformers, SPECS["encoder-decoder"], tmp_path)
+    plain = json.loads((tmp_path / "config.json").read_text())
+    plain |= {"num_beams": 4, "forced_eos_token_id": 2, "min_length": 5}
+    (tmp_path / "config.json").write_text(json.dumps(plain))
+    newer = {"eos_token_id": [2, 7], "num_beams": 3, "early_stopping": "never", "use_cache": True}
+    (tmp_path / "generation_config.json").write_text(json.dumps(newer))
+    bundle = import_folder(tmp_path)
+    assert options_of(bundle) == Options(beam=3, forced="cut", repetition_of="logits")
+    assert with_own(Symbols(1, 2), bundle).stops == (2, 7)
+    (tmp_path / "generation_config.json").unlink()
+    older = options_of(import_folder(tmp_path))
+    assert (older.beam, older.min_length, older.forced, older.early_stopping) == (4, 4, "free", False)
 
 
 @pytest.mark.slow

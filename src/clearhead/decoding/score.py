@@ -80,7 +80,7 @@ def score_ids(
     penalty: LengthPenalty | None = None,
     device: str | torch.device | None = None,
 ) -> list[Scored]:
-    """As `score`, of targets given as ids; `stops` are what they end with, where that is not the first one."""
+    """As `score`, of targets given as ids; `stops` are what they end with, where that is not the first."""
     _, writer = tokenizers_of(bundle)
     symbols, divisor = symbols_of(bundle), penalty or LengthPenalty()
     given = _given(bundle, sources)

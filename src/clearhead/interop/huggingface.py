@@ -50,21 +50,14 @@ _WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, SETTINGS}
 _STARTS = ("decoder_start_token_id", "bos_token_id", "pad_token_id")  # as their decoding looks for a start
 _FORCED = ("bos_token_id", "forced_bos_token_id", "forced_eos_token_id")
 _LONGEST = 256  # tokens that a model of ours writes there, where transformers would stop after 20
-# What old folders say about decoding in config.json and newer ones in generation_config.json.
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+# What old folders say about decoding in config.json; transformers asks nothing of it but ids where there is a
+# generation_config.json.
 _GENERATION_SETTINGS = (
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "decoder_start_token_id",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "bad_words_ids",
-    "num_beams",
-    "length_penalty",
-    "max_length",
-    "min_length",
-    "no_repeat_ngram_size",
-    "early_stopping",
+    *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens"),
+    *("begin_suppress_tokens", "num_beams", "num_beam_groups", "diversity_penalty", "length_penalty"),
+    *("early_stopping", "max_length", "min_length", "no_repeat_ngram_size", "repetition_penalty"),
+    *("do_sample", "temperature", "top_k", "top_p", "typical_p"),
 )
 
 
@@ -117,8 +110,10 @@ def _metadata(folder: Path, settings: Settings, family: Family, config: ModelCon
     dropped = {name: settings.plain[name] for name in family.training_only if settings.plain.get(name)}
     if dropped:
         source["not_carried"] = dropped
-    generation = {name: settings.plain[name] for name in _GENERATION_SETTINGS if settings.has(name)}
-    if (folder / GENERATION).exists():
+    newer_file = (folder / GENERATION).exists()
+    asked = _IDS if newer_file else (*_IDS, *_GENERATION_SETTINGS)
+    generation = {name: settings.plain[name] for name in asked if settings.has(name)}
+    if newer_file:
         newer = read_json(folder / GENERATION)
         generation |= {name: value for name, value in newer.items() if _says_something(name, value)}
     if config.family != "vision":
