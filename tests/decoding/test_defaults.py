@@ -1,4 +1,4 @@
-"""A bundle's own settings for decoding: what they become, what is refused, what somebody says in their place."""
+"""A bundle's own settings for decoding: what they become, what is refused, what goes before them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def with_settings(bundle: Bundle, **settings: Any) -> Bundle:
 
 
 def test_what_settings_become() -> None:
-    """Their lengths count the start symbol, or the prompt, and a forced end; what a search ignores is left."""
+    """Their lengths count the start symbol, or the prompt, and a forced end."""
     bundle = with_settings(
         translator(),
         num_beams=4,
@@ -134,7 +134,7 @@ def test_what_is_said_goes_before(own: Options, said: dict[str, Any], wanted: Op
 
 
 def test_own_settings_are_the_defaults() -> None:
-    """Without options a bundle is decoded as it says; `Options()` is greedy; a prompt counts where it must."""
+    """Without options a bundle is decoded as it says; `Options()` is greedy; prompts count where they must."""
     bundle = translator()
     own = with_settings(bundle, num_beams=3, min_new_tokens=4, max_new_tokens=6)
     text = ["the cat sleeps"]
