@@ -134,7 +134,7 @@ def test_what_is_said_goes_before(own: Options, said: dict[str, Any], wanted: Op
 
 
 def test_own_settings_are_the_defaults() -> None:
-    """Without options a bundle is decoded as it says; `Options()` is greedy; prompts count where they must."""
+    """Without options a bundle is decoded as it says; `Options()` is greedy; prompts count if they must."""
     bundle = translator()
     own = with_settings(bundle, num_beams=3, min_new_tokens=4, max_new_tokens=6)
     text = ["the cat sleeps"]
