@@ -183,6 +183,7 @@ def test_what_is_left_to_the_general_engine() -> None:
         ("frequency", 0.1),
         ("no_repeat", 2),
         ("banned", ((5,),)),
+        ("stop_texts", ("a",)),
         ("bias", ((4, 1.0),)),
         ("regex", "a*"),
         ("prefix", (4,)),

@@ -471,6 +471,32 @@ def test_the_opening_space_is_no_part_of_the_text(name: str) -> None:
     assert let_through(Options(regex=expression), 4, pieces) == wanted
 
 
+@pytest.mark.parametrize("name", ["metaspace", "metaspace, no opening", "llama", "bert", "words by hand"])
+@pytest.mark.parametrize("banned, required", [((" cat", "é", "st"), ()), (("ss",), ("cat",)), ((), (", s",))])
+def test_banned_and_required_texts_are_those_of_the_text_as_it_is_read(
+    name: str, banned: tuple[str, ...], required: tuple[str, ...]
+) -> None:
+    """Its opening included: a space that a text loses there is not in it."""
+    tokenizer = TOKENIZERS[name]
+    pieces = pieces_of(tokenizer)
+    texts = [text for text in every_text(3, min(len(pieces), 12)) if all(pieces[id] for id in text)]
+    texts = [text for text in texts if not text or text[0] not in pieces.never_first]
+    wanted = {
+        text
+        for text in texts
+        if not any(one in tokenizer.decode(text) for one in banned)
+        and all(one in tokenizer.decode(text) for one in required)
+    }
+    assert required or len(wanted) < len(texts) or name == "words by hand"
+    kept = Pieces(pieces[:12], pieces.opening_lost, pieces.never_first)  # few tokens, and no unknown one
+    options = Options(banned=(*banned, (3,)), must_include=required)
+    if wanted:
+        assert let_through(options, 3, kept) == wanted
+    else:
+        with pytest.raises(UserError, match=r"required|cannot be written"):
+            let_through(options, 3, kept)
+
+
 # -- real models ------------------------------------------------------------------------------------------
 
 

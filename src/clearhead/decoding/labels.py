@@ -66,6 +66,8 @@ def class_probabilities(
 
 def unread_sentence(bundle: Bundle, texts: Sequence[str], before: int = 0) -> str | None:
     """What to say where a classifier reads only the head of one of these texts; `before` came others."""
+    if "source_limit" not in bundle.metadata:
+        return None
     heads = heads_read(bundle, texts, read_sources(bundle, texts, "classify"))
     for number, head in enumerate(heads, start=before + 1):
         if head is not None:

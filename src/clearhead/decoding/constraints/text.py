@@ -62,7 +62,7 @@ class TextConstraint:
         prompts: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self.least, self.limits, self.stops = options.min_length, limits, list(symbols.stops)
-        self.pieces, self.prefix = pieces, options.prefix
+        self.pieces, self.prefix, self.bans = pieces, options.prefix, bool(options.banned)
         self.wanted = _wanted(options, symbols, pieces, prompts is None)
         self.ready = _ready(self.wanted, pieces)
         self.machine = self.ready.machine
@@ -91,7 +91,7 @@ class TextConstraint:
             need, room = int(self.machine.need[met, state]), limit - len(self.prefix)
             if wanted.regex is None and need >= FAR:
                 named = ", ".join(f"'{one.decode('utf-8', 'replace')}'" for one in wanted.required)
-                banned = ", or not without what is banned" if wanted.banned or len(wanted.barred) > 3 else ""
+                banned = ", or not without what is banned" if self.bans else ""
                 raise UserError(f"{named} cannot be written with this bundle's vocabulary{banned}.")
             if wanted.regex is None and need > room:
                 raise UserError(
@@ -197,8 +197,9 @@ class _Ready:
         self.machine = TokenAutomaton(whole, tree, starts, self.never_first, everything, self.look_ahead)
 
     def _node(self, text: bytes) -> int:
-        """Where the search for bans stands behind a text, whatever it holds."""
-        return self.bans.after(text)
+        """Where the search for bans stands behind a text, whatever it holds; its end decides that."""
+        longest = max(map(len, self.wanted.banned), default=0)
+        return self.bans.after(text[-longest:] if longest else b"")
 
     def first(self, prompt: Sequence[int]) -> State:
         """The state behind a prompt and the prefix, and what the prefix has met."""
