@@ -152,6 +152,17 @@ def test_weights_that_somebody_has_removed(run: Path, capsys: pytest.CaptureFixt
     assert "using the weights of its last checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["metadata.json", "model.safetensors", "config.json"])
+def test_a_damaged_bundle_is_not_taken_for_a_run(name: str, finished: Finished, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished.folder, tmp_path / "run"))
+    (folder / name).write_bytes(b"{")
+    with pytest.raises(UserError, match="bundle"):
+        load(folder)
+    (folder / name).unlink()
+    with pytest.raises(UserError, match="bundle"):
+        load(folder)
+
+
 @pytest.mark.parametrize("name", ["run.json", "data/tokenizer.json", "log.jsonl"])
 def test_a_damaged_run_is_a_sentence(name: str, run: Path) -> None:
     path = run / "training" / name

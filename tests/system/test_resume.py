@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from clearhead.api import load
+from clearhead.base.errors import UserError
 from clearhead.bundle import is_bundle
 from clearhead.training.run_folder import RunFolder
 
@@ -163,6 +165,30 @@ def test_two_commands_with_one_out(run: Path, whole: Path, place: str) -> None:
     )
     assert second.stderr.count("\n") == 1
     assert_same(run, whole)
+
+
+@pytest.mark.slow
+def test_a_run_is_used_while_it_trains(run: Path, whole: Path) -> None:
+    """Weights are removed and replaced all the time; each reader gets some that were whole."""
+    often = settings(validation__every=1, validation__metric="loss", saving__every=1, saving__keep=1)
+    refused: list[str] = []
+    early = ("There is no bundle", "is not a bundle", "still reading its corpus", "not reached its first")
+    seen: Counter[str] = Counter()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(cold, *TRAIN, *often, folder=run.parent)
+        while not first.done():
+            try:
+                bundle = load(run)
+            except UserError as error:
+                refused.append(("later: " if seen["best"] else "") + str(error))
+                time.sleep(0.005)
+                continue
+            assert all(bool(weight.isfinite().all()) for weight in bundle.model.parameters())
+            seen[str(bundle.metadata.get("unfinished", {}).get("weights"))] += 1
+        assert first.result().code == 0, first.result().stderr
+    assert seen["best"] > 20
+    odd = [one for one in refused if one.startswith("later") or not any(known in one for known in early)]
+    assert not odd
 
 
 def test_other_settings_are_refused_with_the_differences(warm: Warm, run: Path, whole: Path) -> None:

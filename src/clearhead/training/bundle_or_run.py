@@ -10,14 +10,15 @@ from pathlib import Path
 
 import torch
 
-from clearhead.bundle import Bundle, Description, describe, is_bundle, load_bundle
+from clearhead.bundle import Bundle, Description, describe, load_bundle
 from clearhead.bundle.folder import placement
-from clearhead.bundle.metadata import COMPANION, RECORD
+from clearhead.bundle.metadata import COMPANION, FILES, RECORD
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Is there a run that has not come to its bundle yet?"""
-    return not is_bundle(folder) and (folder / COMPANION / RECORD).is_file()
+    """Is there a run that has not come to its bundle yet? A damaged bundle is not taken for one."""
+    there = any((folder / name).exists() for name in FILES)
+    return not there and (folder / COMPANION / RECORD).is_file()
 
 
 def load_bundle_or_run(
