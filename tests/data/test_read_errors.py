@@ -387,7 +387,8 @@ def test_splits_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         SplitConfig(validation=1.5)
     assert str(caught.value) == (
-        "The split setting 'validation' must be a count of examples or a share below 1, not 1.5."
+        "The split setting 'validation' must be a whole number from 0 to 2147483647 or at least 0 and "
+        "below 1, not 1.5."
     )
     with pytest.raises(UserError) as caught:
         SplitConfig(validation=0.5, test=0.5)

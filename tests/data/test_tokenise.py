@@ -150,7 +150,7 @@ def test_tags_are_cut_with_their_words(tmp_path: Path) -> None:
 
 
 def test_words_and_tags_must_be_as_many(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Line 2 has 2 words but 1 tags"):
+    with pytest.raises(UserError, match="Line 2 has 2 words but 1 tag"):
         stored(tmp_path / "s", "tag", [("a", "X"), ("a b", "X")], None, ["X"])
 
 

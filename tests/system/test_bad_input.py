@@ -114,7 +114,10 @@ FILE_CASES = {
     "a folder": ([*FILES[:4], "folder.fr", *OUT], "'folder.fr' is a folder"),
     "a target without a source": (["train", "--target", "a.fr", *OUT], "Every --source needs its --target"),
     "too few examples": (["train", "--file", "few.tsv", *OUT], "'few.tsv' holds only 6 usable examples"),
-    "all the same": (["train", "--file", "twice.tsv", *OUT], "'twice.tsv' holds only 1 usable examples"),
+    "all the same": (
+        ["train", "--file", "twice.tsv", *OUT],
+        "'twice.tsv' holds only 1 usable example among 60 rows",
+    ),
     "a row too short": (
         ["train", "--file", "uneven.tsv", *OUT],
         "'uneven.tsv' line 61 has 1 column, but column 2 is needed.",

@@ -174,6 +174,16 @@ def test_the_advised_vocabulary_is_one_the_doctor_likes() -> None:
     assert doctor.vocabulary_too_large(100_000, 5000) is None
 
 
+@given(st.integers(1, 10**6), st.integers(260, 10**4), st.sampled_from([5, 260, 516]))
+def test_the_advice_is_never_what_is_set_already(tokens: int, vocabulary: int, smallest: int) -> None:
+    finding = doctor.vocabulary_too_large(tokens, vocabulary, smallest)
+    if finding is not None and "tokenizer.vocabulary=" in finding.advice:
+        advised = int(finding.advice.partition("=")[2].partition(",")[0])
+        assert smallest <= advised < vocabulary
+    elif finding is not None:
+        assert finding.advice == "Add text."
+
+
 def test_only_findings_are_found() -> None:
     real = doctor.overlap(30, 1000)
     assert doctor.found([None, real, None]) == [real]

@@ -212,7 +212,14 @@ def _check_numbers(value: Any, hint: Any, where: str) -> None:
         return
     numbers = [(kind, bounds) for kind, bounds in numbers_in(hint) if bounds]
     kind, bounds = next((one for one in numbers if isinstance(value, one[0])), numbers[-1])
-    check(value, bounds, kind is int, where)
+    if len(numbers) == 1:
+        check(value, bounds, kind is int, where)
+    elif isinstance(value, str) or value not in bounds:
+        raise UserError(f"{where} must be {_either(numbers)}, not {shown(value)}.")
+
+
+def _either(numbers: list[tuple[type, Bounds]]) -> str:
+    return " or ".join(bounds.words(kind is int) for kind, bounds in numbers)
 
 
 def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
@@ -230,8 +237,7 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
         return None
     numbers = [(kind, bounds) for kind, bounds in numbers_in(typing.Union[options]) if bounds]  # noqa: UP007
     if len(numbers) > 1 and isinstance(value, (int, float)) and not isinstance(value, bool):
-        wanted = " or ".join(bounds.words(kind is int) for kind, bounds in numbers)
-        raise UserError(f"'{where}' must be {wanted}, not {shown(value)}.")
+        raise UserError(f"'{where}' must be {_either(numbers)}, not {shown(value)}.")
     raise failure or UserError(f"'{where}' cannot be {shown(value)}.")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from clearhead.base.errors import UserError, nearest, shown
+from clearhead.base.errors import UserError, counted, nearest, shown
 
 _KINDS = ("auto", "cpu", "cuda", "mps")
 
@@ -107,7 +107,8 @@ def check_threads(count: int | None) -> None:
     most = max(4 * cores, 16)
     if count is not None and not 1 <= count <= most:
         raise UserError(
-            f"{shown(count)} threads cannot be used: this machine has {cores} cores, so give 1 to {most}."
+            f"{shown(count)} threads cannot be used: this machine has {counted(cores, 'core')}, so give "
+            f"1 to {most}."
         )
 
 

@@ -32,6 +32,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"known: {', '.join(names)}."
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "example"), counted(1200, "example")
+    ('1 example', '1,200 examples')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def shown(value: object) -> str:
     """A value as a sentence quotes it: what is very long is cut, and says how long it was.
 

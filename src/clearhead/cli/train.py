@@ -167,7 +167,8 @@ def _corpora(
     found += [{"hub": hub}] if hub else []
     if weights and len(weights) != len(found):
         raise UserError(
-            f"There are {len(weights)} weights for {len(found)} corpora: give one --weight for each."
+            f"Give one --weight for each corpus: there are {len(weights)} of the one and {len(found)} of the "
+            "other."
         )
     for number, corpus in enumerate(found):
         corpus.update(_columns(source_column, target_column))

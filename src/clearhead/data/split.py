@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, counted
 from clearhead.data.config import CorpusConfig, SplitConfig, Task
 from clearhead.data.keys import Keys, drawn_order, member
 from clearhead.data.lines import OnRead
@@ -208,7 +208,7 @@ def split_text(lengths: NDArray[np.uint32], split: SplitConfig, validation: bool
     if kept[1] <= 0:
         raise UserError(
             f"The split asks for {split.validation} for validation and {split.test} for test, and leaves "
-            f"nothing of a text of {len(lengths):,} lines to train on: ask for less."
+            f"nothing of a text of {counted(len(lengths), 'line')} to train on: ask for less."
         )
     bounds = [0, kept[1], kept[0], total]
     fates = np.full(len(lengths), TRAIN, dtype=np.uint8)

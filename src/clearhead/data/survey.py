@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, counted
 from clearhead.base.progress import progress
 from clearhead.data.config import CorpusConfig, DataConfig, SplitConfig, Task
 from clearhead.data.findings import Lengths, Overlap, Part, Survey
@@ -248,8 +248,9 @@ def _check_enough(train: _Table, fates: NDArray[np.uint8], held: Mapping[int, _T
     if usable < _FEWEST_EXAMPLES:
         empty, twice = (int(np.count_nonzero(fates == fate)) for fate in (EMPTY, DUPLICATE))
         raise UserError(
-            f"{name} holds only {usable} usable examples among {len(fates):,} rows ({empty:,} empty, "
-            f"{twice:,} duplicate): at least {_FEWEST_EXAMPLES} are needed."
+            f"{name} holds only {counted(usable, 'usable example')} among "
+            f"{counted(len(fates), 'row')} ({empty:,} empty, {twice:,} duplicate): "
+            f"at least {_FEWEST_EXAMPLES} are needed."
         )
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, counted
 from clearhead.base.progress import progress
 from clearhead.data.batch import SKIP, Specials
 from clearhead.data.config import FilterConfig, Task
@@ -79,7 +79,7 @@ class Dropped:
             "with sides of very unlike length": self.ratio,
         }
         told = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
-        text = f"{self.kept:,} of {self.read:,} examples kept"
+        text = f"{self.kept:,} of {counted(self.read, 'example')} kept"
         if self.cut:
             text += f", {self.cut:,} of them shortened"
         return f"{text}; left out: {', '.join(told)}." if told else f"{text}."
@@ -236,7 +236,7 @@ class _Encoder:
         for row, these, those in zip(rows, words, tags, strict=True):
             if len(these) != len(those):
                 raise UserError(
-                    f"Line {row.line} has {len(these)} words but {len(those)} tags: "
+                    f"Line {row.line} has {counted(len(these), 'word')} but {counted(len(those), 'tag')}: "
                     "every word, set apart by spaces, needs one."
                 )
         # all words of all rows in one call, so that the cores share the work

@@ -12,7 +12,7 @@ import torch
 
 from clearhead.base.bounds import Beam, Count, Power
 from clearhead.base.config import Config
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, counted
 from clearhead.bundle.folder import Bundle
 from clearhead.data.config import Task
 from clearhead.decoding.labels import class_probabilities, labels_of, tag
@@ -267,7 +267,9 @@ def _tag(bundle: Bundle, rows: Rows, config: EvaluationConfig, device: Device) -
     for number, ((text, target), tags) in enumerate(zip(rows, found, strict=True), start=1):
         wanted = target.split()
         if len(wanted) != len(tags):
-            raise UserError(f"Row {number} has {len(tags)} words but {len(wanted)} tags.")
+            raise UserError(
+                f"Row {number} has {counted(len(tags), 'word')} but {counted(len(wanted), 'tag')}."
+            )
         truth += wanted
         chosen += tags
         right = sum(a == b for a, b in zip(wanted, tags, strict=True))

@@ -18,6 +18,7 @@ from clearhead.base.errors import UserError
 from clearhead.data.config import DataConfig, Task
 from clearhead.data.findings import Survey
 from clearhead.data.ragged import Ragged
+from clearhead.data.read import name_of
 from clearhead.data.split import TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.tokenise import Tokenizers, tokenise
 from clearhead.jobs.recipe import Table, compose, merged
@@ -32,6 +33,7 @@ from clearhead.training.sizing import FAMILIES, PAIRS, Facts, Machine, as_table,
 
 ALSO: dict[Task, tuple[str, ...]] = {"translate": ("recurrent",), "summarise": ("recurrent",)}
 NUMBERS_FOR_A_WEIGHT = 4  # itself, its gradient, and Adam's two moments, all in float32
+NO_VALIDATION = "There is no validation example: give validation files, or set data.split.validation."
 SMALLEST_VOCABULARY = 300  # about what the smallest corpus gives
 
 
@@ -45,7 +47,7 @@ def check_settings(said: Table) -> TrainConfig:
     pick_dtype(early.compute.dtype, device)
     data = DataConfig.from_dict(_table(merged(as_table(choose_filters(early.task)), said), "data"), "data")
     if data.validation is None and data.split.validation == 0:
-        raise UserError("There is no validation example: give validation files, or data.split.validation.")
+        raise UserError(NO_VALIDATION)
     if "vocabulary" in _table(said, "tokenizer"):
         TokenizerConfig.from_dict(_table(said, "tokenizer"), "tokenizer")
     failure: UserError | None = None
@@ -141,16 +143,19 @@ def _check_device(config: TrainConfig, device: torch.device) -> None:
 
 
 def _parameters(config: ModelConfig) -> int:
-    """How many there are, found with two layers at most: ten thousand would take long to build."""
+    """How many there are, found with three layers at most: ten thousand would take long to build."""
 
-    def count(layers: int, decoder: int | None) -> int:
-        return count_parameters(config.replace(layers=layers, decoder_layers=decoder))
+    def count(layers: int, written: int) -> int:
+        return count_parameters(config.replace(layers=layers, decoder_layers=written))
 
-    least = count(1, 1)
-    each = count(2, 1) - least
-    pair = config.family == "encoder-decoder"
-    each_written = count(1, 2) - least if pair else 0
-    return least + (config.layers - 1) * each + (config.depth_of_decoder - 1) * each_written
+    layers, written = config.layers, config.depth_of_decoder
+    few = min(layers, 2), min(written, 2)  # from the second on, each is as large as the one before
+    found = least = count(*few)
+    if layers > 2:
+        found += (layers - 2) * (count(3, few[1]) - least)
+    if written > 2:
+        found += (written - 2) * (count(few[0], 3) - least)
+    return found
 
 
 def check_labels(config: TrainConfig, labels: Iterable[str]) -> None:
@@ -163,6 +168,18 @@ def check_labels(config: TrainConfig, labels: Iterable[str]) -> None:
             f"model.head.classes={config.model.head.classes} cannot be: the training text has "
             f"{len(names)} labels. Leave it away."
         )
+
+
+def check_corpus(found: Survey) -> None:
+    """Refuse a corpus of which nothing is left to train on, or to validate with."""
+    for part in found.train:
+        if not part.fates.count(TRAIN):
+            raise UserError(
+                f"No row of {name_of(part.corpus)} is left to train on: all are empty, in another corpus as "
+                "well, or kept apart for validation and test. Leave this corpus away."
+            )
+    if not found.count(VALIDATION):
+        raise UserError(NO_VALIDATION)
 
 
 class _Longest:

@@ -22,7 +22,7 @@ from clearhead.data.tokenise import Tokenizers
 from clearhead.jobs import prepare
 from clearhead.jobs.finish import Finished, finish
 from clearhead.jobs.recipe import Table, compose, explained, merged
-from clearhead.jobs.refusals import check_labels, check_lengths, check_settings, check_together
+from clearhead.jobs.refusals import check_corpus, check_labels, check_lengths, check_settings, check_together
 from clearhead.jobs.validate import DecodingValidator
 from clearhead.models.build import build, count_parameters
 from clearhead.text.learn import TokenizerConfig
@@ -156,6 +156,7 @@ def _decide(early: TrainConfig, said: Table, minutes: float | None) -> _Plan:
     dtype = pick_dtype(compute.dtype, device)
     wake(device)
     found = survey(data, task)
+    check_corpus(found)
     first.append(choose_vocabulary(prepare.words_in(found), device.type == "cuda", task))
     learning = merged(as_table(first).get("tokenizer", {}), said.get("tokenizer", {}))
     tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig.from_dict(learning, "tokenizer"))
@@ -172,7 +173,9 @@ def _decide(early: TrainConfig, said: Table, minutes: float | None) -> _Plan:
     findings = doctor.found(
         [
             *(doctor.overlap(one.examples, one.rows) for one in held),
-            doctor.vocabulary_too_large(facts.source_tokens + facts.target_tokens, facts.vocabulary),
+            doctor.vocabulary_too_large(
+                facts.source_tokens + facts.target_tokens, facts.vocabulary, config.tokenizer.smallest
+            ),
         ]
     )
     shown = explained(choices, said, config)

@@ -138,16 +138,17 @@ def overlap(duplicates: int, examples: int) -> Finding | None:
     )
 
 
-def vocabulary_too_large(tokens: int, vocabulary: int) -> Finding | None:
-    """Has each token been seen often enough?"""
+def vocabulary_too_large(tokens: int, vocabulary: int, smallest: int = 260) -> Finding | None:
+    """Has each token been seen often enough? `smallest`: the fewest tokens that the tokenizer can do with."""
     if not vocabulary or tokens / vocabulary >= SEEN:
         return None
-    smaller = max(int(tokens / SEEN) // 100 * 100, 300)
+    smaller = max(int(tokens / SEEN) // 100 * 100, -(-smallest // 100) * 100)
+    advice = f"Set tokenizer.vocabulary={smaller}, or add text." if smaller < vocabulary else "Add text."
     return Finding(
         "vocabulary large",
         f"The vocabulary of {vocabulary:,} is large for {tokens:,} training tokens: each is seen "
         f"{tokens / vocabulary:.0f} times on average.",
-        f"Set tokenizer.vocabulary={smaller}, or add text.",
+        advice,
     )
 
 
