@@ -104,6 +104,19 @@ def test_what_formats_cost_is_measured(family: str) -> None:
         assert right == pytest.approx(corpus_loss(bundle, rows, task).per_token, rel=1e-4)
 
 
+@needs_engine
+def test_texts_that_are_too_long_are_left_out_and_many_are_thinned() -> None:
+    """A measurement at the end of training must neither fail nor take long."""
+    short = translator(position__name="learned", position__max_length=8)
+    rows = [("the cat " * 9, "le chat"), ("the cat", "le chat " * 9), ("the cat", "le chat")]
+    assert measure_formats(short, rows, "translate")["examples"] == 1
+    none = measure_formats(short, rows[:2], "translate")
+    assert "cpu" not in none
+    assert "short enough" in none["unmeasured"]
+    assert measure_formats(translator(), [("the cat", "le chat")] * 900, "translate")["examples"] == 200
+    assert measure_formats(writer(), [("", "the cat " * 30_000)], "generate")["cpu"]["int8"]["drift"] < 0.02
+
+
 def test_a_model_that_labels_has_one_format() -> None:
     assert measure_formats(labeller("classify", ["good", "bad"]), [("the cat", "good")], "classify") == {}
 

@@ -52,7 +52,7 @@ def show_formats(found: Mapping[str, Any]) -> None:
         titles = ["on", "format", str(metric), "cost", "drift (nats)", "largest", "same token"]
         show_table(titles, rows, numbers=range(2, 7))
     if "unmeasured" in found:
-        typer.echo(f"not measured on a CPU: {found['unmeasured']}")
+        typer.echo(f"not measured: {found['unmeasured']}")
 
 
 def _figure(value: object) -> str:

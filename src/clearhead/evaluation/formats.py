@@ -9,17 +9,19 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from clearhead.bundle.folder import Bundle
 from clearhead.data.config import Task
 from clearhead.data.rows import IGNORED
+from clearhead.decoding.batches import tokenizers_of
 from clearhead.decoding.drift import Drift, forced
 from clearhead.decoding.native import Dtype
 from clearhead.decoding.number_formats import NATS
 from clearhead.decoding.options import Options
+from clearhead.decoding.steps import positions_of
 from clearhead.decoding.writer import Writer
 from clearhead.evaluation.evaluate import EvaluationConfig, evaluate
 from clearhead.evaluation.loss import batches_of
@@ -27,12 +29,13 @@ from clearhead.models.build import count_parameters
 
 METRICS: dict[Task, str] = {"translate": "chrF", "summarise": "ROUGE-L", "generate": NATS}
 # A few seconds on two cores: so many multiplications with a weight, for each format and way.
-WORK = 2e10
-FEWEST, MOST = 8, 200  # examples
+WORK = 1e11
+FEWEST, MOST = 16, 200  # examples
 LONGEST = 64  # tokens of a text that scores are compared for
 BATCH = 32  # texts under way together
 
 Rows = Sequence[tuple[str, str]]
+Item = TypeVar("Item")
 
 
 class Text(NamedTuple):
@@ -50,7 +53,9 @@ def measure_formats(bundle: Bundle, rows: Rows, task: Task) -> dict[str, Any]:
     """
     if task not in METRICS or not rows:
         return {}
-    some = _sample(bundle, rows)
+    some = _sample(bundle, rows, task)
+    if not some:
+        return {"metric": METRICS[task], "examples": 0, "unmeasured": "no example is short enough for it."}
     found: dict[str, Any] = {"metric": METRICS[task], "examples": len(some)}
     device = next(bundle.model.parameters()).device
     if device.type == "cuda":
@@ -73,14 +78,31 @@ def _here(bundle: Bundle, device: torch.device) -> Bundle:
     return Bundle(model, bundle.tokenizer, bundle.metadata, bundle.source_tokenizer)
 
 
-def _sample(bundle: Bundle, rows: Rows) -> list[tuple[str, str]]:
+def _sample(bundle: Bundle, rows: Rows, task: Task) -> list[tuple[str, str]]:
     """Examples spread evenly over the set, as many as a model of this size reads in a few seconds."""
-    full = [row for row in rows if row[1].strip()] or list(rows)
-    spread = [full[number * len(full) // MOST] for number in range(MOST)] if len(full) > MOST else full
-    characters = sum(len(source) + len(target) for source, target in spread) / len(spread)
-    tokens = max(characters / 4, 1.0)  # about, of one example
-    most = min(max(int(WORK / count_parameters(bundle.model) / tokens), FEWEST), len(spread))
-    return [spread[number * len(spread) // most] for number in range(most)]
+    some = _spread([row for row in rows if row[1].strip()] or list(rows), MOST)
+    characters = sum(len(source) + len(target) for source, target in some) / len(some)
+    some = _spread(some, _affordable(bundle, characters / 4))  # about four characters a token
+    positions = positions_of(bundle.config)
+    if positions is None or task == "generate":  # a language model reads a long text in parts
+        return some
+    tokenizers = tokenizers_of(bundle)
+    return [
+        row
+        for row in some
+        if all(len(one.encode(text)) + 2 <= positions for one, text in zip(tokenizers, row, strict=True))
+    ]
+
+
+def _affordable(bundle: Bundle, tokens: float) -> int:
+    """How many examples of so many tokens."""
+    return min(max(int(WORK / count_parameters(bundle.model) / max(tokens, 1.0)), FEWEST), MOST)
+
+
+def _spread(items: list[Item], most: int) -> list[Item]:
+    """At most so many, evenly spread."""
+    count = min(most, len(items))
+    return [items[number * len(items) // count] for number in range(count)]
 
 
 def _compared(bundle: Bundle, rows: Rows, task: Task, formats: Sequence[Dtype]) -> dict[str, Any]:
@@ -122,7 +144,7 @@ def _texts(bundle: Bundle, rows: Rows, task: Task) -> list[Text]:
             if labels[-1] == IGNORED:  # nothing comes of it
                 labels, tokens = labels[:-1], tokens[:-1]
             found.append(Text(given, tokens, labels))
-    return found
+    return _spread(found, _affordable(bundle, LONGEST) if task == "generate" else MOST)
 
 
 def _drift(bundle: Bundle, texts: list[Text], dtype: Dtype) -> tuple[Drift, tuple[float, float]]:
