@@ -28,9 +28,9 @@ def test_the_norms_are_those_of_what_is_added(visit: Open, ask: Ask, bundles: Bu
     assert float(norms[4, 2]) == pytest.approx(float(added.norm()), rel=1e-5)
     page.radio("Measured as", "Norm").focus()
     page.key("ArrowRight")
-    page.expect(size="share")
-    share = page.cell(page.grid("What each sub-layer adds, against"), 4, 2)
-    assert share == pytest.approx(float(norms[4, 2] / stream[4, 2]), rel=1e-5)
+    page.expect(size="ratio")
+    ratio = page.cell(page.grid("Ratio of what each sub-layer adds"), 4, 2)
+    assert ratio == pytest.approx(float(norms[4, 2] / stream[4, 2]), rel=1e-5)
 
 
 def test_early_readings_by_mouse_keyboard_and_link(visit: Open, ask: Ask) -> None:
