@@ -17,6 +17,7 @@ from clearhead.explorer import verdict as module
 from clearhead.explorer.session import Session
 from clearhead.explorer.verdict import verdict
 from clearhead.models import build
+from clearhead.text.framing import Framing, Framings
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 
 Make = Callable[..., Any]
@@ -91,6 +92,22 @@ def test_a_tagger_s_words_have_tags_and_chances(session_of: Make) -> None:
     for word in found["words"]:
         assert word["top"][0]["label"] == word["tag"]
         assert sum(one["p"] for one in word["top"]) == pytest.approx(1)
+
+
+def test_framed_words_are_found_behind_what_stands_before_them(bundle_of: Make) -> None:
+    """As BERT's taggers are fed: the first token is no word."""
+    plain = bundle_of("encoder", head__kind="tag", head__classes=3)
+    start, stop = plain.tokenizer.id("the"), plain.tokenizer.id("cat")  # any ids may frame, words among them
+    framing = Framing.of(before=start, after=stop)
+    notes = Framings(source=framing, target=framing).to_dict()
+    session = Session(Bundle(plain.model, plain.tokenizer, {**plain.metadata, "framing": notes}))
+    found = verdict(session, TEXT)
+    assert len(session.trace(TEXT).source) == len(TEXT.split()) + 2
+    assert [[word["tag"] for word in found["words"]]] == tag(session.bundle, [TEXT])
+    shares = session.trace(TEXT).logits.softmax(-1)
+    for number, word in enumerate(found["words"], start=1):
+        assert word["top"][0]["label"] == word["tag"]
+        assert word["top"][0]["p"] == pytest.approx(float(shares[number].max()))
 
 
 @pytest.mark.parametrize("kind", ["encoder-decoder", "decoder"])

@@ -12,16 +12,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from itertools import accumulate, chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
+from clearhead.bundle.framings import framings_of
 from clearhead.data.tokenise import encode_words
 from clearhead.decoding.batches import by_length, padded
-from clearhead.decoding.labels import tag
+from clearhead.decoding.labels import first_pieces, tag
 from clearhead.explorer.inside import labels
 from clearhead.explorer.reading import read_text
 from clearhead.explorer.session import Session
@@ -140,23 +140,16 @@ def _scores(session: Session, rows: Sequence[Sequence[int]]) -> Tensor:
 
 def _tags_of(session: Session, text: str) -> Plain:
     names = labels(session, session.config.head.classes)
-    [tags] = tag(session.bundle, [text])
     shares = session.trace(text).logits.softmax(-1)  # (T,C)
-    firsts = _first_tokens(session, text)
-    words = []
-    for number, (word, name) in enumerate(zip(text.split(), tags, strict=True)):
-        best = shares[firsts[number]].topk(min(SHOWN, len(names))) if firsts else None
-        pairs = [] if best is None else zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        words.append({"text": word, "tag": name, "top": [{"label": names[id], "p": p} for id, p in pairs]})
-    return {"kind": "tag", "words": words}
-
-
-def _first_tokens(session: Session, text: str) -> list[int] | None:
-    """Where each word's first token stands in what the model reads, whatever symbols frame the text."""
+    best = shares.topk(min(SHOWN, len(names)))
+    [tags] = tag(session.bundle, [text])
     pieces = encode_words(session.reader, text.split())
-    bare, ids = tuple(chain.from_iterable(pieces)), read_text(session.bundle, text)
-    starts = (at for at in range(len(ids) - len(bare) + 1) if ids[at : at + len(bare)] == bare)
-    shift = next(starts, None)
-    if shift is None or not all(pieces):
-        return None
-    return list(accumulate((len(piece) for piece in pieces[:-1]), initial=shift))
+    firsts = first_pieces(pieces, len(framings_of(session.bundle).source.before))
+    words = []
+    for word, name, at in zip(text.split(), tags, firsts, strict=True):
+        top: list[Plain] = []
+        if at < len(shares):  # a text is shown as far as training cut it, and tagged to its end
+            pairs = zip(best.indices[at].tolist(), best.values[at].tolist(), strict=True)
+            top = [{"label": names[id], "p": p} for id, p in pairs]
+        words.append({"text": word, "tag": name, "top": top})
+    return {"kind": "tag", "words": words}
