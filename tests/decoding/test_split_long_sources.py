@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearhead.decoding.split_long_sources import Parts, split
+from clearhead.decoding.split_long_sources import Parts, _belongs, split
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 
 TOKENIZER = learn_tokenizer(["the cat sees a dog. The dog runs!"] * 5, TokenizerConfig(vocabulary=300))
@@ -52,15 +54,12 @@ def test_nothing_is_lost_nothing_too_long_and_no_grapheme_divided(text: str, mos
         assert whole(parts) == text
         assert all(not gap.strip() for gap in parts.gaps)
         assert all(measure(part) <= most or len(part) == 1 for part in parts.texts)
-        clusters = [match.span() for match in regex.finditer(r"\X", text)]
-        inside = {
-            place
-            for begin, end in clusters
-            for place in range(begin + 1, end)
-            if measure(text[begin:end]) <= most
-            and "\r" not in text[begin:end]  # white space, all of which lies between parts
-        }
-        assert not inside & set(cuts(parts))
+        borders = {match.end() for match in regex.finditer(r"\X", text)}
+        places = [place for place in range(1, len(text)) if not _belongs(text, place)]
+        assert borders.issuperset(places)  # what belongs together by the standard does so here
+        for begin, end in pairwise([0, *places, len(text)]):
+            fits = measure(text[begin:end]) <= most and "\r" not in text[begin:end]  # which no part holds
+            assert not fits or not set(cuts(parts)) & set(range(begin + 1, end))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +78,7 @@ def test_nothing_is_lost_nothing_too_long_and_no_grapheme_divided(text: str, mos
         ("one\n\ntwo three\nfour", 12, ["one", "two three", "four"]),
         ("これはテキスト", 4, ["これは", "テキスト"]),
         ("10\u00a0000 euros", 7, ["10\u00a0000", "euros"]),
+        ("\U0001f44d\U0001f3fd각", 2, ["\U0001f44d\U0001f3fd", "각"]),
     ],
 )  # fmt: skip
 def test_cuts_are_where_a_reader_would_cut(text: str, most: int, wanted: list[str]) -> None:

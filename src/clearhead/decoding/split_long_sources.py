@@ -196,7 +196,7 @@ def _kind(before: str) -> int:
 def _middle(text: str) -> int:
     """Where to halve a text without a border: between scripts, or else between graphemes, near its middle."""
     half = len(text) // 2
-    outwards = [place for by in range(half) for place in {half - by, half + by} if place < len(text)]
+    outwards = [place for by in range(half + 1) for place in (half - by, half + by) if 0 < place < len(text)]
     whole = (place for place in outwards if not _belongs(text, place))
     near = list(islice(whole, NEAR))
     return next((place for place in near if _changes(text, place)), (near or outwards)[0])
@@ -218,14 +218,14 @@ def _belongs(text: str, place: int) -> bool:
     if not 0 < place < len(text):
         return False
     before, sign = text[place - 1], text[place]
-    if before in "\r\n" or sign in "\r\n":
+    if unicodedata.category(before) == "Cc" or unicodedata.category(sign) == "Cc":
         return before + sign == "\r\n"
     if ord(before) in _FLAGS and ord(sign) in _FLAGS:
         return (len(text[:place]) - len(text[:place].rstrip(_FLAG_LETTERS))) % 2 == 1
     return (
         unicodedata.category(sign) in ("Mn", "Mc", "Me")
         or sign in _EXTENDS
-        or before in _JOINERS
+        or (before in _JOINERS and not sign.isspace())
         or sign in _JOINERS
         or unicodedata.combining(before) == 9  # a virama joins two consonants
         or ord(sign) in _SKINS
