@@ -40,10 +40,13 @@ class There:
         [name] = transformers.AutoConfig.from_pretrained(folder).architectures
         self.model = getattr(transformers, name).from_pretrained(folder).eval()
 
-    @torch.no_grad()
     def write(self, text: str, **settings: Any) -> str:
+        return self.write_as_it_says(text, do_sample=False, num_beams=1, **settings)
+
+    @torch.no_grad()
+    def write_as_it_says(self, text: str, **settings: Any) -> str:
         given = self.tokenizer(text, return_tensors="pt")
-        written = self.model.generate(**given, do_sample=False, num_beams=1, **settings)[0]
+        written = self.model.generate(**given, **settings)[0]
         begun = 0 if self.model.config.is_encoder_decoder else given["input_ids"].shape[1]
         return str(self.tokenizer.decode(written[begun:], skip_special_tokens=True))
 
@@ -105,6 +108,27 @@ def test_text_to_text_on_the_way_in_and_out(folder: Path, transformers: Any, tmp
     assert import_folder(tmp_path / "back").metadata["framing"] == bundle.metadata["framing"]
     [check] = verify(bundle, TEXTS, quick=True, only=[CHECK]).checks
     assert check.passed, check.sentence
+
+
+@pytest.mark.parametrize("name", ["bart", "llama"])
+def test_the_settings_of_a_folder_are_in_force(name: str, transformers: Any, tmp_path: Path) -> None:
+    """Without a word about decoding, texts are those of `generate` without a word; also after an export."""
+    save_foreign(transformers, next(one for one in FAMILIES if one.name == name), tmp_path / "in")
+    place = tmp_path / "in" / "generation_config.json"
+    settings = json.loads(place.read_text()) if place.exists() else {}
+    stop = settings.get("eos_token_id", 2)
+    settings |= {"num_beams": 3, "length_penalty": 0.4, "early_stopping": True, "no_repeat_ngram_size": 2}
+    settings |= {"eos_token_id": [stop, 11], "max_new_tokens": 9, "min_new_tokens": 2}
+    place.write_text(json.dumps(settings))
+    bundle = import_folder(tmp_path / "in")
+    export_folder(bundle, tmp_path / "back")
+    here = [found[0].text for found in Writer(bundle).in_order(TEXTS)]
+    for other in (There(transformers, tmp_path / "in"), There(transformers, tmp_path / "back")):
+        assert here == [other.write_as_it_says(text) for text in TEXTS]
+    assert here != written_here(bundle, TEXTS, Options(max_length=9))
+    [check] = verify(bundle, TEXTS, quick=True, only=[CHECK]).checks
+    assert check.passed, check.sentence
+    assert check.details["its texts by its own settings"] == 0
 
 
 def test_verify_finds_a_framing_that_is_not_the_toolkits(

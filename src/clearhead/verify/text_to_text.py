@@ -15,9 +15,12 @@ from typing import Any
 
 import torch
 
+from clearhead.bundle.folder import Bundle
 from clearhead.bundle.framings import framings_of, is_imported, tokenizers_of
+from clearhead.decoding.defaults import KEY, not_carried, own_options
 from clearhead.decoding.labels import class_probabilities, tag
 from clearhead.decoding.options import Options
+from clearhead.decoding.writer import Writer
 from clearhead.interop import export_folder
 from clearhead.models.build import count_parameters
 from clearhead.verify.report import Check
@@ -66,9 +69,13 @@ def _there(subject: Subject, ids: Sequence[list[int]]) -> dict[str, int]:
     found = {"its tokenizer": _unlike(ids, [tokenizer(text)["input_ids"] for text in subject.texts])}
     rows = [tokenizer(text, return_tensors="pt") for text in subject.texts]
     if subject.writes:
-        return found | {
-            "its texts": _unlike(_written(subject), _generated(subject, transformers, model, rows))
-        }
+        greedy = _greedy_settings(subject)
+        theirs = _generated(subject, model, rows, transformers.GenerationConfig(**greedy))
+        found["its texts"] = _unlike(_written(subject), theirs)
+        if (own := _own_settings(subject)) is not None:
+            theirs = _generated(subject, model, rows, transformers.GenerationConfig(**own))
+            found["its texts by its own settings"] = _unlike(_written_by(subject, own), theirs)
+        return found
     kind = subject.config.head.kind
     if kind == "classify":
         shares = [list(one.values()) for one in class_probabilities(subject.exact, subject.texts)]
@@ -83,26 +90,54 @@ def _there(subject: Subject, ids: Sequence[list[int]]) -> dict[str, int]:
 
 
 def _written(subject: Subject) -> list[tuple[int, ...]]:
-    everything = subject.decode(subject.exact_writer, Options(max_length=subject.effort.write), _all(subject))
+    everything = subject.decode(subject.exact_writer, Options(max_length=_most(subject)), _all(subject))
     return [everything[number][0].ids for number in _all(subject)]
 
 
-def _generated(subject: Subject, transformers: Any, model: Any, rows: Sequence[Any]) -> list[tuple[int, ...]]:
+def _written_by(subject: Subject, settings: dict[str, Any]) -> list[tuple[int, ...]]:
+    """With these settings in place of the bundle's own."""
+    exact = subject.exact
+    told = Bundle(exact.model, exact.tokenizer, {**exact.metadata, "generation": settings})
+    return [found[0].ids for found in Writer(told, way="torch").in_order(subject.texts)]
+
+
+def _most(subject: Subject) -> int:
+    """Tokens that are written for every text: what the model has positions for behind the longest one."""
+    return min(subject.limit(number, subject.effort.write) for number in _all(subject))
+
+
+def _greedy_settings(subject: Subject) -> dict[str, Any]:
     """The likeliest token again and again: of the folder's own settings only the symbols count."""
     symbols = subject.symbols
-    settings = transformers.GenerationConfig(
-        eos_token_id=list(symbols.stops),
-        pad_token_id=symbols.stop,  # one text at a time has no padding
-        decoder_start_token_id=symbols.start if subject.has_source else None,
-        suppress_tokens=list(symbols.forbidden) or None,
-    )
+    return {
+        "eos_token_id": list(symbols.stops),
+        "pad_token_id": symbols.stop,  # one text at a time has no padding
+        "decoder_start_token_id": symbols.start if subject.has_source else None,
+        "suppress_tokens": list(symbols.forbidden) or None,
+        "max_new_tokens": _most(subject),
+    }
+
+
+def _own_settings(subject: Subject) -> dict[str, Any] | None:
+    """The folder's own, for texts of a length that can be compared; None where chance plays a part."""
+    metadata, family = subject.bundle.metadata, subject.config.family
+    own = own_options(metadata, family)
+    if own is None or own.sample or own.contrastive or own.groups > 1:
+        return None
+    most = _most(subject)
+    too_long = {name for name in ("min_length", "min_new_tokens") if (metadata[KEY].get(name) or 0) >= most}
+    left = {"max_length", "num_return_sequences", *not_carried(metadata, family), *too_long}
+    kept = {name: value for name, value in metadata[KEY].items() if name not in left}
+    return {**kept, **_greedy_settings(subject), "suppress_tokens": kept.get("suppress_tokens")}
+
+
+def _generated(subject: Subject, model: Any, rows: Sequence[Any], settings: Any) -> list[tuple[int, ...]]:
     model.generation_config = settings
     found = []
-    for number, row in enumerate(rows):
-        limit = subject.limit(number, subject.effort.write)
-        ids = model.generate(**row, do_sample=False, max_new_tokens=limit)[0].tolist()
+    for row in rows:
+        ids = model.generate(**row)[0].tolist()
         new = ids[1:] if subject.has_source else ids[row["input_ids"].shape[1] :]
-        found.append(tuple(takewhile(lambda id: id not in symbols.stops, new)))
+        found.append(tuple(takewhile(lambda id: id not in subject.symbols.stops, new)))
     return found
 
 
