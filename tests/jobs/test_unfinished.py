@@ -167,10 +167,7 @@ def test_a_damaged_bundle_is_not_taken_for_a_run(name: str, finished: Finished, 
 def test_a_damaged_run_is_a_sentence(name: str, run: Path) -> None:
     path = run / "training" / name
     data = bytearray(path.read_bytes())
-    data[len(data) // 2 : len(data) // 2 + 40] = b"}" * 40
+    data[5:45] = b"}" * 40
     path.write_bytes(data)
-    if name == "log.jsonl":  # only says which weights are the best
-        load(run)
-        return
     with pytest.raises(UserError, match=r"damaged|valid|checksum"):
         load(run)
