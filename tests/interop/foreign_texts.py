@@ -22,7 +22,7 @@ CORPUS = [
     "she said that nothing would change; everything did",
     "a small boat crossed the wide river before the rain",
 ] * 3
-TEXTS = ["the cat hears the rain", "nobody answers", "Zebras?", "a boat, a river and two moons"]
+TEXTS = ["the cat hears the rain", "nobody answers", "Zebras 's , or not ?", "a boat, a river and two moons"]
 SIZE = 120  # tokens of a vocabulary
 
 
@@ -178,6 +178,7 @@ FAMILIES = [
         {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"},
         {**_TARGET, "decoder_start_token_id": "<pad>"},
         "T5Tokenizer",
+        more={"clean_up_tokenization_spaces": True},
     ),
     Foreign(
         "gpt2",

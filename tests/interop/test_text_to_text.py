@@ -92,10 +92,12 @@ def test_text_to_text_on_the_way_in_and_out(folder: Path, transformers: Any, tmp
     there = There(transformers, folder)
     bundle = load_bundle(save(import_folder(folder), tmp_path / "ours"))
     export_folder(bundle, tmp_path / "back")
+    assert bundle.tokenizer is not None
     for other in (there, There(transformers, tmp_path / "back")):
-        assert [ids_here(bundle, text) for text in TEXTS] == [
-            other.tokenizer(text)["input_ids"] for text in TEXTS
-        ]
+        fed = [other.tokenizer(text)["input_ids"] for text in TEXTS]
+        assert [ids_here(bundle, text) for text in TEXTS] == fed
+        read = [other.tokenizer.decode(ids, skip_special_tokens=True) for ids in fed]
+        assert [bundle.tokenizer.decode(ids) for ids in fed] == read
         if bundle.config.family != "encoder":
             assert written_here(bundle, TEXTS) == [other.write(text, max_new_tokens=STEPS) for text in TEXTS]
         elif bundle.config.head.kind == "tag":

@@ -39,6 +39,11 @@ _NAMES = {
     "stop": ("eos_token", "sep_token"),
     "unknown": ("unk_token",),
 }
+_TIDY = {
+    **{f" {mark}": mark for mark in (".", "?", "!", ",")},
+    " ' ": "'",
+    **{f" {end}": end for end in ("n't", "'m", "'s", "'ve", "'re")},
+}
 _CLASS_OF_FAMILY = {"bart": "Bart", "bert": "Bert", "t5": "T5", "marian": "Marian"}
 
 
@@ -88,7 +93,23 @@ def _read(folder: Path, name: str) -> Tokenizer | None:
         ids = [id for token in tokens if (id := found.backend.token_to_id(token)) is not None]
         roles |= {role: ids[0]} if ids else {}
     literal = settings.get("split_special_tokens") is True
-    return Tokenizer(found.backend, roles, literal=literal)
+    made = Tokenizer(found.backend, roles, literal=literal)
+    return _tidying(made) if settings.get("clean_up_tokenization_spaces") is True else made
+
+
+def _tidying(tokenizer: Tokenizer) -> Tokenizer:
+    """With a decoder that takes out spaces before punctuation, as transformers does by itself where asked.
+
+    Not for byte-pair encoding, whose texts it would spoil: there transformers passes over the setting, too.
+    """
+    plain = json.loads(tokenizer.to_json())
+    if plain["model"].get("type") == "BPE" or plain["decoder"] is None:
+        return tokenizer
+    changes = [
+        {"type": "Replace", "pattern": {"String": text}, "content": tidy} for text, tidy in _TIDY.items()
+    ]
+    plain["decoder"] = {"type": "Sequence", "decoders": [plain["decoder"], {"type": "Fuse"}, *changes]}
+    return Tokenizer.from_json(json.dumps(plain, ensure_ascii=False))
 
 
 def _is_ours(path: Path) -> bool:
