@@ -152,7 +152,7 @@ def test_verify_finds_a_framing_that_is_not_the_toolkits(
 # -- losses and scores --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["bart", "marian"])
+@pytest.mark.parametrize("name", ["bart"])
 @torch.no_grad()
 def test_losses_and_scores_count_what_theirs_counts(name: str, transformers: Any, tmp_path: Path) -> None:
     """Labels are a target with all that its tokenizer puts around it: BART's begins with <s>, too."""
@@ -347,7 +347,7 @@ def test_text_to_text_with_the_folders_own_settings(name: str, transformers: Any
 @torch.no_grad()
 def test_what_is_drawn_has_their_distribution(transformers: Any, tmp_path: Path) -> None:
     """The first token after a prompt, drawn often on both sides: one and the same distribution."""
-    draws = 3000
+    draws = 2000
     drawn = {"do_sample": True, "temperature": 0.7, "top_k": 6, "top_p": 0.95, "max_new_tokens": 1}
     there = with_settings(transformers, "llama", drawn, tmp_path / "in")
     bundle = import_folder(tmp_path / "in")

@@ -156,7 +156,9 @@ def write_tokenizers(bundle: Bundle, folder: Path) -> None:
         return
     framings = framings_of(bundle)
     own = framings.source if _reads_sources(bundle) else framings.target
-    with_template(bundle.tokenizer, own).save(folder / FILE_NAME)
+    plain = with_template(bundle.tokenizer, own).backend.to_str(pretty=True)
+    # without what `Tokenizer.save` adds about roles, of which transformers complains: its settings name them
+    (folder / FILE_NAME).write_text(plain, encoding="utf-8")
     if bundle.source_tokenizer is not None:
         with_template(bundle.source_tokenizer, framings.source).save(folder / SOURCE_TOKENIZER)
 

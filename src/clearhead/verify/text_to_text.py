@@ -6,6 +6,7 @@ is installed, with its tokenizer's; what comes out, texts or labels, with its mo
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import tempfile
 from collections.abc import Sequence
@@ -58,8 +59,8 @@ def texts(subject: Subject) -> Check:
 
 def _there(subject: Subject, ids: Sequence[list[int]]) -> dict[str, int]:
     """The same weights and tokenizer, as transformers reads them from a folder; all in float64."""
-    import transformers
-
+    transformers: Any = importlib.import_module("transformers")
+    transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made) / "model"
         export_folder(subject.bundle, folder)
