@@ -20,6 +20,7 @@ from clearhead.explorer.report import explain
 from clearhead.explorer.running import Asked, run
 from clearhead.explorer.session import Session
 from clearhead.explorer.svg import bar, colour, heat_map, lines, number, short, small_map, table
+from clearhead.explorer.verdict import verdict
 
 from .conftest import make_bundle
 
@@ -182,6 +183,17 @@ def test_every_family_can_be_explained(kind: str, position: str) -> None:
         assert equal(read.values(title), session.trace(TEXT).attention(name, 0, 0))
     assert ("Depth" in read.text) == (kind != "recurrent")
     assert ("It wrote" in read.text) == (kind != "encoder")
+
+
+def test_a_labelling_model_s_report_has_its_labels() -> None:
+    session = Session(make_bundle("encoder", "pre"), "judge")
+    found, read = verdict(session, TEXT), Read(explain(session, TEXT))
+    assert f"It says {found['label']}" in read.text
+    told = read.values("What it owes to each word")
+    assert torch.equal(told, torch.tensor([[part["support"], part["p"]] for part in found["parts"]]))
+    tagger = Session(make_bundle("encoder", "pre", head__kind="tag", head__classes=3), "tagger")
+    chances = Read(explain(tagger, TEXT)).values("The tag of each word").flatten().tolist()
+    assert chances == pytest.approx([word["top"][0]["p"] for word in verdict(tagger, TEXT)["words"]])
 
 
 def test_what_a_user_types_is_text_and_nothing_else(session_of: Make) -> None:

@@ -7,7 +7,7 @@ The views compute; here they are only put on paper. Knows nothing about how.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -20,6 +20,7 @@ from clearhead.explorer.positions import positions
 from clearhead.explorer.running import Asked, run
 from clearhead.explorer.session import Session
 from clearhead.explorer.svg import bar, heat_map, lines, number, small_map, spread, table
+from clearhead.explorer.verdict import verdict
 from clearhead.explorer.words import Word, texts
 
 Plain = dict[str, Any]
@@ -75,6 +76,7 @@ def explain(session: Session, text: str, target: str | None = None) -> str:
         for made in (
             _overview(session, text, target),
             _written(session, text),
+            _labelled(session, text),
             _aligned(session, text, target),
             _heads(session, text, target),
             _deep(session, text, target),
@@ -148,6 +150,47 @@ def _step(step: Plain) -> str:
         f'<tr><th scope="row">{step["position"] + 1}</th>'
         f"<td><strong>{escape(step['chosen']['text'])}</strong></td>"
         f"<td>{number(step['logp'])}</td>{weighed}</tr>"
+    )
+
+
+def _labelled(session: Session, text: str) -> Iterator[str]:
+    if session.family != "encoder" or session.config.head.kind not in ("classify", "tag"):
+        return
+    found = verdict(session, text)
+    if found["kind"] == "tag":
+        yield _heading("Tags", "Each word's likeliest tag, and its probability.")
+        rows = [(one["text"], escape(one["tag"]), _chance(one["top"])) for one in found["words"]]
+        yield _rows("The tag of each word", ("word", "tag", "p"), rows)
+        return
+    yield _heading(
+        "Verdict",
+        "The probability of every class; and what the likeliest owes to each word, which is left out while "
+        "the model reads the rest anew: log p(class | text) − log p(class | text without it).",
+    )
+    classes = [(one["label"], bar(one["p"]), number(one["p"])) for one in found["classes"]]
+    yield f"<p>It says <strong>{escape(found['label'])}</strong>.</p>"
+    yield _rows("The probability of every class", ("class", "", "p"), classes)
+    parts = [
+        (one["text"], *("–" if one[name] is None else number(one[name]) for name in ("support", "p")))
+        for one in found["parts"]
+    ]
+    yield _rows("What it owes to each word", ("left out", "owed", "p without"), parts)
+
+
+def _chance(top: Sequence[Plain]) -> str:
+    return number(top[0]["p"]) if top else "–"
+
+
+def _rows(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose first cells are words, to be escaped, and whose others are elements."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for first, *cells in rows
+    )
+    return (
+        f'<div class="wide"><table><caption>{caption}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
