@@ -15,6 +15,8 @@ from clearhead.data.split import TEST, TRAIN, VALIDATION
 from clearhead.data.survey import survey
 from clearhead.jobs import prepare
 from clearhead.text.learn import TokenizerConfig
+from clearhead.training import run_data
+from clearhead.training.run_data import is_ready
 
 from .making import write_corpus
 
@@ -45,7 +47,7 @@ def prepared(
 @pytest.mark.parametrize("shared", [True, False])
 def test_what_is_written_is_what_is_opened(shared: bool, corpus: Path, tmp_path: Path) -> None:
     found, opened = prepared(tmp_path / "data", corpus, shared=shared)
-    assert prepare.is_ready(tmp_path / "data")
+    assert is_ready(tmp_path / "data")
     assert (opened.source_tokenizer is None) == shared
     assert len(opened.train[0]) == found.count(TRAIN)
     assert len(opened.validation) == found.count(VALIDATION)
@@ -107,7 +109,7 @@ def test_a_corpus_that_is_all_left_out_is_not_ready(corpus: Path, tmp_path: Path
     tokenizers, _ = prepare.learn_tokenizers(found, TokenizerConfig(vocabulary=320))
     with pytest.raises(UserError, match=r"No training example is left.*too long a source.*data\.filter"):
         prepare.write_all(found, data, tokenizers, tmp_path / "data")
-    assert not prepare.is_ready(tmp_path / "data")
+    assert not is_ready(tmp_path / "data")
 
 
 def test_ready_is_the_last_thing_written(
@@ -124,10 +126,11 @@ def test_ready_is_the_last_thing_written(
             raise KeyboardInterrupt
         plain(path, text)
 
-    monkeypatch.setattr(prepare, "atomic_write_text", stops_at_the_second)
+    for room in (prepare, run_data):
+        monkeypatch.setattr(room, "atomic_write_text", stops_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         prepare.write_all(found, data, tokenizers, tmp_path / "data")
-    assert not prepare.is_ready(tmp_path / "data")
+    assert not is_ready(tmp_path / "data")
     written.extend(["", ""])
     prepare.write_all(found, data, tokenizers, tmp_path / "data")
     assert written[-1] == "ready.json"

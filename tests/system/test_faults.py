@@ -141,12 +141,12 @@ def test_the_log_was_cut(warm: Warm, run: Path, whole: Path) -> None:
 @pytest.mark.parametrize(
     "name, sentence",
     [
-        ("run.json", "The run in 'run' is damaged: training/run.json is not valid."),
-        ("data/ready.json", "The tokenised corpus in 'run/training/data' is damaged"),
+        ("run.json", "The run in 'run' is damaged: training/run.json is not valid JSON"),
+        ("data/ready.json", "The file 'run/training/data/ready.json' of this run is damaged"),
         ("data/train-0/target.ids", "run/training/data/train-0"),
         ("data/train-0/manifest.json", "run/training/data/train-0"),
         ("data/tokenizer.json", "run/training/data/tokenizer.json"),
-        ("data/test.jsonl", "The tokenised corpus in 'run/training/data' is damaged"),
+        ("data/test.jsonl", "The file 'run/training/data/test.jsonl' of this run is damaged"),
     ],
 )
 def test_what_cannot_be_mended_is_said_in_a_sentence(warm: Warm, run: Path, name: str, sentence: str) -> None:

@@ -93,8 +93,9 @@ def finish(
             plain = {key: tensor.to("cpu").contiguous() for key, tensor in candidates[name].items()}
             atomic_write_bytes(folder.training / f"{name}.safetensors", safetensors.torch.save(plain))
     trainer.model.eval()
-    log = read_log(folder.training)
-    findings = [*notes.get("findings", []), *(one["sentence"] for one in log if one["kind"] == "finding")]
+    log = read_log(folder.training, lenient=True)  # what is damaged was told when the run was taken up
+    found = [one.get("sentence") for one in log if one["kind"] == "finding"]
+    findings = [*notes.get("findings", []), *(one for one in found if isinstance(one, str))]
     known = {
         **notes,
         "findings": findings,

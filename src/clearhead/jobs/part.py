@@ -1,8 +1,8 @@
 """Where written lines go: standard output, or a file whose making can be interrupted and taken up again.
 
     FILE.part        what is written so far
-    FILE.part.json   how far that is: lines of the input done and a digest of them, bytes of the output, and
-                     what was asked of which bundle
+    FILE.part.json   how far that is: lines of the input done and a digest of them, bytes of the output and
+                     their checksum, and what was asked of which bundle
 
 About once a second, and when the run is stopped, the part is forced to disk and then its record replaced in
 one step. A later run cuts the part to the bytes on record and goes on behind the lines on record, so that a
@@ -12,6 +12,7 @@ Knows nothing about models.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -22,8 +23,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from clearhead.base.atomic import atomic_write_text
+from clearhead.base import checksums
+from clearhead.base.atomic import atomic_write_text, sha256_of
+from clearhead.base.checksums import with_checksum
 from clearhead.base.errors import UserError
+from clearhead.base.reading import Unreadable, read_json
 from clearhead.jobs.lines import Done
 
 if os.name != "nt":
@@ -31,6 +35,8 @@ if os.name != "nt":
 
 EVERY = 1.0  # seconds between two records
 RESTART = "or begin anew with --restart"
+BLOCK = 1 << 20  # bytes read at a time
+KNOWN = ("settings", "lines", "digest", "bytes", "finished")  # the entries of a note of release 0.1
 
 
 class Sink(Protocol):
@@ -83,6 +89,17 @@ class Record:
     digest: str = Done().digest
     bytes: int = 0
     finished: bool = False
+    written: str = ""  # SHA-256 of those bytes; none in a note of release 0.1
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Record | None:
+        """What `asdict` gave; None for anything else."""
+        kinds = {"settings": dict, "lines": int, "digest": str, "bytes": int, "finished": bool}
+        if not all(type(plain.get(name)) is kind for name, kind in kinds.items()):
+            return None
+        if plain["lines"] < 0 or plain["bytes"] < 0 or not isinstance(plain.get("written", ""), str):
+            return None
+        return cls(**{name: value for name, value in plain.items() if name in (*kinds, "written")})
 
 
 class PartFile:
@@ -101,6 +118,7 @@ class PartFile:
         self._record = before or Record(plain)
         self._lines, self._bytes = self._record.lines, self._record.bytes  # written, on record or not
         self._next = self._record  # what can be put on record
+        self._sum = hashlib.sha256()  # of all bytes written
         self._file = self._open()
         self._saved = time.monotonic()
 
@@ -124,14 +142,27 @@ class PartFile:
         except OSError as error:
             file.close()
             raise UserError(f"Another process is writing '{self.part}': wait for it.") from error
-        if os.path.getsize(self.part) < record.bytes:
+        wrong = self._wrong(record)
+        if wrong is not None:
             file.close()
-            raise UserError(f"'{self.part}' is shorter than its record says: begin anew with --restart.")
+            raise UserError(f"'{self.part}' {wrong}: begin anew with --restart.")
         if record.lines == 0:
             self._write(record)
         file.truncate(record.bytes)
         file.seek(record.bytes)
         return file
+
+    def _wrong(self, record: Record) -> str | None:
+        """What is wrong with the bytes on record, which are read here."""
+        if os.path.getsize(self.part) < record.bytes:
+            return "is shorter than its record says"
+        rest = record.bytes
+        with open(self.part, "rb") as file:
+            while rest:
+                data = file.read(min(rest, BLOCK))
+                self._sum.update(data)
+                rest -= len(data)
+        return None if record.written in ("", self._sum.hexdigest()) else "does not match its checksum"
 
     def add(self, text: str, digest: str | None) -> None:
         data = text.encode("utf-8", "replace")
@@ -139,9 +170,12 @@ class PartFile:
             self._file.write(data)
         except OSError as error:
             raise self._cannot(error) from error
+        self._sum.update(data)
         self._lines, self._bytes = self._lines + 1, self._bytes + len(data)
         if digest is not None:
-            self._next = Record(self._record.settings, self._lines, digest, self._bytes)
+            self._next = Record(
+                self._record.settings, self._lines, digest, self._bytes, written=self._sum.hexdigest()
+            )
         if time.monotonic() - self._saved > EVERY:
             self._save()
 
@@ -156,7 +190,8 @@ class PartFile:
         self._saved = time.monotonic()
 
     def _write(self, record: Record) -> None:
-        atomic_write_text(self.note, json.dumps(asdict(record), ensure_ascii=False, indent=2) + "\n")
+        plain = with_checksum(asdict(record))
+        atomic_write_text(self.note, json.dumps(plain, ensure_ascii=False, indent=2) + "\n")
         self._record = record
 
     def finish(self) -> None:
@@ -213,7 +248,7 @@ def check_output(target: Path, source: Path | None, *, force: bool, restart: boo
     if record is not None and record.finished and not part_of(target).exists():
         # killed between the last rename and the end: the file is the finished one
         note_of(target).unlink(missing_ok=True)
-        return target.stat().st_size == record.bytes
+        return record.written in ("", sha256_of(target)) and target.stat().st_size == record.bytes
     if not force:
         raise _occupied(target)
     return False
@@ -232,18 +267,20 @@ def standard_output() -> Stream:
 
 def _read(note: Path) -> Record | None:
     try:
-        record = Record(**json.loads(note.read_text(encoding="utf-8")))
-        if not isinstance(record.settings, dict) or record.lines < 0 or record.bytes < 0:
-            raise ValueError
-        return record
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError) as error:
+        plain = read_json(note)
+        wrong = checksums.fault(plain, KNOWN)
+        record = Record.from_dict(plain)
+    except Unreadable as error:
+        if error.missing:
+            return None
+        wrong, record = error.about("it"), None
+    if wrong is not None or record is None:
+        reason = f" ({wrong})" if wrong else ""
         raise UserError(
-            f"'{note}', which says how far an interrupted run came, is damaged: begin anew with --restart."
-        ) from error
-    except OSError as error:
-        raise UserError(f"'{note}' cannot be read: {error.strerror}.") from error
+            f"'{note}', which says how far an interrupted run came, is damaged{reason}: begin anew with "
+            f"--restart."
+        )
+    return record
 
 
 def _refuse_other(before: Mapping[str, Any], now: Mapping[str, Any], part: Path) -> None:

@@ -16,19 +16,27 @@ from typing import Any
 from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError
 from clearhead.base.memory import give_memory_back
+from clearhead.base.reading import Malformed, Unreadable, parse_json, read_bytes
 from clearhead.data.config import DataConfig, FilterConfig, Task
 from clearhead.data.findings import Part, Survey
 from clearhead.data.read import ends_documents
 from clearhead.data.rows import Row
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
-from clearhead.data.store import Store, StoreWriter
+from clearhead.data.store import MANIFEST, Store, StoreWriter
 from clearhead.data.survey import sample_texts
 from clearhead.data.tokenise import Dropped, Tokenizers, store_sizes, tokenise
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENIZER, as_json
+from clearhead.training.run_data import (
+    SOURCE_TOKENIZER,
+    TARGET_TOKENIZER,
+    damaged_data,
+    read_ready,
+    write_ready,
+)
 from clearhead.training.sizing import PAIRS, Facts
 
+LARGEST = 4 << 30  # bytes of the held-out texts, which are read whole
 HELD_OUT = {VALIDATION: "validation", TEST: "test"}
 SAMPLE = 4000  # texts that are tokenised to learn how long texts are in tokens
 
@@ -105,11 +113,6 @@ def words_in(found: Survey) -> int:
     return (source + target) // 6
 
 
-def is_ready(folder: Path) -> bool:
-    """Has the folder been filled to the end?"""
-    return (folder / READY).is_file()
-
-
 def write_all(found: Survey, data: DataConfig, tokenizers: Tokenizers, folder: Path) -> list[str]:
     """Tokenise everything into the run's folder; returns what should be said about it."""
     give_memory_back()  # what learning the tokenizers has left behind
@@ -145,28 +148,28 @@ def write_all(found: Survey, data: DataConfig, tokenizers: Tokenizers, folder: P
                 raise UserError(
                     "There is no validation example: give validation files, or data.split.validation."
                 )
-    notes = {
+    notes: dict[str, Any] = {
         "survey": found.to_dict(),
         "tokenised": counts,
         "labels": list(labels),
         "documents": documents_of(found.train[0]),
         "normalisation": tokenizers.target.normalisation,
     }
-    atomic_write_text(folder / READY, as_json(notes))
+    stores = [f"{name}/{MANIFEST}" for name in counts]  # which have the checksums of the stores' files
+    texts = [f"{name}.jsonl" for name in HELD_OUT.values()]
+    own = [] if tokenizers.source is tokenizers.target else [SOURCE_TOKENIZER]
+    write_ready(folder, notes, [TARGET_TOKENIZER, *own, *texts, *stores])
     give_memory_back()
     return said
 
 
 def open_all(folder: Path, task: Task, corpora: int) -> Prepared:
-    """What `write_all` wrote."""
+    """What `write_all` wrote, every file of it as it was written."""
+    notes = read_ready(folder)
     target = Tokenizer.load(folder / TARGET_TOKENIZER)
     own = folder / SOURCE_TOKENIZER
     source = Tokenizer.load(own) if own.is_file() else target
-    try:
-        notes = json.loads((folder / READY).read_text(encoding="utf-8"))
-        held_out = {name: _from_lines(folder / f"{name}.jsonl") for name in HELD_OUT.values()}
-    except (OSError, ValueError) as error:
-        raise UserError(f"The tokenised corpus in '{folder}' is damaged ({error}): train anew.") from error
+    held_out = {name: _from_lines(folder / f"{name}.jsonl") for name in HELD_OUT.values()}
     return Prepared(
         tokenizers=Tokenizers(source, target),
         labels=tuple(notes["labels"]),
@@ -209,5 +212,13 @@ def _as_lines(rows: Iterable[Row]) -> str:
 
 
 def _from_lines(path: Path) -> list[Pair]:
-    with open(path, encoding="utf-8") as file:
-        return [(source, target) for source, target in map(json.loads, file)]
+    try:
+        rows = [parse_json(line) for line in read_bytes(path, LARGEST).split(b"\n")[:-1]]
+    except Unreadable as error:
+        raise damaged_data(path, error.reason) from error
+    except Malformed as error:
+        raise damaged_data(path, str(error)) from error
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 2 or not all(isinstance(text, str) for text in row):
+            raise damaged_data(path, "a line of it is not a pair of texts")
+    return [(source, target) for source, target in rows]

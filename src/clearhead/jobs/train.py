@@ -31,6 +31,7 @@ from clearhead.training.config import ComputeConfig, TrainConfig, differences
 from clearhead.training.corpus_notes import corpus_notes
 from clearhead.training.flops import peak_of
 from clearhead.training.loop import Corpus, Trainer
+from clearhead.training.run_data import is_ready
 from clearhead.training.run_folder import RunFolder
 from clearhead.training.sizes import Asked
 from clearhead.training.sizing import (
@@ -109,7 +110,7 @@ def resume(out: str | Path, settings: Table | None = None, *, view: str = "auto"
     folder.refuse_absent()
     with make_view(view) as watching, folder.locked():
         config, record = _changed(folder, settings)
-        if not prepare.is_ready(folder.data):
+        if not is_ready(folder.data):
             _prepare_again(folder, config, record["notes"], watching)
         return _run(folder, config, record["notes"], watching)
 

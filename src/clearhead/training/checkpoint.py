@@ -189,10 +189,12 @@ def _state(folder: Path, step: int) -> dict[str, Any]:
         state = reading.read_json(folder / FACTS)
     except reading.Unreadable as error:
         raise Damaged(error.about(FACTS)) from error
-    if state.get("format") != FORMAT:
+    if not isinstance(state.get("format"), int):
+        raise Damaged(f"its {FACTS} does not say which format it has")
+    if state["format"] != FORMAT:
         # Not damage: going back further would throw away work that another version can still read.
         raise UserError(
-            f"The checkpoint '{folder}' has the format {state.get('format')}, and this version of clearhead "
+            f"The checkpoint '{folder}' has the format {state['format']}, and this version of clearhead "
             f"reads format {FORMAT}: resume with the version that wrote it."
         )
     if state.get("step") != step:

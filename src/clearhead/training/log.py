@@ -5,9 +5,10 @@
     timing.jsonl   everything the clock has a part in: speeds, seconds, dates.
 
 A line is `{"kind": …, "step": …, values…}`, and reaches the system before the
-call returns. Numbers are written so that they read back exactly; numbers that
-are none, which JSON does not have, are written "NaN", "Infinity", "-Infinity",
-and `read_log` makes numbers of exactly these texts again.
+call returns. Those of log.jsonl end in a checksum of the line, `"crc32"`, which
+readers check and leave out. Numbers are written so that they read back exactly;
+numbers that are none, which JSON does not have, are written "NaN", "Infinity",
+"-Infinity", and `read_log` makes numbers of exactly these texts again.
 
 Knows nothing about what is logged, and draws nothing.
 """
@@ -17,7 +18,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from clearhead.base.errors import UserError
 LOG, TIMING = "log.jsonl", "timing.jsonl"
 LARGEST = 4 << 30  # bytes of a log; a line has some 200
 
+_SEALED = re.compile(rb', "crc32": "([0-9a-f]{8})"\}\Z')
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -45,7 +49,7 @@ class RunLog:
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Add a line to log.jsonl. No value may depend on the clock."""
-        self._add(self._log, {"kind": kind, "step": step}, values)
+        self._add(self._log, {"kind": kind, "step": step}, values, sealed=True)
 
     def time(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Add a line to timing.jsonl, with the time of day in seconds as `at`."""
@@ -59,13 +63,18 @@ class RunLog:
     def continue_at(self, position: int) -> str | None:
         """Forget what log.jsonl holds after `position`: the run goes on from there and writes it again.
 
-        A log that does not reach so far, or has no line ending there, was changed from outside. The run
-        can go on all the same: what is whole is kept, and a sentence about it is returned.
+        A log that does not reach so far, has no line ending there, or a line that does not match its
+        checksum was changed from outside. The run can go on all the same, for it computes nothing from its
+        log: what is whole is kept, and a sentence about it is returned.
         """
         length = os.lseek(self._log, 0, os.SEEK_END)
         begin = _end_of_whole_lines(self._log, min(position, length))
         os.ftruncate(self._log, begin)
         if begin == position:
+            try:
+                read_log(self.folder)
+            except UserError as error:
+                return f"{error} The run is not affected, its curves may be."
             return None
         return (
             f"The log '{self.folder / LOG}' was changed since the checkpoint was taken "
@@ -86,12 +95,15 @@ class RunLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _add(self, handle: int, head: dict[str, Any], values: Mapping[str, Any]) -> None:
+    def _add(
+        self, handle: int, head: dict[str, Any], values: Mapping[str, Any], *, sealed: bool = False
+    ) -> None:
         taken = sorted(set(head) & set(values))
         if taken:
             raise ValueError(f"A log line has a '{taken[0]}' of its own: give the value another name.")
-        line = json.dumps(_plain({**head, **values}), allow_nan=False, ensure_ascii=False) + "\n"
+        line = json.dumps(_plain({**head, **values}), allow_nan=False, ensure_ascii=False)
         rest = line.encode("utf-8", "backslashreplace")  # half a character, written as JSON escapes it
+        rest = (_seal(rest) if sealed else rest) + b"\n"
         try:
             while rest:  # one write as a rule; a full disk takes a part and then refuses
                 rest = rest[os.write(handle, rest) :]
@@ -99,8 +111,11 @@ class RunLog:
             raise UserError(f"Cannot write the log in '{self.folder}': {error.strerror}.") from error
 
 
-def read_log(folder: str | Path, name: str = LOG) -> list[dict[str, Any]]:
-    """The records of a log file, oldest first; a missing file has none, and a torn last line is none."""
+def read_log(folder: str | Path, name: str = LOG, *, lenient: bool = False) -> list[dict[str, Any]]:
+    """The records of a log file, oldest first; a missing file has none, and a torn last line is none.
+
+    `lenient` passes over damaged lines, which are a sentence else.
+    """
     path = Path(folder) / name
     try:
         content = reading.read_bytes(path, LARGEST)
@@ -109,24 +124,33 @@ def read_log(folder: str | Path, name: str = LOG) -> list[dict[str, Any]]:
             return []
         raise UserError(f"The log {error}") from error
     records: list[dict[str, Any]] = []
+    sealed = False  # the lines of release 0.1, which have no checksum, come before all others
     for number, line in enumerate(content.split(b"\n")[:-1], 1):  # after the last line end: nothing, or torn
         record = read_line(line)
-        if record is None:
+        has_seal = _SEALED.search(line) is not None
+        if record is None or (sealed and not has_seal):
+            if lenient:
+                continue
             raise UserError(f"Line {number} of the log '{path}' is damaged: remove that line.")
+        sealed = sealed or has_seal
         records.append(_numbers_again(record))
     return records
 
 
 def read_line(line: bytes) -> dict[str, Any] | None:
-    """A line of a log, its texts as they are; None if it is none."""
+    """A line of a log, its texts as they are; None if it is none, or not what was written."""
+    seal = _SEALED.search(line)
+    if seal is not None and zlib.crc32(line[: seal.start()]) != int(seal[1], 16):
+        return None
     try:
         record = reading.parse_json(line, half_characters=True)
     except reading.Malformed:
         return None
-    whole = (
-        isinstance(record, dict) and isinstance(record.get("kind"), str) and type(record.get("step")) is int
-    )
-    return record if whole else None
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return None
+    if seal is not None:
+        del record["crc32"]
+    return record if type(record.get("step")) is int else None
 
 
 def _open(path: Path) -> int:
@@ -137,6 +161,16 @@ def _open(path: Path) -> int:
     if whole < length:
         os.ftruncate(handle, whole)
     return handle
+
+
+def _seal(line: bytes) -> bytes:
+    """The line, a JSON object, with the checksum of all before it as its last entry.
+
+    >>> _seal(b'{"step": 1}')
+    b'{"step": 1, "crc32": "3daa833a"}'
+    """
+    body = line[:-1]
+    return b'%s, "crc32": "%08x"}' % (body, zlib.crc32(body))
 
 
 def _end_of_whole_lines(handle: int, length: int) -> int:

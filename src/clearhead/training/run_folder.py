@@ -24,14 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.base.atomic import atomic_write_text
+from clearhead.base.checksums import KEY, fault, with_checksum
 from clearhead.base.errors import UserError
 from clearhead.base.lock import held
+from clearhead.base.reading import Unreadable, read_json
 from clearhead.bundle import is_bundle
 from clearhead.bundle.metadata import COMPANION as TRAINING
 from clearhead.bundle.metadata import FILES, LOCK
 from clearhead.bundle.metadata import RECORD as RUN
 from clearhead.training.config import TrainConfig
 
+KNOWN = ("format", "config", "settings", "notes")  # the entries of a run.json of release 0.1
 READY = "ready.json"  # the last file of `data` to be written
 TARGET_TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"  # in `data`
 
@@ -121,7 +124,8 @@ class RunFolder:
 
     def write_record(self, config: TrainConfig, notes: dict[str, Any]) -> None:
         """Put down what this run is, before it begins."""
-        atomic_write_text(self.record, as_json({"format": 1, "config": config.to_dict(), **notes}))
+        plain = {"format": 1, "config": config.to_dict(), **notes}
+        atomic_write_text(self.record, as_json(with_checksum(plain)))
 
     def refuse_absent(self) -> None:
         """A sentence where there is no run."""
@@ -133,17 +137,25 @@ class RunFolder:
     def read_record(self) -> tuple[TrainConfig, dict[str, Any]]:
         """The config of the run that is in this folder, and the notes beside it."""
         self.refuse_absent()
+        name = f"{TRAINING}/{RUN}"
         try:
-            plain = json.loads(self.record.read_text(encoding="utf-8"))
-            config = TrainConfig.from_dict(plain["config"])
-            notes = {key: value for key, value in plain.items() if key != "config"}
-            if not {"corpus", "labels"} <= set(notes["notes"]):
-                raise KeyError("notes")
-            return config, notes
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            if isinstance(error, UserError):
-                raise UserError(f"The run in '{self.path}' cannot be resumed: {error}") from error
-            raise UserError(f"The run in '{self.path}' is damaged: {TRAINING}/{RUN} is not valid.") from error
+            plain = read_json(self.record)
+        except Unreadable as error:
+            raise self._damaged(error.about(name)) from error
+        wrong = fault(plain, KNOWN)
+        if wrong is not None:
+            raise self._damaged(f"{name} {wrong}")
+        try:
+            config = TrainConfig.from_dict(plain.get("config", {}))
+        except UserError as error:
+            raise UserError(f"The run in '{self.path}' cannot be resumed: {error}") from error
+        notes = plain.get("notes")
+        if not isinstance(notes, dict) or not {"corpus", "labels"} <= set(notes):
+            raise self._damaged(f"{name} lacks the notes of the run")
+        return config, {key: value for key, value in plain.items() if key not in ("config", KEY)}
+
+    def _damaged(self, what: str) -> UserError:
+        return UserError(f"The run in '{self.path}' is damaged: {what}. Put back a copy, or train anew.")
 
     @contextmanager
     def emptied_on_error(self) -> Iterator[None]:

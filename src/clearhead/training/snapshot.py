@@ -130,8 +130,12 @@ class Snapshots:
         ]
 
     def _fault(self, found: Checkpoint) -> str | None:
-        """What is wrong with the weight files that a checkpoint mentions."""
-        return self.run.files.fault(RunState.from_dict(found.facts).weights)
+        """What is wrong with what a checkpoint says, or with the weight files that it mentions."""
+        try:
+            state, _ = RunState.from_dict(found.facts), int(found.facts["log"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return "it does not say what a run knows about itself"
+        return self.run.files.fault(state.weights)
 
     def _tensors(self) -> dict[str, Tensor]:
         run = self.run

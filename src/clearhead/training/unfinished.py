@@ -31,6 +31,7 @@ from clearhead.training.checkpoint import Checkpoint, Checkpoints
 from clearhead.training.config import TrainConfig
 from clearhead.training.corpus_notes import corpus_notes
 from clearhead.training.log import read_log
+from clearhead.training.run_data import read_ready
 from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENIZER, RunFolder
 from clearhead.training.snapshot import FOLDER as CHECKPOINTS
 from clearhead.training.weights import WeightFiles
@@ -101,6 +102,10 @@ def _say(found: SoFar, folder: Path) -> None:
 def so_far(folder: Path, config: TrainConfig, *, untrained: bool = False) -> SoFar:
     """The best weights so far; before the first validation, those of the last checkpoint."""
     training = RunFolder(folder).training
+    try:
+        read_log(training)
+    except UserError as error:  # it only says which weights are the best
+        print(f"clearhead: {error}", file=sys.stderr)
     for _ in range(ATTEMPTS):
         known = _best_steps(training)
         found = _weights(training, known[-1:], config)
@@ -114,7 +119,7 @@ def so_far(folder: Path, config: TrainConfig, *, untrained: bool = False) -> SoF
         return found
     if untrained:
         return SoFar(None, NONE, 0, config.steps)
-    last = max((int(line["step"]) for line in read_log(training)), default=0)
+    last = max((int(line["step"]) for line in read_log(training, lenient=True)), default=0)
     raise UserError(
         f"The run in '{folder}' has not reached its first validation or checkpoint (step {last:,} of "
         f"{config.steps:,} so far): wait for it, or go on with `clearhead train --resume {folder}`."
@@ -123,8 +128,8 @@ def so_far(folder: Path, config: TrainConfig, *, untrained: bool = False) -> SoF
 
 def _best_steps(training: Path) -> list[int]:
     """The steps whose weights were the best so far when they were judged."""
-    lines = read_log(training)
-    return [int(line["step"]) for line in lines if line["kind"] == "validation" and line["best"] is True]
+    lines = read_log(training, lenient=True)
+    return [int(line["step"]) for line in lines if line["kind"] == "validation" and line.get("best") is True]
 
 
 def _weights(training: Path, steps: Sequence[int], config: TrainConfig) -> SoFar | None:
@@ -166,6 +171,7 @@ def _read(folder: Path) -> tuple[TrainConfig, dict[str, Any], Tokenizers]:
             f"The run in '{folder}' is still reading its corpus: wait for it, or go on with "
             f"`clearhead train --resume {folder}`."
         )
+    read_ready(place.data, (TARGET_TOKENIZER, SOURCE_TOKENIZER))  # are they what was written?
     target = Tokenizer.load(place.data / TARGET_TOKENIZER)
     own = place.data / SOURCE_TOKENIZER
     tokenizers = Tokenizers(Tokenizer.load(own) if own.is_file() else target, target)

@@ -1,20 +1,25 @@
 """Weights at the validations of a run: one file each, of which the best and the last few are kept.
 
-A file is written whole or not at all, and its checksum goes into the
-checkpoint that mentions it, so that a damaged one is noticed.
+A file is written whole or not at all. It carries a checksum of its tensors, and
+its own goes into the checkpoint that mentions it, so that a damaged one is noticed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from clearhead.base.atomic import atomic_write_bytes, sha256_of
+from clearhead.base.errors import UserError
 
 FOLDER = "weights"
+CHECKSUM = "sha256"  # of the tensors, in the file's own notes
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -36,6 +41,44 @@ def set_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
         own[name].copy_(tensor)
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """A file of tensors that carries their checksum."""
+    plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    note = {CHECKSUM: _digest(plain)}  # one entry: several are written in an order that chance decides
+    atomic_write_bytes(path, safetensors.torch.save(plain, metadata=note))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """What `write_tensors` wrote, or release 0.1, which noted no checksum in the file; else a sentence."""
+    try:
+        if not path.is_file():
+            raise FileNotFoundError(path)
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            note = file.metadata()
+    except (SafetensorError, ValueError, RuntimeError) as error:
+        raise _damaged(path, "are damaged or cut off") from error
+    if note is not None and note.get(CHECKSUM) != _digest(tensors):
+        raise _damaged(path, "do not match their checksum")
+    return tensors
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of names, number formats, shapes and numbers."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _damaged(path: Path, what: str) -> UserError:
+    return UserError(
+        f"The weights '{path}' {what}: remove that file to use those of another step, or resume the run."
+    )
+
+
 class WeightFiles:
     """The folder of weight files of a run."""
 
@@ -48,13 +91,12 @@ class WeightFiles:
 
     def write(self, step: int, weights: dict[str, Tensor]) -> str:
         """Write one file; returns its checksum."""
-        plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
-        atomic_write_bytes(self.path(step), safetensors.torch.save(plain))
+        write_tensors(self.path(step), weights)
         return sha256_of(self.path(step))
 
     def read(self, step: int) -> dict[str, Tensor]:
-        """The weights after a step."""
-        return safetensors.torch.load_file(self.path(step))
+        """The weights after a step; an OSError if there are none."""
+        return read_tensors(self.path(step))
 
     def fault(self, known: dict[int, str]) -> str | None:
         """What is wrong with the files a checkpoint mentions (step → checksum); None if all is well."""

@@ -1,0 +1,82 @@
+"""`training/data` of a run: which files it has, and whether each is still what was written.
+
+`ready.json` is written last. It has notes on the corpus and the checksums of the tokenizers, the held-out
+texts and the manifests of the tokenised corpora, which in turn have those of their own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from clearhead.base import checksums
+from clearhead.base.atomic import atomic_write_text, sha256_of
+from clearhead.base.checksums import with_checksum
+from clearhead.base.errors import UserError
+from clearhead.base.reading import Unreadable, read_json
+from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENIZER, as_json
+
+__all__ = ["SOURCE_TOKENIZER", "TARGET_TOKENIZER", "damaged_data", "is_ready", "read_ready", "write_ready"]
+
+FILES = "files"  # the entry with the checksums of the other files
+KNOWN = ("survey", "tokenised", "labels", "documents", "normalisation")  # the entries of release 0.1
+# What every run has there, also one of release 0.1, which lists nothing.
+ALWAYS = (
+    TARGET_TOKENIZER,
+    "validation.jsonl",
+    "test.jsonl",
+    "train-0/manifest.json",
+    "validation/manifest.json",
+)
+
+
+def is_ready(folder: Path) -> bool:
+    """Has the folder been filled to the end, and nothing been removed from it since?"""
+    if not (folder / READY).exists():
+        return False
+    files = set(ALWAYS)
+    with suppress(Unreadable):  # which `read_ready` tells
+        listed = read_json(folder / READY).get(FILES)
+        files |= set(listed) if isinstance(listed, dict) else set()
+    return all((folder / name).exists() for name in files)
+
+
+def write_ready(folder: Path, notes: Mapping[str, Any], files: Iterable[str]) -> None:
+    """Say that the folder is filled: `files`, by their names in it, are what they should be by now."""
+    sums = {name: sha256_of(folder / name) for name in files}
+    atomic_write_text(folder / READY, as_json(with_checksum({**notes, FILES: sums})))
+
+
+def read_ready(folder: Path, files: Iterable[str] | None = None) -> dict[str, Any]:
+    """The notes; every file with a checksum, or those of `files` that have one, is compared with it."""
+    path = folder / READY
+    try:
+        notes = read_json(path)
+    except Unreadable as error:
+        raise damaged_data(path, error.reason) from error
+    wrong = checksums.fault(notes, KNOWN)
+    if wrong is not None:
+        raise damaged_data(path, f"it {wrong}")
+    labels, sums = notes.get("labels"), notes.get(FILES, {})
+    if not isinstance(labels, list) or not all(isinstance(name, str) for name in labels):
+        raise damaged_data(path, "it does not list the labels")
+    if not isinstance(sums, dict):
+        raise damaged_data(path, "it does not list the files")
+    for name in sums if files is None else sums.keys() & set(files):
+        try:
+            found = sha256_of(folder / name)
+        except Unreadable as error:
+            raise damaged_data(folder / name, error.reason) from error
+        if found != sums[name]:
+            raise damaged_data(folder / name, "it does not match its checksum")
+    return {name: value for name, value in notes.items() if name not in (FILES, checksums.KEY)}
+
+
+def damaged_data(path: Path, what: str) -> UserError:
+    """What to do about a file that is not as it was written."""
+    return UserError(
+        f"The file '{path}' of this run is damaged: {what}. Delete it and resume: it is made again from the "
+        f"corpus."
+    )
