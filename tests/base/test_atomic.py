@@ -148,6 +148,28 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
         atomic_write_text(tmp_path / "model" / "inner", "x")
 
 
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    """What is no file stays what it is: a page written to /dev/stdout must not take the device's place."""
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    atomic_write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(UserError, match="not a file is in the way"):
+            atomic_write_text(place, "x")
+    ours, theirs = os.openpty()
+    device = Path(os.ttyname(theirs))
+    atomic_write_text(device, "seen")
+    assert os.read(ours, 10) == b"seen"
+    assert device.is_char_device()
+    os.close(ours)
+    os.close(theirs)
+    with pytest.raises(UserError, match="File name too long"):
+        atomic_write_text(tmp_path / ("o" * 300), "x")
+
+
 def test_files(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "note.txt"
     atomic_write_text(target, "grüße")

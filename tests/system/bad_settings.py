@@ -36,8 +36,8 @@ ALONE: list[tuple[str, tuple[str, ...], str]] = [
     ("tokenizer.sample", ("0", "-1"), BILLIONS),
     ("model.vocabulary", ("0",), BILLIONS),
     ("model.width", ("0", "-64", "100000000000000000000"), BILLIONS),
-    ("model.layers", ("0", "10001", "1000000000"), "a whole number from 1 to 10000"),
-    ("model.decoder_layers", ("0", "99999"), "a whole number from 1 to 10000"),
+    ("model.layers", ("0", "2001", "1000000000"), "a whole number from 1 to 2000"),
+    ("model.decoder_layers", ("0", "99999"), "a whole number from 1 to 2000"),
     ("model.dropout", ("1.0", "-0.1", "NaN", "2", "Infinity"), SHARE),
     ("model.attention.heads", ("0", "-8"), BILLIONS),
     ("model.attention.kv_heads", ("0",), BILLIONS),
@@ -193,7 +193,7 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         "batch.context is 101",
     ),
     ("translate", ("model.width=1000000000",), "of memory"),
-    ("translate", ("model.width=65536", "model.layers=10000"), "of memory"),
+    ("translate", ("model.width=65536", "model.layers=2000"), "of memory"),
     ("generate", ("model.feedforward.width=2000000000",), "of memory"),
     ("classify", ("model.embedding.token_types=2000000000",), "of memory"),
     ("translate", ("model.position.name=learned", "model.position.max_length=2000000000"), "of memory"),
@@ -259,6 +259,72 @@ LINES: list[tuple[tuple[str, ...], str]] = [
 ]
 
 
+LONG = "o" * 300
+# options of a command that writes text, each with values that must be refused
+OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # option: values, what it needs beside it
+    "--length-penalty": (("1000", "nan", "inf", "-1e300"), ("--beam", "2")),
+    "--coverage": (("nan", "-1", "inf"), ("--beam", "2")),
+    "--diversity": (("nan", "-1"), ("--beam", "2", "--groups", "2")),
+    "--temperature": (("nan", "inf", "-1"), ("--sample",)),
+    "--top-k": (("0", "-1", "10000000000000"), ("--sample",)),
+    "--top-p": (("nan", "0", "2"), ("--sample",)),
+    "--min-p": (("nan", "2"), ("--sample",)),
+    "--typical": (("nan", "0"), ("--sample",)),
+    "--seed": (("-1", str(2**64), str(10**30)), ()),
+    "--contrastive": (("nan", "2"), ("--top-k", "4")),
+    "--repetition": (("nan", "0", "inf"), ()),
+    "--frequency": (("nan", "inf"), ()),
+    "--presence": (("nan", "-inf"), ()),
+    "--no-repeat": (("0", "-1", str(10**12)), ()),
+    "--min-length": (("-1", str(10**12)), ()),
+    "--max-length": (("0", "-1", str(10**12), str(10**30)), ()),
+    "--beam": (("0", "-1", "1000000000000"), ()),
+    "--nbest": (("0", "99999"), ()),
+    "--groups": (("0", "3", "-1"), ()),
+    "--regex": (("(", "["), ()),
+    "--bias": (("x", "a=nan", "a=inf", "=1"), ()),
+    "--ban": (("",), ()),
+    "--include": (("",), ()),
+    "--dtype": (("int3",), ()),
+    "--device": (("meta", "xla", "cpu:1", "cuda:99", LONG), ()),
+    "--threads": (("0", "4000", "-1"), ()),
+    "--draft": (("no-draft", LONG), ()),
+    "--output": ((".", LONG, "/proc/x"), ()),
+}
+
+
+def lines_with_a_bundle(bundle: str) -> Iterator[tuple[str, ...]]:
+    """Command lines with a translator's folder that must be refused in some sentence."""
+    for name, (values, beside) in OPTIONS.items():
+        for value in values:
+            yield ("translate", bundle, "a b", name, value, *beside)
+    yield ("translate", bundle, "--input", ".")
+    yield ("translate", bundle, "--input", LONG)
+    for place in (LONG, "."):
+        yield ("evaluate", bundle, "--file", place)
+        yield ("explain", bundle, "a b", "--out", place)
+        yield ("verify", bundle, "--quick", "--texts", place)
+        yield ("train", "--resume", place)
+        yield ("train", "--file", place, "--out", "x")
+        yield ("train", "--recipe", place, "--out", "x")
+    for command in ("inspect", "label", "generate", "score", "verify", "explore", "translate", "evaluate"):
+        yield (command, LONG)
+        yield (command, "a\0b")
+    yield ("explore", bundle, "--port", "99999")
+    yield ("explore", bundle, "--host", "256.256.256.256", "--port", "0")
+    yield ("export", bundle, LONG)
+    yield ("import", LONG, "x")
+    yield ("import", ".", LONG)
+    yield ("train", "--file", "x", "--out", "a/" * 3000)
+    yield ("train", "--file", "x", "--out", "/dev/null/x")
+    yield ("plan", "--preset", LONG)
+    yield ("plan", "--config", LONG)
+    yield ("examples", LONG)
+    yield ("demo", LONG)
+    yield (LONG,)
+    yield ("",)
+
+
 def rows() -> Iterator[tuple[tuple[str, ...], str]]:
     """Every command line of the table, with what its sentence must contain."""
     for name, values, wanted in ALONE:
@@ -300,7 +366,8 @@ def try_row(arguments: tuple[str, ...], folder: Path) -> Tried:
     told = io.StringIO()
     os.chdir(folder)
     try:
-        with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
+        answer = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # has a buffer, which lines are written to
+        with contextlib.redirect_stderr(told), contextlib.redirect_stdout(answer):
             code: int | str = main(list(arguments))
     except BaseException as error:
         code = f"{type(error).__name__}: {error}"

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .bad_settings import rows, try_row
+import pytest
+
+import clearhead
+from clearhead.text.tokenizer import Tokenizer
+
+from .bad_settings import lines_with_a_bundle, rows, try_row
 
 
 def test_every_row_is_refused_before_the_corpus_is_read(tmp_path: Path) -> None:
@@ -17,3 +22,17 @@ def test_every_row_is_refused_before_the_corpus_is_read(tmp_path: Path) -> None:
         if fault is not None:
             faults.append(f"{' '.join(arguments)[:200]}: {fault}: {tried.sentence[:200]}")
     assert not faults, f"{len(faults)} of {len(table)}:\n" + "\n".join(faults)
+
+
+@pytest.mark.slow
+def test_every_option_of_every_command_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.words("a b c d e f")
+    model = clearhead.build("tiny", vocabulary=tokenizer.vocabulary_size)
+    clearhead.save(model, tmp_path / "bundle", tokenizer=tokenizer, metadata={"task": "translate"})
+    faults = []
+    for arguments in lines_with_a_bundle("bundle"):
+        tried = try_row(arguments, tmp_path)
+        fault = tried.fault("")
+        if fault is not None:
+            faults.append(f"{' '.join(arguments)[:200]}: {fault}: {tried.sentence[:200]}")
+    assert not faults, "\n".join(faults)

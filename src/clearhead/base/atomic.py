@@ -73,10 +73,19 @@ def recover_folder(path: str | Path) -> None:
 
 
 def atomic_write_bytes(path: str | Path, data: bytes) -> None:
-    """Write a file that is either the old one or the new one, whole."""
-    target = Path(path)
+    """Write a file that is either the old one or the new one, whole.
+
+    A link stays a link, and a device such as /dev/stdout is written into: neither is replaced by a file.
+    """
+    target = Path(os.path.realpath(path))
     fresh = _sibling(target)
     try:
+        if target.is_char_device():
+            with open(target, "wb") as device:
+                device.write(data)
+            return
+        if target.exists() and not target.is_file():
+            raise UserError(f"Cannot write '{path}': something that is not a file is in the way.")
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(target)
         with open(fresh, "xb") as file:
@@ -86,7 +95,7 @@ def atomic_write_bytes(path: str | Path, data: bytes) -> None:
         os.replace(fresh, target)
         _force(target.parent)
     except OSError as error:
-        raise UserError(f"Cannot write '{target}': {error.strerror}.") from error
+        raise UserError(f"Cannot write '{path}': {error.strerror}.") from error
     finally:
         with suppress(OSError):
             fresh.unlink()

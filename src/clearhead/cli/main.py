@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -173,6 +174,7 @@ def _give_up_output(error: Exception | None = None) -> None:
 
 
 def _complain(sentence: str) -> int:
+    sentence = re.sub(r"\S{300,}", lambda found: f"{found[0][:100]}…{found[0][-20:]}", sentence)
     if sys.stderr is not None:  # print would turn to standard output
         with suppress(OSError):  # nobody is left to be told
             print(f"clearhead: {sentence}", file=sys.stderr)

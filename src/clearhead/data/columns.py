@@ -184,7 +184,7 @@ def _find(column: str, names: Sequence[str], where: str) -> int:
         for wanted in (column, _plain(column)):
             if wanted in shown:
                 return shown.index(wanted)
-    if column.isdecimal():
+    if column.isdecimal() and len(column) < 10:
         number = int(column)
         if 1 <= number <= len(names):
             return number - 1

@@ -272,7 +272,7 @@ def _labels(train: _Table, held: Mapping[int, _Table], usable: int) -> dict[str,
             raise UserError(
                 f"{name_of(table.corpora[0])} has the {what} '{strange[0]}', which never occurs in training."
             )
-    numbers = all(label.isdecimal() for label in train.labels)
+    numbers = all(label.isdecimal() and len(label) < 100 for label in train.labels)
     order = sorted(train.labels, key=(lambda label: (int(label), label)) if numbers else str)
     return {label: train.labels[label] for label in order}
 

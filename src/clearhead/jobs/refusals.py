@@ -143,7 +143,7 @@ def _check_device(config: TrainConfig, device: torch.device) -> None:
 
 
 def _parameters(config: ModelConfig) -> int:
-    """How many there are, found with three layers at most: ten thousand would take long to build."""
+    """How many there are, found with three layers at most: thousands would take long to build."""
 
     def count(layers: int, written: int) -> int:
         return count_parameters(config.replace(layers=layers, decoder_layers=written))

@@ -17,8 +17,8 @@ from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, NormConfig
 from clearhead.nn.layers.initialise import InitialisationName
 from clearhead.nn.positions import PositionConfig
 
-# at most 10,000, far beyond any published model: a mistyped number should not be a build that never ends
-Layers = Annotated[int, Bounds(1, 10_000)]
+# at most 2,000, twice the deepest published: a mistyped number should not be a build that never ends
+Layers = Annotated[int, Bounds(1, 2000)]
 
 Family = Literal["encoder-decoder", "encoder", "decoder", "vision", "recurrent"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clearhead.base.errors import UserError, nearest
+from clearhead.base.errors import UserError, nearest, shown
 from clearhead.models.config import ModelConfig
 
 
@@ -144,5 +144,5 @@ def presets() -> list[str]:
 def preset(name: str) -> ModelConfig:
     """The config of a published model."""
     if name not in PRESETS:
-        raise UserError(f"There is no preset '{name}': {nearest(name, PRESETS)}")
+        raise UserError(f"There is no preset {shown(name)}: {nearest(name, PRESETS)}")
     return ModelConfig.from_dict(PRESETS[name])
