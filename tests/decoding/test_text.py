@@ -95,6 +95,10 @@ def test_a_text_longer_than_the_positions() -> None:
     [lines] = translate(bundle, ["the " * 7 + "\n\tthe"])  # what stood between parts stands between texts
     assert lines.text == f"{seven.text} \n\t{one.text}"
     assert "".join(stream(bundle, "the " * 7 + "\n\tthe")) == lines.text
+    for stop in ("\n\t", lines.text[-3:], lines.text[1:3], " \n"):  # the first one of the whole text counts
+        asked = Options(stop_texts=(stop, "zz"))
+        assert "".join(stream(bundle, "the " * 7 + "\n\tthe", asked)) == lines.text.split(stop)[0]
+        assert translate(bundle, ["the " * 7 + "\n\tthe"], asked)[0].text == lines.text.split(stop)[0]
 
 
 @pytest.mark.parametrize("beam", [1, 2])

@@ -14,7 +14,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.exiting import compiled_work, too_late
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.constraints import before_stop, certain
+from clearhead.decoding.constraints import before_stop, until_stop
 from clearhead.decoding.engine import Cohort, Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Rows
@@ -99,10 +99,14 @@ def stream(
 def stream_with(writer: Writer, text: str, options: Options | None = None) -> Iterator[str]:
     """As `stream`, with a writer that is ready."""
     asked = writer.defaults if options is None else options
+    return until_stop(_pieces(writer, text, asked), asked.stop_texts)
+
+
+def _pieces(writer: Writer, text: str, asked: Options) -> Iterator[str]:
+    """What is written, as soon as it is certain, with the stop text that it may end in."""
     if asked.beam > 1 or asked.nbest > 1:
         for _, found in writer.write([text], asked):
-            one = found[0]
-            yield one.text if writer.has_source else continuation(writer, text, one, asked.stop_texts)
+            yield found[0].text if writer.has_source else continuation(writer, text, found[0])
         return
     requests, source = writer.asked(text, asked)
     shown = ""
@@ -112,11 +116,8 @@ def stream_with(writer: Writer, text: str, options: Options | None = None) -> It
         before = () if writer.has_source else request.given  # a prompt: spaces at its end depend on it
         given = writer.tokenizer.decode(before)
         shown = ""
-        for ids, ended in _growing(writer, writer.rows(asked), request):
-            whole = before_stop(
-                writer.tokenizer.decode([*before, *ids]).removeprefix(given), asked.stop_texts
-            )
-            whole = whole if ended else certain(whole, asked.stop_texts)
+        for ids in _growing(writer, writer.rows(asked), request):
+            whole = writer.tokenizer.decode([*before, *ids]).removeprefix(given)
             if whole != shown and whole.startswith(shown) and not whole.endswith(HELD):
                 yield whole[len(shown) :]
                 shown = whole
@@ -129,8 +130,8 @@ def continuation(writer: Writer, prompt: str, written: Written, stops: Sequence[
     return before_stop(whole, stops)
 
 
-def _growing(writer: Writer, rows: Rows, request: Request) -> Iterator[tuple[list[int], bool]]:
-    """The ids that are certain after each step, which all rows under way share; and whether it is the end."""
+def _growing(writer: Writer, rows: Rows, request: Request) -> Iterator[list[int]]:
+    """The ids that are certain after each step: what all rows that are under way have in common."""
     cohort = Cohort([request], request.options, writer.symbols, rows.vocabulary, rows.device)
     with compiled_work():
         search = writer.search(cohort)
@@ -142,10 +143,10 @@ def _growing(writer: Writer, rows: Rows, request: Request) -> Iterator[tuple[lis
             ended = search.finished()
             pairs = zip(moves.parent.tolist(), moves.token.tolist(), strict=True)
         for _, found in ended:
-            yield list(found[0].ids), True
+            yield list(found[0].ids)
             return
         texts = [[*texts[parent], token] for parent, token in pairs]
-        yield _common(texts), False
+        yield _common(texts)
         with compiled_work():
             scores = rows.step(moves.parent, moves.token)
 

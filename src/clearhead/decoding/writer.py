@@ -289,11 +289,12 @@ class Writer:
             return [replace(one, source_read=read, source_tokens=tokens) for one in each]
         joined = []
         for rank in range(min((len(one) for one in found.values()), default=0)):
-            each = [self.written(found[part][rank], stops) for part in range(len(found))]
+            each = [self.written(found[part][rank]) for part in range(len(found))]
             glue = [source.parts.joiner(part, one.text) for part, one in enumerate(each[:-1])]
+            whole = "".join(one.text + gap for one, gap in zip(each, [*glue, ""], strict=True))
             joined.append(
                 Written(
-                    text="".join(one.text + gap for one, gap in zip(each, [*glue, ""], strict=True)),
+                    text=before_stop(whole, stops),
                     score=sum(one.score for one in each),
                     logp=sum(one.logp for one in each),
                     tokens=tuple(token for one in each for token in one.tokens),

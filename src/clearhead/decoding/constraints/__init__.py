@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from clearhead.decoding.constraints.choices import Choosing
 from clearhead.decoding.constraints.pieces import Pieces, pieces_of
-from clearhead.decoding.constraints.stop_texts import StopTexts, before_stop, certain
+from clearhead.decoding.constraints.stop_texts import StopTexts, before_stop, until_stop
 from clearhead.decoding.constraints.text import TextConstraint
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Processor
 from clearhead.decoding.steps import Symbols
 
-__all__ = ["Pieces", "before_stop", "certain", "constraint_processors", "needs_pieces", "pieces_of"]
+__all__ = ["Pieces", "before_stop", "constraint_processors", "needs_pieces", "pieces_of", "until_stop"]
 
 
 def needs_pieces(options: Options) -> bool:

@@ -8,7 +8,7 @@ Shapes: R rows, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -65,11 +65,27 @@ def before_stop(text: str, stops: Sequence[str]) -> str:
     return text[: min((text.index(one) for one in stops if one in text), default=len(text))]
 
 
-def certain(text: str, stops: Sequence[str]) -> str:
-    """The text without an ending that may yet become one of these strings.
+def until_stop(pieces: Iterator[str], stops: Sequence[str]) -> Iterator[str]:
+    """A text that comes in pieces, up to the first of these strings; no part of one is ever let through.
 
-    >>> certain("one.", [". T"]), certain("one. t", [". T"])
-    ('one', 'one. t')
+    >>> list(until_stop(iter(["one.", " two", ". T", "hree"]), [". T"]))
+    ['one', '. two']
     """
-    sizes = (size for one in stops for size in range(1, len(one)) if text.endswith(one[:size]))
-    return text[: len(text) - max(sizes, default=0)]
+    seen, shown = "", 0
+    for piece in pieces:
+        seen += piece
+        text = before_stop(seen, stops)
+        ended = len(text) < len(seen)
+        sure = len(text) if ended else len(seen) - _begun(seen, stops)
+        if sure > shown:
+            yield text[shown:sure]
+            shown = sure
+        if ended:
+            return
+    if seen[shown:]:
+        yield seen[shown:]
+
+
+def _begun(text: str, stops: Sequence[str]) -> int:
+    """How many of the last characters may yet become one of these strings."""
+    return max((size for one in stops for size in range(1, len(one)) if text.endswith(one[:size])), default=0)
