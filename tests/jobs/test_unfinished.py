@@ -163,11 +163,20 @@ def test_a_damaged_bundle_is_not_taken_for_a_run(name: str, finished: Finished, 
         load(folder)
 
 
-@pytest.mark.parametrize("name", ["run.json", "data/tokenizer.json", "log.jsonl"])
-def test_a_damaged_run_is_a_sentence(name: str, run: Path) -> None:
+@pytest.mark.parametrize("name", ["weights", "run.json", "data/tokenizer.json"])
+def test_a_damaged_run_is_a_sentence(name: str, finished: Finished, run: Path) -> None:
     path = run / "training" / name
+    if name == "weights":
+        path = WeightFiles(run / "training").path(finished.outcome.best_step)
     data = bytearray(path.read_bytes())
-    data[5:45] = b"}" * 40
+    at = len(data) // 2 if name == "weights" else 5
+    data[at : at + 3] = b"}}}"
     path.write_bytes(data)
-    with pytest.raises(UserError, match=r"damaged|valid|checksum"):
+    with pytest.raises(UserError, match=r"damaged|checksum"):
         load(run)
+
+
+def test_a_run_of_release_0_1() -> None:
+    folder = Path(__file__).parent.parent / "kept" / "0.1" / "stopped"
+    assert load(folder).metadata["unfinished"] == {"weights": "best", "step": 100, "steps": 130}
+    assert clearhead.generate(folder, "the ", max_length=3).startswith("the ")
