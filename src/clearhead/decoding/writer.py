@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
@@ -37,6 +37,7 @@ from clearhead.decoding.number_formats import fast, trained_in
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Extra, Rows, TorchRows
 from clearhead.decoding.searches import extras_of, make_search
+from clearhead.decoding.source_parts import NOTHING, Book, Source
 from clearhead.decoding.split_long_sources import Parts, split
 from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, limit_of, positions_of
 from clearhead.text.tokenizer import Tokenizer
@@ -142,17 +143,17 @@ class Writer:
         one. `seeds` gives every text its own, in place of the options'.
         """
         asked = self.defaults if options is None else options
-        book = _Book()
+        book = Book()
         with compiled_work():
             engine = self.engine(asked)
         for number, found in engine.run(self._requests(texts, asked, seeds, book)):
             done = book.take(number, found)
-            yield from book.empty()
+            yield from ((one, [Written("")]) for one in book.empty())
             if done is not None:
                 with compiled_work():
                     joined = self.joined(done, asked.stop_texts)
                 yield done.number, joined
-        yield from book.empty()
+        yield from ((one, [Written("")]) for one in book.empty())
 
     def in_order(self, texts: Iterable[str], options: Options | None = None) -> Iterator[list[Written]]:
         """As `write`, in the order of the texts; what is ready early waits for those before it."""
@@ -216,12 +217,12 @@ class Writer:
 
     def asked(self, text: str, options: Options) -> tuple[list[Request], Source]:
         """What one text asks for, and how the answers belong together."""
-        book = _Book()
+        book = Book()
         requests = list(self._requests([text], options, None, book))
         return requests, book.sources.get(0, Source(0, NOTHING))
 
     def _requests(
-        self, texts: Iterable[str], options: Options, seeds: Iterable[int] | None, book: _Book
+        self, texts: Iterable[str], options: Options, seeds: Iterable[int] | None, book: Book
     ) -> Iterator[Request]:
         coming = enumerate(texts)
         seed_of = None if seeds is None else iter(seeds)
@@ -317,51 +318,6 @@ class Writer:
             stopped=one.stopped,
             ids=one.ids,
         )
-
-
-NOTHING = Parts((), ("",))  # of an empty text
-
-
-@dataclass
-class Source:
-    """A text in the parts in which it is read, and what was written for each so far."""
-
-    number: int
-    parts: Parts
-    answers: dict[int, list[Hypothesis]] = field(default_factory=dict)  # by part
-    head: tuple[int, int] | None = None  # tokens read and tokens there are, where only the head is read
-
-
-@dataclass
-class _Book:
-    """Which request is which part of which text."""
-
-    sources: dict[int, Source] = field(default_factory=dict)  # by number, those under way
-    owner: dict[int, tuple[int, int]] = field(default_factory=dict)  # request → its text and which part
-    nothing: list[int] = field(default_factory=list)  # texts without any part
-    requests: int = 0
-
-    def expect(self, number: int, parts: Parts) -> None:
-        """Text `number` comes in these parts; their requests follow each other."""
-        if not parts.texts:
-            self.nothing.append(number)
-            return
-        self.sources[number] = Source(number, parts)
-        for part in range(len(parts.texts)):
-            self.owner[self.requests] = (number, part)
-            self.requests += 1
-
-    def take(self, request: int, found: list[Hypothesis]) -> Source | None:
-        """A text whose last part this was, with the answers to all its parts."""
-        number, part = self.owner.pop(request)
-        source = self.sources[number]
-        source.answers[part] = found
-        return self.sources.pop(number) if len(source.answers) == len(source.parts.texts) else None
-
-    def empty(self) -> Iterator[tuple[int, list[Written]]]:
-        """Texts that are empty, and so is what is written for them."""
-        while self.nothing:
-            yield self.nothing.pop(0), [Written("")]
 
 
 def _behind_prompt(options: Options, size: int, limit: int) -> Options:
