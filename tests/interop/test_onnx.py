@@ -222,6 +222,7 @@ def test_the_folder_holds_what_it_takes(tmp_path: Path) -> None:
     settings = json.loads((tmp_path / "out" / "config.json").read_text())
     assert settings["opset"] == 18
     assert settings["special"] == {"pad": 0, "start": 1, "stop": 2, "unknown": 3}
+    assert settings["stops"] == [2]
     assert settings["max_positions"] == 512
     assert settings["graphs"]["decoder.onnx"] == {
         "inputs": ["tokens", "source_mask", "past_key_0", "past_value_0", "cross_key_0", "cross_value_0"],

@@ -29,6 +29,7 @@ from clearhead.interop.place import (
     refuse_other_families,
     refuse_without,
     special_ids,
+    stop_ids,
     whole_model,
     write_json,
 )
@@ -132,6 +133,7 @@ def _settings(bundle: Bundle, graphs: dict[str, Graph]) -> dict[str, Any]:
         "opset": OPSET,
         "family": config.family,
         "special": asdict(special_ids(bundle)),
+        "stops": stop_ids(bundle),
         "framing": None if bundle.tokenizer is None else framings_of(bundle).to_dict(),
         "max_positions": config.position.max_length if learned else None,  # None: any number
         "graphs": {

@@ -39,6 +39,15 @@ def special_ids(bundle: Bundle) -> Special:
     return Special(*(known.get(role) for role in ("pad", "start", "stop", "unknown")))
 
 
+def stop_ids(bundle: Bundle) -> list[int]:
+    """Every token that ends a text: the stop symbol, and others that a model's own settings name."""
+    settings = bundle.metadata.get("generation")
+    noted = settings.get("eos_token_id") if isinstance(settings, dict) else None
+    others = [id for id in noted if isinstance(id, int)] if isinstance(noted, list) else []
+    stop = special_ids(bundle).stop
+    return list(dict.fromkeys([*([] if stop is None else [stop]), *others]))
+
+
 def refuse_without(packages: Sequence[str], what: str) -> None:
     """One sentence with the command to type, where an optional package is not installed."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
