@@ -12,6 +12,7 @@ from clearhead.lectures import Mark, examples
 def test_every_example_is_there_with_its_own_numbers() -> None:
     found = lectures()["examples"]
     wanted = examples()
+    assert "within 0.00005" in lectures()["tolerance"]
     assert [one["id"] for one in found] == [one.name for one in wanted]
     for one, example in zip(found, wanted, strict=True):
         assert one["title"] == example.source.title

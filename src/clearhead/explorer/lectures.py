@@ -11,19 +11,20 @@ import math
 from typing import Any
 
 from clearhead.lectures import Example, Mark, Step, examples
+from clearhead.lectures.render import TOLERANCE
 from clearhead.lectures.step import Printed, Table
 
 Plain = dict[str, Any]
 
 
 def lectures() -> Plain:
-    """All examples, in the order of the decks.
+    """All examples, in the order of the decks, and by what rule a printed number is called wrong.
 
     >>> found = lectures()["examples"][0]
     >>> found["id"], found["steps"][-1]["name"], found["steps"][-1]["wrong"]
     ('tutorial-self-attention', 'H', [[0, 1], [1, 1]])
     """
-    return {"examples": [_example(one) for one in examples()]}
+    return {"examples": [_example(one) for one in examples()], "tolerance": TOLERANCE}
 
 
 def _example(one: Example) -> Plain:

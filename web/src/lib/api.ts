@@ -276,6 +276,8 @@ export interface LectureExample {
 
 export interface LecturesAnswer {
   examples: LectureExample[];
+  /** How exact the recomputed numbers are, and when a printed one counts as right, as sentences. */
+  tolerance: string;
 }
 
 /** One line of a training log; what was not a number there is null. */

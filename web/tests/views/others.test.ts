@@ -178,7 +178,10 @@ describe("lectures", () => {
     ],
   }; // prettier-ignore
   const answers = {
-    "/api/lectures": () => ({ examples: [example, { ...example, id: "e2", title: "Again" }] }),
+    "/api/lectures": () => ({
+      examples: [example, { ...example, id: "e2", title: "Again" }],
+      tolerance: "Right within half a unit.",
+    }),
   };
 
   it("walks by button and by key, and marks what is wrong", async () => {
@@ -189,6 +192,7 @@ describe("lectures", () => {
     press(find("article"), "ArrowRight");
     await until(() => expect(page()).toContain("Step 2 of 2"));
     expect(page()).toContain("1 of 2 printed numbers wrong.");
+    expect(page()).toContain("Right within half a unit.");
     expect(find("td.wrong.printed").textContent).toContain("0.4");
     expect(find('table[aria-label="S, recomputed"]').textContent?.replaceAll(/\s+/g, " ")).toContain(
       "0.5 −∞",
