@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from clearhead.decoding.labels import class_probabilities
 from clearhead.evaluation.loss import corpus_loss
 from clearhead.interop import export_folder, import_folder
 from clearhead.text.framing import Framings
+from clearhead.text.tokenizer import Tokenizer
 from clearhead.verify import verify
 from clearhead.verify.text_to_text import TEXTS as CHECK
 
@@ -106,6 +108,9 @@ def test_text_to_text_on_the_way_in_and_out(folder: Path, transformers: Any, tmp
             pairs = list(zip(TEXTS, reversed(TEXTS), strict=True))
             found = class_probabilities(bundle, [*TEXTS, *pairs])
             wanted = [other.shares(text) for text in TEXTS] + [other.shares(*pair) for pair in pairs]
+            rows = [(text, str(bundle.metadata["labels"][1])) for text in TEXTS]
+            loss = -sum(math.log(one[1]) for one in wanted[: len(TEXTS)])
+            assert corpus_loss(bundle, rows, "classify").nats == pytest.approx(loss, rel=1e-4)
             assert [list(one.values()) for one in found] == [pytest.approx(one, abs=1e-5) for one in wanted]
     assert import_folder(tmp_path / "back").metadata["framing"] == bundle.metadata["framing"]
     [check] = verify(bundle, TEXTS, quick=True, only=[CHECK]).checks
@@ -297,6 +302,16 @@ def test_flags_and_ids_of_a_folder(transformers: Any, tmp_path: Path) -> None:
     ):
         (tmp_path / "in" / "tokenizer_config.json").write_text(json.dumps(settings | flags))
         assert framings_of(import_folder(tmp_path / "in")).target.around([9]) == around
+    odd = Tokenizer.words(["the cat"]).backend
+    odd.add_tokens(["«begin»", "«end»", "«fill»"])  # names that nobody could guess
+    odd.save(str(path))
+    roles = {"bos_token": {"content": "«begin»"}, "eos_token": "«end»", "pad_token": "not in there"}
+    (tmp_path / "in" / "special_tokens_map.json").write_text(json.dumps(roles))
+    (tmp_path / "in" / "tokenizer_config.json").write_text('{"pad_token": "«fill»", "add_bos_token": true}')
+    known = import_folder(tmp_path / "in")
+    assert known.tokenizer is not None
+    assert known.tokenizer.specials == {"pad": 8, "start": 6, "stop": 7, "unknown": 3}
+    assert framings_of(known).target.around([9]) == [6, 9]
     template = plain["post_processor"]["processors"][1]
     template["special_tokens"]["<s>"]["ids"] = [5000]
     path.write_text(json.dumps(plain | {"post_processor": template}))

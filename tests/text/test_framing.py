@@ -87,8 +87,13 @@ def test_what_the_library_puts_around_texts_is_read(processor: Any) -> None:
     assert ("ByteLevel" in changed.to_json()) == ("ByteLevel" in backend.to_str())
 
 
-def test_two_templates_are_refused() -> None:
+def test_templates_that_cannot_be_used_are_refused() -> None:
     backend = plain()
+    backend.post_processor = TEMPLATE
+    torn = json.loads(backend.to_str())
+    torn["post_processor"]["special_tokens"] = {}
+    with pytest.raises(UserError, match="a token '<s>' without an id"):
+        template_of(Tokenizer.from_json(json.dumps(torn)))
     backend.post_processor = processors.Sequence([TEMPLATE, TEMPLATE])
     with pytest.raises(UserError, match="two templates"):
         template_of(Tokenizer(backend))

@@ -223,6 +223,8 @@ def _from_template(plain: Mapping[str, Any]) -> Framing:
         found: list[Slot] = []
         for piece in pieces:
             [(kind, inner)] = piece.items()
+            if kind != "Sequence" and inner["id"] not in ids:
+                raise UserError(f"The template of this tokenizer has a token '{inner['id']}' without an id.")
             what = [inner["id"]] if kind == "Sequence" else ids[inner["id"]]
             found += [(one, inner["type_id"]) for one in what]
         return tuple(found)
