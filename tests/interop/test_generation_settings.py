@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 import torch
 
+from clearhead.bundle import Bundle
+from clearhead.cli.main import main
 from clearhead.decoding import native
 from clearhead.decoding.defaults import options_of, with_own
 from clearhead.decoding.engine import Engine, Request
 from clearhead.decoding.options import Options
+from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import WITH_SOURCE, Symbols, limit_of
 from clearhead.decoding.writer import _behind_prompt
 from clearhead.interop import import_folder
 
-from .conftest import LLAMA, PAD, SEQ2SEQ, Spec, save_random
+from .conftest import LLAMA, PAD, SEQ2SEQ, VOCABULARY, Spec, save_random
 
 SPECS = {
     "encoder-decoder": Spec("bart", "seq2seq", "BartForConditionalGeneration", SEQ2SEQ),
@@ -57,9 +60,14 @@ class Pair:
         ends = [place for place, id in enumerate(ids) if id in _stops(settings)]
         return ids[: ends[0]] if ends else ids
 
-    def our_ids(self, settings: dict[str, Any], given: list[int], compiled: bool) -> list[int]:
+    def told(self, settings: dict[str, Any]) -> Bundle:
+        """Ours, with these settings of its own."""
         bundle = copy.copy(self.bundle)
         bundle.metadata = {**self.bundle.metadata, "generation": settings}
+        return bundle
+
+    def our_ids(self, settings: dict[str, Any], given: list[int], compiled: bool) -> list[int]:
+        bundle = self.told(settings)
         options, symbols = options_of(bundle), with_own(Symbols(1, 2, (PAD, 1)), bundle)
         limit = limit_of(bundle.config, len(given), options.max_length, None, options.max_total)
         rows = (native.NativeRows if compiled else TorchRows)(bundle.model, symbols)
@@ -120,17 +128,54 @@ def test_random_settings(pair: Pair) -> None:
     compare(pair, range(24))
 
 
-def test_settings_of_a_folder(transformers: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},  # the 50 likeliest, if a folder does not say
+        {"temperature": 0.7, "top_k": 0, "top_p": 0.8, "repetition_penalty": 1.4},
+        {"temperature": 1.5, "top_k": 20, "min_p": 0.05, "typical_p": 0.9, "suppress_tokens": [3]},
+    ],
+    ids=str,
+)
+def test_what_is_drawn_from(pair: Pair, more: dict[str, Any]) -> None:
+    """The distribution of the first token, after a prompt in which it may have occurred."""
+    settings = {"do_sample": True, "eos_token_id": 2, "pad_token_id": PAD, "decoder_start_token_id": 1} | more
+    given = [5, 9, 14, 9]
+    told = pair.theirs.generate(
+        torch.tensor([given]),
+        attention_mask=torch.ones(1, 4, dtype=torch.long),
+        generation_config=pair.config(**settings, max_new_tokens=1),
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    bundle = pair.told(settings)
+    options, symbols = options_of(bundle), with_own(Symbols(1, 2, (PAD, 1)), bundle)
+    assert options.sample
+    scores = TorchRows(bundle.model, symbols).admit([given])
+    made = pipeline(options, symbols, VOCABULARY, pair.has_source)
+    none = torch.zeros(1, 0, dtype=torch.long)
+    past = Past(none, [given], torch.zeros(1, dtype=torch.long), 0, scores.totals())
+    shaped = made.shape(scores.logp(), past)
+    for processor in made.after:
+        shaped = processor(shaped, past)
+    assert torch.allclose(shaped.softmax(-1), told.scores[0].softmax(-1), atol=1e-5)
+
+
+def test_settings_of_a_folder(transformers: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of `generation_config.json`, and of `config.json` only where there is no such file."""
     save_random(transformers, SPECS["encoder-decoder"], tmp_path)
     plain = json.loads((tmp_path / "config.json").read_text())
     plain |= {"num_beams": 4, "forced_eos_token_id": 2, "min_length": 5}
     (tmp_path / "config.json").write_text(json.dumps(plain))
     newer = {"eos_token_id": [2, 7], "num_beams": 3, "early_stopping": "never", "use_cache": True}
+    newer |= {"exponential_decay_length_penalty": [3, 1.1]}
     (tmp_path / "generation_config.json").write_text(json.dumps(newer))
     bundle = import_folder(tmp_path)
     assert options_of(bundle) == Options(beam=3, forced="cut", repetition_of="logits")
     assert with_own(Symbols(1, 2), bundle).stops == (2, 7)
+    assert main(["import", str(tmp_path), "--out", str(tmp_path / "made")]) == 0
+    said = "Settings for decoding that change nothing here: exponential_decay_length_penalty."
+    assert said in capsys.readouterr().out
     (tmp_path / "generation_config.json").unlink()
     older = options_of(import_folder(tmp_path))
     assert (older.beam, older.min_length, older.forced, older.early_stopping) == (4, 4, "free", False)
