@@ -48,7 +48,25 @@ def test_what_was_not_begun_is_not_known(file: Path) -> None:
     assert early.take(file) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"x" * 100, (2**40).to_bytes(8, "little") + b"{}"])
+def with_head(head: bytes) -> bytes:
+    return len(head).to_bytes(8, "little") + head + b"x" * 64
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"short",
+        b"x" * 100,
+        (2**40).to_bytes(8, "little") + b"{}",
+        with_head(b"[" * 200_000),
+        with_head(b'{"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}}'),
+        with_head(b'{"a": {"dtype": "F32", "shape": [1' + b"0" * 400 + b'], "data_offsets": [0, 4]}}'),
+        with_head(b'{"a": {"dtype": "F32", "shape": ["1"], "data_offsets": [0, 4]}}'),
+    ],
+    ids=[str(number) for number in range(8)],
+)
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_trouble_is_left_to_the_usual_way(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken"
     path.write_bytes(content)

@@ -19,8 +19,9 @@ from torch import nn
 
 from clearhead.base.atomic import sha256_of
 from clearhead.base.errors import UserError
-from clearhead.bundle import Bundle, load_bundle, save
+from clearhead.bundle import Bundle, describe, load_bundle, save
 from clearhead.models import build
+from clearhead.text.tokenizer import Tokenizer
 
 
 def edit_json(path: Path, **changes: Any) -> None:
@@ -368,3 +369,85 @@ def test_metadata_that_json_cannot_hold(small: Bundle, folder: Path, value: obje
 def test_a_copy_is_a_bundle(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "elsewhere")
     load_bundle(tmp_path / "elsewhere")
+
+
+# -- what a bundle says about itself ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "notes, sentence",
+    [
+        (
+            {"source_limit": 0},
+            "'source_limit' of this bundle must be a whole number from 1 up to 2 billion",
+        ),
+        ({"source_limit": -3}, "from 1 up to 2 billion, not -3"),
+        ({"source_limit": [4]}, "from 1 up to 2 billion, not [4]"),
+        ({"context": True}, "from 1 up to 2 billion, not True"),
+        ({"labels": ["a", "b", "a"]}, "'labels' of this bundle must be a list of different names"),
+        ({"labels": [1, 2]}, "'labels' of this bundle must be a list of names"),
+        ({"documents": "yes"}, "must be true or false, not 'yes'"),
+        ({"reach": [[4, 8], [4, 9]]}, "'reach' of this bundle must be pairs"),
+        ({"special": {"stop": 99}}, "'special.stop' of this bundle must be a token id below"),
+        ({"special": {"start": -1}}, "must be a token id below"),
+        (
+            {"generation": {"eos_token_id": [2, 99]}},
+            "'generation.eos_token_id' of this bundle must be",
+        ),
+        ({"generation": []}, "'generation' of this bundle must be a table"),
+        ({"source": "gpt2"}, "'source' of this bundle must be a table"),
+    ],
+    ids=str,
+)
+def test_entries_that_others_rely_on(
+    small: Bundle, folder: Path, notes: dict[str, Any], sentence: str
+) -> None:
+    """Refused when a bundle is read, and when one is written."""
+    edit_json(folder / "metadata.json", metadata=notes)
+    assert sentence in refusal(folder)
+    with pytest.raises(UserError) as caught:
+        save(small, folder.parent / "other", metadata=notes)
+    assert sentence in str(caught.value)
+    assert not (folder.parent / "other").exists()
+
+
+def test_a_tokenizer_with_more_ids_than_the_model(small: Bundle, folder: Path) -> None:
+    large = Tokenizer.words(" ".join(f"word{number}" for number in range(50)))
+    large.save(folder / "tokenizer.json")
+    sign_again(folder)
+    assert "has ids up to 53, and its model has a vocabulary of 12" in refusal(folder)
+    with pytest.raises(UserError, match="they do not belong together"):
+        save(small, folder.parent / "other", tokenizer=large)
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "config.json", "tokenizer.json", "model.safetensors"])
+def test_a_named_pipe_is_not_waited_for(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert "a named pipe" in refusal(folder) or f"{name} is missing" in refusal(folder)
+    with pytest.raises(UserError):
+        describe(folder)
+
+
+def test_metadata_that_was_changed(folder: Path) -> None:
+    """By hand: told, and read without checksums, as the sentence says; saved anew it is whole again."""
+    path = folder / "metadata.json"
+    path.write_text(path.read_text().replace("Hamlet", "Macbeth"))
+    sentence = refusal(folder)
+    assert "is damaged: metadata.json does not match its checksum." in sentence
+    assert "If you changed it on purpose, load it with verify=False and save it anew." in sentence
+    assert next(file.state for file in describe(folder).files if file.name == path.name) == "damaged"
+    save(load_bundle(folder, verify=False), folder)
+    assert load_bundle(folder).metadata["trained_on"] == "Macbeth"
+    path.write_text(json.dumps(json.loads(path.read_text())))  # indented otherwise: it says the same
+    assert load_bundle(folder).metadata["trained_on"] == "Macbeth"
+
+
+def test_what_could_not_be_read_again_is_not_written(small: Bundle, tmp_path: Path) -> None:
+    deep: list[Any] = []
+    for _ in range(100):
+        deep = [deep]
+    for notes in ({"a": "\ud800"}, {1: "a", "1": "b"}, {"a": deep}, {"a": 10**400}):
+        with pytest.raises(UserError, match="The metadata cannot be written as JSON"):
+            save(small, tmp_path / "other", metadata=notes)
+    assert not (tmp_path / "other").exists()

@@ -213,3 +213,44 @@ def one_sentence(error: UserError) -> None:
     assert text.endswith(".")
     assert "\n" not in text
     assert "tokenised corpus" in text
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_damage_is_found_in_the_block_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    """Rows of other blocks can still be read; the damaged one never is, by whichever way it is asked for."""
+    monkeypatch.setattr("clearhead.data.blocks.BLOCK", 64)
+    monkeypatch.setattr(store_module, "_MAPPED_AT_MOST", 2**20 if mapped else 0)
+    rows = [[row % 100] * 16 for row in range(20)]  # 32 bytes each: two to a block
+    a_store(tmp_path / "s", "generate", [*rows, [7] * 100])
+    damage(tmp_path / "s" / "target.ids", 64 * 3 + 5)
+    store = Store(tmp_path / "s")
+    good = [0, 1, 2, 3, 4, 5, 8, 9, 19, 20]
+    assert store.gather(np.array(good), "target").rows() == [[*rows, [7] * 100][row] for row in good]
+    for ask in (
+        lambda: store.gather(np.array([0, 6]), "target"),
+        lambda: store.runs(np.array([16 * 5]), np.array([16 * 4]), "target"),
+        lambda: store.flat("target"),
+    ):
+        with pytest.raises(UserError, match=r"'target\.ids' does not match its checksum; delete that folder"):
+            ask()
+
+
+@pytest.mark.parametrize("name", ["target.ids", "target.offsets"])
+def test_a_store_of_release_0_1_is_checked_as_a_whole(tmp_path: Path, name: str) -> None:
+    a_store(tmp_path / "s", "generate", [[5, 6], [7]])
+    path = tmp_path / "s" / MANIFEST
+    manifest = json.loads(path.read_text("utf-8"))["manifest"]
+    del manifest["columns"]["target"]["blocks"]
+    path.write_text(json.dumps({"manifest": manifest, "sha256": digest(manifest)}), "utf-8")
+    assert Store(tmp_path / "s").gather(np.array([1, 0]), "target").rows() == [[7], [5, 6]]
+    damage(tmp_path / "s" / name, 3)
+    with pytest.raises(UserError, match=f"'{name}' does not match its checksum"):
+        Store(tmp_path / "s")
+
+
+def damage(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)

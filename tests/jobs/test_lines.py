@@ -196,6 +196,28 @@ def test_a_record_is_never_ahead_of_the_file(tmp_path: Path, monkeypatch: pytest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
+@pytest.mark.parametrize(
+    "name, reason", [("out.part", "does not match its checksum"), ("out.part.json", "is damaged")]
+)
+def test_what_was_written_is_what_is_gone_on_with(tmp_path: Path, name: str, reason: str) -> None:
+    def sink() -> PartFile:
+        return PartFile(tmp_path / "out", {"--beam": 3}, restart=False, force=False)
+
+    first = sink()
+    for number in range(3):
+        first.add(f"line {number}\n", f"digest {number}")
+    first.stop()
+    again = sink()
+    again.add("line 3\n", "digest 3")  # the checksum goes on over what was there
+    again.stop()
+    assert sink().done == Done(4, "digest 3")
+    data = bytearray((tmp_path / name).read_bytes())
+    data[12] ^= 1
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError, match=f"{reason}.*begin anew with --restart"):
+        sink()
+
+
 def test_nothing_done_leaves_nothing(tmp_path: Path) -> None:
     sink = PartFile(tmp_path / "out", {}, restart=False, force=False)
     assert sink.stop() is None

@@ -121,6 +121,9 @@ def _read(path: Path) -> Read:
         name: Place(entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
         for name, entry in plain.items()
     }
+    for place in places.values():
+        if type(place.kind) is not str or {type(one) for one in (*place.shape, *place[2:])} != {int}:
+            raise ValueError("this is no head of a file of tensors")
     return Read(_stamp(status), total.hexdigest(), memory, places)
 
 

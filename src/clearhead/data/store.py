@@ -322,7 +322,7 @@ class _Numbers:
         return Ragged(np.frombuffer(data, self.dtype), lengths)
 
     def _check(self, begins: Integers, lengths: Integers) -> None:
-        if self._blocks is not None:
+        if self._blocks is not None and not self._blocks.done:
             begins = begins * self.dtype.itemsize
             self._blocks.check(begins, begins + lengths * self.dtype.itemsize)
 

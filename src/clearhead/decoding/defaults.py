@@ -284,6 +284,6 @@ class _Settings:
         return [_Settings({name: one}).ids(name) for one in value]
 
     def _wrong(self, name: str, wanted: str) -> UserError:
-        return UserError(
-            f"The bundle's own setting '{name}' for decoding must be {wanted}, not {self.plain.get(name)!r}."
-        )
+        shown = repr(self.plain.get(name))
+        shown = shown if len(shown) <= 80 else f"{shown[:79]}…"
+        return UserError(f"The bundle's own setting '{name}' for decoding must be {wanted}, not {shown}.")

@@ -382,4 +382,5 @@ def _several(texts: str | Iterable[str]) -> Iterable[str]:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else f"{text[:199]}…"
