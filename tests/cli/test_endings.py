@@ -95,6 +95,15 @@ def test_nobody_to_tell_is_no_trouble(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("words", [["presets"], ["examples"], ["plan", "--preset", "base"]])
+def test_an_answer_that_nobody_can_see_is_no_trouble(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `>&-` leaves: a standard output that is None."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert command.main(words) == 0
+
+
 def interrupted(bundle: Path, delay: float) -> tuple[int, bytes]:
     """The code and the words of a command that waits for its input and is told to stop after a while."""
     words = [sys.executable, "-c", STARTED, "translate", str(bundle)]

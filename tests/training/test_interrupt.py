@@ -29,6 +29,16 @@ def test_the_first_is_noted(number: signal.Signals, name: str) -> None:
     assert signal.getsignal(number) == before
 
 
+def test_a_terminal_may_hang_up_twice() -> None:
+    """The system tells the leader of a session and the process in front, and both can be the same."""
+    before = signal.getsignal(signal.SIGHUP)
+    with Interrupts() as interrupts:
+        ask(signal.SIGHUP)
+        ask(signal.SIGHUP)
+        assert interrupts.asked
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
 def test_what_is_ignored_stays_ignored() -> None:
     """`nohup` starts a command with the hang-up signal ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

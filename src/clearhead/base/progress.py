@@ -62,7 +62,7 @@ def progress(label: str, total: float | None = None, unit: str = "steps") -> Ite
     ...     for _ in range(3):
     ...         bar.advance()
     """
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield Bar(None, None)
         return
     display = Progress(

@@ -53,12 +53,18 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _occupy_closed_streams() -> None:
-    """Give a closed stream's number to nothing: a file opened under it would be printed into."""
+    """Give a closed stream's number to nothing: a file opened under it would be printed into.
+
+    Standard output stays None, by which commands know that nobody would see their answer; what is said beside
+    it goes to nothing, since `print` would take None for standard output.
+    """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
 
 
 def _write_whole() -> None:

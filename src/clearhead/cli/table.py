@@ -13,7 +13,7 @@ Row = Sequence[str]
 
 def show_table(titles: Row, rows: Sequence[Row], numbers: Sequence[int] = ()) -> None:
     """Print a table; `numbers` are the columns that stand flush right."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         _ruled(titles, rows, numbers)
     else:
         typer.echo(plain_table(titles, rows, numbers))

@@ -41,10 +41,12 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
-        if number == getattr(signal, "SIGHUP", None):
-            _leave_dead_terminal()
         self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        signal.signal(number, self._before[number])
+        if number == getattr(signal, "SIGHUP", None):
+            signal.signal(number, signal.SIG_IGN)  # one closed terminal can send it more than once
+            _leave_dead_terminal()
+        else:
+            signal.signal(number, self._before[number])
 
 
 def _leave_dead_terminal() -> None:
