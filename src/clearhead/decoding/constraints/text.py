@@ -194,7 +194,10 @@ class _Ready:
         tree = PieceTree(pieces, usable)
         self.look_ahead = wanted.regex is not None or bool(wanted.required)
         everything = 2 ** len(wanted.required) - 1 if self.look_ahead else 0
-        self.machine = TokenAutomaton(whole, tree, starts, self.never_first, everything, self.look_ahead)
+        alike = wanted.regex is None  # what is looked for is soon forgotten
+        self.machine = TokenAutomaton(
+            whole, tree, starts, self.never_first, everything, self.look_ahead, alike
+        )
 
     def _node(self, text: bytes) -> int:
         """Where the search for bans stands behind a text, whatever it holds; its end decides that."""

@@ -76,12 +76,35 @@ class PieceTree:
         whole = [numpy.concatenate(parts) for parts in zip(*found, strict=True)]
         return whole[0], whole[1], whole[2], whole[3]
 
+    def walk_as(
+        self, automaton: Automaton, state: int, like: tuple[Numbers, Numbers]
+    ) -> tuple[Numbers, Numbers]:
+        """(N,) the state at every node and what was met, told how that is from another state.
+
+        Where both ways come to the same state with the same met, so do all that follow: texts that are looked
+        for are soon forgotten, and little has to be walked.
+        """
+        leads, meets = like[0].copy(), like[1].copy()
+        nodes, here, met = numpy.zeros((3, 1), dtype=numpy.int64)
+        here[0] = state
+        flat = automaton.table.ravel()
+        while len(nodes):
+            counts = self.children[nodes]
+            behind = numpy.repeat(numpy.cumsum(counts) - counts, counts)
+            nodes = numpy.repeat(self.first_child[nodes], counts) + numpy.arange(len(behind)) - behind
+            here = flat[numpy.repeat(here, counts) * 256 + self.letters[nodes]].astype(numpy.int64)
+            met = numpy.where(here > 0, numpy.repeat(met, counts) | automaton.met[here], 0)
+            differs = numpy.flatnonzero((here != leads[nodes]) | (met != meets[nodes]))
+            nodes, here, met = nodes[differs], here[differs], met[differs]
+            leads[nodes], meets[nodes] = here, met
+        return leads, meets
+
 
 class TokenAutomaton:
     """An automaton whose moves are tokens, with the fewest of them from each state and set to an end.
 
     A text begins in one of `starts`, and there not with the tokens `never_first`. Without `look_ahead` every
-    state is taken for one in which a text may end.
+    state is taken for one in which a text may end. `alike`: most tokens lead to the same state from anywhere.
     """
 
     def __init__(
@@ -92,11 +115,14 @@ class TokenAutomaton:
         never_first: frozenset[int] = frozenset(),
         everything: int = 0,
         look_ahead: bool = True,
+        alike: bool = False,
     ) -> None:
         self.tree, self.automaton, self.starts = tree, automaton, frozenset(starts)
         self.never_first = numpy.isin(tree.ids, list(never_first))
         self.everything = everything  # that is looked for, as bits
         self._ways: dict[int, tuple[Numbers, Numbers]] = {}
+        self._like: tuple[Numbers, Numbers] | None = None
+        self._like = self._walked(next(iter(starts))) if alike else None
         self._live: dict[tuple[int, int, int], Flags] = {}
         self.need: Ints = numpy.zeros((1, len(automaton.table)), dtype=numpy.int32)  # (M, S)
         self.need[:, 0] = FAR
@@ -112,14 +138,21 @@ class TokenAutomaton:
         if state not in self._ways:
             if len(self._ways) >= KEPT:
                 self._ways.pop(next(iter(self._ways)))
-            leads, meets = numpy.zeros((2, self.tree.nodes), dtype=numpy.int64)
-            nodes, _, states, met = self.tree.walk(self.automaton, numpy.array([state]))
-            leads[nodes], meets[nodes] = states, met
+            leads, meets = self._walked(state)
             found = leads[self.tree.ends]
             if state in self.starts:  # to which nothing leads back where a text loses its opening
                 found[self.never_first] = 0
             self._ways[state] = found, meets[self.tree.ends]
         return self._ways[state]
+
+    def _walked(self, state: int) -> tuple[Numbers, Numbers]:
+        """(N,) the state at every node of the tree, and what was met on the way there."""
+        if self._like is not None:
+            return self.tree.walk_as(self.automaton, state, self._like)
+        leads, meets = numpy.zeros((2, self.tree.nodes), dtype=numpy.int64)
+        nodes, _, states, met = self.tree.walk(self.automaton, numpy.array([state]))
+        leads[nodes], meets[nodes] = states, met
+        return leads, meets
 
     def _edges(self) -> tuple[Numbers, Numbers, Numbers]:
         """All that tokens do, from the starts on: from which state to which, and what is met; by source."""
@@ -130,9 +163,10 @@ class TokenAutomaton:
         ahead = numpy.array(sorted(self.starts - {0}), dtype=numpy.int64)
         begun = bool(self.never_first.any())
         while len(ahead):
-            count = 1 if begun and int(ahead[0]) in self.starts else TOGETHER
+            alone = self._like is not None or (begun and int(ahead[0]) in self.starts)
+            count = 1 if alone else TOGETHER
             states, ahead = ahead[:count], ahead[count:]
-            if count == 1:
+            if alone:
                 targets, met = self.ways(int(states[0]))
                 sources = numpy.full_like(targets, states[0])[targets > 0]
                 targets, met = targets[targets > 0], met[targets > 0]
