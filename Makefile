@@ -12,7 +12,7 @@ WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu test-browser lint format bench docs screenshots web web-check clean
+.PHONY: help setup demo test test-slow test-hard test-gpu test-browser lint format bench docs screenshots web web-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,11 @@ test: $(READY) lint ## lint, then the quick tests and all doctests
 
 test-slow: $(READY) ## the tests that take longer
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) -m "slow and not gpu and not browser"
+
+# the same seed tries the same things; SEED=7 others, and ONLY=flips one part alone
+SEED ?= 1
+test-hard: $(READY) ## kills, flipped bits, bad input and random engine configurations by the hundred
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m tests.hard --seed $(SEED) $(if $(ONLY),--only $(ONLY))
 
 test-gpu: $(READY) ## the tests that need a CUDA device
 	$(PYTEST) -m gpu
