@@ -1,7 +1,7 @@
 """Processes killed at any moment: what is started again ends with the bytes of a run that nobody disturbed.
 
-Training is killed at seeded file operations and moments, several times in a chain, and resumed to its end. A file
-of translations is killed the same way; what the second command makes of it is the undisturbed file.
+Training is killed at seeded file operations and moments, several times in a chain, and resumed to its end. A
+file of translations is killed the same way; what the second command makes of it is the undisturbed file.
 """
 
 from __future__ import annotations
