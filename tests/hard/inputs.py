@@ -87,7 +87,7 @@ def _decoding(tally: Tally, home: Path, chance: random.Random) -> None:
         tried = try_row(("translate", "bundle", "the cat", option, value, *more), home)
         if tried.code == 0:
             tally.one("options served")
-        elif tried.code == 2 and "clearhead" in tried.sentence + "clearhead" and not tried.written:
+        elif tried.code == 2 and tried.sentence.startswith("clearhead: ") and not tried.written:
             tally.one("options refused")
         else:
             tally.bad("traceback", f"{option} {value[:50]!r}: {tried.code}: {tried.sentence[-300:]}")
