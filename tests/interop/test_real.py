@@ -111,6 +111,9 @@ def test_the_story_as_a_llama_elsewhere(
     assert ours[0, :-1].argmax(-1).tolist() == ids[1:]
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer(reference["greedy_text"])["input_ids"] == reference["greedy_from_bos_ids"]
+    nothing = tokenizer("", return_tensors="pt")
+    told = theirs.generate(**nothing, do_sample=False, max_new_tokens=60)
+    assert told[0].tolist() == reference["greedy_from_bos_ids"][:61]
 
 
 @pytest.mark.data

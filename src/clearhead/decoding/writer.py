@@ -40,6 +40,7 @@ from clearhead.decoding.searches import extras_of, make_search
 from clearhead.decoding.source_parts import NOTHING, Book, Source
 from clearhead.decoding.split_long_sources import Parts, split
 from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, limit_of, positions_of
+from clearhead.text.framing import Framing
 from clearhead.text.tokenizer import Tokenizer
 
 Dtype = Literal["auto", "fast", "float32", "bf16", "int8"]
@@ -269,7 +270,7 @@ class Writer:
     def _given(self, texts: Sequence[str]) -> list[list[int]]:
         if self.has_source:
             return read_sources(self.bundle, texts, "translate")
-        found = [opening(self.bundle, text) for text in texts]
+        found = [opening(self.bundle, text, self.framings.target) for text in texts]
         positions = positions_of(self.config)
         for ids in found:
             if positions is not None and len(ids) >= positions:
@@ -331,14 +332,14 @@ def _behind_prompt(options: Options, size: int, limit: int) -> Options:
     return options.replace(min_length=least, min_total=0) if least > options.min_length else options
 
 
-def opening(bundle: Bundle, prompt: str) -> list[int]:
-    """The ids a decoder starts from: the prompt and what stands around it.
+def opening(bundle: Bundle, prompt: str, framing: Framing | None = None) -> list[int]:
+    """The ids a decoder starts from: the prompt and what stands around it (None: as the bundle says).
 
     A model of one long text (nothing stands around those) starts from a new line where there is no prompt;
     one from elsewhere, of which nothing is left, from the start symbol.
     """
     _, tokenizer = tokenizers_of(bundle)
-    framing = framings_of(bundle).target
+    framing = framing or framings_of(bundle).target
     text = prompt if prompt or framing.extra or is_imported(bundle) else "\n"
     found = framing.around(tokenizer.encode(text))
     return found or [_start(bundle, tokenizer)]

@@ -158,7 +158,11 @@ def template_of(tokenizer: Tokenizer) -> Framing | None:
     >>> template_of(Tokenizer.words("a b")) is None
     True
     """
-    processors = _processors(json.loads(tokenizer.backend.to_str()).get("post_processor"))
+    processor = tokenizer.backend.post_processor
+    if processor is None:
+        return None
+    # its own state, and not the whole file's: a vocabulary takes long to write
+    processors = _processors(json.loads(processor.__getstate__()))
     framing = [one for one in processors if one["type"] not in _INERT]
     if not framing:
         return None
