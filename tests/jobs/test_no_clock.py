@@ -12,7 +12,7 @@ import pytest
 import clearhead
 from clearhead.base.processor import _quota, usable_cores
 from clearhead.jobs.recipe import Table
-from clearhead.jobs.train import _decide
+from clearhead.jobs.train import _decide, check_settings
 from clearhead.planner.devices import CORES, DEVICES, cpu, find_device, gpu
 
 from .making import write_corpus
@@ -20,6 +20,7 @@ from .making import write_corpus
 SOURCE = Path(clearhead.__file__).parent
 # Who may look at a clock, and what for; none of them decides anything about weights, texts or figures.
 WATCHES = {
+    "base/lock.py",  # how long to wait before a lock is asked for again
     "evaluation/evaluate.py",  # says how long writing took
     "jobs/part.py",  # when what was written is flushed to disk
     "training/checkpoint.py",  # how old an abandoned file is
@@ -67,7 +68,7 @@ def mad_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_is_the_same_on_a_busy_machine(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path, count=2000)
     said: Table = {"data": {"train": [{"file": str(corpus)}]}, "compute": {"device": "cpu"}}
-    first, second = (_decide(said, 0.2) for _ in range(2))
+    first, second = (_decide(check_settings(said), said, 0.2) for _ in range(2))
     assert first.config == second.config
     assert (first.choices, first.minutes) == (second.choices, second.minutes)
     assert first.minutes == pytest.approx(0.2, rel=0.1)
