@@ -95,3 +95,11 @@ def test_a_quick_run_makes_every_check() -> None:
     assert [check.name for check in report.checks] == OURS
     assert report.passed
     assert all(check.sentence.endswith(".") for check in report.checks)
+
+
+def test_several_stop_symbols_pass() -> None:
+    bundle = writer()
+    settings = {"eos_token_id": [2, 7, 9], "num_beams": 3}
+    own = Bundle(bundle.model, bundle.tokenizer, {**bundle.metadata, "generation": settings})
+    checks = ["beam score = forced score", "beam 1 = greedy", "penalties = their formulas"]
+    assert faults(own, only=[*checks, "stopping costs nothing", "sampling = its distribution (p)"]) == []

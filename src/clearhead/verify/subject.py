@@ -119,7 +119,7 @@ class Subject:
     def ordinary(self) -> list[int]:
         """Ids of the target vocabulary that a text may contain."""
         writer = tokenizers_of(self.bundle)[1]
-        special = {writer.pad, writer.start, writer.stop, writer.unknown}
+        special = {writer.pad, writer.start, writer.stop, writer.unknown, *self.symbols.stops}
         most = min(writer.vocabulary_size, self.config.vocabulary)
         return [id for id in range(most) if id not in special]
 
