@@ -17,6 +17,7 @@ from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, describe, is_bundle, load_bundle, save
 from clearhead.data.ragged import Ragged
 from clearhead.data.store import Store, StoreWriter
+from clearhead.data.tokenise import Tokenizers, framings_for
 from clearhead.decoding.labels import classify
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import translate
@@ -58,6 +59,7 @@ def a_translator(folder: Path) -> None:
         "documents": False,
         "special": {"pad": 0, "start": 1, "stop": 2},
         "generation": {"eos_token_id": 2, "num_beams": 1, "max_length": 8},
+        "framing": framings_for("translate", Tokenizers.of(WORDS), False).to_dict(),
     }
     save(Bundle(a_model(family="encoder-decoder"), WORDS, notes), folder / "bundle")
 
@@ -322,5 +324,6 @@ CASES = [
     Case("foreign config of Llama", "model/config.json", a_foreign_llama, imported),
     Case("foreign generation settings", "model/generation_config.json", a_foreign_model, translated),
     Case("foreign tokenizer", "model/tokenizer.json", a_foreign_model, translated),
+    Case("foreign tokenizer settings", "model/tokenizer_config.json", a_foreign_model, translated),
     Case("foreign index", "model/model.safetensors.index.json", a_foreign_llama, imported),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,11 @@ def test_every_kind_of_file_of_an_interrupted_run(run: Path, tmp_path: Path) -> 
             store = f"data/train-0/{column}.{ending}"
             assert f"/train-0' is damaged: '{column}.{ending}' does not match its checksum" in told[store]
     assert told["timing.jsonl"] == ""
+    # What the sentences advise: what is deleted is made again, and the run ends as it would have.
+    folder = copied(whole, tmp_path / "run")
+    shutil.rmtree(folder / "training" / "data" / "train-0")
+    (folder / "training" / "data" / "test.jsonl").unlink()
+    assert resumed(folder) == reference
 
 
 def test_every_file_of_a_bundle(run: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import os
 import tempfile
 import tracemalloc
 from collections.abc import Iterable, Iterator
@@ -216,6 +217,13 @@ def test_what_was_written_is_what_is_gone_on_with(tmp_path: Path, name: str, rea
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError, match=f"{reason}.*begin anew with --restart"):
         sink()
+
+
+def test_a_named_pipe_in_place_of_a_part_is_not_waited_for(tmp_path: Path) -> None:
+    for name in ("out.part", "other.part.json"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(UserError, match=r"is in the way|is a named pipe"):
+            PartFile(tmp_path / name.partition(".")[0], {}, restart=False, force=False)
 
 
 def test_nothing_done_leaves_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clearhead.base.reading import read_any_json
 from clearhead.bundle import Bundle
 from clearhead.bundle.framings import framings_of
 from clearhead.bundle.metadata import SOURCE_TOKENIZER
@@ -27,7 +28,7 @@ from clearhead.text.framing import (
     template_of,
     with_template,
 )
-from clearhead.text.tokenizer import FILE_NAME, Tokenizer
+from clearhead.text.tokenizer import FILE_NAME, LARGEST, Tokenizer
 
 SETTINGS = "tokenizer_config.json"
 SPECIAL = "special_tokens_map.json"
@@ -114,7 +115,7 @@ def _tidying(tokenizer: Tokenizer) -> Tokenizer:
 
 def _is_ours(path: Path) -> bool:
     """Whether we wrote the file, which then names the roles of its tokens."""
-    entries = json.loads(path.read_text(encoding="utf-8-sig")).get("added_tokens")  # it was read before
+    entries = read_any_json(path, LARGEST).get("added_tokens")  # it was read before
     return any("roles" in entry for entry in entries or ())
 
 

@@ -109,6 +109,8 @@ class PartFile:
         """`settings`: all that decides what is written; another run may go on only with the same."""
         self.target, self.force = target, force
         self.part, self.note = part_of(target), note_of(target)
+        if self.part.exists() and not self.part.is_file():  # a pipe would be waited for
+            raise UserError(f"'{self.part}' is in the way: remove it.")
         plain = json.loads(json.dumps(settings, default=str))
         before = None if restart else _read(self.note)
         if before is None and not restart and self.part.exists() and self.part.stat().st_size:
