@@ -188,7 +188,7 @@ CASES = {
     ),
     "texts and input": ([*T, "x", "--input", "in.txt"], "Texts come as arguments or from --input"),
     "restart of nothing": ([*T, "x", "--restart"], "--force and --restart are about --output"),
-    "half a character": ([*T, "\udcff"], "A text to encode must be valid Unicode"),
+    "half a character": ([*T, "\udcff"], "The argument '\\udcff' is not UTF-8 text"),
     "prompt and output": (
         ["generate", "writer", "a", "--output", "x"],
         "A prompt's text goes to standard output",

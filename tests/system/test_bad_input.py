@@ -216,7 +216,10 @@ SETTING_CASES = {
     ),
     "no time": ([*TSV, "--minutes", "0"], "The time for training must be more than 0 minutes"),
     "no number of minutes": ([*TSV, "--minutes", "nan"], "The time for training must be more than 0 minutes"),
-    "too many weights": ([*TSV, "--weight", "1", "--weight", "2"], "There are 2 weights for 1 corpora"),
+    "too many weights": (
+        [*TSV, "--weight", "1", "--weight", "2"],
+        "Give one --weight for each corpus: there are 2",
+    ),
     "a weight of 0": ([*TSV, "--weight", "0"], "'data.train[0].weight' must be above 0"),
     "invalid TOML": (
         [*TSV, "--recipe", "bad.toml"],
@@ -249,7 +252,7 @@ PLACE_CASES = {
     "resume of a bundle": (["train", "--resume", "translator"], "There is no run to resume in 'translator'"),
     "resume of a damaged run": (
         ["train", "--resume", "damaged"],
-        "The run in 'damaged' is damaged: training/run.json is not valid.",
+        "The run in 'damaged' is damaged: training/run.json is not valid JSON",
     ),
     "resume of a strange run": (
         ["train", "--resume", "strange"],
