@@ -336,7 +336,6 @@ BEAMS: dict[str, dict[str, Any]] = {
         "eos_token_id": [2, 3],
     },
     "marian": {"num_beams": 3, "bad_words_ids": [[2], [9, 10]], "max_length": 12, "forced_eos_token_id": 0},
-    "llama": {"num_beams": 3, "early_stopping": "never", "max_new_tokens": 9, "eos_token_id": [2, 0]},
 }
 
 
