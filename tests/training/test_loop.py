@@ -364,7 +364,7 @@ def test_a_streak_of_bad_steps_ends_the_run_with_the_last_good_state(tmp_path: P
 
 
 def test_a_rate_that_explodes_is_diagnosed(tmp_path: Path) -> None:
-    config = run_config(steps=100, saving__log_every=10, validation__every=100, schedule__rate=1e38)
+    config = run_config(steps=100, saving__log_every=10, validation__every=100, schedule__rate=1e9)
     trainer = a_trainer(tmp_path / "data", tmp_path / "run", config)
     with pytest.raises(UserError, match=r"Training stopped at step \d+.*(too high|not finite \(first)"):
         trainer.run()
