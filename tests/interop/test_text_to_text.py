@@ -380,3 +380,21 @@ def test_what_is_drawn_has_their_distribution(transformers: Any, tmp_path: Path)
     statistic = ((counts - expected) ** 2 / expected).sum()
     freedom = torch.tensor((counts.shape[1] - 1) / 2)
     assert torch.special.gammaincc(freedom.double(), statistic / 2) > 1e-3
+
+
+def test_ctranslate2_puts_the_same_around_sources(transformers: Any, tmp_path: Path) -> None:
+    """Of bare tokens it makes what we make of the text: BART's <s> before them, and </s> after."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    save_foreign(transformers, next(one for one in FAMILIES if one.name == "bart"), tmp_path / "in")
+    bundle = import_folder(tmp_path / "in")
+    export_folder(bundle, tmp_path / "out", to="ctranslate2")
+    assert bundle.tokenizer is not None
+    translator = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    tokens = [bundle.tokenizer.tokens(text) for text in TEXTS]
+    found = translator.translate_batch(
+        tokens, beam_size=1, max_decoding_length=STEPS, min_decoding_length=0, suppress_sequences=[]
+    )
+    texts = [
+        bundle.tokenizer.decode([bundle.tokenizer.id(name) for name in one.hypotheses[0]]) for one in found
+    ]
+    assert texts == written_here(bundle, TEXTS)
