@@ -33,8 +33,8 @@ from driving import browser, explorer, lacking
 
 import clearhead
 from clearhead.base.device import name_of_cpu
+from clearhead.bundle import is_bundle
 from clearhead.jobs.demo import demonstrate, home_of
-from clearhead.jobs.exploring import is_bundle
 
 LIMIT = 300  # milliseconds that a view may take the first time
 PAINT_LIMIT = 1000  # milliseconds to the first paint

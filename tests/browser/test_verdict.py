@@ -7,6 +7,8 @@ import pytest
 from .conftest import Ask, Open
 from .visiting import number
 
+pytestmark = pytest.mark.browser
+
 TEXT = "the old cat sleeps ."
 
 

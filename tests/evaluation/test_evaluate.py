@@ -94,7 +94,7 @@ def test_tags() -> None:
     found = evaluate(bundle, rows)
     tags = " ".join(found.outputs).split()
     assert found.metrics["accuracy"] == pytest.approx(100 * tags.count("x") / len(tags))
-    with pytest.raises(UserError, match="Row 2 has 5 words but 1 tags"):
+    with pytest.raises(UserError, match="Row 2 has 5 words but 1 tag\\."):
         evaluate(bundle, [rows[0], (ENGLISH[1], "x")])
 
 
