@@ -137,7 +137,7 @@ def _extensions(
     ok = in_beam[:, None] & (c < columns)[None, :]
     own = tl.load(score + row[:, None] * columns + c[None, :], ok, none) - total[:, None]
     words = tl.load(token + row[:, None] * columns + c[None, :], ok, 0)
-    favourite = tl.min(tl.where(own == tl.max(own, 1)[:, None], words, vocabulary), 1)
+    favourite = tl.min(tl.where(own == tl.max(own, 1)[:, None], words, vocabulary - 1), 1)
     asked = tl.load(ends + favourite, in_beam, 0) > 0
     willing = asked | (forced == 0)
     last = tl.where(asked, favourite, stop)  # (K,) what a row that has to end ends with
