@@ -72,5 +72,6 @@ def test_the_exit_waits_for_work_under_way_and_holds_up_what_comes_later() -> No
     leave.set()
     closing.join(10)
     assert not closing.is_alive()
-    assert not again.wait(0.1)  # the thread is held outside for good
+    assert not again.is_set()  # the thread is held outside for good, and was waited for until it was
+    assert gate._held == {thread.ident}
     assert thread.is_alive()

@@ -14,9 +14,10 @@ import atexit
 import os
 import sys
 import threading
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
 
 LONGEST_WAIT = 60.0  # seconds the exit waits for calls under way; a decoding step takes milliseconds
+GLANCE, GLANCES = 0.002, 1000  # seconds between two looks at threads on their way back to the gate; how often
 
 
 class _Gate:
@@ -25,13 +26,18 @@ class _Gate:
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._depth: dict[int, int] = {}  # thread → how often it has entered
+        self._held: set[int] = set()  # threads that wait outside
+        self._users: set[CodeType] = set()  # functions that enter
         self._closed = False
 
     def __enter__(self) -> None:
         me = threading.get_ident()
         with self._changed:
+            self._users.add(sys._getframe(1).f_code)
             held = self._closed and me not in self._depth and me != threading.main_thread().ident
-            if not held:
+            if held:
+                self._held.add(me)
+            else:
                 self._depth[me] = self._depth.get(me, 0) + 1
         if held:
             threading.Event().wait()  # for ever: the process is about to end, and this thread with it
@@ -47,11 +53,29 @@ class _Gate:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Let nobody else in, and wait for those inside."""
+        """Let nobody else in, and wait for those inside, then for those between two calls.
+
+        Between them a thread may still free a tensor, which is compiled code as well.
+        """
         me = threading.get_ident()
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: not self._depth.keys() - {me}, LONGEST_WAIT)
+        pause = threading.Event()
+        for _ in range(GLANCES):
+            if not self._between_calls(me):
+                return
+            pause.wait(GLANCE)
+
+    def _between_calls(self, me: int) -> bool:
+        """Whether some other thread is in a function that enters here, and neither inside nor held."""
+        for thread, frame in sys._current_frames().items():
+            place: FrameType | None = None if thread == me or thread in self._held else frame
+            while place is not None:
+                if place.f_code in self._users:
+                    return True
+                place = place.f_back
+        return False
 
 
 _gate = _Gate()

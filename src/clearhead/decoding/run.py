@@ -106,7 +106,9 @@ def _pieces(writer: Writer, text: str, asked: Options) -> Iterator[str]:
     """What is written, as soon as it is certain, with the stop text that it may end in."""
     if asked.beam > 1 or asked.nbest > 1:
         for _, found in writer.write([text], asked):
-            yield found[0].text if writer.has_source else continuation(writer, text, found[0])
+            with compiled_work():
+                whole = found[0].text if writer.has_source else continuation(writer, text, found[0])
+            yield whole
         return
     requests, source = writer.asked(text, asked)
     shown = ""
@@ -114,10 +116,12 @@ def _pieces(writer: Writer, text: str, asked: Options) -> Iterator[str]:
         if part:
             yield source.parts.joiner(part - 1, shown)
         before = () if writer.has_source else request.given  # a prompt: spaces at its end depend on it
-        given = writer.tokenizer.decode(before)
+        with compiled_work():
+            given, rows = writer.tokenizer.decode(before), writer.rows(asked)
         shown = ""
-        for ids in _growing(writer, writer.rows(asked), request):
-            whole = writer.tokenizer.decode([*before, *ids]).removeprefix(given)
+        for ids in _growing(writer, rows, request):
+            with compiled_work():
+                whole = writer.tokenizer.decode([*before, *ids]).removeprefix(given)
             if whole != shown and whole.startswith(shown) and not whole.endswith(HELD):
                 yield whole[len(shown) :]
                 shown = whole
