@@ -9,6 +9,7 @@ rounding are a tie.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -170,6 +171,8 @@ def run(count: int, seed: int) -> Tally:
         chance = random.Random(f"{seed}/{number}")
         model = model_of(chance)
         symbols = Symbols.of(clearhead.Tokenizer.words("a b"))
+        others = chance.sample(range(4, model.config.vocabulary), chance.choice([0, 0, 1, 3]))
+        symbols = replace(symbols, other_stops=tuple(others))
         requests = requests_for(chance, model, symbols)
         try:
             verdict = _judged(chance, model, symbols, requests)
