@@ -17,7 +17,7 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.decoding import speculative
-from clearhead.decoding.constraints import constraint_processors
+from clearhead.decoding.constraints import Pieces, constraint_processors
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Pipeline, pipeline
 from clearhead.decoding.speculative import SpeculativeResult, speculate
@@ -93,7 +93,8 @@ def test_a_models_own_guesses_are_all_kept(family: str, sample: bool) -> None:
 
 
 def pipeline_for(options: Options, large: nn.Module, limit: int) -> Pipeline:
-    more = constraint_processors(options, SYMBOLS, [], [limit])
+    letters = Pieces([b"", b"", b"", *(bytes([97 + id]) for id in range(large.config.vocabulary - 3))])
+    more = constraint_processors(options, SYMBOLS, letters, [limit])
     return pipeline(options, SYMBOLS, large.config.vocabulary, has_source(large), more)
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.decoding import beam, chance, line, native, searches, speculative
-from clearhead.decoding.beam import Beam
+from clearhead.decoding import beam, chance, line, native, searches, speculative, stopping
 from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.line import Line
 from clearhead.decoding.processors import bans, penalties, truncation
 from clearhead.decoding.rows import PlainScores, Scores
+from clearhead.decoding.stopping import Stopping
 from clearhead.models import encoder_decoder, inputs
 from clearhead.nn.attention import KeyValues
 from clearhead.nn.attention.kernels import KERNELS
@@ -89,39 +89,40 @@ class ShiftedPenalty(LengthPenalty):
 
 
 def a_length_off_by_one(patch: Patch) -> None:
-    patch.setattr(beam, "LengthPenalty", ShiftedPenalty)
+    for module in (beam, stopping):
+        patch.setattr(module, "LengthPenalty", ShiftedPenalty)
 
 
 def a_bound_for_the_present_length(patch: Patch) -> None:
     """The stopping rule of many toolkits: what a live text would score if it ended now."""
-    right = Beam._going
+    right = Stopping._exactly
 
-    def hasty(self: Beam, *given: Any) -> Any:
+    def hasty(self: Stopping, *given: Any) -> Any:
         far, self.last_divisor = self.last_divisor, self.last_divisor * 0
         try:
             return right(self, *given)
         finally:
             self.last_divisor = far
 
-    patch.setattr(Beam, "_going", hasty)
+    patch.setattr(Stopping, "_exactly", hasty)
 
 
 def a_bound_for_the_longest_text(patch: Patch) -> None:
     """Wrong where short texts are preferred: a live text may end at once."""
-    right = Beam._going
+    right = Stopping._exactly
 
     class Nothing(LengthPenalty):
         def at(self, length: int) -> float:
             return 0.0
 
-    def late(self: Beam, *given: Any) -> Any:
+    def late(self: Stopping, *given: Any) -> Any:
         kept, self.penalty = self.penalty, Nothing()
         try:
             return right(self, *given)
         finally:
             self.penalty = kept
 
-    patch.setattr(Beam, "_going", late)
+    patch.setattr(Stopping, "_exactly", late)
 
 
 def skewed_chance(patch: Patch) -> None:
