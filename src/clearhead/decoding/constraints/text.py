@@ -145,9 +145,7 @@ def _wanted(options: Options, symbols: Symbols, pieces: Pieces, has_source: bool
         pieces.as_written(one) if isinstance(one, str) else pieces.text(one) for one in options.must_include
     ]
     if not all(several):
-        raise UserError(
-            "A required text must not be empty, and required ids must write something."
-        )
+        raise UserError("A required text must not be empty, and required ids must write something.")
     if any(ban in one for one in several for ban in banned):
         raise UserError("A required text holds what is banned: take one of them away.")
     # what stands inside another is there as soon as that is
