@@ -152,7 +152,7 @@ def _folded(text: str) -> str:
 def _one(session: Session, word: str, number: int, sentence: str) -> Occurrence:
     """Read a sentence as far as the word's vectors need it: nothing is written."""
     if not isinstance(sentence, str) or not sentence.strip():
-        raise UserError(f"Sentence {number} is empty: write one, or leave it away.")
+        raise UserError(f"Sentence {number} is empty: write one, or leave it out.")
     ids = read_text(session.bundle, sentence)
     found = find_word(session.reader, sentence, word)
     if found is None:

@@ -66,7 +66,7 @@ def read(bundle: Bundle, text: str, target: str | None = None) -> Reading:
         return _pair(bundle, text, target)
     if not _is_blank(target):
         raise UserError(
-            f"A model of the family '{config.family}' has no target beside its text: leave it away."
+            f"A model of the family '{config.family}' has no target beside its text: leave it out."
         )
     ids = read_text(bundle, text)
     if config.family == "decoder":

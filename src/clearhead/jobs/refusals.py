@@ -109,12 +109,12 @@ def _check_family(config: TrainConfig) -> None:
     if model.family not in known:
         raise UserError(
             f"The task '{task}' cannot train a model of the family '{model.family}': "
-            f"set model.family={' or '.join(known)}, or leave it away."
+            f"set model.family={' or '.join(known)}, or leave it out."
         )
     head = task if model.family == "encoder" else "none"
     if model.head.kind != head:
         raise UserError(
-            f"The task '{task}' needs model.head.kind={head}, not {model.head.kind}: leave it away."
+            f"The task '{task}' needs model.head.kind={head}, not {model.head.kind}: leave it out."
         )
 
 
@@ -138,7 +138,7 @@ def _check_device(config: TrainConfig, device: torch.device) -> None:
         )
     if compute.graphs and device.type != "cuda":
         raise UserError(
-            f"compute.graphs=true needs a CUDA device, and this run is on '{device}': leave it away."
+            f"compute.graphs=true needs a CUDA device, and this run is on '{device}': leave it out."
         )
 
 

@@ -77,7 +77,7 @@ def refuse_impossible(writer: Writer, options: Options) -> None:
     """A sentence for settings that contradict each other or this vocabulary, whatever the text is."""
     if isinstance(writer, DraftedWriter) and (options.beam > 1 or options.nbest > 1 or options.contrastive):
         raise UserError(
-            "A --draft helps with one text, greedy or drawn, and not with a search: leave it away."
+            "A --draft helps with one text, greedy or drawn, and not with a search: leave it out."
         )
     vocabulary = writer.config.vocabulary
     limit = 2**31 if options.max_length is None else options.max_length

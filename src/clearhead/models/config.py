@@ -122,12 +122,12 @@ class ModelConfig(Config):
         if self.attention.width not in (None, self.width):
             raise UserError(
                 f"attention.width={self.attention.width} contradicts the model's width={self.width}: "
-                f"leave it away."
+                f"leave it out."
             )
         if self.attention.memory_width not in (None, self.width):
             raise UserError(
                 f"attention.memory_width={self.attention.memory_width} contradicts the model's "
-                f"width={self.width}, which every layer reads: leave it away."
+                f"width={self.width}, which every layer reads: leave it out."
             )
         if self.family == "vision" and self.image.size % self.image.patch:
             raise UserError(

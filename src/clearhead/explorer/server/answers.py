@@ -103,7 +103,7 @@ def sentence_of(fault: Mapping[str, Any]) -> str:
     if kind == "missing":
         return f"The setting '{where}' is missing."
     if kind == "extra_forbidden":
-        return f"There is no setting '{where}' here: leave it away."
+        return f"There is no setting '{where}' here: leave it out."
     return f"The setting '{where}' is wrong: {reason}."
 
 
