@@ -14,7 +14,13 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Callable
+from functools import wraps
 from types import CodeType, FrameType, TracebackType
+from typing import ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
 LONGEST_WAIT = 60.0  # seconds the exit waits for calls under way; a decoding step takes milliseconds
 GLANCE, GLANCES = 0.002, 1000  # seconds between two looks at threads on their way back to the gate; how often
@@ -99,6 +105,17 @@ if hasattr(os, "register_at_fork"):
 def compiled_work() -> _Gate:
     """The context in which compiled code is called: for a step at most, and never across a `yield`."""
     return _gate
+
+
+def in_compiled_work(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """A function all of which is compiled work, the freeing of its tensors included."""
+
+    @wraps(function)
+    def inside(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+        with compiled_work():
+            return function(*args, **kwargs)
+
+    return inside
 
 
 def too_late() -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.base.exiting import compiled_work
+from clearhead.base.exiting import in_compiled_work
 from clearhead.bundle.folder import Bundle
 from clearhead.data.tokenise import encode_words
 from clearhead.decoding.batches import (
@@ -47,6 +47,7 @@ def classify(
     ]
 
 
+@in_compiled_work
 def class_probabilities(
     bundle: Bundle,
     texts: Texts,
@@ -78,6 +79,7 @@ def unread_sentence(bundle: Bundle, texts: Sequence[str], before: int = 0) -> st
     return None
 
 
+@in_compiled_work
 def tag(
     bundle: Bundle,
     texts: Sequence[str],
@@ -149,8 +151,7 @@ def _scores(
         raise UserError(f"The text has a segment {highest}, and this model has {kinds}: 0 to {kinds - 1}.")
     with at_work(bundle.model, device) as place:
         for group in by_length(sizes, batch_tokens):
-            with compiled_work():
-                ids, lengths = padded([rows[number].ids for number in group], pad, place)
-                types = padded([rows[number].segments for number in group], 0, place)[0] if kinds else None
-                logits = bundle.model(ids, lengths=lengths, token_types=types).logits
+            ids, lengths = padded([rows[number].ids for number in group], pad, place)
+            types = padded([rows[number].segments for number in group], 0, place)[0] if kinds else None
+            logits = bundle.model(ids, lengths=lengths, token_types=types).logits
             yield group, logits if logits.dtype == torch.float64 else logits.float()

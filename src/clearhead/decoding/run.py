@@ -15,13 +15,13 @@ from clearhead.base.exiting import compiled_work, too_late
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.constraints import before_stop, until_stop
-from clearhead.decoding.engine import Cohort, Request
+from clearhead.decoding.engine import Cohort, Moves, Request
 from clearhead.decoding.options import Options
-from clearhead.decoding.rows import Rows
 from clearhead.decoding.steps import WITH_SOURCE
 from clearhead.decoding.writer import Dtype, Way, Writer, Written, opening
 
 HELD = "\ufffd"  # what an unfinished character looks like
+NO_MOVES = Moves(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
 
 
 def translate(
@@ -117,9 +117,9 @@ def _pieces(writer: Writer, text: str, asked: Options) -> Iterator[str]:
             yield source.parts.joiner(part - 1, shown)
         before = () if writer.has_source else request.given  # a prompt: spaces at its end depend on it
         with compiled_work():
-            given, rows = writer.tokenizer.decode(before), writer.rows(asked)
+            given = writer.tokenizer.decode(before)
         shown = ""
-        for ids in _growing(writer, rows, request):
+        for ids in _growing(writer, request):
             with compiled_work():
                 whole = writer.tokenizer.decode([*before, *ids]).removeprefix(given)
             if whole != shown and whole.startswith(shown) and not whole.endswith(HELD):
@@ -134,25 +134,32 @@ def continuation(writer: Writer, prompt: str, written: Written, stops: Sequence[
     return before_stop(whole, stops)
 
 
-def _growing(writer: Writer, rows: Rows, request: Request) -> Iterator[list[int]]:
+def _growing(writer: Writer, request: Request) -> Iterator[list[int]]:
     """The ids that are certain after each step: what all rows that are under way have in common."""
-    cohort = Cohort([request], request.options, writer.symbols, rows.vocabulary, rows.device)
     with compiled_work():
-        search = writer.search(cohort)
-        scores = rows.admit([request.given])
+        rows = writer.rows(request.options)
+        search = writer.search(
+            Cohort([request], request.options, writer.symbols, rows.vocabulary, rows.device)
+        )
+        scores, moves = rows.admit([request.given]), NO_MOVES
     texts: list[list[int]] = [[]]
-    while True:
-        with compiled_work():
-            moves = search.advance(scores)
-            ended = search.finished()
-            pairs = zip(moves.parent.tolist(), moves.token.tolist(), strict=True)
-        for _, found in ended:
-            yield list(found[0].ids)
-            return
-        texts = [[*texts[parent], token] for parent, token in pairs]
-        yield _common(texts)
-        with compiled_work():
-            scores = rows.step(moves.parent, moves.token)
+    try:
+        while True:
+            with compiled_work():
+                moves = search.advance(scores)
+                ended = search.finished()
+                pairs = list(zip(moves.parent.tolist(), moves.token.tolist(), strict=True))
+            for _, found in ended:
+                yield list(found[0].ids)
+                return
+            texts = [[*texts[parent], token] for parent, token in pairs]
+            yield _common(texts)
+            with compiled_work():
+                scores = rows.step(moves.parent, moves.token)
+    finally:
+        if not too_late():
+            with compiled_work():
+                del rows, search, scores, moves  # their tensors are freed here, and not on the way out
 
 
 @contextmanager

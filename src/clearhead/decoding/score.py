@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
+from clearhead.base.exiting import in_compiled_work
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.batches import (
     NUMBERS,
@@ -70,6 +71,7 @@ def score(
     return score_ids(bundle, [source for source, _ in pairs], targets, penalty=penalty, device=device)
 
 
+@in_compiled_work
 @torch.no_grad()
 def score_ids(
     bundle: Bundle,

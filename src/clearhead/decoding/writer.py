@@ -18,7 +18,7 @@ from torch import nn
 
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
-from clearhead.base.exiting import compiled_work
+from clearhead.base.exiting import compiled_work, too_late
 from clearhead.bundle.folder import Bundle
 from clearhead.data.reach import Reach
 from clearhead.decoding import captured, native
@@ -147,14 +147,19 @@ class Writer:
         book = Book()
         with compiled_work():
             engine = self.engine(asked)
-        for number, found in engine.run(self._requests(texts, asked, seeds, book)):
-            done = book.take(number, found)
+        try:
+            for number, found in engine.run(self._requests(texts, asked, seeds, book)):
+                done = book.take(number, found)
+                yield from ((one, [Written("")]) for one in book.empty())
+                if done is not None:
+                    with compiled_work():
+                        joined = self.joined(done, asked.stop_texts)
+                    yield done.number, joined
             yield from ((one, [Written("")]) for one in book.empty())
-            if done is not None:
+        finally:
+            if not too_late():
                 with compiled_work():
-                    joined = self.joined(done, asked.stop_texts)
-                yield done.number, joined
-        yield from ((one, [Written("")]) for one in book.empty())
+                    del engine  # its tensors are freed here, and not on the way out
 
     def in_order(self, texts: Iterable[str], options: Options | None = None) -> Iterator[list[Written]]:
         """As `write`, in the order of the texts; what is ready early waits for those before it."""
