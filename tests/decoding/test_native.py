@@ -10,6 +10,7 @@ from torch import nn
 
 import clearhead
 from clearhead.decoding.native import NativeRows, supports, why_not
+from clearhead.decoding.native.binding import instruction_sets
 from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.steps import Symbols
@@ -20,6 +21,7 @@ from clearhead.nn.positions.rotary import RotaryScaling
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
 
 SYMBOLS = Symbols(1, 2, (0, 1))
+SETS = instruction_sets() if why_not() is None else []  # that this processor can run
 TINY = preset("tiny")
 
 DIALS: dict[str, dict[str, object]] = {
@@ -145,6 +147,24 @@ def test_equals_pytorch(name: str, family: str) -> None:
     sources = [[5, 6, 7, 2], [9], [8, 3, 4, 5, 6, 11, 60, 22, 33, 44, 55, 2]]
     rows = NativeRows(model, SYMBOLS, threads=2)
     assert check(model, rows, sources) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bf16", "int8"])
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_every_instruction_set_gives_the_same(instruction_set: str, dtype: Dtype) -> None:
+    sources = [[3 + (7 * i + t) % 60 for t in range(1 + i % 9)] for i in range(15)]  # several tiles of rows
+    for name in "odd sizes", "rms, gated silu, grouped, rotary":
+        model = build(**DIALS[name])
+        if dtype == "float32":
+            rows = NativeRows(model, SYMBOLS, threads=2, instruction_set=instruction_set)
+            assert check(model, rows, sources) < 1e-4
+        together = _greedy(
+            NativeRows(model, SYMBOLS, dtype, threads=2, instruction_set=instruction_set), sources
+        )
+        alone = NativeRows(model, SYMBOLS, dtype, threads=1, instruction_set=instruction_set)
+        assert torch.equal(_greedy(alone, sources[8:9])[0][0], together[0][8])
+        best = _greedy(NativeRows(model, SYMBOLS, dtype, threads=2), sources)
+        assert float((together[0] - best[0]).abs().max()) < (0.05 if dtype == "int8" else 1e-4)
 
 
 def test_source_vocabulary_and_depths() -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 
 import torch
 from torch import Tensor
 
+from clearhead.base.errors import UserError
 from clearhead.decoding.native.build import library
 
 KINDS = {"float32": 0, "bf16": 1, "int8": 2}
@@ -135,9 +137,11 @@ class BeamText(ctypes.Structure):
 
 _LONG, _INT = ctypes.c_int64, ctypes.c_int32
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
-    "panel": (_LONG, []),
-    "kernels": (ctypes.c_char_p, []),
-    "matrix": (Pointer, [Pointer, Pointer, _LONG, _LONG, _INT, ctypes.c_float, _INT]),
+    "kernels": (Pointer, [ctypes.c_char_p]),
+    "kernels_name": (ctypes.c_char_p, [Pointer]),
+    "panel": (_LONG, [Pointer]),
+    "instruction_set": (ctypes.c_char_p, [_LONG]),
+    "matrix": (Pointer, [Pointer, Pointer, Pointer, _LONG, _LONG, _INT, ctypes.c_float, _INT]),
     "matrix_free": (None, [Pointer]),
     "matrix_bytes": (_LONG, [Pointer]),
     "engine": (Pointer, [ctypes.POINTER(Model), _INT]),
@@ -185,6 +189,27 @@ def _functions(loaded: ctypes.CDLL) -> Functions:
 def functions() -> Functions:
     """The compiled engine's functions; `NoLibrary` where there is none."""
     return _functions(library())
+
+
+def instruction_sets() -> list[str]:
+    """The instruction sets that the engine has kernels for and this processor can run, best first."""
+    library = functions()
+    found: list[str] = []
+    while (name := library.instruction_set(len(found))) is not None:
+        found.append(name.decode().replace("_", "-"))
+    return found
+
+
+def kernels(instruction_set: str | None = None) -> int:
+    """The kernels of the set named, else of the one CLEARHEAD_INSTRUCTION_SET names, else of the best."""
+    name = instruction_set or os.environ.get("CLEARHEAD_INSTRUCTION_SET", "")
+    found = functions().kernels(name.replace("-", "_").encode())
+    if not found:
+        raise UserError(
+            f"The C++ engine has no kernels for the instruction set '{name}' that run on this processor: "
+            f"choose one of {', '.join(instruction_sets())}."
+        )
+    return int(found)
 
 
 def plain(tensor: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """The native engine's library: compiled at first use by the machine's own compiler, kept, loaded.
 
-The result lies in the user's cache folder under a name made from the sources, the flags, the compiler and
-the processor, so that a change of any of them compiles anew and two machines can share a home folder. Where
-there is no compiler, or it fails, `why_not` says so in one sentence and nothing else happens. Knows nothing
-about models.
+The result lies in the user's cache folder under a name made from the sources, the flags and the compiler, so
+that a change of any of them compiles anew. It holds kernels for every instruction set of the architecture.
+Where there is no compiler, or it fails, `why_not` says so in one sentence and nothing else happens. Knows
+nothing about models.
 """
 
 from __future__ import annotations
@@ -21,13 +21,22 @@ import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "source"
-FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread", "-w")
-NATIVE = {
-    "x86_64": "-march=native",
-    "amd64": "-march=native",
-    "aarch64": "-mcpu=native",
-    "arm64": "-mcpu=native",
+FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fPIC", "-pthread", "-w")
+_AVX512 = ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+_X86 = {
+    "avx512_vnni": (*_AVX512, "-mavx512vnni"),
+    "avx512": _AVX512,
+    "avx2_vnni": ("-mavx2", "-mfma", "-mavxvnni"),
+    "avx2": ("-mavx2", "-mfma"),
+    "plain": (),
 }
+_ARM = {
+    "neon_i8mm": ("-march=armv8.2-a+dotprod+i8mm",),
+    "neon_dotprod": ("-march=armv8.2-a+dotprod",),
+    "neon": (),
+}
+# Instruction sets of each architecture, best first, and the flags that their kernels are compiled with.
+INSTRUCTION_SETS = {"x86_64": _X86, "amd64": _X86, "aarch64": _ARM, "arm64": _ARM}
 COMPILERS = ("g++", "clang++", "c++")
 KEPT = 4  # libraries in the cache: of other compilers, processors and versions
 
@@ -80,7 +89,7 @@ def _load(named: str | None, path: str | None, folder: Path) -> ctypes.CDLL | st
 
 def _compiler(named: str | None) -> list[str]:
     """The compiler's command: what CXX says, or the first one there is."""
-    if os.name != "posix" or platform.machine().lower() not in NATIVE:
+    if os.name != "posix" or platform.machine().lower() not in INSTRUCTION_SETS:
         raise NoLibrary(
             f"The native engine is for Linux and macOS on x86 or ARM, not {platform.system()} on "
             f"{platform.machine()}."
@@ -106,27 +115,14 @@ def _fingerprint(compiler: list[str]) -> str:
     about = program.stat()
     parts = [
         *FLAGS,
-        *NATIVE.values(),
+        INSTRUCTION_SETS[platform.machine().lower()],
         *compiler,
         str(program),
         about.st_size,
         about.st_mtime_ns,
-        _processor(),
     ]
     digest.update("\0".join(map(str, parts)).encode())
     return digest.hexdigest()[:24]
-
-
-def _processor() -> str:
-    """The processor's abilities, which the flag for the own machine turns into instructions."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith(("flags", "Features")):
-                    return line
-    except OSError:
-        pass
-    return f"{platform.machine()} {platform.processor()}"
 
 
 def _compile(compiler: list[str], target: Path) -> None:
@@ -134,24 +130,28 @@ def _compile(compiler: list[str], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".engine-") as folder:
         made = Path(folder) / target.name
-        command = [*compiler, *FLAGS, NATIVE[platform.machine().lower()], str(SOURCES / "engine.cpp")]
-        try:
-            done = subprocess.run(
-                [*command, "-o", str(made)],
-                capture_output=True,
-                text=True,
-                errors="replace",
-            )
-        except OSError as error:
-            raise NoLibrary(f"The C++ compiler '{compiler[0]}' could not be run: {error}.") from error
-        if done.returncode or not made.exists():
-            said = [line for line in done.stderr.splitlines() if line.strip()]
-            raise NoLibrary(
-                f"The C++ compiler '{compiler[0]}' cannot compile the native engine: "
-                f"{said[0].strip() if said else f'it ended with {done.returncode}'}."
-            )
+        sets = INSTRUCTION_SETS[platform.machine().lower()]
+        for name, flags in sets.items():
+            kernels = (f"-DCLEARHEAD_SET={name}", "-c", str(SOURCES / "kernels.cpp"))
+            _run([*compiler, *FLAGS, *flags, *kernels], Path(folder) / f"{name}.o")
+        objects = [str(Path(folder) / f"{name}.o") for name in sets]
+        _run([*compiler, *FLAGS, "-shared", str(SOURCES / "engine.cpp"), *objects], made)
         os.replace(made, target)
     _forget_old(target.parent)
+
+
+def _run(command: list[str], made: Path) -> None:
+    """Have the compiler make one file."""
+    try:
+        done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise NoLibrary(f"The C++ compiler '{command[0]}' could not be run: {error}.") from error
+    if done.returncode or not made.exists():
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise NoLibrary(
+            f"The C++ compiler '{command[0]}' cannot compile the native engine: "
+            f"{said[0].strip() if said else f'it ended with {done.returncode}'}."
+        )
 
 
 def _forget_old(folder: Path) -> None:

@@ -32,9 +32,10 @@ Dtype = Literal["float32", "bf16", "int8"]
 class Packed:
     """Packed weights and the struct that describes them; lives as long as anything that uses it."""
 
-    def __init__(self, model: nn.Module, dtype: Dtype) -> None:
+    def __init__(self, model: nn.Module, dtype: Dtype, kernels: int) -> None:
         self.config: ModelConfig = model.config  # type: ignore[assignment]
         self.dtype: Dtype = dtype
+        self.kernels = kernels  # of the instruction set that the weights are laid out for
         self._kept: list[Any] = []  # tensors and arrays that the struct points into
         self._model = cast(Any, model)
         self.bytes = 0  # of the packed matrices
@@ -115,6 +116,7 @@ class Packed:
             bias = plain(torch.cat([plain(one) for one in parts]))
         library = functions()
         handle = library.matrix(
+            self.kernels,
             weight.data_ptr(),
             None if bias is None else bias.data_ptr(),
             *weight.shape,
@@ -159,10 +161,12 @@ class Packed:
         return made
 
 
-_known: weakref.WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Packed]]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[nn.Module, dict[tuple[Dtype, int], tuple[Any, Packed]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-def pack(model: nn.Module, dtype: Dtype = "float32") -> Packed:
+def pack(model: nn.Module, dtype: Dtype = "float32", instruction_set: str | None = None) -> Packed:
     """The packed weights of a model, made at the first call and again when the weights have changed."""
     if dtype not in get_args(Dtype):
         raise UserError(f"The native engine computes in {', '.join(get_args(Dtype))}, not in '{dtype}'.")
@@ -170,9 +174,10 @@ def pack(model: nn.Module, dtype: Dtype = "float32") -> Packed:
         raise UserError(f"The native engine cannot run this model: {reason}")
     state = _fingerprint(model)
     known = _known.setdefault(model, {})
-    if dtype not in known or known[dtype][0] != state:
-        known[dtype] = state, Packed(model, dtype)
-    return known[dtype][1]
+    key = dtype, binding.kernels(instruction_set)
+    if key not in known or known[key][0] != state:
+        known[key] = state, Packed(model, *key)
+    return known[key][1]
 
 
 def _fingerprint(model: nn.Module) -> list[tuple[int, int, float]]:

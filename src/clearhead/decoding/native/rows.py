@@ -56,7 +56,7 @@ class _Room:
     """Buffers that the engine writes scores into."""
 
     def __init__(self, engine: _Engine, rows: int) -> None:
-        vocabulary, panel = engine.packed.config.vocabulary, engine.library.panel()
+        vocabulary, panel = engine.packed.config.vocabulary, engine.library.panel(engine.packed.kernels)
         panels = -(-vocabulary // panel)
         self.rows = rows
         self.logits = torch.empty(rows, panels * panel)
@@ -145,6 +145,7 @@ class NativeRows:
     """Texts under way in the compiled engine.
 
     `threads`: as many as PyTorch uses, unless told. `keep`: what scores bring beside log-probabilities.
+    `instruction_set`: the best this processor has, unless told (`binding.instruction_sets()` lists them).
     """
 
     device = torch.device("cpu")
@@ -157,8 +158,9 @@ class NativeRows:
         threads: int | None = None,
         *,
         keep: frozenset[Extra] = frozenset(),
+        instruction_set: str | None = None,
     ) -> None:
-        packed = pack(model, dtype)
+        packed = pack(model, dtype, instruction_set)
         self.symbols, self.dtype, self.keep = symbols, dtype, keep
         self.vocabulary = packed.config.vocabulary
         self.count = 0

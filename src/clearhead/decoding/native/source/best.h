@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <vector>
 
-#include "matrix.h"
+#include "kernels.h"
 
 namespace clearhead {
 
@@ -22,6 +24,7 @@ struct Scored {
   const float* peaks;  // (panels, 2): the largest number of each panel, and its share of the softmax
   float norm;          // logsumexp; not a number where any score is not
   int vocabulary, panels;
+  const Kernels* kernels;
 };
 
 // A short list of what is best so far, in order. Of equals, what came first stays first.
@@ -64,12 +67,11 @@ template <class Look>
 inline void each_not_below(const Scored& row, const float& bar, Look look) {
   for (int p = 0; p < row.panels; ++p) {
     if (row.peaks[2 * p] < bar) continue;
-    const int end = std::min(row.vocabulary, (p + 1) * PANEL);
-    for (int first = p * PANEL; first < end; first += LANES)  // rows are as long as whole panels
-      for (uint32_t hits = not_below(load(row.logits + first), bar); hits; hits &= hits - 1) {
-        const int id = first + __builtin_ctz(hits);
-        if (id < end) look(row.logits[id], id);
-      }
+    const int first = p * row.kernels->panel;  // rows are as long as whole panels
+    for (uint64_t hits = row.kernels->not_below(row.logits + first, bar); hits; hits &= hits - 1) {
+      const int id = first + __builtin_ctzll(hits);
+      if (id < row.vocabulary) look(row.logits[id], id);
+    }
   }
 }
 

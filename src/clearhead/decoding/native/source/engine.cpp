@@ -3,44 +3,42 @@
 // What can fail returns 1 for done, 0 where memory ran out, −1 where it was given what makes no sense.
 #include "beam.h"
 #include "engine.h"
+#include "processor.h"
 
 #include <algorithm>
-#include <cstdio>
 
 using namespace clearhead;
 
 extern "C" {
 
-int64_t clearhead_panel() { return PANEL; }
+// The table of an instruction set by name, the best there is for an empty one; nullptr: it does not run here.
+const Kernels* clearhead_kernels(const char* set) { return kernels_of(set); }
+const char* clearhead_kernels_name(const Kernels* kernels) { return kernels->name; }
+int64_t clearhead_panel(const Kernels* kernels) { return kernels->panel; }
 
-// What the kernels were compiled for.
-const char* clearhead_kernels() {
-#if defined(__AVX512VNNI__)
-  return "AVX-512 with VNNI";
-#elif defined(__AVX512F__)
-  return "AVX-512";
-#elif defined(__AVX2__)
-  return "AVX2";
-#else
-  return "plain";
-#endif
+// The name of the number-th set that runs here, best first; nullptr behind the last.
+const char* clearhead_instruction_set(int64_t number) {
+  for (const Kernels* one : ALL_SETS)
+    if (runs(one->name) && number-- == 0) return one->name;
+  return nullptr;
 }
 
-Matrix* clearhead_matrix(const float* weights, const float* bias, int64_t outputs, int64_t inputs, int32_t kind,
-                         float beyond, int32_t threads) {
+PackedMatrix* clearhead_matrix(const Kernels* kernels, const float* weights, const float* bias, int64_t outputs,
+                               int64_t inputs, int32_t kind, float beyond, int32_t threads) {
   try {
-    auto matrix = std::make_unique<Matrix>();
-    lay_out(*matrix, int(outputs), int(inputs), Kind(kind), bias, beyond);
+    auto matrix = std::make_unique<PackedMatrix>(kernels, int(outputs), int(inputs), Kind(kind), bias, beyond);
     Team team(std::max(1, std::min<int>(threads, matrix->panels / 4)));
-    team.run([&](int) { team.share(matrix->panels, [&](int panel) { pack_panel(*matrix, panel, weights); }); });
+    team.run([&](int) {
+      team.share(matrix->panels, [&](int panel) { kernels->pack_panel(*matrix, panel, weights); });
+    });
     return matrix.release();
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
 }
 
-void clearhead_matrix_free(Matrix* matrix) { delete matrix; }
-int64_t clearhead_matrix_bytes(const Matrix* matrix) { return int64_t(matrix->size()); }
+void clearhead_matrix_free(PackedMatrix* matrix) { delete matrix; }
+int64_t clearhead_matrix_bytes(const PackedMatrix* matrix) { return int64_t(matrix->size()); }
 
 Engine* clearhead_engine(const Model* model, int32_t threads) {
   try {

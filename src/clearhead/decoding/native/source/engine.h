@@ -39,6 +39,7 @@ class Engine {
   void set_tables(const Tables& tables) { tables_ = tables; }
   Team& team() { return team_; }
   const Model& model() const { return model_; }
+  const Kernels& kernels() const { return *model_.output->kernels; }
   int64_t count() const { return int64_t(texts_.size()); }
   int64_t slots_in_use() const { return int64_t(store_.in_use()); }
   int64_t bytes() const { return int64_t(store_.bytes()); }
@@ -60,7 +61,8 @@ class Engine {
   // The scores of one row of a room.
   Scored scored(const Room& room, int64_t row) const {
     const int panels = model_.output->panels;
-    return {room.logits + row * room.stride, room.peaks + row * panels * 2, room.norms[row], model_.vocabulary, panels};
+    return {room.logits + row * room.stride, room.peaks + row * panels * 2, room.norms[row], model_.vocabulary, panels,
+            &kernels()};
   }
 
   // New requests, `ids` one after another; `start` is what a target begins with.
@@ -268,12 +270,12 @@ class Engine {
     forward.layers(false, self);
     forward.last(model_.decoder_norm, chosen, model_.output_factor, room.hidden);
     forward.scores(rows, room.logits, room.stride, room.peaks);
-    forward.team().each(rows, [&](int i) { room.norms[i] = log_sum(room.peaks + size_t(i) * panels * 2, panels); });
+    forward.team().each(rows, [&](int i) { room.norms[i] = kernels().log_sum(room.peaks + size_t(i) * panels * 2, panels); });
   }
 
   // In how many parts rows are dealt out to the threads; 1: not at all.
   int parts_of(size_t rows) const {
-    if (!small_ || team_.count() == 1 || rows < size_t(team_.count()) * ROWS * 2) return 1;
+    if (!small_ || team_.count() == 1 || rows < size_t(team_.count()) * kernels().rows * 2) return 1;
     return team_.count();
   }
 
@@ -282,27 +284,11 @@ class Engine {
     size_t total = model.output->size();
     for (int i = 0; i < model.decoder_layers; ++i) {
       const Layer& one = model.decoder[i];
-      for (const Matrix* matrix : {one.query_key_value, one.attention_output, one.cross_query, one.cross_output,
+      for (const PackedMatrix* matrix : {one.query_key_value, one.attention_output, one.cross_query, one.cross_output,
                                    one.inner, one.outer})
         if (matrix) total += matrix->size();
     }
     return total;
-  }
-
-  // log Σ e^x of a row, from its panels' shares.
-  static float log_sum(const float* peaks, int panels) {
-    float top = peaks[0];
-    for (int p = 1; p < panels; ++p) top = peaks[2 * p] > top ? peaks[2 * p] : top;
-    double total = 0;
-    for (int p = 0; p < panels; p += LANES) {
-      Floats away{}, share{};
-      for (int j = 0; j < LANES && p + j < panels; ++j) {
-        away[j] = peaks[2 * (p + j)] - top;
-        share[j] = peaks[2 * (p + j) + 1];
-      }
-      total += sum(exponential(away) * share);
-    }
-    return top + float(std::log(total));
   }
 
   const Model model_;

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "model.h"
-#include "product.h"
 #include "slots.h"
 #include "team.h"
 
@@ -30,10 +30,10 @@ struct Rows {
   Buffer<int32_t> zero;
   int width = 0, stride = 0, byte_stride = 0;
 
-  void shape(size_t rows, int columns, bool quantised) {
+  void shape(const Kernels& k, size_t rows, int columns, bool quantised) {
     width = columns;
     stride = up_to(columns, 16) + 16;
-    byte_stride = up_to(columns, 64) + 64;
+    byte_stride = up_to(k.quantised_bytes(columns), 64) + 64;
     floats.reserve(rows * stride);
     if (!quantised) return;
     bytes.reserve(rows * byte_stride);
@@ -53,7 +53,8 @@ struct Scratch {
 class Forward {
  public:
   Forward(const Model& model, Store& store, Team& team, Scratch& scratch)
-      : model_(model), store_(store), team_(team), s_(scratch), int8_(model.output->kind == INT8) {}
+      : model_(model), store_(store), team_(team), s_(scratch), k_(*model.output->kernels),
+        int8_(model.output->kind == INT8) {}
 
   // Write the last layer's cross-attention, the mean over heads, to (tokens, stride). Before `run`.
   void watch(float* attention, int64_t stride) {
@@ -70,16 +71,16 @@ class Forward {
     tables_ = tables;
     const Model& m = model_;
     const int keys = m.groups * (m.key_dim + m.value_dim);
-    s_.x.shape(count_, m.width, int8_);
-    s_.y.shape(count_, m.width, int8_);
-    s_.wide.shape(count_, m.heads * m.key_dim + keys, false);
-    s_.mixed.shape(count_, m.heads * m.value_dim, int8_);
-    s_.inner.shape(count_, m.inner * (m.gated ? 2 : 1), int8_);
+    s_.x.shape(k_, count_, m.width, int8_);
+    s_.y.shape(k_, count_, m.width, int8_);
+    s_.wide.shape(k_, count_, m.heads * m.key_dim + keys, false);
+    s_.mixed.shape(k_, count_, m.heads * m.value_dim, int8_);
+    s_.inner.shape(k_, count_, m.inner * (m.gated ? 2 : 1), int8_);
     int longest = 1;
     for (int i = 0; i < count_; ++i) longest = std::max({longest, tokens[i].seen_count, tokens[i].source_count});
     s_.scores.resize(team_.count());
     s_.keys.resize(team_.count());
-    for (auto& scores : s_.scores) scores.reserve(up_to(longest, LANES) + LANES);
+    for (auto& scores : s_.scores) scores.reserve(up_to(longest, MOST_LANES) + MOST_LANES);
     for (auto& keys : s_.keys) keys.resize(longest);
   }
 
@@ -95,7 +96,7 @@ class Forward {
       const float* place = places ? places + size_t(tokens_[i].position) * m.width : nullptr;
       float* x = s_.x.row(i);
       for (int j = 0; j < m.width; ++j) x[j] = from[j] * m.embedding_factor + (place ? place[j] : 0.0f);
-      if (norm.weight) normalise(norm, m.rms, m.eps, x, x, m.width);
+      if (norm.weight) k_.normalise(norm, m.rms, m.eps, x, x, m.width);
       if (int8_ && !m.norm_first) quantise_row(s_.x, i);
     });
   }
@@ -108,12 +109,12 @@ class Forward {
     for (int i = 0; i < depth; ++i) {
       const Layer& layer = stack[i];
       const int place = source ? 0 : i;  // an encoder's keys are needed within one layer only
-      multiply(*layer.query_key_value, normed(layer.attention_norm), {s_.wide.floats.get(), s_.wide.stride});
+      multiply(*layer.query_key_value, normed(layer.attention_norm), wide());
       keep_keys(place);
       attend_all(place, self, bias, false);
       add(*layer.attention_output, s_.mixed, layer.attention_norm);
       if (layer.cross_query && !source) {
-        multiply(*layer.cross_query, normed(layer.cross_norm), {s_.wide.floats.get(), s_.wide.stride});
+        multiply(*layer.cross_query, normed(layer.cross_norm), wide());
         attend_all(place, self, nullptr, true);
         add(*layer.cross_output, s_.mixed, layer.cross_norm);
       }
@@ -126,7 +127,7 @@ class Forward {
     const Model& m = model_;
     const int keys = m.groups * m.key_dim, values = m.groups * m.value_dim;
     for (int layer = 0; layer < m.decoder_layers; ++layer) {
-      multiply(*m.decoder[layer].cross_key_value, s_.y, {s_.wide.floats.get(), s_.wide.stride});
+      multiply(*m.decoder[layer].cross_key_value, s_.y, wide());
       team_.each(count_, [&](int i) {
         float* to = store_.at(layer, tokens_[i].slot);
         std::memcpy(to, s_.wide.row(i), sizeof(float) * keys);
@@ -142,7 +143,7 @@ class Forward {
       const float* x = s_.x.row(chosen[i]);
       float* y = s_.y.row(i);
       if (norm.weight)
-        normalise(norm, m.rms, m.eps, x, y, m.width);
+        k_.normalise(norm, m.rms, m.eps, x, y, m.width);
       else
         std::memcpy(y, x, sizeof(float) * m.width);
       if (hidden) std::memcpy(hidden + size_t(i) * m.width, y, sizeof(float) * m.width);
@@ -154,14 +155,15 @@ class Forward {
 
   // Scores of `rows` rows of y over the vocabulary, and each panel's share of the softmax.
   void scores(int rows, float* logits, int64_t stride, float* peaks) {
-    Output out{logits, stride};
-    out.peaks = peaks;
+    const Output out{logits, stride, NO_ACTIVATION, false, peaks};
     multiply(*model_.output, s_.y, out, rows);
   }
 
  private:
+  Output wide() const { return {s_.wide.floats.get(), s_.wide.stride, NO_ACTIVATION, false, nullptr}; }
+
   void quantise_row(Rows& rows, int i) {
-    quantise(rows.row(i), rows.width, rows.bytes.get() + size_t(i) * rows.byte_stride, &rows.scale[i],
+    k_.quantise(rows.row(i), rows.width, rows.bytes.get() + size_t(i) * rows.byte_stride, &rows.scale[i],
              &rows.zero[i]);
   }
 
@@ -170,16 +172,16 @@ class Forward {
     const Model& m = model_;
     if (!m.norm_first) return s_.x;
     team_.each(count_, [&](int i) {
-      normalise(norm, m.rms, m.eps, s_.x.row(i), s_.y.row(i), m.width);
+      k_.normalise(norm, m.rms, m.eps, s_.x.row(i), s_.y.row(i), m.width);
       if (int8_) quantise_row(s_.y, i);
     });
     return s_.y;
   }
 
-  void multiply(const Matrix& w, const Rows& rows, Output out, int count = -1) {
+  void multiply(const PackedMatrix& w, const Rows& rows, Output out, int count = -1) {
     const int height = count < 0 ? count_ : count, threads = team_.count();
     // Many rows and few panels: deal out rows as well. Otherwise several panels at a time.
-    int cuts = std::min(std::max(1, 4 * threads / w.panels), (height + 2 * ROWS - 1) / (2 * ROWS));
+    int cuts = std::min(std::max(1, 4 * threads / w.panels), (height + 2 * k_.rows - 1) / (2 * k_.rows));
     if (height > 256) cuts = std::max(cuts, (height + 191) / 192);
     const int cut = (height + cuts - 1) / std::max(cuts, 1);
     const int run = cuts > 1 ? 1 : std::max(1, std::min(8, w.panels / (threads * 4)));
@@ -189,48 +191,36 @@ class Forward {
       const int first = piece / cuts * run, begin = piece % cuts * cut, end = std::min(height, begin + cut);
       const int last = std::min(first + run, w.panels) - 1;
       for (int panel = first; panel <= last && begin < end; ++panel)
-        product(w, panel, x, begin, end, panel < last, out);
+        k_.product(w, panel, x, begin, end, panel < last, out);
     });
   }
 
   // x += rows · w, and where the norm comes after: x = norm(x).
-  void add(const Matrix& w, Rows& rows, const Norm& norm) {
+  void add(const PackedMatrix& w, Rows& rows, const Norm& norm) {
     const Model& m = model_;
     if (int8_ && &rows != &s_.inner) team_.each(count_, [&](int i) { quantise_row(rows, i); });
-    Output out{s_.x.floats.get(), s_.x.stride};
-    out.add = true;
+    const Output out{s_.x.floats.get(), s_.x.stride, NO_ACTIVATION, true, nullptr};
     multiply(w, rows, out);
     if (m.norm_first) return;
     team_.each(count_, [&](int i) {
-      normalise(norm, m.rms, m.eps, s_.x.row(i), s_.x.row(i), m.width);
+      k_.normalise(norm, m.rms, m.eps, s_.x.row(i), s_.x.row(i), m.width);
       if (int8_) quantise_row(s_.x, i);
     });
   }
 
   void feedforward(const Layer& layer) {
     const Model& m = model_;
-    Output out{s_.inner.floats.get(), s_.inner.stride};
-    if (!m.gated) out.activation = m.activation;
+    const Output out{s_.inner.floats.get(), s_.inner.stride, m.gated ? NO_ACTIVATION : m.activation, false, nullptr};
     multiply(*layer.inner, normed(layer.feedforward_norm), out);
     if (m.gated || int8_) {
       team_.each(count_, [&](int i) {
         float* row = s_.inner.row(i);
-        if (m.gated) gate(row, m.inner, m.activation);
-        if (int8_) quantise(row, m.inner, s_.inner.bytes.get() + size_t(i) * s_.inner.byte_stride,
+        if (m.gated) k_.gate(row, m.inner, m.activation);
+        if (int8_) k_.quantise(row, m.inner, s_.inner.bytes.get() + size_t(i) * s_.inner.byte_stride,
                             &s_.inner.scale[i], &s_.inner.zero[i]);
       });
     }
     add(*layer.outer, s_.inner, layer.feedforward_norm);
-  }
-
-  // The first half of a row becomes activation(first half) · second half.
-  static void gate(float* row, int n, int32_t activation) {
-    int i = 0;
-    for (; i + LANES <= n; i += LANES) store(row + i, activate(load(row + i), activation) * load(row + n + i));
-    for (; i < n; ++i) {
-      const Floats one = activate(all(row[i]), activation);
-      row[i] = one[0] * row[n + i];
-    }
   }
 
   // New keys (turned) and values go to their slots; queries are turned where they are.
@@ -244,9 +234,9 @@ class Forward {
         const size_t place = size_t(tokens_[i].position) * (m.key_dim / 2);
         const float *cosine = tables_.cosine + place, *sine = tables_.sine + place;
         for (int h = 0; h < m.heads; ++h)
-          rotate(row + h * m.key_dim, row + h * m.key_dim, m.key_dim, cosine, sine, m.rotary_halves);
+          k_.rotate(row + h * m.key_dim, row + h * m.key_dim, m.key_dim, cosine, sine, m.rotary_halves);
         for (int g = 0; g < m.groups; ++g)
-          rotate(row + queries + g * m.key_dim, to + g * m.key_dim, m.key_dim, cosine, sine, m.rotary_halves);
+          k_.rotate(row + queries + g * m.key_dim, to + g * m.key_dim, m.key_dim, cosine, sine, m.rotary_halves);
       } else {
         std::memcpy(to, row + queries, sizeof(float) * keys);
       }
@@ -273,7 +263,7 @@ class Forward {
       if (shares) std::fill(shares, shares + watched_stride_, 0.0f);
       const int begin = pieces == 1 ? 0 : piece % pieces, end = pieces == 1 ? m.groups : begin + 1;
       for (int g = begin; g < end; ++g)
-        attend(shape, g, s_.wide.row(i), sight, s_.scores[self].get(), s_.mixed.row(i), shares);
+        k_.attend(shape, g, s_.wide.row(i), sight, s_.scores[self].get(), s_.mixed.row(i), shares);
     });
   }
 
@@ -281,6 +271,7 @@ class Forward {
   Store& store_;
   Team& team_;
   Scratch& s_;
+  const Kernels& k_;
   const bool int8_;
   const Token* tokens_ = nullptr;
   int count_ = 0;

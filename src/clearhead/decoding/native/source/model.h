@@ -4,18 +4,17 @@
 #pragma once
 
 #include "matrix.h"
-#include "parts.h"
 
 namespace clearhead {
 
 struct Layer {
-  const Matrix* query_key_value;
-  const Matrix* attention_output;
-  const Matrix* cross_query;      // nullptr: no cross-attention
-  const Matrix* cross_key_value;
-  const Matrix* cross_output;
-  const Matrix* inner;            // gated: the gate's outputs first, then the inner layer's
-  const Matrix* outer;
+  const PackedMatrix* query_key_value;
+  const PackedMatrix* attention_output;
+  const PackedMatrix* cross_query;      // nullptr: no cross-attention
+  const PackedMatrix* cross_key_value;
+  const PackedMatrix* cross_output;
+  const PackedMatrix* inner;            // gated: the gate's outputs first, then the inner layer's
+  const PackedMatrix* outer;
   Norm attention_norm, cross_norm, feedforward_norm;
 };
 
@@ -31,7 +30,7 @@ struct Model {
   Norm source_norm, target_norm, encoder_norm, decoder_norm;
   const Layer* encoder;
   const Layer* decoder;
-  const Matrix* output;
+  const PackedMatrix* output;
 };
 
 // What depends on positions, for all positions below `capacity`; nullptr where a model has no such thing.

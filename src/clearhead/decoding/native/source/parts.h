@@ -1,17 +1,10 @@
 // What happens to one row between two products: norm, quantisation, rotation, attention.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-
 #include "vectors.h"
 
 namespace clearhead {
-
-struct Norm {
-  const float* weight;  // nullptr: there is no norm
-  const float* bias;    // nullptr: none
-};
+namespace {
 
 // Σ f(x) over a row: whole vectors first, then the rest one by one.
 template <class F>
@@ -30,7 +23,7 @@ inline float total(const float* x, int n, F f) {
 inline void normalise(const Norm& norm, bool rms, float eps, const float* x, float* to, int n) {
   const float mean = rms ? 0.0f : total(x, n, [](Floats v) { return v; }) / n;
   const float spread = total(x, n, [mean](Floats v) { return (v - mean) * (v - mean); }) / n;
-  const float factor = 1.0f / std::sqrt(spread + eps);
+  const float factor = 1.0f / __builtin_sqrtf(spread + eps);
   int i = 0;
   for (; i + LANES <= n; i += LANES) {
     Floats v = (load(x + i) - mean) * factor * load(norm.weight + i);
@@ -84,21 +77,6 @@ inline void rotate(const float* x, float* to, int size, const float* cosine, con
   }
 }
 
-// What all heads of all rows have in common.
-struct AttentionShape {
-  int heads, groups, key_dim, value_dim;
-  float scale, softcap;  // softcap 0: none
-};
-
-// The keys and values one row looks at, and what positions add to its scores.
-struct Sight {
-  const float* const* keys;  // of each token, all groups
-  int count;
-  int value_offset;          // from a token's keys to its values
-  const float* bias;         // of head 0, for key 0; nullptr: none
-  int64_t bias_stride;       // from head to head
-};
-
 // The sums of four vectors.
 inline void four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
 #if defined(__AVX512F__)
@@ -121,8 +99,8 @@ inline void compare(const float* q, const float* const* keys, int offset, int si
                     float* scores) {
   for (int t = 0; t < count; t += 4) {
     const int last = count - 1;
-    const float *a = keys[t] + offset, *b = keys[std::min(t + 1, last)] + offset,
-                *c = keys[std::min(t + 2, last)] + offset, *d = keys[std::min(t + 3, last)] + offset;
+    const float *a = keys[t] + offset, *b = keys[least(t + 1, last)] + offset,
+                *c = keys[least(t + 2, last)] + offset, *d = keys[least(t + 3, last)] + offset;
     Floats sums[4] = {};
     int i = 0;
     for (; i + LANES <= size; i += LANES) {
@@ -146,8 +124,8 @@ inline void compare(const float* q, const float* const* keys, int offset, int si
 
 // scores[t] becomes e^(scores[t] − largest); returns their sum. There is room up to whole vectors.
 inline float soften(float* scores, int count) {
-  const int padded = up_to(count, LANES);
-  for (int t = count; t < padded; ++t) scores[t] = -std::numeric_limits<float>::infinity();
+  const int padded = up_to_whole(count, LANES);
+  for (int t = count; t < padded; ++t) scores[t] = -INFINITE;
   Floats high = load(scores);
   for (int t = LANES; t < padded; t += LANES) high = larger(high, load(scores + t));
   const float top = largest(high);
@@ -189,8 +167,6 @@ inline void mix(const float* weights, float whole, const Sight& sight, int offse
   }
 }
 
-// One row's heads of one key/value group. `scores` is scratch with room for whole vectors; `shares`, where wanted,
-// gathers the mean of all heads' weights.
 inline void attend(const AttentionShape& shape, int group, const float* query, const Sight& sight, float* scores,
                    float* to, float* shares) {
   const int size = shape.key_dim, share = shape.heads / shape.groups, offset = group * size;
@@ -200,7 +176,7 @@ inline void attend(const AttentionShape& shape, int group, const float* query, c
     if (sight.bias)
       for (int t = 0; t < sight.count; ++t) scores[t] += sight.bias[head * sight.bias_stride + t];
     if (shape.softcap > 0)
-      for (int t = 0; t < sight.count; ++t) scores[t] = shape.softcap * std::tanh(scores[t] / shape.softcap);
+      for (int t = 0; t < sight.count; ++t) scores[t] = shape.softcap * __builtin_tanhf(scores[t] / shape.softcap);
     const float whole = soften(scores, sight.count);
     if (shares)
       for (int t = 0; t < sight.count; ++t) shares[t] += scores[t] / (whole * shape.heads);
@@ -209,4 +185,33 @@ inline void attend(const AttentionShape& shape, int group, const float* query, c
   }
 }
 
+// The first half of a row becomes activation(first half) · second half.
+inline void gate(float* row, int n, int32_t activation) {
+  int i = 0;
+  for (; i + LANES <= n; i += LANES) store(row + i, activate(load(row + i), activation) * load(row + n + i));
+  for (; i < n; ++i) {
+    const Floats one = activate(all(row[i]), activation);
+    row[i] = one[0] * row[n + i];
+  }
+}
+
+inline int quantised_bytes(int columns) { return up_to_whole(columns, 4); }
+
+// log Σ e^x of a row, from its panels' shares.
+inline float log_sum(const float* peaks, int panels) {
+  float top = peaks[0];
+  for (int p = 1; p < panels; ++p) top = peaks[2 * p] > top ? peaks[2 * p] : top;
+  double total = 0;
+  for (int p = 0; p < panels; p += LANES) {
+    Floats away{}, share{};
+    for (int j = 0; j < LANES && p + j < panels; ++j) {
+      away[j] = peaks[2 * (p + j)] - top;
+      share[j] = peaks[2 * (p + j) + 1];
+    }
+    total += sum(exponential(away) * share);
+  }
+  return top + float(__builtin_log(total));
+}
+
+}  // namespace
 }  // namespace clearhead

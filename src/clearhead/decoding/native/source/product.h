@@ -6,30 +6,10 @@
 // vocabulary, each panel's share of the softmax are done while the tile is still in registers.
 #pragma once
 
-#include <algorithm>
-
-#include "matrix.h"
+#include "pack.h"
 
 namespace clearhead {
-
-// Rows of activations; int8 products read `bytes` (x ≈ scale · (byte − zero)), the others `floats`.
-struct Input {
-  const float* floats = nullptr;
-  int stride = 0;
-  const uint8_t* bytes = nullptr;
-  int byte_stride = 0;
-  const float* scale = nullptr;
-  const int32_t* zero = nullptr;
-};
-
-// What becomes of the sums.
-struct Output {
-  float* floats = nullptr;
-  int64_t stride = 0;
-  int32_t activation = NO_ACTIVATION;
-  bool add = false;         // to what stands there: the residual connection
-  float* peaks = nullptr;   // (rows, panels, 2): largest number of the panel, and Σ e^(x − largest)
-};
+namespace {
 
 template <int R>
 using Tile = Floats[R][VECTORS];
@@ -136,8 +116,8 @@ __attribute__((always_inline)) inline void scale_sums(const Matrix& m, int panel
                                                       const Ints (&sums)[R][VECTORS], Tile<R>& tile) {
   for (int v = 0; v < VECTORS; ++v) {
     const int column = panel * PANEL + v * LANES;
-    const Floats scale = load(m.scale.get() + column);
-    const Ints weights = load<Ints>(m.sums.get() + column);
+    const Floats scale = load(m.scale + column);
+    const Ints weights = load<Ints>(m.sums + column);
     for (int r = 0; r < R; ++r) {
       const Ints exact = sums[r][v] - weights * x.zero[row + r];
       tile[r][v] = __builtin_convertvector(exact, Floats) * (scale * x.scale[row + r]);
@@ -165,7 +145,7 @@ __attribute__((always_inline)) inline void finish(const Matrix& m, int panel, in
     float* to = out.floats + int64_t(row + r) * out.stride + first;
     Floats values[VECTORS];
     for (int v = 0; v < VECTORS; ++v) {
-      values[v] = tile[r][v] + load(m.bias.get() + first + v * LANES);
+      values[v] = tile[r][v] + load(m.bias + first + v * LANES);
       if (out.activation == RELU)
         values[v] = relu(values[v]);
       else if (out.activation != NO_ACTIVATION)
@@ -188,14 +168,14 @@ __attribute__((always_inline)) inline void finish(const Matrix& m, int panel, in
 template <int R>
 void tile(const Matrix& m, int panel, const Input& x, int row, Ahead ahead, const Output& out) {
   Tile<R> tile;
-  const char* w = m.panel(panel);
+  const char* w = panel_of(m, panel);
   if (m.kind == FLOAT32) {
     float_tile<R>(reinterpret_cast<const float*>(w), m.inputs, x, row, ahead, tile);
   } else if (m.kind == BFLOAT16) {
     float_tile<R>(reinterpret_cast<const uint16_t*>(w), m.inputs, x, row, ahead, tile);
   } else {
     Ints sums[R][VECTORS];
-    byte_tile<R>(reinterpret_cast<const int8_t*>(w), m.quads(), x, row, ahead, sums);
+    byte_tile<R>(reinterpret_cast<const int8_t*>(w), quads(m.inputs), x, row, ahead, sums);
     scale_sums<R>(m, panel, x, row, sums, tile);
   }
   finish<R>(m, panel, row, out, tile);
@@ -212,15 +192,15 @@ constexpr TileFunction TILES[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>
 // memory, and asks for them a little ahead; several read them from the cache, and while they compute, the next
 // panel is fetched, if this thread goes on with it (`more`).
 inline void product(const Matrix& m, int panel, const Input& x, int begin, int end, bool more, const Output& out) {
-  const int lines = int(m.row_bytes() / 64), blocks = (end - begin + ROWS - 1) / ROWS;
+  const int lines = int((row_bytes(m.kind) + 63) / 64), blocks = (end - begin + ROWS - 1) / ROWS;
   const int share = blocks >= lines ? 1 : (lines + blocks - 1) / blocks;
-  const size_t size = m.panel_bytes();
+  const size_t size = m.panel_bytes;
   int block = 0;
   for (int row = begin; row < end; ++block) {
     const int left = blocks - block, height = (end - row + left - 1) / left;
-    Ahead ahead{m.panel(panel) + 4096, lines};
+    Ahead ahead{panel_of(m, panel) + 4096, lines};
     if (blocks > 1) {
-      ahead.from = m.panel(panel) + size + size / lines * share * block;
+      ahead.from = panel_of(m, panel) + size + size / lines * share * block;
       ahead.lines = more && block * share < lines ? share : 0;
     }
     TILES[height](m, panel, x, row, ahead, out);
@@ -228,4 +208,5 @@ inline void product(const Matrix& m, int panel, const Input& x, int begin, int e
   }
 }
 
+}  // namespace
 }  // namespace clearhead

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "vectors.h"
+#include "memory.h"
 
 namespace clearhead {
 

@@ -2,23 +2,24 @@
 //
 // Written with the compilers' vector extensions, so one text serves AVX-512, AVX2 and everything else: only the
 // number of lanes changes. What a lane computes never depends on its neighbours.
+//
+// Everything that only kernels.cpp includes lies in a namespace without a name, and uses nothing of the standard
+// library that would leave code behind: see kernels.h.
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <limits>
-#include <new>
-#include <utility>
 
-#if defined(__AVX2__) || defined(__AVX512F__)
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+
+#include "kernels.h"
 
 namespace clearhead {
+namespace {
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
@@ -76,6 +77,11 @@ inline Floats smaller(Floats a, Floats b) {
   return a < b ? a : b;
 #endif
 }
+
+constexpr float INFINITE = __builtin_inff();
+
+inline int least(int a, int b) { return a < b ? a : b; }
+inline int up_to_whole(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 inline float sum(Floats v) {
 #if defined(__AVX512F__)
@@ -153,9 +159,6 @@ inline Floats error_function(Floats x) {
   return x < 0.0f ? -y : y;
 }
 
-// In the order of the Python side's list of activations.
-enum Activation : int32_t { NO_ACTIVATION, RELU, GELU, GELU_TANH, QUICK_GELU, SILU, TANH };
-
 // What is not a number passes, so that it is noticed.
 inline Floats relu(Floats x) { return larger(Floats{}, x); }
 
@@ -178,52 +181,5 @@ inline Floats activate(Floats x, int32_t kind) {
   }
 }
 
-inline int up_to(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-// Memory that begins at a cache line; large pieces ask for huge pages, which spares the page table walks that
-// otherwise cost much when a step reads every weight once.
-template <class T>
-class Buffer {
- public:
-  Buffer() = default;
-  explicit Buffer(size_t count) { reserve(count); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  Buffer(Buffer&& other) noexcept : data_(other.data_), capacity_(other.capacity_) {
-    other.data_ = nullptr;
-    other.capacity_ = 0;
-  }
-  Buffer& operator=(Buffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(capacity_, other.capacity_);
-    return *this;
-  }
-  ~Buffer() { std::free(data_); }
-
-  // Room for `count` elements; what it held is lost when it has to grow.
-  void reserve(size_t count) {
-    if (count <= capacity_) return;
-    std::free(data_);
-    data_ = nullptr;
-    capacity_ = 0;
-    const size_t bytes = (count + 64) * sizeof(T), huge = size_t(1) << 21;
-    const size_t step = bytes >= 2 * huge ? huge : 64;
-    void* found = std::aligned_alloc(step, (bytes + step - 1) / step * step);
-    if (!found) throw std::bad_alloc();
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (step == huge) madvise(found, (bytes + step - 1) / step * step, MADV_HUGEPAGE);
-#endif
-    data_ = static_cast<T*>(found);
-    capacity_ = count;
-  }
-
-  T* get() const { return data_; }
-  T& operator[](size_t i) const { return data_[i]; }
-  size_t capacity() const { return capacity_; }
-
- private:
-  T* data_ = nullptr;
-  size_t capacity_ = 0;
-};
-
+}  // namespace
 }  // namespace clearhead

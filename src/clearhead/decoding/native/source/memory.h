@@ -1,0 +1,63 @@
+// Memory for weights, activations, keys and values.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace clearhead {
+
+inline int up_to(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Memory that begins at a cache line; large pieces ask for huge pages, which spares the page table walks that
+// otherwise cost much when a step reads every weight once.
+template <class T>
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(size_t count) { reserve(count); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  Buffer(Buffer&& other) noexcept : data_(other.data_), capacity_(other.capacity_) {
+    other.data_ = nullptr;
+    other.capacity_ = 0;
+  }
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(capacity_, other.capacity_);
+    return *this;
+  }
+  ~Buffer() { std::free(data_); }
+
+  // Room for `count` elements; what it held is lost when it has to grow.
+  void reserve(size_t count) {
+    if (count <= capacity_) return;
+    std::free(data_);
+    data_ = nullptr;
+    capacity_ = 0;
+    const size_t bytes = (count + 64) * sizeof(T), huge = size_t(1) << 21;
+    const size_t step = bytes >= 2 * huge ? huge : 64;
+    void* found = std::aligned_alloc(step, (bytes + step - 1) / step * step);
+    if (!found) throw std::bad_alloc();
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (step == huge) madvise(found, (bytes + step - 1) / step * step, MADV_HUGEPAGE);
+#endif
+    data_ = static_cast<T*>(found);
+    capacity_ = count;
+  }
+
+  T* get() const { return data_; }
+  T& operator[](size_t i) const { return data_[i]; }
+  size_t capacity() const { return capacity_; }
+
+ private:
+  T* data_ = nullptr;
+  size_t capacity_ = 0;
+};
+
+}  // namespace clearhead
