@@ -4,6 +4,9 @@ Makes the choices of `decoding/beam.py`, number for number, where a search asks 
 group, no coverage, no processors beyond forbidden symbols. Everything else is that file's to do, and so is
 the explanation. Here a step is one call, whatever the number of requests.
 
+Rows that cannot win any more are dropped (`source/beam.h` says why that changes nothing), so that a request has
+at most K of them.
+
 Shapes: B requests under way, K places of each.
 """
 
@@ -92,7 +95,6 @@ class NativeBeam:
         )
         if rows < 0:
             raise no_memory()
-        self.under_way = rows // self.places
         self.written += 1
         return Moves(parent[:rows], token[:rows])
 
@@ -102,6 +104,7 @@ class NativeBeam:
         if not count:
             return []
         found = [self._answer(which) for which in range(count)]
+        self.under_way -= count
         self.library.beam_forget(self.handle)
         return found
 

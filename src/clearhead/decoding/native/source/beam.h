@@ -1,6 +1,16 @@
 // The books of a beam search for one cohort: the same choices, number for number, that decoding/beam.py makes with
 // tables, for the plain case (one group, nothing that shapes scores but forbidden symbols). What a step does and
 // why it is right is said there; here it is done request by request.
+//
+// There every request has K rows. Here a row that cannot win any more is dropped at once, without a change to what is
+// found. Call a text hopeless when its score over the largest divisor that is still to come does not beat the worst
+// finished text, with as many finished as are kept: nothing it may become enters the pool.
+// - It stays so: no token adds to a score, that divisor never grows (`Request::divisor`), the pool never gets worse.
+//   So all that comes of a dropped row is hopeless.
+// - At any step hopelessness is a matter of the score alone, and division by one number keeps the order: hopeless
+//   extensions stand behind all others. Leaving some of them out moves none of the others in the ranking: the same
+//   ones live on, and of those that end among the first K the same ones can enter the pool.
+// A place without a text (score -inf) is the plainest case.
 #pragma once
 
 #include <cmath>
@@ -58,7 +68,7 @@ class Beam {
         requests_(count),
         live_(count, 0.0) {
     for (int64_t i = 0; i < count; ++i) {
-      requests_[i].number = i;
+      requests_[i].number = requests_[i].first = i;
       requests_[i].limit = limits[i];
       requests_[i].last_divisor = last[i];
     }
@@ -85,7 +95,10 @@ class Beam {
  private:
   struct Request {
     int64_t number, limit;
+    int64_t first = 0;        // of its rows, which stand together
+    int rows = 1;             // at most K
     double last_divisor;
+    double divisor = std::numeric_limits<double>::infinity();  // the largest that may still come
     std::vector<Ended> pool;  // best first
     bool goes = true, broken = false;
   };
@@ -105,13 +118,13 @@ class Beam {
 
   void decide(Engine& engine, const Room& room, int64_t begin, int which) {
     Request& request = requests_[which];
-    const int places = dials_.places, wide = dials_.candidates, rows = written_ ? places : 1;
+    const int places = dials_.places, wide = dials_.candidates, rows = request.rows;
     static thread_local std::vector<Choice> offers;
     static thread_local std::vector<uint8_t> willing;
     offers.clear();
     willing.assign(rows, 1);
     for (int p = 0; p < rows; ++p) {
-      const int row = which * rows + p;
+      const int row = int(request.first) + p;
       offer(engine.scored(room, begin + row), row, request.limit <= written_, offers, willing[p]);
     }
     const int look = std::min((1 + dials_.stops) * places, rows * wide);
@@ -127,7 +140,7 @@ class Beam {
     }
     for (int i = 0; i < std::min(places, look); ++i)
       if (stops(offers[i].token) && offers[i].score > NOTHING)
-        collect(request, offers[i], willing[offers[i].row - which * rows]);
+        collect(request, offers[i], willing[offers[i].row - request.first]);
     Choice* chosen = &choices_[size_t(which) * places];
     int taken = 0;
     auto take = [&](auto wanted) {  // a stop is no text that goes on: its place is left without one
@@ -141,17 +154,27 @@ class Beam {
     take([](double score) { return score == NOTHING; });
     take([](double score) { return score != score; });
     request.broken = chosen[taken - 1].score != chosen[taken - 1].score;
-    request.goes = !request.broken && goes_on(request, chosen[0].score);
+    const double worst = worst_of(request);
+    request.divisor = std::min(request.divisor, std::max(request.last_divisor, divisors_.next));
+    int hopeful = 0;
+    while (hopeful < taken && chosen[hopeful].score / request.divisor > worst) ++hopeful;
+    request.goes = !request.broken && hopeful && goes_on(request, chosen[0].score, worst);
     if (!request.goes && !request.broken && request.pool.empty() && request.limit <= written_)
-      cut(request, engine.scored(room, begin + best_row(which, rows)), best_row(which, rows));
+      cut(request, engine.scored(room, begin + best_row(request)), best_row(request));
+    request.rows = hopeful;
   }
 
   bool stops(int64_t token) const { return kinds_[token] & STOP; }
 
-  // Whether live texts, the best of which scores `best`, may change what is found: see decoding/stopping.py.
-  bool goes_on(const Request& request, double best) const {
-    const double worst = int(request.pool.size()) == dials_.kept ? request.pool.back().score : NOTHING;
-    if (dials_.early == NEVER) return best / std::max(request.last_divisor, divisors_.next) > worst;
+  // What a text must beat to be kept.
+  double worst_of(const Request& request) const {
+    return int(request.pool.size()) == dials_.kept ? request.pool.back().score : NOTHING;
+  }
+
+  // Whether the rule of stopping lets a request with hope go on, whose best live text scores `best`: see
+  // decoding/stopping.py.
+  bool goes_on(const Request& request, double best, double worst) const {
+    if (dials_.early == NEVER) return true;
     const bool wins = best / divisors_.now > worst;
     if (dials_.early == WHEN_UNLIKELY) return wins;
     const bool cut = dials_.forced == CUT && request.limit == written_ + 1;
@@ -207,9 +230,9 @@ class Beam {
     return ended;
   }
 
-  int best_row(int which, int rows) const {
-    int found = which * rows;
-    for (int row = found + 1; row < (which + 1) * rows; ++row)
+  int best_row(const Request& request) const {
+    int found = int(request.first);
+    for (int row = found + 1; row < request.first + request.rows; ++row)
       if (live_[row] > live_[found]) found = row;
     return found;
   }
@@ -220,14 +243,14 @@ class Beam {
     request.pool.push_back(text(row, dials_.stop, last, (live_[row] + last) / divisors_.now, false));
   }
 
-  // Requests that are decided leave; the rows of the others stand together, K each.
+  // Requests that are decided leave; the rows of each of the others stand together.
   int64_t go_on(int64_t* parent, int64_t* token) {
     const int places = dials_.places, room = room_ > written_ ? room_ : int(written_) + 32;
     size_t left = 0;
-    for (size_t i = 0; i < requests_.size(); ++i) left += requests_[i].goes;
-    next_tokens_.resize(left * places * room);
-    next_logps_.resize(left * places * room);
-    live_.resize(left * places);
+    for (const Request& request : requests_) left += request.goes ? request.rows : 0;
+    next_tokens_.resize(left * room);
+    next_logps_.resize(left * room);
+    live_.resize(left);
     size_t rows = 0, kept = 0;
     for (size_t i = 0; i < requests_.size(); ++i) {
       Request& request = requests_[i];
@@ -236,7 +259,8 @@ class Beam {
         decided_.push_back({request.number, request.broken, dead, std::move(request.pool)});
         continue;
       }
-      for (int p = 0; p < places; ++p, ++rows) {
+      request.first = int64_t(rows);
+      for (int p = 0; p < request.rows; ++p, ++rows) {
         const Choice& one = choices_[i * places + p];
         const size_t from = size_t(one.row) * room_, to = rows * room;
         std::copy_n(tokens_.begin() + from, written_, next_tokens_.begin() + to);
@@ -265,7 +289,7 @@ class Beam {
   std::vector<double> live_;       // (rows) scores of the texts under way, not yet divided
   std::vector<int32_t> tokens_, next_tokens_;  // (rows, room_) what they have written
   std::vector<float> logps_, next_logps_;      // (rows, room_) the model's own opinion of it
-  std::vector<Choice> choices_;    // (requests, K) the next rows
+  std::vector<Choice> choices_;    // (requests, K) the next rows, the hopeful ones first
   std::vector<Decided> decided_;
   int64_t written_ = 0;
   int room_ = 0;
