@@ -17,6 +17,7 @@ from clearhead.decoding.engine import Cohort, Engine, MakeSearch, Request
 from clearhead.decoding.native import NativeRows, why_not
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.native.pack import Dtype
+from clearhead.decoding.native.rows import NativeScores
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.searches import make_search
@@ -103,6 +104,32 @@ def test_texts_may_get_longer_than_the_first_room() -> None:
     found = run(rows, NativeBeam, requests, 6)
     assert found == run(rows, readable, requests, 6)
     assert max(len(one.ids) for one in found[0]) > 64
+
+
+class Counting(NativeRows):
+    """Counts the rows of all steps."""
+
+    taken = 0
+
+    def step(self, parent: torch.Tensor, token: torch.Tensor) -> NativeScores:
+        self.taken += len(parent)
+        return super().step(parent, token)
+
+
+@pytest.mark.parametrize(
+    "early, push, penalty", [("never", 2.0, 0.0), ("never", 4.0, 0.6), (False, 4.0, 0.0)]
+)
+def test_rows_that_cannot_win_are_dropped(early: bool | str, push: float, penalty: float) -> None:
+    """The readable beam carries them along, and finds the same."""
+    options = Options(beam=5, early_stopping=early, length_penalty=penalty)
+    requests = [Request((5 + i, 6, 2), 12 + i, options) for i in range(6)]
+    found, taken = [], []
+    for make in (readable, NativeBeam):
+        rows = Counting(model_of("encoder-decoder", 40, push), SYMBOLS)
+        found.append(run(rows, make, requests, 20))
+        taken.append(rows.taken)
+    assert found[0] == found[1]
+    assert taken[1] < 0.9 * taken[0]
 
 
 def test_no_limit_takes_no_memory() -> None:

@@ -4,8 +4,8 @@ Makes the choices of `decoding/beam.py`, number for number, where a search asks 
 group, no coverage, no processors beyond forbidden symbols. Everything else is that file's to do, and so is
 the explanation. Here a step is one call, whatever the number of requests.
 
-Rows that cannot win any more are dropped (`source/beam.h` says why that changes nothing), so that a request has
-at most K of them.
+Rows that cannot win any more are dropped (`source/beam.h` says why that changes nothing), so that a request
+has at most K of them.
 
 Shapes: B requests under way, K places of each.
 """
