@@ -20,6 +20,7 @@ from clearhead.base.errors import UserError
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions, plain
 from clearhead.decoding.native.dials import supports
+from clearhead.decoding.native.storage import PrivateMemory, no_memory
 from clearhead.models.config import ModelConfig
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.attention import MultiHeadAttention
@@ -27,6 +28,8 @@ from clearhead.nn.layers import FeedForward, InputEmbedding
 from clearhead.nn.positions.base import Position
 
 Dtype = Literal["float32", "bf16", "int8"]
+BYTES: dict[Dtype, int] = {"float32": 4, "bf16": 2, "int8": 1}  # of a weight
+PORTION = 8 << 20  # bytes of float32 weights that are packed at a time: no copy of all of them is ever made
 
 
 class Packed:
@@ -39,6 +42,8 @@ class Packed:
         self._kept: list[Any] = []  # tensors and arrays that the struct points into
         self._model = cast(Any, model)
         self.bytes = 0  # of the packed matrices
+        weights = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
+        self._memory = PrivateMemory(weights * BYTES[dtype])
         has_source = self.config.family == "encoder-decoder"
         self.struct = self._describe(has_source)
         self.source_embedding: InputEmbedding | None = self._model.source_embedding if has_source else None
@@ -109,25 +114,26 @@ class Packed:
 
     def _matrix(self, weights: list[Tensor], biases: list[Tensor | None], beyond: float = 0.0) -> int:
         """Matrices (outputs, inputs) with one input as one packed matrix; `beyond`: see `matrix.h`."""
-        weight = plain(weights[0]) if len(weights) == 1 else torch.cat([plain(one) for one in weights])
+        library, kind = functions(), binding.KINDS[self.dtype]
+        outputs, inputs = sum(len(one) for one in weights), weights[0].shape[1]
+        memory = self._memory.take(library.matrix_room(self.kernels, outputs, inputs, kind))
+        handle = library.matrix(self.kernels, outputs, inputs, kind, memory)
+        if not handle:
+            raise no_memory()
+        freeing = weakref.finalize(self, library.matrix_free, handle)
+        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
         bias = None
         if any(one is not None for one in biases):
             parts = [torch.zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
             bias = plain(torch.cat([plain(one) for one in parts]))
-        library = functions()
-        handle = library.matrix(
-            self.kernels,
-            weight.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            *weight.shape,
-            binding.KINDS[self.dtype],
-            beyond,
-            torch.get_num_threads(),
-        )
-        if not handle:
-            raise UserError("There is not enough memory to pack this model's weights for decoding.")
-        freeing = weakref.finalize(self, library.matrix_free, handle)
-        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
+        library.matrix_bias(handle, None if bias is None else bias.data_ptr(), beyond)
+        panel = library.panel(self.kernels)
+        step = max(PORTION // (4 * inputs * panel), 1) * panel
+        for begin in range(0, outputs, step):
+            rows = rows_of(weights, begin, min(begin + step, outputs))
+            threads = torch.get_num_threads()
+            if not library.matrix_pack(handle, rows.data_ptr(), begin, len(rows), threads):
+                raise no_memory()
         self.bytes += library.matrix_bytes(handle)
         return int(handle)
 
@@ -159,6 +165,17 @@ class Packed:
             made.cross_output = self._linear(cross.output)
             made.cross_norm = self._norm(layer.cross_residual.norm)
         return made
+
+
+def rows_of(weights: list[Tensor], begin: int, end: int) -> Tensor:
+    """Rows begin..end−1 of matrices on top of each other, as contiguous float32."""
+    found, first = [], 0
+    for weight in weights:
+        low, high = max(begin - first, 0), min(end - first, len(weight))
+        if low < high:
+            found.append(plain(weight[low:high]))
+        first += len(weight)
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 _known: weakref.WeakKeyDictionary[nn.Module, dict[tuple[Dtype, int], tuple[Any, Packed]]] = (

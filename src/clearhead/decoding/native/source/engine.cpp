@@ -23,17 +23,30 @@ const char* clearhead_instruction_set(int64_t number) {
   return nullptr;
 }
 
-PackedMatrix* clearhead_matrix(const Kernels* kernels, const float* weights, const float* bias, int64_t outputs,
-                               int64_t inputs, int32_t kind, float beyond, int32_t threads) {
+// Bytes that a packed matrix takes.
+int64_t clearhead_matrix_room(const Kernels* kernels, int64_t outputs, int64_t inputs, int32_t kind) {
+  return int64_t(PackedMatrix::room(kernels, int(outputs), int(inputs), Kind(kind)));
+}
+
+// A matrix that lies, or is to be packed, in `memory`, which must outlive it.
+PackedMatrix* clearhead_matrix(const Kernels* kernels, int64_t outputs, int64_t inputs, int32_t kind, char* memory) {
+  return new (std::nothrow) PackedMatrix(kernels, int(outputs), int(inputs), Kind(kind), memory);
+}
+
+void clearhead_matrix_bias(PackedMatrix* matrix, const float* bias, float beyond) { matrix->set_bias(bias, beyond); }
+
+// Pack `rows` outputs, which begin with that of a panel's first column, from weights (rows, inputs).
+int32_t clearhead_matrix_pack(PackedMatrix* matrix, const float* weights, int64_t first, int64_t rows,
+                              int32_t threads) {
   try {
-    auto matrix = std::make_unique<PackedMatrix>(kernels, int(outputs), int(inputs), Kind(kind), bias, beyond);
-    Team team(std::max(1, std::min<int>(threads, matrix->panels / 4)));
-    team.run([&](int) {
-      team.share(matrix->panels, [&](int panel) { kernels->pack_panel(*matrix, panel, weights); });
-    });
-    return matrix.release();
+    const Kernels* kernels = matrix->kernels;
+    const Matrix part = matrix->from_panel(int(first / kernels->panel));
+    const int panels = int((rows + kernels->panel - 1) / kernels->panel);
+    Team team(std::max(1, std::min<int>(threads, panels / 4)));
+    team.run([&](int) { team.share(panels, [&](int panel) { kernels->pack_panel(part, panel, weights); }); });
+    return 1;
   } catch (const std::bad_alloc&) {
-    return nullptr;
+    return 0;
   }
 }
 
