@@ -5,31 +5,22 @@
 //
 //   float32    [panel][input][column]
 //   bfloat16   [panel][input][vector pair][lane]  the two columns of a lane share a word, lower half first
-//   int8       [panel][input / 4][column][4]      four inputs side by side, as the dot-product unit wants
+//   int8       [panel][input / n][column][n]      n inputs side by side, as the set's instructions want (int8.h)
 //
 // int8 weights are w ≈ scale(column) · q with q in −127..127; `sums` hold Σ q of each column, with which the zero
 // point of the activations is taken off again.
 #pragma once
 
-#include "vectors.h"
+#include "int8.h"
 
 namespace clearhead {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int VECTORS = 4, ROWS = 6;  // a tile is 6 × 64: 24 of the 32 registers hold sums
-#elif defined(__AVX__)
-constexpr int VECTORS = 2, ROWS = 6;  // 6 × 16: 12 of 16 registers
-#else
-constexpr int VECTORS = 4, ROWS = 4;
-#endif
-constexpr int PANEL = VECTORS * LANES;
-
-inline int quads(int inputs) { return (inputs + 3) / 4; }
-
-// Bytes that one round of the loop over inputs reads: an input's weights for a panel, or four inputs' (int8).
-inline size_t row_bytes(Kind kind) { return PANEL * (kind == BFLOAT16 ? 2 : 4); }
-inline size_t panel_bytes(Kind kind, int inputs) { return row_bytes(kind) * (kind == INT8 ? quads(inputs) : inputs); }
+// Bytes that one round of the loop over inputs reads: an input's weights for a panel, or a few inputs' (int8).
+inline size_t row_bytes(Kind kind) { return PANEL * (kind == FLOAT32 ? 4 : kind == BFLOAT16 ? 2 : TOGETHER); }
+inline size_t panel_bytes(Kind kind, int inputs) {
+  return row_bytes(kind) * (kind == INT8 ? byte_rounds(inputs) : inputs);
+}
 inline const char* panel_of(const Matrix& m, int panel) { return m.weights + panel * m.panel_bytes; }
 
 inline uint16_t to_bfloat16(float value) {
@@ -83,20 +74,21 @@ inline void pack_bytes(const Matrix& m, int panel, const float* w) {
       peak = size > peak ? size : peak;
       odd += from[i] * 0.0f;
     }
-    m.scale[column] = peak / 127.0f + odd;
-    if (!(peak > 0) || odd != 0) continue;
+    m.scale[column] = (peak < SMALLEST ? 0.0f : peak / 127.0f) + odd;
+    if (peak < SMALLEST || odd != 0) continue;  // infinite numbers and NaN have no whole ones: the scale says so
     const float inverse = 127.0f / peak;
     int32_t total = 0;
     for (int first = 0; first < m.inputs; first += 256) {
       int8_t some[256] = {};
       const int count = least(256, m.inputs - first);
       for (i = 0; i < count; ++i) {
-        const float turned = from[first + i] * inverse;
+        const float turned = rounded(from[first + i] * inverse);
         const int32_t q = int32_t(turned + (turned < 0 ? -0.5f : 0.5f));
         some[i] = int8_t(q);
         total += q;
       }
-      for (i = 0; i < count; i += 4) std::memcpy(out + (size_t(first + i) / 4 * PANEL + c) * 4, some + i, 4);
+      for (i = 0; i < count; i += TOGETHER)
+        std::memcpy(out + (size_t(first + i) / TOGETHER * PANEL + c) * TOGETHER, some + i, TOGETHER);
     }
     m.sums[column] = total;
   }

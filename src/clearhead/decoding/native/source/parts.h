@@ -1,7 +1,7 @@
 // What happens to one row between two products: norm, quantisation, rotation, attention.
 #pragma once
 
-#include "vectors.h"
+#include "int8.h"
 
 namespace clearhead {
 namespace {
@@ -49,21 +49,20 @@ inline void quantise(const float* x, int n, uint8_t* to, float* scale, int32_t* 
     most = x[j] > most ? x[j] : most;
     strange += x[j] * 0.0f;
   }
-  const float width = most - least, inverse = width > 0 ? 255.0f / width : 0.0f;
-  const int32_t base = int32_t(-least * inverse + 0.5f);
+  const float width = most - least, inverse = width < SMALLEST || strange != 0 ? 0.0f : 255.0f / width;
+  const int32_t base = strange != 0 ? 0 : int32_t(rounded(-least * inverse) + 0.5f);
   *scale = width / 255.0f + strange;
-  *zero = base;
+  *zero = 0;
   const float shift = float(base) + 0.5f;
-  for (int j = 0; j + LANES <= n; j += LANES) {
-    const Floats v = smaller(larger(load(x + j) * inverse + shift, Floats{}), all(255.0f));
-    const Bytes bytes = __builtin_convertvector(__builtin_convertvector(v, Ints), Bytes);
-    std::memcpy(to + j, &bytes, sizeof(bytes));
-  }
-  for (int j = i; j < n; ++j) {
-    const float v = x[j] * inverse + shift;
-    to[j] = uint8_t(v < 0 ? 0 : v > 255 ? 255 : v);
-  }
-  for (int j = n; j % 4; ++j) to[j] = 0;  // weights there are 0, but the bytes must be something
+  auto put = [&](Floats v, int at) {  // an infinite number or NaN becomes something: the scale tells
+    v = smaller(larger(rounded(v * inverse) + shift, Floats{}), all(255.0f));
+    *zero = put_quantised(to, at, __builtin_convertvector(v, Ints), base);
+  };
+  for (i = 0; i + LANES <= n; i += LANES) put(load(x + i), i);
+  if (i == n) return;
+  float rest[LANES] = {};  // what lies beyond the row meets weights that are 0
+  for (int j = i; j < n; ++j) rest[j - i] = x[j];
+  put(load(rest), i);
 }
 
 // Turn the pairs of one head by a position's angles; `halves` pairs i with i + size/2, else neighbours.
@@ -194,8 +193,6 @@ inline void gate(float* row, int n, int32_t activation) {
     row[i] = one[0] * row[n + i];
   }
 }
-
-inline int quantised_bytes(int columns) { return up_to_whole(columns, 4); }
 
 // log Σ e^x of a row, from its panels' shares.
 inline float log_sum(const float* peaks, int panels) {

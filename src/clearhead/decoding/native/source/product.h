@@ -14,8 +14,6 @@ namespace {
 template <int R>
 using Tile = Floats[R][VECTORS];
 
-#define CLEARHEAD_UNROLL _Pragma("GCC unroll 8")
-
 // c += a · b. Spelt out where there is an instruction for it: left to themselves, compilers copy the sums of a
 // large tile to and fro, which halves the speed.
 __attribute__((always_inline)) inline void multiply_add(Floats& c, Floats a, Floats b) {
@@ -25,13 +23,6 @@ __attribute__((always_inline)) inline void multiply_add(Floats& c, Floats a, Flo
   c += a * b;
 #endif
 }
-
-#if defined(__AVX512VNNI__)
-// Each lane of c += four products of bytes: unsigned a, signed b.
-__attribute__((always_inline)) inline void multiply_add(__m512i& c, __m512i a, __m512i b) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
-}
-#endif
 
 // One input's weights for all columns of a panel.
 __attribute__((always_inline)) inline void load_weights(const float* w, Floats (&b)[VECTORS]) {
@@ -44,16 +35,6 @@ __attribute__((always_inline)) inline void load_weights(const uint16_t* w, Float
     b[v + 1] = (Floats)(both & 0xffff0000u);
   }
 }
-
-// Memory that will be wanted soon, asked for `lines` cache lines at each round of the loop over inputs.
-struct Ahead {
-  const char* from;
-  int lines;
-
-  __attribute__((always_inline)) void fetch() {
-    for (int i = 0; i < lines; ++i, from += 64) __builtin_prefetch(from);
-  }
-};
 
 template <int R, class W>
 __attribute__((always_inline)) inline void float_tile(const W* w, int inputs, const Input& x, int row, Ahead ahead,
@@ -75,39 +56,6 @@ __attribute__((always_inline)) inline void float_tile(const W* w, int inputs, co
   }
   CLEARHEAD_UNROLL for (int r = 0; r < R; ++r)
       CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) tile[r][v] = c[r][v];
-}
-
-// Whole-number sums of one tile, four inputs at a time.
-template <int R>
-__attribute__((always_inline)) inline void byte_tile(const int8_t* w, int quads, const Input& x, int row, Ahead ahead,
-                                                     Ints (&sums)[R][VECTORS]) {
-  const uint8_t* from[R];
-  CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) from[r] = x.bytes + size_t(row + r) * x.byte_stride;
-#if defined(__AVX512VNNI__)
-  __m512i c[R][VECTORS];
-  CLEARHEAD_UNROLL for (int r = 0; r < R; ++r)
-      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) c[r][v] = _mm512_setzero_si512();
-  for (int i = 0; i < quads; ++i, w += PANEL * 4) {
-    __m512i b[VECTORS];
-    CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = _mm512_loadu_si512(w + v * 64);
-    ahead.fetch();
-    CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
-      const __m512i a = _mm512_set1_epi32(load<int32_t>(from[r] + i * 4));
-      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) multiply_add(c[r][v], a, b[v]);
-    }
-  }
-  CLEARHEAD_UNROLL for (int r = 0; r < R; ++r)
-      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) sums[r][v] = (Ints)c[r][v];
-#else
-  int32_t c[R][PANEL] = {};
-  for (int i = 0; i < quads; ++i, w += PANEL * 4)
-    for (int r = 0; r < R; ++r) {
-      const uint8_t* a = from[r] + i * 4;
-      for (int n = 0; n < PANEL; ++n)
-        c[r][n] += a[0] * w[n * 4] + a[1] * w[n * 4 + 1] + a[2] * w[n * 4 + 2] + a[3] * w[n * 4 + 3];
-    }
-  std::memcpy(sums, c, sizeof(sums));
-#endif
 }
 
 // From whole numbers to the numbers they stand for.
@@ -175,7 +123,7 @@ void tile(const Matrix& m, int panel, const Input& x, int row, Ahead ahead, cons
     float_tile<R>(reinterpret_cast<const uint16_t*>(w), m.inputs, x, row, ahead, tile);
   } else {
     Ints sums[R][VECTORS];
-    byte_tile<R>(reinterpret_cast<const int8_t*>(w), quads(m.inputs), x, row, ahead, sums);
+    byte_tile<R>(reinterpret_cast<const int8_t*>(w), byte_rounds(m.inputs), x, row, ahead, sums);
     scale_sums<R>(m, panel, x, row, sums, tile);
   }
   finish<R>(m, panel, row, out, tile);

@@ -33,7 +33,6 @@ typedef float Floats __attribute__((vector_size(LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
 typedef uint32_t Words __attribute__((vector_size(LANES * 4)));
 typedef uint8_t Bytes __attribute__((vector_size(LANES)));
-typedef int8_t SmallInts __attribute__((vector_size(LANES)));
 
 template <class T>
 inline T load(const void* from) {
@@ -62,6 +61,28 @@ inline Floats all(float value) {
   return value - Floats{};
 #endif
 }
+inline Ints all(int32_t value) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_set1_epi32(value);
+#else
+  return value - Ints{};
+#endif
+}
+
+// The number itself, rounded: what is added to a product of this is not fused with it, so that the result is the
+// same on processors with and without that instruction.
+template <class T>
+__attribute__((always_inline)) inline T rounded(T value) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(value));
+#elif defined(__x86_64__)
+  asm("" : "+x"(value));
+#elif defined(__aarch64__)
+  asm("" : "+w"(value));
+#endif
+  return value;
+}
+
 // Where one of them is not a number, the second.
 inline Floats larger(Floats a, Floats b) {
 #if defined(__AVX512F__)
@@ -79,6 +100,7 @@ inline Floats smaller(Floats a, Floats b) {
 }
 
 constexpr float INFINITE = __builtin_inff();
+constexpr float SMALLEST = 1e-35f;  // range that is worth a scale: 255 divided by it is still a number
 
 inline int least(int a, int b) { return a < b ? a : b; }
 inline int up_to_whole(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
