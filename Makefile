@@ -12,7 +12,7 @@ WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-hard test-gpu test-browser lint format bench docs screenshots web web-check clean
+.PHONY: help setup demo test test-slow test-hard test-native test-gpu test-browser lint format bench docs screenshots web web-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,12 +33,16 @@ test: $(READY) lint ## lint, then the quick tests and all doctests
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal  # one thread each: more would wait for one another
 
 test-slow: $(READY) ## the tests that take longer
-	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) -m "slow and not gpu and not browser"
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) -m "slow and not gpu and not browser and not native"
 
 # the same seed tries the same things; SEED=7 others, and ONLY=flips one part alone
 SEED ?= 1
 test-hard: $(READY) ## kills, flipped bits, bad input and random engine configurations by the hundred
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m tests.hard --seed $(SEED) $(if $(ONLY),--only $(ONLY))
+
+# what is built stays in build/native; -rs names what is skipped because a compiler or an emulator is absent
+test-native: $(READY) ## the C++ engine for every instruction set, under sanitizers, and for ARM (with qemu)
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m native -rs tests/native
 
 test-gpu: $(READY) ## the tests that need a CUDA device
 	$(PYTEST) -m gpu
