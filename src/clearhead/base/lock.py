@@ -19,20 +19,22 @@ from clearhead.base.errors import UserError
 if os.name != "nt":
     import fcntl
 
-TRIES = 5  # whoever asks if the lock is held has it for a moment
-PAUSE = 0.02  # seconds between them
+PATIENCE = 0.1  # seconds: whoever asks if the lock is held has it for a moment
+PAUSE = 0.02  # seconds between two tries
 
 
 @contextmanager
-def held(path: Path, busy: str) -> Iterator[None]:
+def held(path: Path, busy: str, patience: float = PATIENCE) -> Iterator[None]:
     """Hold the lock file `path`; the sentence `busy` says that another process holds it.
+
+    `patience`: seconds to wait for that process before it is said.
 
     Folders that are missing are made. If the lock is all that lies beside it at the end, it is removed
     together with the folders that were made for it: a command that is refused leaves nothing behind.
     """
     made: list[Path] = []
     try:
-        with _locked(path, busy, made):
+        with _locked(path, busy, patience, made):
             try:
                 yield
             finally:
@@ -43,8 +45,8 @@ def held(path: Path, busy: str) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _locked(path: Path, busy: str, made: list[Path]) -> BinaryIO:
-    for number in range(TRIES):
+def _locked(path: Path, busy: str, patience: float, made: list[Path]) -> BinaryIO:
+    for number in range(max(1, round(patience / PAUSE))):
         time.sleep(PAUSE if number else 0.0)
         with suppress(FileNotFoundError):  # its folder has just been removed by one that was refused
             file = _opened(path, made)

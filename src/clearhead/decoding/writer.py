@@ -8,8 +8,10 @@ elsewhere) is decided here and nowhere else.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import Literal
 
@@ -105,6 +107,8 @@ class Writer:
         if way == "native" and self.why_not_native is not None:
             reason = self.why_not_native.removesuffix(".")
             raise UserError(f"The C++ engine cannot be used here: {reason}.")
+        if way == "auto" and dtype not in ("fast", "int8"):  # which have a sentence of their own for it
+            self._say_what_is_lost()
         self.why_not_fast: str | None = None
         self.dtype = self._checked_dtype(dtype)
         self.room = room or (GPU_ROOM if self.device.type == "cuda" else CPU_ROOM)
@@ -118,7 +122,13 @@ class Writer:
     def _why_not_native(self) -> str | None:
         if self.device.type != "cpu":
             return "it is for CPUs."
-        return native.why_not() or native.supports(self.bundle.model)
+        return native.supports(self.bundle.model) or native.why_not()  # nothing is compiled in vain
+
+    def _say_what_is_lost(self) -> None:
+        """A model that the C++ engine serves, and no such engine: the user can do something about that."""
+        reason = self.why_not_native
+        if self.device.type == "cpu" and reason and native.supports(self.bundle.model) is None:
+            _say_once(f"PyTorch decodes, several times slower than the C++ engine would. {reason}")
 
     def _checked_dtype(self, dtype: Dtype) -> native.Dtype:
         if dtype == "auto":
@@ -324,6 +334,12 @@ class Writer:
             stopped=one.stopped,
             ids=one.ids,
         )
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    if sys.stderr is not None:
+        print(f"clearhead: {sentence}", file=sys.stderr)
 
 
 def _behind_prompt(options: Options, size: int, limit: int) -> Options:

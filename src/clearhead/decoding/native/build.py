@@ -1,57 +1,38 @@
-"""The native engine's library: compiled at first use by the machine's own compiler, kept, loaded.
+"""The native engine's library: found in the installed package or in the user's cache, else compiled there.
 
-The result lies in the user's cache folder under a name made from the sources, the flags and the compiler, so
-that a change of any of them compiles anew. It holds kernels for every instruction set of the architecture.
-Where there is no compiler, or it fails, `why_not` says so in one sentence and nothing else happens. Knows
-nothing about models.
+A wheel brings one for its kind of machine. Where there is none that fits these sources, the machine's own
+compiler makes one at first use, which `cache` keeps. Where that cannot be, `why_not` says why in one sentence
+and nothing else happens. Knows nothing about models.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
-import hashlib
 import os
-import platform
-import shlex
-import shutil
-import subprocess
-import tempfile
+import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-SOURCES = Path(__file__).parent / "source"
-FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fPIC", "-pthread", "-w")
-_AVX512 = ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
-_X86 = {
-    "avx512_vnni": (*_AVX512, "-mavx512vnni"),
-    "avx512": _AVX512,
-    "avx2_vnni": ("-mavx2", "-mfma", "-mavxvnni"),
-    "avx2": ("-mavx2", "-mfma"),
-    "plain": (),
-}
-_ARM = {
-    "neon_i8mm": ("-march=armv8.2-a+dotprod+i8mm",),
-    "neon_dotprod": ("-march=armv8.2-a+dotprod",),
-    "neon": (),
-}
-# Instruction sets of each architecture, best first, and the flags that their kernels are compiled with.
-INSTRUCTION_SETS = {"x86_64": _X86, "amd64": _X86, "aarch64": _ARM, "arm64": _ARM}
-COMPILERS = ("g++", "clang++", "c++")
-KEPT = 4  # libraries in the cache: of other compilers, processors and versions
+from clearhead.base.errors import UserError
+from clearhead.base.lock import held
+from clearhead.base.processor import usable_cores
+from clearhead.decoding.native import cache
+from clearhead.decoding.native.cache import Library, cache_folder, named
+from clearhead.decoding.native.compiler import (
+    NoLibrary,
+    Target,
+    compile_library,
+    digest_of_compiler,
+    digest_of_sources,
+    find_compiler,
+    this_machine,
+)
+
+PACKAGED = Path(__file__).parent / "built"  # of a wheel
+PATIENCE = 600.0  # seconds to wait while another process compiles
 
 
-class NoLibrary(Exception):
-    """A sentence that says why there is no native engine on this machine."""
-
-
-def cache_folder() -> Path:
-    """Where the compiled library is kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "clearhead"
-
-
-def library() -> ctypes.CDLL:
+def library() -> Library:
     """The compiled engine; `NoLibrary` where it cannot be had. Tried once for each compiler and folder."""
     try:
         folder = cache_folder()
@@ -73,96 +54,71 @@ def why_not() -> str | None:
 
 
 @functools.cache
-def _load(named: str | None, path: str | None, folder: Path) -> ctypes.CDLL | str:
+def _load(cxx: str | None, path: str | None, folder: Path) -> Library | str:
     """The library, or the sentence that says why not."""
     try:
-        compiler = _compiler(named)
-        target = folder / f"engine-{_fingerprint(compiler)}.so"
-        if not target.exists():
-            _compile(compiler, target)
-        return ctypes.CDLL(str(target))
+        target = this_machine()
+        sources = digest_of_sources(target.machine)
+        anyone = named(target.name, "*", sources)
+        found = cache.load_packaged(PACKAGED, anyone)
+        if found is not None:
+            return found
+        try:
+            command = find_compiler(cxx)
+        except NoLibrary:
+            found = None if cxx else cache.load(folder, anyone)  # of a machine that shares this folder
+            if found is None:
+                raise
+            return found
+        kind = f"{target.name}-{digest_of_compiler(command)}"
+        wanted = named(target.name, digest_of_compiler(command), sources)
+        return cache.load(folder, wanted) or _compiled(command, target, folder, kind, wanted)
     except NoLibrary as reason:
         return str(reason)
     except OSError as error:
-        return f"The native engine cannot be kept in or loaded from '{folder}': {error}."
-
-
-def _compiler(named: str | None) -> list[str]:
-    """The compiler's command: what CXX says, or the first one there is."""
-    if os.name != "posix" or platform.machine().lower() not in INSTRUCTION_SETS:
-        raise NoLibrary(
-            f"The native engine is for Linux and macOS on x86 or ARM, not {platform.system()} on "
-            f"{platform.machine()}."
+        return (
+            f"The native engine cannot be kept in or loaded from '{folder}': {error}. "
+            f"{cache.OWN_FOLDER} where programs may be executed."
         )
-    if named:
-        command = shlex.split(named)
-        if not command or shutil.which(command[0]) is None:
-            raise NoLibrary(f"There is no C++ compiler '{named}', which the variable CXX names.")
-        return command
-    for name in COMPILERS:
-        if shutil.which(name):
-            return [name]
-    raise NoLibrary(f"There is no C++ compiler here ({', '.join(COMPILERS)}): the native engine needs one.")
 
 
-def _fingerprint(compiler: list[str]) -> str:
-    """All that the library depends on, as a short name; asks the file system, so it costs no process."""
-    digest = hashlib.sha256()
-    for source in sorted(SOURCES.iterdir()):
-        if source.suffix in (".h", ".cpp"):
-            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    program = Path(shutil.which(compiler[0]) or compiler[0]).resolve()
-    about = program.stat()
-    parts = [
-        *FLAGS,
-        INSTRUCTION_SETS[platform.machine().lower()],
-        *compiler,
-        str(program),
-        about.st_size,
-        about.st_mtime_ns,
-    ]
-    digest.update("\0".join(map(str, parts)).encode())
-    return digest.hexdigest()[:24]
+def _compiled(command: list[str], target: Target, folder: Path, kind: str, wanted: str) -> Library:
+    """Compile the library into the folder, unless another process has done so in the meantime."""
+    with cache.trusted(folder, make=True), ExitStack() as stack:
+        alone = _lock(stack, folder / f".lock-{kind}")
+        found = cache.load(folder, wanted)
+        if found is not None:
+            return found
+        _say(
+            "compiling the C++ engine for this kind of machine, which is done once and takes a minute or so …"
+        )
+        with cache.workshop(folder, kind, alone) as workshop:
+            made, _ = compile_library(command, target, workshop, usable_cores(64))
+            cache.put(made, folder, wanted)
+        cache.forget_old(folder, kind)
+    found = cache.load(folder, wanted)
+    if found is None:
+        raise OSError("what was compiled is not there")
+    return found
 
 
-def _compile(compiler: list[str], target: Path) -> None:
-    """Compile beside the target, then rename: two processes at once both make whole files, and one stays."""
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".engine-") as folder:
-        made = Path(folder) / target.name
-        sets = INSTRUCTION_SETS[platform.machine().lower()]
-        for name, flags in sets.items():
-            kernels = (f"-DCLEARHEAD_SET={name}", "-c", str(SOURCES / "kernels.cpp"))
-            _run([*compiler, *FLAGS, *flags, *kernels], Path(folder) / f"{name}.o")
-        objects = [str(Path(folder) / f"{name}.o") for name in sets]
-        _run([*compiler, *FLAGS, "-shared", str(SOURCES / "engine.cpp"), *objects], made)
-        os.replace(made, target)
-    _forget_old(target.parent)
-
-
-def _run(command: list[str], made: Path) -> None:
-    """Have the compiler make one file."""
+def _lock(stack: ExitStack, path: Path) -> bool:
+    """Wait until nobody else compiles; False where that cannot be known, or takes too long."""
+    busy = "another process is compiling the C++ engine; waiting for it …"
     try:
-        done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, errors="replace")
-    except OSError as error:
-        raise NoLibrary(f"The C++ compiler '{command[0]}' could not be run: {error}.") from error
-    if done.returncode or not made.exists():
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise NoLibrary(
-            f"The C++ compiler '{command[0]}' cannot compile the native engine: "
-            f"{said[0].strip() if said else f'it ended with {done.returncode}'}."
-        )
+        stack.enter_context(held(path, busy))
+        return True
+    except UserError as error:
+        if str(error) != busy:  # a file system without locks
+            return False
+    _say(busy)
+    with suppress(UserError):
+        stack.enter_context(held(path, busy, PATIENCE))
+        return True
+    return False
 
 
-def _forget_old(folder: Path) -> None:
-    """Keep the newest few: whoever has an older one open goes on using it, file or no file."""
-
-    def age(path: Path) -> float:
-        try:
-            return -path.stat().st_mtime
-        except OSError:  # somebody else was quicker
-            return 0.0
-
-    for old in sorted(folder.glob("engine-*.so"), key=age)[KEPT:]:
-        with contextlib.suppress(OSError):
-            old.unlink()
+def _say(sentence: str) -> None:
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # nobody listens any more
+            print(f"clearhead: {sentence}", file=sys.stderr, flush=True)

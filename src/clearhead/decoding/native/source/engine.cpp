@@ -9,6 +9,7 @@
 
 using namespace clearhead;
 
+#pragma GCC visibility push(default)  // all else is compiled to be seen by nobody
 extern "C" {
 
 // The table of an instruction set by name, the best there is for an empty one; nullptr: it does not run here.
@@ -162,3 +163,4 @@ void clearhead_beam_text(const Beam* beam, int64_t which, int64_t rank, BeamText
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

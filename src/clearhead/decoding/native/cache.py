@@ -1,0 +1,212 @@
+"""The folder that compiled libraries are kept in, and whether what lies in it may be loaded.
+
+A library is code that runs with the user's rights, so a file is loaded only if it and its folder belong to
+the user or to root, nobody else may write to them, and its contents have the checksum that its name ends
+with. All of that is asked of the opened file, and the opened file is what is loaded: whoever changes names in
+between changes nothing. A file that does not pass is removed, and the library is compiled anew.
+
+Names are `engine-TARGET-COMPILER-SOURCES-CHECKSUM.so`. Libraries of another target or compiler are left alone
+until nobody has used them for long; of one's own the last few stay, whatever sources they are made from.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fnmatch
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+if os.name == "posix":
+    import pwd
+
+from clearhead.decoding.native.compiler import NoLibrary
+
+KEPT = 4  # libraries of one target and compiler: this version's, and a few others'
+UNUSED = 90 * 24 * 3600.0  # seconds after which a library that nobody has loaded is removed
+ABANDONED = 24 * 3600.0  # seconds after which an unfinished compilation counts as dead, where no lock tells
+OWN_FOLDER = "Set XDG_CACHE_HOME to a folder of your own"
+
+
+class Library(ctypes.CDLL):
+    """A loaded library, and the file it comes from."""
+
+    file: Path
+
+
+def cache_folder() -> Path:
+    """Where compiled libraries are kept.
+
+    Under `sudo`, which may leave HOME as it was, root takes its own home folder: what root makes in a user's
+    folder would stand in that user's way.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base) / "clearhead" / "engine"
+    home = Path.home()
+    with suppress(OSError, KeyError):
+        if os.geteuid() == 0 and home.stat().st_uid != 0:
+            home = Path(pwd.getpwuid(0).pw_dir)
+    return home / ".cache" / "clearhead" / "engine"
+
+
+def fault_in(about: os.stat_result) -> str | None:
+    """Why a file or folder is not to be trusted; None if it may be.
+
+    >>> fault_in(os.stat_result((0o100644, 0, 0, 1, 0, 0, 0, 0, 0, 0)))
+    >>> fault_in(os.stat_result((0o100664, 0, 0, 1, 0, 0, 0, 0, 0, 0)))
+    'can be written to by other users'
+    """
+    if about.st_uid not in (0, os.geteuid()):
+        return f"belongs to another user (number {about.st_uid})"
+    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "can be written to by other users"
+    return None
+
+
+@contextmanager
+def trusted(folder: Path, make: bool = False) -> Iterator[int]:
+    """The opened folder; `NoLibrary` where somebody else could put something into it."""
+    if make:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True, mode=0o700)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fault = fault_in(os.fstat(opened))
+        if fault is not None:
+            raise NoLibrary(f"The native engine is not loaded from '{folder}', which {fault}. {OWN_FOLDER}.")
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def named(target: str, compiler: str, sources: str, checksum: str = "*") -> str:
+    """A library's name; a part that is `*` stands for any."""
+    return f"engine-{target}-{compiler}-{sources}-{checksum}.so"
+
+
+def checksum_in(name: str) -> str:
+    """The checksum that a library's name ends with.
+
+    >>> checksum_in(named("linux-x86_64", "0f", "ff", "abc123"))
+    'abc123'
+    """
+    return name.rpartition("-")[2].removesuffix(".so")
+
+
+def load(folder: Path, pattern: str) -> Library | None:
+    """The library with such a name, None if there is none; what may not be loaded is removed."""
+    with suppress(FileNotFoundError), trusted(folder) as opened:
+        for name in fnmatch.filter(sorted(os.listdir(opened)), pattern):
+            found = _load_one(opened, name, folder)
+            if found is not None:
+                return found
+            with suppress(OSError):
+                os.unlink(name, dir_fd=opened)
+    return None
+
+
+def _load_one(opened: int, name: str, folder: Path) -> Library | None:
+    """One file of the opened folder, None if it is not to be trusted or not what its name says."""
+    # without waiting for a named pipe, without following a link
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = os.open(name, flags, dir_fd=opened)
+    except OSError:
+        return None
+    keep = False
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode) or fault_in(about) or not _is_whole(file, name):
+            return None
+        if time.time() - about.st_mtime > ABANDONED:
+            with suppress(OSError):  # somebody else's, or a read-only disk
+                os.utime(file)  # it is in use
+        if os.path.exists(f"/proc/self/fd/{file}"):
+            found = Library(f"/proc/self/fd/{file}")
+            keep = (
+                True  # for ever: the loader knows libraries by name, and another file must not get this one
+            )
+        else:
+            found = _load_copy(file, name)
+        found.file = folder / name
+        return found
+    finally:
+        if not keep:
+            os.close(file)
+
+
+def load_packaged(folder: Path, pattern: str) -> Library | None:
+    """The same for a folder of the installed package, which is trusted as much as its Python files are."""
+    for path in sorted(folder.glob(pattern)):
+        with path.open("rb") as file:
+            whole = _is_whole(file.fileno(), path.name)
+        if whole:
+            with suppress(OSError):  # made for another C library, say
+                found = Library(str(path))
+                found.file = path
+                return found
+    return None
+
+
+def _is_whole(file: int, name: str) -> bool:
+    with open(file, "rb", closefd=False) as reader:
+        return hashlib.file_digest(reader, "sha256").hexdigest() == checksum_in(name)
+
+
+def _load_copy(file: int, name: str) -> Library:
+    """Where an opened file has no name of its own: load a copy that nobody else can reach, checked again."""
+    with tempfile.TemporaryDirectory(prefix="clearhead-") as private:
+        copy = Path(private) / name
+        os.lseek(file, 0, os.SEEK_SET)
+        with open(file, "rb", closefd=False) as reader, copy.open("wb") as writer:
+            shutil.copyfileobj(reader, writer)
+        if hashlib.sha256(copy.read_bytes()).hexdigest() != checksum_in(name):
+            raise OSError("it was changed while it was read")
+        return Library(str(copy))
+
+
+def put(made: Path, folder: Path, pattern: str) -> None:
+    """Put a library into a folder, its checksum in its name: it is there whole or not at all."""
+    made.chmod(0o644)
+    checksum = hashlib.sha256(made.read_bytes()).hexdigest()
+    os.replace(made, folder / pattern.replace("*", checksum))
+
+
+@contextmanager
+def workshop(folder: Path, kind: str, alone: bool) -> Iterator[Path]:
+    """A folder to compile in, gone afterwards; those that killed compilations have left are removed.
+
+    `alone`: the caller holds the lock of its kind, so that nobody else of this kind is compiling.
+    """
+    for path, age in _ages(folder):
+        if path.name.startswith(".making-"):
+            ours = path.name.startswith(f".making-{kind}-")
+            if (alone and ours) or age > ABANDONED:
+                shutil.rmtree(path, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        dir=folder, prefix=f".making-{kind}-", ignore_cleanup_errors=True
+    ) as made:
+        yield Path(made)
+
+
+def forget_old(folder: Path, kind: str) -> None:
+    """Remove libraries that are no longer used: whoever has one open goes on using it, file or no file."""
+    libraries = [(age, path) for path, age in _ages(folder) if path.name.startswith("engine-")]
+    same = sorted((age, path) for age, path in libraries if path.name.startswith(f"engine-{kind}-"))
+    for _, path in {*same[KEPT:], *(one for one in libraries if one[0] > UNUSED)}:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _ages(folder: Path) -> Iterator[tuple[Path, float]]:
+    """What lies in a folder, and how many seconds ago it was made or last used."""
+    for path in list(folder.iterdir()):
+        with suppress(OSError):  # somebody else was quicker
+            yield path, time.time() - path.lstat().st_mtime

@@ -1,0 +1,199 @@
+"""From the engine's sources and a C++ compiler to a library: flags, instruction sets, and what went wrong.
+
+The kernels are compiled once for each instruction set of the architecture, the rest once. A set whose flags
+the compiler does not know is left out, and the library chooses among the others at run time. This file needs
+nothing else of the package, because setup.py loads it by its path where the package is not installed yet; a
+wheel for another machine is the same with another compiler and another target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCES = Path(__file__).parent / "source"
+# Of what is compiled, only the functions that Python calls can be seen from outside: another library's
+# symbols (PyTorch's standard library) never take the place of ours, nor ours of theirs.
+FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fPIC", "-pthread", "-fvisibility=hidden", "-w")
+_AVX512 = ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+# Instruction sets of each architecture, best first, and the flags that their kernels are compiled with. The
+# last is what every processor of the architecture can run.
+INSTRUCTION_SETS: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {
+        "avx512_vnni": (*_AVX512, "-mavx512vnni"),
+        "avx512": _AVX512,
+        "avx2_vnni": ("-mavx2", "-mfma", "-mavxvnni"),
+        "avx2": ("-mavx2", "-mfma"),
+        "plain": (),
+    },
+    "aarch64": {
+        "neon_i8mm": ("-march=armv8.2-a+dotprod+i8mm",),
+        "neon_dotprod": ("-march=armv8.2-a+dotprod",),
+        "neon": (),
+    },
+}
+MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+SYSTEMS = {"Linux": "linux", "Darwin": "macos"}
+COMPILERS = ("g++", "clang++", "c++")
+INSTEAD = "Install one, or a wheel of clearhead, which has the engine inside"
+
+
+class NoLibrary(Exception):
+    """A sentence that says why there is no native engine on this machine."""
+
+
+class Target(NamedTuple):
+    """What a library is for."""
+
+    system: str  # linux, macos
+    machine: str  # x86_64, aarch64
+
+    @property
+    def name(self) -> str:
+        return f"{self.system}-{self.machine}"
+
+
+def this_machine() -> Target:
+    """The machine that Python runs on; `NoLibrary` for those that the engine is not for."""
+    system, machine = platform.system(), platform.machine()
+    if system not in SYSTEMS or machine.lower() not in MACHINES:
+        raise NoLibrary(f"The native engine is for Linux and macOS on x86 or ARM, not {system} on {machine}.")
+    return Target(SYSTEMS[system], MACHINES[machine.lower()])
+
+
+def find_compiler(named: str | None) -> list[str]:
+    """The compiler's command: what the variable CXX says, or the first one there is."""
+    if named:
+        try:
+            command = shlex.split(named)
+        except ValueError as error:
+            problem = str(error).removesuffix(".").lower()
+            raise NoLibrary(
+                f"The variable CXX, which names the C++ compiler, cannot be read: {problem} in {named}"
+            ) from error
+        if not command or shutil.which(command[0]) is None:
+            raise NoLibrary(f"There is no C++ compiler '{named}', which the variable CXX names.")
+        return [os.path.abspath(shutil.which(command[0]) or command[0]), *command[1:]]
+    for name in COMPILERS:
+        if found := shutil.which(name):
+            return [os.path.abspath(found)]
+    raise NoLibrary(f"There is no C++ compiler here ({', '.join(COMPILERS)}). {INSTEAD}.")
+
+
+def digest_of_sources(machine: str) -> str:
+    """What a library is compiled from, as a short name: sources and flags, whoever compiles them."""
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.iterdir()):
+        if source.suffix in (".h", ".cpp"):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    digest.update(repr((FLAGS, INSTRUCTION_SETS[machine])).encode())
+    return digest.hexdigest()[:16]
+
+
+def digest_of_compiler(command: list[str]) -> str:
+    """Which compiler it is, as a short name; asks the file system, so it costs no process."""
+    program = Path(shutil.which(command[0]) or command[0]).resolve()
+    about = program.stat()
+    parts = [*command, str(program), about.st_size, about.st_mtime_ns]
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
+
+
+def compile_library(
+    command: list[str], target: Target, folder: Path, workers: int = 1
+) -> tuple[Path, set[str]]:
+    """Compile with so many processes at a time, in an empty folder: the library, and the sets left out."""
+    sets = INSTRUCTION_SETS[target.machine]
+    wanted = {name: _kernels(command, name, flags) for name, flags in sets.items()}
+    wanted["engine"] = _engine(command, list(sets))
+    problems = _run({name: [*one, "-o", f"{name}.o"] for name, one in wanted.items()}, folder, workers)
+    left_out = {name for name in problems if name in sets and not _knows(command, sets[name], folder)}
+    left_out.discard(list(sets)[-1])
+    for name, problem in problems.items():
+        if name not in left_out:
+            raise NoLibrary(f"The C++ compiler '{command[0]}' cannot compile the native engine: {problem}.")
+    kept = [name for name in sets if name not in left_out]
+    last = {"library": _link(command, target, folder, [*kept, "engine"])}
+    if left_out:  # the engine, which names them, once more
+        last = {"engine": [*_engine(command, kept), "-o", "engine.o"], **last}
+    for name, one in last.items():
+        for problem in _run({name: one}, folder, 1).values():
+            raise NoLibrary(f"The C++ compiler '{command[0]}' cannot link the native engine: {problem}.")
+    return folder / "library", left_out
+
+
+def _kernels(command: list[str], name: str, flags: tuple[str, ...]) -> list[str]:
+    return [*command, *FLAGS, *flags, f"-DCLEARHEAD_SET={name}", "-c", str(SOURCES / "kernels.cpp")]
+
+
+def _engine(command: list[str], sets: list[str]) -> list[str]:
+    named = " ".join(f"SET({name})" for name in sets)
+    return [*command, *FLAGS, f"-DCLEARHEAD_SETS={named}", "-c", str(SOURCES / "engine.cpp")]
+
+
+def _link(command: list[str], target: Target, folder: Path, objects: list[str]) -> list[str]:
+    """Only `clearhead_…` is visible from outside, of templates of the standard library nothing is either."""
+    if target.system == "macos":
+        visible = "-Wl,-exported_symbol,_clearhead_*"
+    else:
+        (folder / "visible").write_text("{ global: clearhead_*; local: *; };\n")
+        visible = "-Wl,--version-script=visible"
+    return [*command, "-shared", "-pthread", visible, *(f"{name}.o" for name in objects), "-o", "library"]
+
+
+def _knows(command: list[str], flags: tuple[str, ...], folder: Path) -> bool:
+    """Whether the compiler knows these flags: it can compile nothing at all with them."""
+    (folder / "nothing.cpp").write_text("")
+    return not _run({"nothing": [*command, *flags, "-c", "nothing.cpp", "-o", "nothing.o"]}, folder, 1)
+
+
+def _run(commands: Mapping[str, list[str]], folder: Path, workers: int) -> dict[str, str]:
+    """Run commands in a folder, some at a time; what went wrong, by name. What stops us stops them."""
+    waiting = dict(commands)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    problems: dict[str, str] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < max(1, workers):
+                name = next(iter(waiting))
+                running[name] = _start(waiting.pop(name), folder / f"{name}.said")
+            for name in [name for name, process in running.items() if process.poll() is not None]:
+                status = running.pop(name).returncode
+                if status or not (folder / commands[name][-1]).exists():
+                    problems[name] = _said(folder / f"{name}.said") or f"it ended with {status}"
+            time.sleep(0.01)
+    finally:
+        for process in running.values():
+            os.killpg(process.pid, signal.SIGKILL)  # a compiler's driver and what it has started
+            process.wait()
+    return problems
+
+
+def _start(command: list[str], said: Path) -> subprocess.Popen[bytes]:
+    with said.open("wb") as file:
+        try:
+            return subprocess.Popen(
+                command,
+                cwd=said.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                process_group=0,
+            )
+        except OSError as error:
+            raise NoLibrary(f"The C++ compiler '{command[0]}' could not be run: {error}.") from error
+
+
+def _said(path: Path) -> str:
+    """The line that names the error, else the first."""
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    named = [line for line in lines if "error:" in line]
+    return (named or lines or [""])[0].removesuffix(".")
