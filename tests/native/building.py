@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 
-from clearhead.decoding.native.build import FLAGS, INSTRUCTION_SETS, SOURCES
+from clearhead.decoding.native.compiler import FLAGS, INSTRUCTION_SETS, SOURCES
 
 ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / "build" / "native"
