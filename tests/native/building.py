@@ -123,7 +123,8 @@ def _kept(name: str, tools: Toolchain, sanitizer: str, flags: Sequence[str], sou
     """A file (or the kernels' folder), from `build/native` or made there by whoever comes first."""
     common = (*FLAGS, *SANITIZERS[sanitizer], *flags)
     digest = hashlib.sha256(repr((tools, tools.sets, common, source)).encode())
-    for one in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp"), *([source] if source else [])]):
+    beside = [source, *source.parent.glob("*.h")] if source else []
+    for one in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp"), *beside]):
         digest.update(one.name.encode() + one.read_bytes())
     target = KEPT / f"{name}-{tools.name}-{sanitizer}-{digest.hexdigest()[:16]}"
     if target.exists():
