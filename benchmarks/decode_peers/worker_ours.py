@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 import clearhead
-from clearhead.bundle import Bundle
 from clearhead.decoding.engine import Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.steps import limit_of
@@ -31,8 +30,11 @@ KINDS = {
 }
 
 
-def writer_of(bundle: Bundle, job: Job) -> Writer:
-    return Writer(bundle, device=job.device, **KINDS[job.kind])
+def load_writer(job: Job) -> Writer:
+    """As the command `clearhead translate` loads it: weights stay in their file for the C++ engine."""
+    told = KINDS[job.kind]
+    bundle = clearhead.load(Path(job.folder), mapped=told.get("way") == "native")
+    return Writer(bundle, device=job.device, **told)
 
 
 def write_ids(writer: Writer, given: Sequence[Sequence[int]], options: Options) -> list[list[int]]:
@@ -49,8 +51,7 @@ def write_lines(writer: Writer, lines: Sequence[str], beam: int, limit: int | No
 
 
 def build_ids(job: Job) -> tuple[Cases, dict[str, Any]]:
-    bundle = clearhead.load(Path(job.folder))
-    writer = writer_of(bundle, job)
+    writer = load_writer(job)
     gpu = job.device.startswith("cuda")
     given = sentences(job.rows(), job.given, job.vocabulary)
     # A translator of these weights never stops by itself; a decoder has no bias that would see to it.
@@ -75,7 +76,7 @@ def build_ids(job: Job) -> tuple[Cases, dict[str, Any]]:
 
 
 def load_text(job: Job) -> Translate:
-    writer = writer_of(clearhead.load(Path(job.folder)), job)
+    writer = load_writer(job)
     return lambda lines, setting: write_lines(writer, lines, job.beam, job.limit)
 
 

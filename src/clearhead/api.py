@@ -22,12 +22,14 @@ def load(
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype | None = None,
     verify: bool = True,
+    mapped: bool = False,
 ) -> Bundle:
     """Read a bundle, or a model folder of Hugging Face or llama2.c, from disk.
 
     A run that has not finished is read with its best weights so far, which is said on stderr. The model
     comes in evaluation mode: call `.train()` to go on training it. `dtype` converts the weights,
-    `verify=False` leaves a bundle's checksums out.
+    `verify=False` leaves a bundle's checksums out. `mapped=True` leaves a bundle's weights in their file,
+    which must not be overwritten in place meanwhile: decoding by the C++ engine then takes less memory.
 
     >>> import clearhead, tempfile, torch
     >>> model = clearhead.build("tiny", family="decoder").eval()
@@ -41,7 +43,7 @@ def load(
     """
     folder = Path(path)
     if is_bundle(folder) or not is_foreign(folder):
-        return load_bundle_or_run(folder, device=device, dtype=dtype, verify=verify)
+        return load_bundle_or_run(folder, device=device, dtype=dtype, verify=verify, mapped=mapped)
     place, kind = placement(device, dtype)
     bundle = import_folder(folder)
     bundle.model.to(device=place, dtype=kind).eval()

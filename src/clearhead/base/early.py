@@ -3,10 +3,7 @@
 Importing torch takes one core for a second or more; to read a file of weights and to form its checksum takes
 another core a part of that. The command line calls `begin` first thing. Whoever loads the bundle asks for the
 checksum and takes the tensors, and reads for itself where there is nothing: all trouble is passed over here,
-because the usual way of reading will meet it again and say what it is.
-
-Knows the layout of a safetensors file: eight bytes that say how long the head is, the head (JSON: names with
-kinds, shapes and places), and the tensors one after another. No torch.
+because the usual way of reading will meet it again and say what it is. No torch.
 """
 
 from __future__ import annotations
@@ -18,24 +15,16 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO
 
-from clearhead.base.reading import open_regular, parse_json
+from clearhead.base.reading import open_regular
+from clearhead.base.tensor_file import Place, read_head
 
 CHUNK = 32 << 20  # bytes at a time; between two the thread waits its turn with the interpreter
+PASSING = 16 << 20  # the same for tensors that are not kept: so much memory is taken meanwhile
 SHARE = 4  # a file that would take more than this part of the memory is left alone
-LONGEST_HEAD = 100 << 20
 
 Stamp = tuple[int, int, int]
-
-
-class Place(NamedTuple):
-    """Where a tensor lies in the memory, and what it is."""
-
-    kind: str  # as the file says it: "F32", "BF16", …
-    shape: tuple[int, ...]
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -44,20 +33,20 @@ class Read:
 
     stamp: Stamp
     sha256: str
-    memory: mmap.mmap  # the tensors as they lie in the file
+    memory: mmap.mmap | None  # the tensors as they lie in the file, where they were to be kept
     places: dict[str, Place]
 
 
 class _Reading:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, keep: bool) -> None:
+        self.path, self.keep = path, keep
         self.read: Read | None = None
         self.thread = threading.Thread(target=self._run, daemon=True, name="weights")
         self.thread.start()
 
     def _run(self) -> None:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError):
-            self.read = _read(self.path)
+            self.read = _read(self.path, self.keep)
 
     def wait(self) -> Read | None:
         """What was read, if it is still what lies there."""
@@ -71,12 +60,15 @@ class _Reading:
 _under_way: dict[Path, _Reading] = {}
 
 
-def begin(path: Path) -> None:
-    """Start to read a file, if it is there and not too large."""
+def begin(path: Path, *, keep: bool = True) -> None:
+    """Start to read a file, if it is there and not too large.
+
+    Without `keep` only the checksum is formed: for those who will map the file.
+    """
     with suppress(OSError, ValueError, AttributeError):  # not every system can say how much memory it has
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if 8 < path.stat().st_size <= memory // SHARE:
-            _under_way[path.absolute()] = _Reading(path.absolute())
+        if path.stat().st_size > 8 and (not keep or path.stat().st_size <= memory // SHARE):
+            _under_way[path.absolute()] = _Reading(path.absolute(), keep)
 
 
 def sha256(path: Path) -> str | None:
@@ -92,39 +84,30 @@ def take(path: Path) -> Read | None:
     return None if reading is None else reading.wait()
 
 
-def _read(path: Path) -> Read:
+def _read(path: Path, keep: bool) -> Read:
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
-        first = file.read(8)
-        length = int.from_bytes(first, "little")
-        size = status.st_size - 8 - length
-        if not 0 < length <= LONGEST_HEAD or size <= 0:
-            raise ValueError("this is no file of tensors")
-        head = file.read(length)
-        total = hashlib.sha256(first + head)
-        memory = mmap.mmap(
-            -1, size
-        )  # begins at a page, so that the tensors are aligned as they are in the file
+        head = read_head(file, status.st_size)
+        size = status.st_size - len(head.text)
+        total = hashlib.sha256(head.text)
+        # Begins at a page, so that the tensors are aligned as they are in the file.
+        memory = mmap.mmap(-1, size if keep else min(size, PASSING))
         view = memoryview(memory)
-        for start in range(0, size, CHUNK):
-            part = view[start : start + CHUNK]
-            done = 0
-            while done < len(part):
-                got = file.readinto(part[done:])
-                if not got:
-                    raise ValueError("the file has become shorter")
-                done += got
+        chunk = CHUNK if keep else PASSING
+        for start in range(0, size, chunk):
+            part = view[start : start + chunk] if keep else view[: size - start]
+            _fill(part, file)
             total.update(part)
-    plain = parse_json(head)
-    plain.pop("__metadata__", None)
-    places = {
-        name: Place(entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
-        for name, entry in plain.items()
-    }
-    for place in places.values():
-        if type(place.kind) is not str or {type(one) for one in (*place.shape, *place[2:])} != {int}:
-            raise ValueError("this is no head of a file of tensors")
-    return Read(_stamp(status), total.hexdigest(), memory, places)
+    return Read(_stamp(status), total.hexdigest(), memory if keep else None, head.places)
+
+
+def _fill(part: memoryview, file: BinaryIO) -> None:
+    done = 0
+    while done < len(part):
+        got = file.readinto(part[done:])  # type: ignore[attr-defined]
+        if not got:
+            raise ValueError("the file has become shorter")
+        done += got
 
 
 def _stamp(status: os.stat_result) -> Stamp:

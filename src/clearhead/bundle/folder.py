@@ -25,6 +25,7 @@ from clearhead.base.lock import held
 from clearhead.base.reading import read_bytes
 from clearhead.bundle import checking
 from clearhead.bundle import metadata as manifest
+from clearhead.bundle.mapped import map_file
 from clearhead.bundle.weights import disagreement, fill, read_shapes, shapes_of, write_weights
 from clearhead.models.build import build, count_parameters
 from clearhead.models.config import ModelConfig
@@ -176,11 +177,13 @@ def load_bundle(
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype | None = None,
     verify: bool = True,
+    mapped: bool = False,
 ) -> Bundle:
     """Read a bundle; the model comes in evaluation mode, with the stored weights to the last bit.
 
     `dtype` converts all weights; None keeps each as it was stored. `verify=False` leaves the checksums
-    out, which saves reading a large file twice.
+    out, which saves reading a large file twice. `mapped=True` leaves the weights in their file where that is
+    possible (`bundle/mapped.py`): a model that is decoded by the C++ engine then needs no memory for them.
     """
     path = Path(folder)
     place, kind = placement(device, dtype)
@@ -188,7 +191,7 @@ def load_bundle(
         before = _stamp(path)
         try:
             with manifest.being_read(path):
-                bundle = _load_once(path, place, kind, verify)
+                bundle = _load_once(path, place, kind, verify, mapped)
         except UserError:
             if _stamp(path) == before:
                 raise
@@ -210,7 +213,9 @@ def placement(
     return place, kind
 
 
-def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, verify: bool) -> Bundle:
+def _load_once(
+    path: Path, device: torch.device, dtype: torch.dtype | None, verify: bool, mapped: bool
+) -> Bundle:
     facts = manifest.read_metadata(path, verify=verify)
     if verify:
         for name in facts.sha256:
@@ -227,7 +232,10 @@ def _load_once(path: Path, device: torch.device, dtype: torch.dtype | None, veri
         checking.check(config_of(model), facts.metadata, tokenizer, source_tokenizer)
     except UserError as error:
         raise UserError(f"The bundle '{path}' cannot be used. {error}") from error
-    fill(model, path / manifest.WEIGHTS, device, dtype)
+    file = None
+    if mapped and device.type == "cpu":
+        file = map_file(path / manifest.WEIGHTS, facts.sha256[manifest.WEIGHTS] if verify else None)
+    fill(model, path / manifest.WEIGHTS, device, dtype, file)
     return Bundle(model.eval(), tokenizer, facts.metadata, source_tokenizer)
 
 

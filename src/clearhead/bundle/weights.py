@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from clearhead.base import early
 from clearhead.base.errors import UserError
+from clearhead.bundle.mapped import KINDS, MappedFile, note_file
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 ALIGNMENT = 64  # bytes, as torch's own memory: elsewhere matrix products may round differently
-KINDS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -74,15 +74,29 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         raise _unreadable(path, error) from error
 
 
-def fill(model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype | None) -> None:
-    """Give a model built on "meta" the weights of a file that fits it."""
+def fill(
+    model: nn.Module,
+    path: Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    file: MappedFile | None = None,
+) -> None:
+    """Give a model built on "meta" the weights of a file that fits it; mapped ones, where `file` is given."""
     known = early.take(path)
 
     def read(name: str) -> Tensor:
-        tensor = _known(known, name, dtype) if known is not None and device.type == "cpu" else None
-        return _read(path, name, device, dtype) if tensor is None else tensor
+        tensor = None
+        if device.type == "cpu" and file is not None:
+            tensor = file.tensor(name)
+        elif device.type == "cpu" and known is not None:
+            tensor = _known(known, name)
+        if tensor is None or dtype not in (None, tensor.dtype):
+            return _read(path, name, device, dtype)
+        return tensor
 
     fill_with(model, read)
+    if file is not None:
+        note_file(model, file)
 
 
 def fill_with(model: nn.Module, weights: Callable[[str], Tensor]) -> None:
@@ -98,11 +112,11 @@ def fill_with(model: nn.Module, weights: Callable[[str], Tensor]) -> None:
             module.flatten_parameters()  # on CUDA its kernels want all weights of a layer in one piece
 
 
-def _known(known: early.Read, name: str, dtype: torch.dtype | None) -> Tensor | None:
+def _known(known: early.Read, name: str) -> Tensor | None:
     """One tensor of a file that is in memory already; None if it cannot be used as it lies there."""
     place = known.places.get(name)
     kind = None if place is None else KINDS.get(place.kind)
-    if place is None or kind is None or dtype not in (None, kind) or place.begin % ALIGNMENT:
+    if known.memory is None or place is None or kind is None or place.begin % ALIGNMENT:
         return None
     count = math.prod(place.shape)
     if not 0 < count * kind.itemsize == place.end - place.begin or not 0 <= place.begin < len(known.memory):

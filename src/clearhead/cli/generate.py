@@ -54,7 +54,7 @@ def generate(
     asked.check()
     if prompt is not None and (files.output is not None or files.input is not None):
         raise UserError("A prompt's text goes to standard output; --input and --output are for many lines.")
-    hurry(bundle)
+    hurry(bundle, keep=computing.way == "torch" or computing.draft is not None)
     if check_files(files, None):
         typer.echo(f"{files.output} is finished already.", err=True)
         return

@@ -46,7 +46,7 @@ def translate(
       clearhead translate runs/en-fr --prefix "J'" --ban profond --alignments "I love deep learning."
     """
     asked.check()
-    hurry(bundle)
+    hurry(bundle, keep=computing.way == "torch" or computing.draft is not None)
     if check_files(files, texts):
         typer.echo(f"{files.output} is finished already.", err=True)
         return

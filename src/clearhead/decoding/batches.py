@@ -17,6 +17,7 @@ from clearhead.bundle.folder import Bundle
 from clearhead.bundle.framings import framings_of as framings_of
 from clearhead.bundle.framings import is_imported as is_imported
 from clearhead.bundle.framings import tokenizers_of as tokenizers_of
+from clearhead.bundle.mapped import own_memory
 from clearhead.data.config import Task
 from clearhead.data.tokenise import encode_sources
 from clearhead.decoding.defaults import with_own
@@ -125,6 +126,7 @@ def at_work(model: nn.Module, device: str | torch.device | None) -> Iterator[tor
 
     It goes back to training afterwards if it was, but stays on the device.
     """
+    own_memory(model)
     if device is not None:
         model.to(pick_device(device) if isinstance(device, str) else device)
     training = model.training

@@ -22,6 +22,7 @@ from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
 from clearhead.base.exiting import compiled_work, too_late
 from clearhead.bundle.folder import Bundle
+from clearhead.bundle.mapped import own_memory
 from clearhead.data.reach import Reach
 from clearhead.decoding import captured, native
 from clearhead.decoding.batches import (
@@ -204,6 +205,7 @@ class Writer:
 
     def _torch_model(self) -> nn.Module:
         """The model in the dtype asked for; a copy, where that is not its own."""
+        own_memory(self.bundle.model)
         own = next(self.bundle.model.parameters()).dtype
         wanted = torch.bfloat16 if self.dtype == "bf16" else torch.float32
         if own in (wanted, torch.float64):  # float64 is asked for by loading it so

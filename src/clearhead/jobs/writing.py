@@ -21,6 +21,7 @@ from clearhead.base.device import pick_device, use_threads
 from clearhead.base.errors import UserError, nearest
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle import Bundle, is_bundle
+from clearhead.bundle.mapped import own_memory
 from clearhead.bundle.metadata import read_metadata
 from clearhead.decoding.engine import Cohort, Request
 from clearhead.decoding.options import Options
@@ -53,7 +54,8 @@ def ready(
     how: Way = _one_of(way, get_args(Way), "way")
     place = pick_device(device)
     use_threads(threads)
-    bundle = load(folder, device=place)
+    compiled = place.type == "cpu" and how != "torch" and draft is None
+    bundle = load(folder, device=place, mapped=compiled)
     family = bundle.config.family
     if continues is not None and family not in (("decoder",) if continues else WITH_SOURCE):
         what = "continue text" if continues else "translate"
@@ -68,6 +70,8 @@ def ready(
             raise UserError("With --draft the way is PyTorch's: leave --way native away.")
         return DraftedWriter(bundle, load(draft, device=place), dtype=kind)
     writer = Writer(bundle, dtype=kind, way=how)
+    if writer.why_not_native is not None:
+        own_memory(bundle.model)
     if writer.why_not_fast is not None:
         _say(writer.why_not_fast)
     return writer

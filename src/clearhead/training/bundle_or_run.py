@@ -27,11 +27,12 @@ def load_bundle_or_run(
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype | None = None,
     verify: bool = True,
+    mapped: bool = False,
 ) -> Bundle:
     """`load_bundle`; a run that has not finished is read as far as it has come, which is said on stderr."""
     path = Path(folder)
     if not is_unfinished(path):
-        return load_bundle(path, device=device, dtype=dtype, verify=verify)
+        return load_bundle(path, device=device, dtype=dtype, verify=verify, mapped=mapped)
     from clearhead.training.unfinished import load_run
 
     return load_run(path, *placement(device, dtype))

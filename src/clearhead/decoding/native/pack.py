@@ -11,12 +11,15 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
+from clearhead.bundle.mapped import PassingView, mapped_file
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions, plain
 from clearhead.decoding.native.dials import supports
@@ -29,18 +32,19 @@ from clearhead.nn.positions.base import Position
 
 Dtype = Literal["float32", "bf16", "int8"]
 BYTES: dict[Dtype, int] = {"float32": 4, "bf16": 2, "int8": 1}  # of a weight
-PORTION = 8 << 20  # bytes of float32 weights that are packed at a time: no copy of all of them is ever made
+PORTION = 4 << 20  # bytes of float32 weights that are packed at a time: no copy of all of them is ever made
 
 
 class Packed:
     """Packed weights and the struct that describes them; lives as long as anything that uses it."""
 
-    def __init__(self, model: nn.Module, dtype: Dtype, kernels: int) -> None:
+    def __init__(self, model: nn.Module, dtype: Dtype, kernels: int, view: PassingView | None = None) -> None:
         self.config: ModelConfig = model.config  # type: ignore[assignment]
         self.dtype: Dtype = dtype
         self.kernels = kernels  # of the instruction set that the weights are laid out for
         self._kept: list[Any] = []  # tensors and arrays that the struct points into
         self._model = cast(Any, model)
+        self._view = view  # of weights that lie in a file
         self.bytes = 0  # of the packed matrices
         weights = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
         self._memory = PrivateMemory(weights * BYTES[dtype])
@@ -55,7 +59,7 @@ class Packed:
         self.encoder_position: Position | None = (
             self._model.encoder.layers[0].attention.position if has_source else None
         )
-        del self._model
+        del self._model, self._view
 
     def _describe(self, has_source: bool) -> binding.Model:
         config, model = self.config, self._model
@@ -102,9 +106,14 @@ class Packed:
         """A pointer to a tensor's numbers, which are kept alive."""
         if tensor is None:
             return None
-        kept = plain(tensor)
+        # A few numbers are copied, for which no page of a file need stay; an embedding is read row by row.
+        kept = plain(self._seen(tensor)).clone() if tensor.dim() == 1 else plain(tensor)
         self._kept.append(kept)
         return kept.data_ptr()
+
+    def _seen(self, tensor: Tensor) -> Tensor:
+        """Where to read a tensor that is read once."""
+        return tensor if self._view is None else self._view.of(tensor)
 
     def _norm(self, norm: nn.Module | None) -> binding.Norm:
         if norm is None:
@@ -124,16 +133,19 @@ class Packed:
         freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
         bias = None
         if any(one is not None for one in biases):
-            parts = [torch.zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
-            bias = plain(torch.cat([plain(one) for one in parts]))
+            pairs = zip(weights, biases, strict=True)
+            bias = torch.cat([torch.zeros(len(w)) if b is None else plain(self._seen(b)) for w, b in pairs])
         library.matrix_bias(handle, None if bias is None else bias.data_ptr(), beyond)
         panel = library.panel(self.kernels)
-        step = max(PORTION // (4 * inputs * panel), 1) * panel
-        for begin in range(0, outputs, step):
-            rows = rows_of(weights, begin, min(begin + step, outputs))
+        most = max(PORTION // (4 * inputs * panel), 1) * panel
+        seen = [self._seen(one) for one in weights]
+        for begin, end in portions([len(one) for one in weights], panel, most):
+            rows = rows_of(seen, begin, end)
             threads = torch.get_num_threads()
-            if not library.matrix_pack(handle, rows.data_ptr(), begin, len(rows), threads):
+            if not library.matrix_pack(handle, rows.data_ptr(), begin, end - begin, threads):
                 raise no_memory()
+            if self._view is not None:
+                self._view.forget()
         self.bytes += library.matrix_bytes(handle)
         return int(handle)
 
@@ -167,6 +179,23 @@ class Packed:
         return made
 
 
+def portions(sizes: list[int], panel: int, most: int) -> Iterator[tuple[int, int]]:
+    """Rows of matrices on top of each other, at most so many at a time, from whole panels to whole panels.
+
+    Where a matrix ends with a panel, a portion does as well: it lies in one piece, and nothing is copied.
+
+    >>> list(portions([64, 64, 100], 32, 64)), list(portions([10, 10, 10], 32, 64))
+    ([(0, 64), (64, 128), (128, 192), (192, 228)], [(0, 30)])
+    """
+    whole = sum(sizes)
+    borders = [one for one in accumulate(sizes) if one % panel == 0 or one == whole]
+    begin = 0
+    for border in borders:
+        while begin < border:
+            yield begin, min(begin + most, border)
+            begin = min(begin + most, border)
+
+
 def rows_of(weights: list[Tensor], begin: int, end: int) -> Tensor:
     """Rows begin..end−1 of matrices on top of each other, as contiguous float32."""
     found, first = [], 0
@@ -189,20 +218,30 @@ def pack(model: nn.Module, dtype: Dtype = "float32", instruction_set: str | None
         raise UserError(f"The native engine computes in {', '.join(get_args(Dtype))}, not in '{dtype}'.")
     if (reason := supports(model)) is not None:
         raise UserError(f"The native engine cannot run this model: {reason}")
-    state = _fingerprint(model)
+    file = mapped_file(model)
+    if file is not None:
+        file.check()
+        if file.written() or not all(file.holds(weight.detach()) for weight in model.parameters()):
+            file = None
+    state = _fingerprint(model, untouched=file is not None)
     known = _known.setdefault(model, {})
     key = dtype, binding.kernels(instruction_set)
     if key not in known or known[key][0] != state:
-        known[key] = state, Packed(model, *key)
+        known[key] = state, Packed(model, *key, None if file is None else file.passing())
     return known[key][1]
 
 
-def _fingerprint(model: nn.Module) -> list[tuple[int, int, float]]:
-    """Changes when weights do: other storage, a noticed change in place, or another sample of the numbers."""
+def _fingerprint(model: nn.Module, untouched: bool) -> list[tuple[int, int, float]]:
+    """Changes when weights do: other storage, a noticed change in place, or another sample of the numbers.
+
+    `untouched`: they are as their file has them, so that no sample is needed.
+    """
     found = []
     for weight in model.parameters():
-        numbers = weight.detach().flatten()
-        sample = float(numbers[:: max(1, len(numbers) // 256)].double().sum())
+        sample = 0.0
+        if not untouched:
+            numbers = weight.detach().flatten()
+            sample = float(numbers[:: max(1, len(numbers) // 256)].double().sum())
         version = -1 if weight.is_inference() else weight._version
         found.append((weight.data_ptr(), version, sample if sample == sample else 0.0))
     return found

@@ -14,6 +14,7 @@ from torch import Tensor
 from clearhead.base.errors import UserError
 
 LINE, HUGE = 64, 2 << 20  # bytes of a cache line and of a huge page
+SMALL = 1 << 20  # bytes of a block, when more was taken than expected
 
 
 def no_memory() -> UserError:
@@ -29,7 +30,7 @@ class PrivateMemory:
     """
 
     def __init__(self, expected: int) -> None:
-        self._expected = expected + expected // 16 + 4096
+        self._expected = expected
         self._blocks: list[Tensor] = []
         self._left = 0
 
@@ -39,24 +40,28 @@ class PrivateMemory:
         if size > self._left:
             self._blocks.append(block(max(size, self._expected)))
             self._left = len(self._blocks[-1])
-            self._expected = 1 << 20  # the estimate was too small: a little more at a time
+            self._expected = SMALL  # from now on a little at a time
         found = self._blocks[-1].data_ptr() + len(self._blocks[-1]) - self._left
         self._left -= size
         return found
 
 
-def block(size: int) -> Tensor:
-    """At least so many bytes of fresh memory, on huge pages where it is large; it takes room when written."""
-    huge = size >= 2 * HUGE
-    step = HUGE if huge else mmap.PAGESIZE
-    size = -(-size // step) * step
+def block(expected: int) -> Tensor:
+    """Fresh memory for so many bytes and some more; it takes room when it is written.
+
+    Of a large block all that will surely be filled is on huge pages, and the rest not, of which only what is
+    needed is taken then.
+    """
+    size = -(-(expected + expected // 16) // mmap.PAGESIZE) * mmap.PAGESIZE
+    huge = expected // HUGE * HUGE if expected >= 2 * HUGE else 0
     try:
-        mapped = mmap.mmap(-1, size + (step if huge else 0), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        mapped = mmap.mmap(-1, size + (HUGE if huge else 0), flags=flags)
     except (OSError, ValueError, OverflowError) as error:
         raise no_memory() from error
     found = torch.frombuffer(mapped, dtype=torch.uint8)
-    begin = -found.data_ptr() % step
+    begin = -found.data_ptr() % HUGE if huge else 0
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
-            mapped.madvise(mmap.MADV_HUGEPAGE)
+            mapped.madvise(mmap.MADV_HUGEPAGE, begin, huge)
     return found[begin : begin + size]

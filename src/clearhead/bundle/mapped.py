@@ -1,0 +1,155 @@
+"""Weights that stay in their file: mapped, so that a page takes memory when it is looked at and not before.
+
+What is written to such weights goes to private copies of the pages concerned, never to the file; a file that
+is replaced, as `save` does it, lives on until the last who maps it is gone. One that somebody overwrites in
+place changes under the model, and one that is cut off ends the process (SIGBUS) at the next look behind its
+end: this is for those who decode, and who need no more than the rows of an embedding from then on.
+
+Linux only: elsewhere nobody tells which pages were written.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import sys
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.base.reading import open_regular
+from clearhead.base.tensor_file import read_head
+
+KINDS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_PAGES = "/proc/self/pagemap"  # eight bytes about every page of this process
+
+
+class MappedFile:
+    """A file of tensors in the memory of this process; OSError, ValueError, … where that cannot be.
+
+    `sha256`: the checksum of the file, where it was verified.
+    """
+
+    def __init__(self, path: Path, sha256: str | None) -> None:
+        self.path, self.sha256 = path, sha256
+        self._file = os.fdopen(open_regular(path), "rb", buffering=0)
+        status = os.fstat(self._file.fileno())
+        self._stamp, self._size = _stamp(status), status.st_size
+        head = read_head(self._file, self._size)
+        self._first, self._places = len(head.text), head.places
+        self._all = self._map()
+        self._begin = self._all.data_ptr()
+        if self.written() is None:
+            raise OSError("this system does not tell which pages were written")
+
+    def _map(self) -> Tensor:
+        return torch.frombuffer(
+            mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_COPY), dtype=torch.uint8
+        )
+
+    def tensor(self, name: str) -> Tensor | None:
+        """One of its tensors; None if it cannot be used as it lies there."""
+        place = self._places.get(name)
+        kind = None if place is None else KINDS.get(place.kind)
+        if place is None or kind is None:
+            return None
+        count, begin = math.prod(place.shape), self._first + place.begin
+        fits = 0 < count * kind.itemsize == place.end - place.begin and self._first <= begin
+        if not fits or begin + count * kind.itemsize > self._size or begin % kind.itemsize:
+            return None
+        return self._all[begin : begin + count * kind.itemsize].view(kind).view(place.shape)
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Does it lie in the mapping, in one piece?"""
+        offset = tensor.data_ptr() - self._begin
+        return offset >= 0 and offset + tensor.nbytes <= self._size and tensor.is_contiguous()
+
+    def written(self) -> bool | None:
+        """Has any of its tensors been changed, however that was done? None: nobody knows."""
+        pages = -(-self._size // mmap.PAGESIZE)
+        try:
+            with open(_PAGES, "rb", buffering=0) as file:
+                file.seek(self._begin // mmap.PAGESIZE * 8)
+                found = bytearray()
+                while len(found) < pages * 8:
+                    part = file.read(pages * 8 - len(found))
+                    if not part:
+                        return None
+                    found += part
+        except OSError:
+            return None
+        # The highest bits of an entry: it is in memory, it is swapped out, it is the file's and not a copy.
+        state = (torch.frombuffer(found, dtype=torch.int64) >> 61) & 0b111
+        return bool(((state != 0) & (state & 1 == 0)).any())
+
+    def check(self) -> None:
+        """Refuse a file that was changed in place since it was mapped."""
+        if _stamp(os.fstat(self._file.fileno())) != self._stamp:
+            raise UserError(f"The file '{self.path}' was overwritten while it was in use: load it again.")
+
+    def passing(self) -> PassingView:
+        """A second look at the file, whose pages can be let go of."""
+        return PassingView(self)
+
+
+class PassingView:
+    """The tensors of a mapped file once more, for those who read them once."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self._of = file
+        self._memory = mmap.mmap(file._file.fileno(), file._size, access=mmap.ACCESS_COPY)
+        self._all = torch.frombuffer(self._memory, dtype=torch.uint8)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The same numbers as those of a tensor that the file holds and nobody has written to."""
+        offset = tensor.data_ptr() - self._of._begin
+        return self._all[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
+    def forget(self) -> None:
+        """Give the pages back. Nobody writes to these, so that there is nothing to lose."""
+        with suppress(OSError):
+            self._memory.madvise(mmap.MADV_DONTNEED)
+
+
+_files: weakref.WeakKeyDictionary[nn.Module, MappedFile] = weakref.WeakKeyDictionary()
+
+
+def map_file(path: Path, sha256: str | None) -> MappedFile | None:
+    """A file of tensors, mapped; None where that cannot be, whatever the reason."""
+    if not sys.platform.startswith("linux"):
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, UserError):
+        return MappedFile(path, sha256)
+    return None
+
+
+def mapped_file(model: nn.Module) -> MappedFile | None:
+    """The file that a model's weights lie in; None for a model in memory of its own."""
+    return _files.get(model)
+
+
+def note_file(model: nn.Module, file: MappedFile) -> None:
+    """Remember whose weights lie in a file."""
+    _files[model] = file
+
+
+def own_memory(model: nn.Module) -> None:
+    """Give a model whose weights are mapped memory of its own, as if it had been loaded in the usual way.
+
+    PyTorch may round differently at addresses where its own memory never lies.
+    """
+    file = _files.pop(model, None)
+    if file is None:
+        return
+    for tensor in (*model.parameters(), *model.buffers()):
+        if file.holds(tensor.data):
+            tensor.data = tensor.data.clone()
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns

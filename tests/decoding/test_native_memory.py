@@ -1,0 +1,106 @@
+"""What packed weights take of memory, and what they are made from: memory of a model's own, or its file."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead
+from clearhead.base.errors import UserError
+from clearhead.bundle.mapped import mapped_file
+from clearhead.decoding.native import NativeRows, pack, why_not
+from clearhead.decoding.native.pack import BYTES, Dtype, portions, rows_of
+from clearhead.decoding.native.storage import HUGE, PrivateMemory
+from clearhead.decoding.steps import Symbols
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="weights are mapped on Linux alone")
+
+SYMBOLS = Symbols(1, 2, (0, 1))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torch.manual_seed(3)
+    model = clearhead.build("tiny", vocabulary=71, width=36, attention__heads=3, feedforward__width=50)
+    return clearhead.save(model.eval(), tmp_path / "bundle")
+
+
+def loaded(folder: Path, mapped: bool) -> nn.Module:
+    return clearhead.load(folder, mapped=mapped).model
+
+
+def scores(model: nn.Module, dtype: Dtype) -> torch.Tensor:
+    return NativeRows(model, SYMBOLS, dtype).admit([[5, 6, 7, 2], [70, 2]]).logp()
+
+
+def test_portions_cover_all_rows_once() -> None:
+    for sizes in ([64], [1], [100, 28], [64, 64, 64], [30, 30, 30], [128, 7, 57], [512, 512, 513]):
+        whole = torch.arange(sum(sizes)).float()[:, None]
+        for most in (32, 64, 96, 1024):
+            found = list(portions(sizes, 32, most))
+            assert found[0][0] == 0
+            assert found[-1][1] == sum(sizes)
+            assert all(one[1] == two[0] and one[1] % 32 == 0 for one, two in pairwise(found))
+            parts = [rows_of(list(whole.split(sizes)), *one) for one in found]
+            assert torch.equal(torch.cat(parts), whole)
+
+
+def test_private_memory() -> None:
+    memory = PrivateMemory(5 * HUGE)
+    taken = [(memory.take(size), size) for size in (1, 64, 3 * HUGE, 100, 2 * HUGE, HUGE, 7)]
+    assert all(begin % 64 == 0 for begin, _ in taken)
+    assert taken[0][0] % HUGE == 0
+    in_order = sorted(taken)
+    assert all(one + size <= two for (one, size), (two, _) in pairwise(in_order))
+    with pytest.raises(UserError, match="not enough memory"):
+        PrivateMemory(1).take(1 << 60)
+
+
+@linux
+@pytest.mark.parametrize("dtype", list(BYTES))
+def test_mapped_weights_give_the_same_numbers(folder: Path, dtype: Dtype) -> None:
+    model = loaded(folder, mapped=True)
+    file = mapped_file(model)
+    assert file is not None
+    assert torch.equal(scores(model, dtype), scores(loaded(folder, mapped=False), dtype))
+    assert file.written() is False  # packing and decoding write to none of them
+    assert pack(model, dtype) is pack(model, dtype)
+
+
+@linux
+@pytest.mark.parametrize("hidden", [False, True], ids=["in sight", "by its data"])
+def test_changed_weights_are_packed_anew(folder: Path, hidden: bool) -> None:
+    """Whatever was changed and however: no sample would find a single number."""
+    model, usual = loaded(folder, mapped=True), loaded(folder, mapped=False)
+    first = pack(model, "int8")
+    for one in (model, usual):
+        weight = one.decoder.layers[1].feedforward.inner.weight  # type: ignore[union-attr, index]
+        with torch.no_grad():
+            (weight.data if hidden else weight)[3, 1] += 1.0  # type: ignore[index, union-attr]
+    assert pack(model, "int8") is not first
+    assert torch.equal(scores(model, "int8"), scores(usual, "int8"))
+
+
+@linux
+def test_a_file_overwritten_in_place_is_refused(folder: Path) -> None:
+    model = loaded(folder, mapped=True)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes())
+    with pytest.raises(UserError, match="load it again"):
+        pack(model)
+
+
+@linux
+def test_a_model_that_left_its_file(folder: Path) -> None:
+    """Other parameters than those that were loaded, in part or altogether."""
+    model, usual = loaded(folder, mapped=True), loaded(folder, mapped=False)
+    for one in (model, usual):
+        one.output.weight = nn.Parameter(one.output.weight.detach() * 2)  # type: ignore[union-attr, operator]
+    assert torch.equal(scores(model, "int8"), scores(usual, "int8"))
+    assert torch.equal(scores(model.bfloat16(), "int8"), scores(usual.bfloat16(), "int8"))
