@@ -5,14 +5,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-CODE   := src tests benchmarks recipes docs
+CODE   := src tests benchmarks recipes docs wheels setup.py
 
 # Two test workers with one thread each fill a two-core machine; more threads would fight over it.
 WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-hard test-native test-gpu test-browser lint format bench docs screenshots web web-check clean
+.PHONY: help setup demo test test-slow test-hard test-native test-gpu test-browser lint format bench docs screenshots web web-check wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,10 @@ web-check: web/node_modules/.ready ## types, lint, format and tests of the page;
 	cd web && npm run --silent check && npm run --silent lint && npm run --silent format-check
 	cd web && npm run --silent test
 	cd web && npm run --silent same
+
+# compiled for other machines, too: the PyPI package ziglang is a C++ compiler for all of them
+wheel: $(READY) ## wheels with the C++ engine inside, for Linux (x86-64, ARM) and macOS (ARM), and the sdist, into dist/
+	$(BIN)/python wheels/build.py
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis web/node_modules

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import NamedTuple
 
 import pytest
 
-from clearhead.decoding.native.compiler import FLAGS, INSTRUCTION_SETS, SOURCES
+from clearhead.decoding.native.compiler import FLAGS, SOURCES, sets_of
 
 ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / "build" / "native"
@@ -51,13 +50,7 @@ class Toolchain(NamedTuple):
     @property
     def sets(self) -> dict[str, tuple[str, ...]]:
         """The architecture's instruction sets, best first, and this compiler's flags for each."""
-        found = INSTRUCTION_SETS[self.machine]
-        return {name: tuple(map(self._flag, flags)) for name, flags in found.items()}
-
-    def _flag(self, flag: str) -> str:
-        """Zig names processors where others name architectures."""
-        named = re.fullmatch(r"-march=armv8\.2-a((?:\+\w+)*)", flag) if "ziglang" in self.command else None
-        return f"-mcpu=generic+v8_2a{named[1]}" if named else flag
+        return sets_of(self.command, self.machine)
 
 
 def toolchain(name: str) -> Toolchain:

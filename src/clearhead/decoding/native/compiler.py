@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,7 +112,7 @@ def compile_library(
     command: list[str], target: Target, folder: Path, workers: int = 1
 ) -> tuple[Path, set[str]]:
     """Compile with so many processes at a time, in an empty folder: the library, and the sets left out."""
-    sets = INSTRUCTION_SETS[target.machine]
+    sets = sets_of(command, target.machine)
     wanted = {name: _kernels(command, name, flags) for name, flags in sets.items()}
     wanted["engine"] = _engine(command, list(sets))
     problems = _run({name: [*one, "-o", f"{name}.o"] for name, one in wanted.items()}, folder, workers)
@@ -130,6 +131,28 @@ def compile_library(
     return folder / "library", left_out
 
 
+def sets_of(command: Sequence[str], machine: str) -> dict[str, tuple[str, ...]]:
+    """The instruction sets of an architecture and a compiler's flags for each.
+
+    >>> sets_of(["python", "-m", "ziglang", "c++"], "aarch64")["neon_dotprod"]
+    ('-mcpu=generic+v8_2a+dotprod',)
+    """
+    found = INSTRUCTION_SETS[machine]
+    return {
+        name: tuple(map(_flag_of_zig, flags)) if _is_zig(command) else flags for name, flags in found.items()
+    }
+
+
+def _is_zig(command: Sequence[str]) -> bool:
+    return "ziglang" in command or Path(command[0]).name == "zig"
+
+
+def _flag_of_zig(flag: str) -> str:
+    """Zig names processors where others name architectures."""
+    named = re.fullmatch(r"-march=armv8\.(\d)-a((?:\+\w+)*)", flag)
+    return f"-mcpu=generic+v8_{named[1]}a{named[2]}" if named else flag
+
+
 def _kernels(command: list[str], name: str, flags: tuple[str, ...]) -> list[str]:
     return [*command, *FLAGS, *flags, f"-DCLEARHEAD_SET={name}", "-c", str(SOURCES / "kernels.cpp")]
 
@@ -140,13 +163,12 @@ def _engine(command: list[str], sets: list[str]) -> list[str]:
 
 
 def _link(command: list[str], target: Target, folder: Path, objects: list[str]) -> list[str]:
-    """Only `clearhead_…` is visible from outside, of templates of the standard library nothing is either."""
-    if target.system == "macos":
-        visible = "-Wl,-exported_symbol,_clearhead_*"
-    else:
-        (folder / "visible").write_text("{ global: clearhead_*; local: *; };\n")
-        visible = "-Wl,--version-script=visible"
-    return [*command, "-shared", "-pthread", visible, *(f"{name}.o" for name in objects), "-o", "library"]
+    """Only `clearhead_…` is visible from outside, and nothing of the standard library's templates is."""
+    visible = ["-Wl,--version-script=visible"]
+    (folder / "visible").write_text("{ global: clearhead_*; local: *; };\n")
+    if target.system == "macos":  # Zig's linker does not know this, and its standard library needs it less
+        visible = [] if _is_zig(command) else ["-Wl,-exported_symbol,_clearhead_*"]
+    return [*command, "-shared", "-pthread", *visible, *(f"{name}.o" for name in objects), "-o", "library"]
 
 
 def _knows(command: list[str], flags: tuple[str, ...], folder: Path) -> bool:
