@@ -7,12 +7,15 @@
 //   put_quantised     writes LANES activations, given as bytes 0..255 and the byte that stands for 0, and returns
 //                     the zero point of what it wrote: x ≈ scale · (written − zero point)
 //   load_weights      TOGETHER weights of each of LANES columns, ready to be multiplied
-//   multiply_add      with the same inputs of one row, which are 32 bits in every lane
+//   load_activations  the same inputs of one row, 32 bits, as the next one wants them
+//   multiply_add      of the two
 //
-// or, with CLEARHEAD_OWN_BYTE_TILE, instead of the last two a `byte_tile` of its own.
+// or, with CLEARHEAD_OWN_BYTE_TILE, instead of the last three a `byte_tile` of its own.
 #pragma once
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || !defined(__SSE2__)
+#if defined(__aarch64__)
+#include "int8_neon.h"
+#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__) || !defined(__SSE2__)
 #include "int8_quads.h"
 #else
 #include "int8_pairs.h"
@@ -46,7 +49,7 @@ __attribute__((always_inline)) inline void byte_tile(const int8_t* w, int rounds
     CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = load_weights(w + v * LANES * TOGETHER);
     ahead.fetch();
     CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
-      const Ints a = all(load<int32_t>(from[r] + i * 4));
+      const auto a = load_activations(from[r] + i * 4);
       CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) multiply_add(c[r][v], a, b[v]);
     }
   }

@@ -32,6 +32,8 @@ __attribute__((always_inline)) inline Ints load_weights(const int8_t* from) {
 #endif
 }
 
+__attribute__((always_inline)) inline Ints load_activations(const uint8_t* from) { return all(load<int32_t>(from)); }
+
 // Each lane of c += a pair of products.
 __attribute__((always_inline)) inline void multiply_add(Ints& c, Ints a, Ints b) {
 #if defined(__AVX512F__)

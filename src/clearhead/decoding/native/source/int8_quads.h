@@ -18,6 +18,8 @@ inline int32_t put_quantised(uint8_t* to, int at, Ints bytes, int32_t zero) {
 
 __attribute__((always_inline)) inline Ints load_weights(const int8_t* from) { return load<Ints>(from); }
 
+__attribute__((always_inline)) inline Ints load_activations(const uint8_t* from) { return all(load<int32_t>(from)); }
+
 // Each lane of c += four products of bytes: unsigned a, signed b.
 __attribute__((always_inline)) inline void multiply_add(Ints& c, Ints a, Ints b) {
 #if defined(__AVX512VNNI__)

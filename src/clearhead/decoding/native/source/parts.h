@@ -85,6 +85,9 @@ inline void four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
   const __m512 both = _mm512_shuffle_ps(first, second, 0x44) + _mm512_shuffle_ps(first, second, 0xEE);
   const __m256 half = _mm512_castps512_ps256(both) + _mm512_castps512_ps256(_mm512_shuffle_f32x4(both, both, 0x4E));
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
+#elif defined(__aarch64__)
+  const float32x4_t first = vpaddq_f32((float32x4_t)a, (float32x4_t)b);
+  vst1q_f32(to, vpaddq_f32(first, vpaddq_f32((float32x4_t)c, (float32x4_t)d)));
 #else
   to[0] = sum(a);
   to[1] = sum(b);

@@ -14,11 +14,21 @@ namespace {
 template <int R>
 using Tile = Floats[R][VECTORS];
 
+#if defined(__aarch64__)
+typedef float Factor;  // in the first lane of a register, from which the instruction takes it for all columns
+inline Factor factor(float value) { return value; }
+#else
+typedef Floats Factor;
+inline Factor factor(float value) { return all(value); }
+#endif
+
 // c += a · b. Spelt out where there is an instruction for it: left to themselves, compilers copy the sums of a
 // large tile to and fro, which halves the speed.
-__attribute__((always_inline)) inline void multiply_add(Floats& c, Floats a, Floats b) {
+__attribute__((always_inline)) inline void multiply_add(Floats& c, Factor a, Floats b) {
 #if defined(__AVX512F__)
   asm("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+#elif defined(__aarch64__)
+  asm("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(c) : "w"(b), "w"(a));
 #else
   c += a * b;
 #endif
@@ -50,7 +60,7 @@ __attribute__((always_inline)) inline void float_tile(const W* w, int inputs, co
     load_weights(w, b);
     ahead.fetch();
     CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
-      const Floats a = all(from[r][i]);
+      const Factor a = factor(from[r][i]);
       CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) multiply_add(c[r][v], a, b[v]);
     }
   }
@@ -131,7 +141,7 @@ void tile(const Matrix& m, int panel, const Input& x, int row, Ahead ahead, cons
 
 using TileFunction = void (*)(const Matrix&, int, const Input&, int, Ahead, const Output&);
 constexpr TileFunction TILES[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>
-#if defined(__AVX__)
+#if defined(__AVX__) || defined(__aarch64__)
                                   , tile<5>, tile<6>
 #endif
 };

@@ -10,6 +10,8 @@ namespace {
 constexpr int VECTORS = 4, ROWS = 6;  // a tile is 6 × 64: 24 of the 32 registers hold sums
 #elif defined(__AVX__)
 constexpr int VECTORS = 2, ROWS = 6;  // 6 × 16: 12 of 16 registers
+#elif defined(__aarch64__)
+constexpr int VECTORS = 4, ROWS = 6;  // 6 × 16: 24 of 32 registers
 #else
 constexpr int VECTORS = 4, ROWS = 4;
 #endif

@@ -108,6 +108,8 @@ inline int up_to_whole(int value, int multiple) { return (value + multiple - 1) 
 inline float sum(Floats v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
+#elif defined(__aarch64__)
+  return vaddvq_f32((float32x4_t)v);
 #else
   float lanes[LANES], total = 0;
   store(lanes, v);
@@ -121,6 +123,8 @@ inline float sum(Floats v) {
 inline float largest(Floats v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)v);
+#elif defined(__aarch64__)
+  return vmaxvq_f32((float32x4_t)v);
 #else
   float lanes[LANES];
   store(lanes, v);
@@ -134,6 +138,9 @@ inline float largest(Floats v) {
 inline uint32_t not_below(Floats v, float bar) {
 #if defined(__AVX512F__)
   return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(bar), _CMP_GE_OQ);
+#elif defined(__aarch64__)
+  const uint32x4_t bits = {1, 2, 4, 8};
+  return vaddvq_u32(vandq_u32(vcgeq_f32((float32x4_t)v, vdupq_n_f32(bar)), bits));
 #else
   uint32_t bits = 0;
   for (int i = 0; i < LANES; ++i) bits |= uint32_t(v[i] >= bar) << i;
@@ -147,7 +154,7 @@ inline Floats exponential(Floats x) {
   x = larger(all(-87.33f), x);  // in this order what is not a number stays so, and is noticed
   x = smaller(all(88.37f), x);
   const float magic = 12582912.0f;  // 1.5·2²³: adding it rounds to a whole number
-  Floats n = (x * 1.44269504f + magic) - magic;
+  const Floats moved = x * 1.44269504f + magic, n = moved - magic;
   Floats r = x - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
   Floats p = all(1.9875691500e-4f);
@@ -160,7 +167,7 @@ inline Floats exponential(Floats x) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
+  const Words power = ((Words)moved << 23) + (127u << 23);  // the lowest bits of `moved` are those of n
   return p * (Floats)power;
 #endif
 }
