@@ -43,6 +43,14 @@ def readable(cohort: Cohort) -> Beam:
     return Beam(cohort, made.before)
 
 
+class StepByStep:
+    """A compiled beam that takes one step in a call."""
+
+    def __init__(self, cohort: Cohort) -> None:
+        self.beam = NativeBeam(cohort)
+        self.advance, self.finished = self.beam.advance, self.beam.finished
+
+
 def run(rows: NativeRows, make: MakeSearch, requests: list[Request], room: int) -> Found:
     return dict(Engine(rows, rows.symbols, make, room).run(requests))
 
@@ -93,6 +101,7 @@ def test_equals_the_readable_beam(
     requests = [Request(ids, limit, options) for ids, limit in zip(given, limits, strict=False)]
     wanted = run(rows, readable, requests, room)
     assert run(rows, NativeBeam, requests, room) == wanted
+    assert run(rows, StepByStep, requests, room) == wanted
     assert len(wanted) == len(requests)
 
 
@@ -124,12 +133,13 @@ def test_rows_that_cannot_win_are_dropped(early: bool | str, push: float, penalt
     options = Options(beam=5, early_stopping=early, length_penalty=penalty)
     requests = [Request((5 + i, 6, 2), 12 + i, options) for i in range(6)]
     found, taken = [], []
-    for make in (readable, NativeBeam):
+    for make in (readable, StepByStep, NativeBeam):
         rows = Counting(model_of("encoder-decoder", 40, push), SYMBOLS)
         found.append(run(rows, make, requests, 20))
         taken.append(rows.taken)
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     assert taken[1] < 0.9 * taken[0]
+    assert not taken[2]  # the steps of a whole search are the engine's own
 
 
 def test_no_limit_takes_no_memory() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -51,6 +51,20 @@ class Search(Protocol):
 
     def finished(self) -> list[tuple[int, list[Hypothesis]]]:
         """Requests, by number in the cohort, that ended since the last call, and their texts, best first."""
+
+
+@runtime_checkable
+class Strides(Protocol):
+    """A search that can take several steps in one call, together with others of its kind."""
+
+    def stride(
+        self, rows: Rows, searches: Sequence[Search], scores: Sequence[Scores], enough: int
+    ) -> list[Scores] | None:
+        """The scores of all these searches' rows after a few steps; what ended waits in each search.
+
+        It may stop at any step, and does when `enough` requests have ended, or all. None: these searches over
+        these rows go step by step.
+        """
 
 
 @dataclass(frozen=True)
@@ -133,7 +147,34 @@ class Engine:
             taken += len(numbers) * width_of(options)
 
     def _advance(self, members: list[_Member]) -> list[tuple[int, list[Hypothesis]]]:
-        """One token for every row, and the texts that ended; members that have ended leave the list."""
+        """A token or more for every row, and the texts that ended; members that have ended leave the list."""
+        found = self._stride(members)
+        return self._step(members) if found is None else found
+
+    def _stride(self, members: list[_Member]) -> list[tuple[int, list[Hypothesis]]] | None:
+        """Several steps at once, until there is room for newcomers; None: these go step by step."""
+        first = members[0].search
+        if not isinstance(first, Strides):
+            return None
+        taken = sum(member.left * member.width for member in members)
+        spare = taken - (self.room - -(-self.room // REFILL))  # rows that must end before any is read in
+        enough = -(-spare // max(member.width for member in members)) if spare > 0 else taken
+        searches, scores = [one.search for one in members], [one.scores for one in members]
+        after = first.stride(self.rows, searches, scores, enough)
+        if after is None:
+            return None
+        answers: list[tuple[int, list[Hypothesis]]] = []
+        going: list[_Member] = []
+        for member, now in zip(members, after, strict=True):
+            ended = member.search.finished()
+            answers += [(member.numbers[number], texts) for number, texts in ended]
+            if now.rows:
+                going.append(member._replace(scores=now, left=member.left - len(ended)))
+        members[:] = going
+        return answers
+
+    def _step(self, members: list[_Member]) -> list[tuple[int, list[Hypothesis]]]:
+        """One token for every row."""
         answers: list[tuple[int, list[Hypothesis]]] = []
         parents: list[Tensor] = []
         tokens: list[Tensor] = []

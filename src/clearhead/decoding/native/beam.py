@@ -15,11 +15,13 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
+from array import array
+from collections.abc import Sequence
 
 import torch
 
 from clearhead.decoding.beam import candidates_of
-from clearhead.decoding.engine import Cohort, Moves
+from clearhead.decoding.engine import Cohort, Moves, Search
 from clearhead.decoding.finished import hypothesis
 from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.native.binding import (
@@ -32,11 +34,13 @@ from clearhead.decoding.native.binding import (
     BeamText,
     functions,
 )
-from clearhead.decoding.native.rows import NativeScores, no_memory
+from clearhead.decoding.native.rows import NativeRows, NativeScores, no_memory
 from clearhead.decoding.processors import nothing_left
-from clearhead.decoding.rows import Scores
+from clearhead.decoding.rows import Rows, Scores
 from clearhead.decoding.steps import Hypothesis
 from clearhead.decoding.stopping import kept_of, last_divisors
+
+STRIDE = 8  # steps that are taken in one call at most: a few, since nobody can interrupt them
 
 
 class NativeBeam:
@@ -97,6 +101,25 @@ class NativeBeam:
             raise no_memory()
         self.written += 1
         return Moves(parent[:rows], token[:rows])
+
+    def stride(
+        self, rows: Rows, searches: Sequence[Search], scores: Sequence[Scores], enough: int
+    ) -> list[Scores] | None:
+        """As `decoding.engine.Strides` has it: the engine's own beams need nobody between two steps."""
+        beams = [one for one in searches if isinstance(one, NativeBeam)]
+        seen = [one for one in scores if isinstance(one, NativeScores)]
+        if len(beams) < len(searches) or not isinstance(rows, NativeRows) or rows.keep:
+            return None
+        divisors = [
+            array("d", (one.penalty.at(one.written + 1 + step) for step in range(STRIDE + 1)))
+            for one in beams
+        ]
+        handles = [one.handle for one in beams]
+        most = sum(one.under_way * one.places for one in beams)
+        steps, found = rows.stride(list(zip(handles, seen, strict=True)), divisors, most, enough)
+        for one in beams:
+            one.written += steps
+        return list(found)
 
     def finished(self) -> list[tuple[int, list[Hypothesis]]]:
         """Requests that were decided since the last call, and their texts, best first, all different."""

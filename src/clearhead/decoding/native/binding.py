@@ -1,6 +1,7 @@
 """The C side of the engine as Python sees it: structs field by field, and the functions' types.
 
-Mirrors `source/model.h`, `source/engine.h`, `source/beam.h` and the functions of `source/engine.cpp`.
+Mirrors `source/model.h`, `source/engine.h`, `source/beam.h`, `source/stride.h` and the functions of
+`source/engine.cpp`.
 """
 
 from __future__ import annotations
@@ -114,6 +115,18 @@ class BeamDials(ctypes.Structure):
     ]
 
 
+class Strider(ctypes.Structure):
+    """A beam that takes part in several steps at once."""
+
+    _fields_ = [
+        ("beam", Pointer),
+        ("room", Pointer),
+        ("begin", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("divisors", Pointer),
+    ]
+
+
 class BeamAnswer(ctypes.Structure):
     """A request that a beam has decided."""
 
@@ -164,6 +177,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
         _LONG,
         [Pointer, Pointer, ctypes.POINTER(Room), _LONG, ctypes.c_double, ctypes.c_double, Pointer, Pointer],
     ),
+    "beam_stride": (_LONG, [Pointer, Pointer, _LONG, _LONG, _LONG, ctypes.POINTER(Room)]),
     "beam_decided": (_LONG, [Pointer]),
     "beam_forget": (None, [Pointer]),
     "beam_answer": (None, [Pointer, _LONG, ctypes.POINTER(BeamAnswer)]),

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from array import array
 from collections.abc import Sequence
-from itertools import chain
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +88,7 @@ class NativeScores:
     def __init__(
         self, lease: _Lease, begin: int, end: int, hidden: Tensor | None, attention: Tensor | None
     ) -> None:
-        self._lease, self._begin, self._end = lease, begin, end
+        self._lease, self.begin, self._end = lease, begin, end
         self.hidden, self.attention = hidden, attention
         self.context: list[Tensor] | None = None  # the hidden states of whole prompts are PyTorch's to give
         self.rows = end - begin
@@ -96,7 +97,7 @@ class NativeScores:
         """(R, V) float32 natural log-probabilities."""
         engine = self._lease.engine
         found = torch.empty(self.rows, engine.packed.config.vocabulary)
-        engine.library.logp(engine.handle, self._lease.room.pointer, self._begin, self._end, found.data_ptr())
+        engine.library.logp(engine.handle, self._lease.room.pointer, self.begin, self._end, found.data_ptr())
         return found
 
     def top(self, count: int) -> tuple[Tensor, Tensor]:
@@ -109,7 +110,7 @@ class NativeScores:
         engine.library.top(
             engine.handle,
             self._lease.room.pointer,
-            self._begin,
+            self.begin,
             self._end,
             count,
             values.data_ptr(),
@@ -119,23 +120,27 @@ class NativeScores:
 
     def at(self, ids: Tensor) -> Tensor:
         """(R, n) log-probabilities of these ids (n,) in every row."""
-        room, part = self._lease.room, slice(self._begin, self._end)
+        room, part = self._lease.room, slice(self.begin, self._end)
         return room.logits[part, ids] - room.norms[part, None]
 
     def totals(self) -> Tensor:
         """(R,) what was taken off the logits."""
-        return self._lease.room.norms[self._begin : self._end].clone()
+        return self._lease.room.norms[self.begin : self._end].clone()
 
     def where(self) -> tuple[object, object, int]:
         """The engine's handle, the room these scores lie in, and the first row there that is theirs."""
-        return self._lease.engine.handle, self._lease.room.pointer, self._begin
+        return self._lease.engine.handle, self._lease.room.pointer, self.begin
+
+    def address(self) -> int:
+        """Of the room these scores lie in."""
+        return ctypes.addressof(self._lease.room.struct)
 
     def part(self, begin: int, end: int) -> NativeScores:
         """The scores of rows begin..end−1."""
         return NativeScores(
             self._lease,
-            self._begin + begin,
-            self._begin + end,
+            self.begin + begin,
+            self.begin + end,
             None if self.hidden is None else self.hidden[begin:end],
             None if self.attention is None else self.attention[begin:end],
         )
@@ -213,6 +218,39 @@ class NativeRows:
         self._check(done)
         self.count = rows
         return NativeScores(lease, 0, rows, hidden, attention)
+
+    def stride(
+        self,
+        beams: Sequence[tuple[int, NativeScores]],
+        divisors: Sequence[array[float]],
+        rows: int,
+        enough: int,
+    ) -> tuple[int, list[NativeScores]]:
+        """Several steps at once that compiled beams choose: how many, and each beam's scores after the last.
+
+        A beam is its handle and its scores; its `divisors` are what texts are divided by that end in the next
+        step, the one after it, …. No step has more than `rows`. The last is that in which `enough` requests
+        have been decided, or the divisors are at their end. See `source/stride.h`.
+        """
+        longest = self._library.longest(self._handle)
+        self._reach(longest + 1)
+        most = min(self._tables.capacity - longest, min(map(len, divisors)) - 1)
+        table = (binding.Strider * len(beams))(
+            *(
+                binding.Strider(handle, scores.address(), scores.begin, scores.rows, each.buffer_info()[0])
+                for (handle, scores), each in zip(beams, divisors, strict=True)
+            )
+        )
+        lease, _, _ = self._lease(rows, 0)
+        steps = self._library.beam_stride(self._handle, table, len(table), most, enough, lease.room.pointer)
+        if not steps:
+            raise no_memory()
+        counts = [one.rows for one in table]
+        ends = list(accumulate(counts))
+        self.count = ends[-1]
+        return steps, [
+            NativeScores(lease, end - count, end, None, None) for count, end in zip(counts, ends, strict=True)
+        ]
 
     def _lease(self, rows: int, source: int) -> tuple[_Lease, Tensor | None, Tensor | None]:
         """Room for the scores of so many rows, and what was asked for beside them."""

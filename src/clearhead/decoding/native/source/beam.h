@@ -76,6 +76,12 @@ class Beam {
 
   const std::vector<Decided>& decided() const { return decided_; }
   void forget() { decided_.clear(); }
+  int64_t most_rows() const { return int64_t(requests_.size()) * dials_.places; }  // after the next step
+
+  // Whether one of the decided requests has no text to show.
+  bool failed() const {
+    return std::any_of(decided_.begin(), decided_.end(), [](const Decided& one) { return one.broken || one.dead; });
+  }
 
   // One more token for every text, from the room's rows from `begin` on: which row each new one goes on from, counted
   // from `begin`, and what it writes. Returns how many there are.

@@ -1,9 +1,9 @@
 // The engine's door: plain C functions, called from Python with pointers into tensors.
 //
 // What can fail returns 1 for done, 0 where memory ran out, −1 where it was given what makes no sense.
-#include "beam.h"
 #include "engine.h"
 #include "processor.h"
+#include "stride.h"
 
 #include <algorithm>
 
@@ -132,6 +132,16 @@ int64_t clearhead_beam_advance(Beam* beam, Engine* engine, const Room* room, int
     return beam->advance(*engine, *room, begin, {now, next}, parent, token);
   } catch (const std::bad_alloc&) {
     return -1;
+  }
+}
+
+// Several steps at once, see stride.h: how many were done, 0: no memory.
+int64_t clearhead_beam_stride(Engine* engine, Strider* beams, int64_t count, int64_t most, int64_t enough,
+                              const Room* room) {
+  try {
+    return stride(*engine, beams, count, most, enough, *room);
+  } catch (const std::bad_alloc&) {
+    return 0;
   }
 }
 
