@@ -125,10 +125,11 @@ class Engine:
                     answers = self._advance(members)
                 yield from answers
         finally:
-            if members and not too_late():  # the caller has left: so do the rows
+            if not too_late():
                 nobody = torch.zeros(0, dtype=torch.long, device=self.rows.device)
                 with compiled_work():
-                    self.rows.step(nobody, nobody)
+                    if self.rows.count:  # the caller has left, or something has failed: the rows leave too
+                        self.rows.step(nobody, nobody)
 
     def _refill(self, members: list[_Member], waiting: Waiting) -> None:
         """Read in newcomers while there is room for a good many of them."""

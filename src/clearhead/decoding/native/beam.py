@@ -90,13 +90,13 @@ class NativeBeam:
     def advance(self, scores: Scores) -> Moves:
         """One more token for every text; requests that are decided leave."""
         assert isinstance(scores, NativeScores)
-        engine, room, begin = scores.where()
         moves = torch.empty(2, self.under_way * self.places, dtype=torch.int64)
         parent, token = moves
         now, after = self.penalty.at(self.written + 1), self.penalty.at(self.written + 2)
-        rows = self.library.beam_advance(
-            self.handle, engine, room, begin, now, after, parent.data_ptr(), token.data_ptr()
-        )
+        with scores.where() as (engine, room, begin):
+            rows = self.library.beam_advance(
+                self.handle, engine, room, begin, now, after, parent.data_ptr(), token.data_ptr()
+            )
         if rows < 0:
             raise no_memory()
         self.written += 1

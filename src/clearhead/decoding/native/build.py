@@ -27,11 +27,13 @@ from clearhead.decoding.native.compiler import (
     find_compiler,
     this_machine,
 )
+from clearhead.decoding.native.turn import one_at_a_time
 
 PACKAGED = Path(__file__).parent / "built"  # of a wheel
 PATIENCE = 600.0  # seconds to wait while another process compiles
 
 
+@one_at_a_time
 def library() -> Library:
     """The compiled engine; `NoLibrary` where it cannot be had. Tried once for each compiler and folder."""
     try:

@@ -24,6 +24,7 @@ from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions, plain
 from clearhead.decoding.native.dials import supports
 from clearhead.decoding.native.storage import PrivateMemory, no_memory
+from clearhead.decoding.native.turn import one_at_a_time
 from clearhead.models.config import ModelConfig
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.attention import MultiHeadAttention
@@ -212,6 +213,7 @@ _known: weakref.WeakKeyDictionary[nn.Module, dict[tuple[Dtype, int], tuple[Any, 
 )
 
 
+@one_at_a_time
 def pack(model: nn.Module, dtype: Dtype = "float32", instruction_set: str | None = None) -> Packed:
     """The packed weights of a model, made at the first call and again when the weights have changed."""
     if dtype not in get_args(Dtype):

@@ -3,15 +3,20 @@
 Behaves as `TorchRows` does; the numbers differ by rounding alone (float32), or by what bfloat16 or int8
 weights lose. A row's numbers do not depend on the rows beside it, bit for bit, whatever the dtype.
 
+Rows are for one thread at a time; several may read scores, and wait for one another. Where memory runs out,
+the rows stay what they were.
+
 Shapes: R rows, V vocabulary, E model width.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import accumulate, chain
 
 import torch
@@ -22,6 +27,7 @@ from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions
 from clearhead.decoding.native.pack import Dtype, Packed, pack
 from clearhead.decoding.native.tables import PositionTables
+from clearhead.decoding.native.turn import Turn
 from clearhead.decoding.rows import Extra
 from clearhead.decoding.steps import Symbols
 
@@ -33,24 +39,64 @@ def no_memory() -> UserError:
     return UserError("There is not enough memory for so many texts at once: decode fewer together.")
 
 
+@contextmanager
+def _memory() -> Iterator[None]:
+    """PyTorch's own words for memory that is not there become the sentence."""
+    try:
+        yield
+    except MemoryError:
+        raise no_memory() from None
+    except RuntimeError as error:
+        if "allocate memory" in str(error) or "size calculation overflowed" in str(error):
+            raise no_memory() from None
+        raise
+
+
+def _check(done: int) -> None:
+    """What the engine says it has done."""
+    if done < 0:
+        raise UserError("A step names a row that there is not, or a token outside the vocabulary.")
+    if done == 0:
+        raise no_memory()
+
+
 class _Engine:
-    """The engine's handle, freed with the last object that may still call it."""
+    """The engine's handle, freed with the last object that may still call it.
+
+    Calls are made inside `turn`: ctypes lets other threads run meanwhile. The same thread may come again:
+    collecting garbage may close a generator that decodes, at any place.
+    """
 
     def __init__(self, packed: Packed, threads: int) -> None:
         self.library, self.packed = functions(), packed
         self.handle = self.library.engine(ctypes.byref(packed.struct), threads)
         if not self.handle:
-            raise UserError("There is not enough memory, or no more threads, to decode with.")
-        self.spare: list[_Room] = []
+            raise UserError("There is not enough memory to decode with.")
+        self.turn = Turn()
+        self.spare: list[_Room] = []  # leases come back at any time, in any thread: see `room`
         freeing = weakref.finalize(self, self.library.engine_free, self.handle)
         freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
 
     def room(self, rows: int) -> _Room:
         """A buffer for the scores of so many rows: one that was given back, or a new one."""
-        for i, room in enumerate(self.spare):
-            if room.rows >= rows:
-                return self.spare.pop(i)
-        return _Room(self, max(rows, 1))
+        small: list[_Room] = []
+        try:
+            while True:  # a pop is one step for all threads, a search would be many
+                room = self.spare.pop()
+                if room.rows >= rows:
+                    return room
+                small.append(room)
+        except IndexError:
+            return _Room(self, max(rows, 1))
+        finally:
+            self.spare.extend(small)
+
+    def give_back(self, room: _Room) -> None:
+        """Keep a room for the next step; of two, where there is space for one, the larger."""
+        if len(self.spare) >= SPARE:
+            with suppress(IndexError):  # another thread may have taken them meanwhile
+                room = max(room, self.spare.pop(), key=lambda one: one.rows)
+        self.spare.append(room)
 
 
 class _Room:
@@ -60,9 +106,10 @@ class _Room:
         vocabulary, panel = engine.packed.config.vocabulary, engine.library.panel(engine.packed.kernels)
         panels = -(-vocabulary // panel)
         self.rows = rows
-        self.logits = torch.empty(rows, panels * panel)
-        self.peaks = torch.empty(rows, panels, 2)
-        self.norms = torch.empty(rows)
+        with _memory():
+            self.logits = torch.empty(rows, panels * panel)
+            self.peaks = torch.empty(rows, panels, 2)
+            self.norms = torch.empty(rows)
         self.struct = binding.Room(
             self.logits.data_ptr(), panels * panel, self.peaks.data_ptr(), self.norms.data_ptr()
         )
@@ -76,10 +123,7 @@ class _Lease:
         self.engine, self.room = engine, room
 
     def __del__(self) -> None:
-        spare = self.engine.spare
-        spare.append(self.room)
-        if len(spare) > SPARE:
-            spare.remove(min(spare, key=lambda room: room.rows))
+        self.engine.give_back(self.room)
 
 
 class NativeScores:
@@ -96,8 +140,13 @@ class NativeScores:
     def logp(self) -> Tensor:
         """(R, V) float32 natural log-probabilities."""
         engine = self._lease.engine
-        found = torch.empty(self.rows, engine.packed.config.vocabulary)
-        engine.library.logp(engine.handle, self._lease.room.pointer, self.begin, self._end, found.data_ptr())
+        with _memory():
+            found = torch.empty(self.rows, engine.packed.config.vocabulary)
+        with engine.turn:
+            done = engine.library.logp(
+                engine.handle, self._lease.room.pointer, self.begin, self._end, found.data_ptr()
+            )
+        _check(done)
         return found
 
     def top(self, count: int) -> tuple[Tensor, Tensor]:
@@ -105,17 +154,20 @@ class NativeScores:
         engine = self._lease.engine
         if not 1 <= count <= engine.packed.config.vocabulary:
             raise UserError(f"A vocabulary of {engine.packed.config.vocabulary} has no best {count} tokens.")
-        values = torch.empty(self.rows, count)
-        ids = torch.empty(self.rows, count, dtype=torch.int64)
-        engine.library.top(
-            engine.handle,
-            self._lease.room.pointer,
-            self.begin,
-            self._end,
-            count,
-            values.data_ptr(),
-            ids.data_ptr(),
-        )
+        with _memory():
+            values = torch.empty(self.rows, count)
+            ids = torch.empty(self.rows, count, dtype=torch.int64)
+        with engine.turn:
+            done = engine.library.top(
+                engine.handle,
+                self._lease.room.pointer,
+                self.begin,
+                self._end,
+                count,
+                values.data_ptr(),
+                ids.data_ptr(),
+            )
+        _check(done)
         return values, ids
 
     def at(self, ids: Tensor) -> Tensor:
@@ -127,9 +179,14 @@ class NativeScores:
         """(R,) what was taken off the logits."""
         return self._lease.room.norms[self.begin : self._end].clone()
 
-    def where(self) -> tuple[object, object, int]:
-        """The engine's handle, the room these scores lie in, and the first row there that is theirs."""
-        return self._lease.engine.handle, self._lease.room.pointer, self.begin
+    @contextmanager
+    def where(self) -> Iterator[tuple[object, object, int]]:
+        """The engine's handle, the room these scores lie in, and the first row there that is theirs.
+
+        Inside, the engine is the calling thread's alone.
+        """
+        with self._lease.engine.turn:
+            yield self._lease.engine.handle, self._lease.room.pointer, self.begin
 
     def address(self) -> int:
         """Of the room these scores lie in."""
@@ -168,7 +225,6 @@ class NativeRows:
         packed = pack(model, dtype, instruction_set)
         self.symbols, self.dtype, self.keep = symbols, dtype, keep
         self.vocabulary = packed.config.vocabulary
-        self.count = 0
         self._has_source = packed.config.family == "encoder-decoder"
         if self._has_source and symbols.start is None:
             raise UserError("This vocabulary has no start token, with which a target begins.")
@@ -180,9 +236,41 @@ class NativeRows:
         self._engine = _Engine(packed, threads or torch.get_num_threads())
         self._library, self._handle = self._engine.library, self._engine.handle
         self._tables = PositionTables(packed)
+        self._read_by_engine = [self._tables]
+        self._changing = threading.RLock()
+
+    @property
+    def count(self) -> int:
+        """Rows now: the engine's own number, which no failure and no interruption parts from its rows."""
+        with self._engine.turn:
+            return int(self._library.rows(self._handle))
 
     def admit(self, given: Sequence[Sequence[int]]) -> NativeScores:
         """Begin new texts behind those under way: sources or prompts; the scores are of the new rows."""
+        with self._alone():
+            return self._admit(given)
+
+    def step(self, parent: Tensor, token: Tensor) -> NativeScores:
+        """New row i goes on from old row parent[i], which writes token[i]; scores of all new rows."""
+        with self._alone():
+            return self._step(parent, token)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For changes of the rows: two at once would each speak of rows that the other has moved."""
+        turn = self._engine.turn
+        turn.look_for_fork()
+        if not self._changing.acquire(blocking=False):
+            raise UserError(
+                "Another thread is changing these rows at this moment: let each thread decode with its own."
+            )
+        try:
+            with turn:
+                yield
+        finally:
+            self._changing.release()
+
+    def _admit(self, given: Sequence[Sequence[int]]) -> NativeScores:
         sizes = [len(one) for one in given]
         if not sizes or min(sizes) < 1:
             raise UserError("A row without any token gives the model nothing to start from.")
@@ -198,12 +286,10 @@ class NativeRows:
         done = self._library.admit(
             self._handle, ids.data_ptr(), lengths.data_ptr(), len(given), start, lease.room.pointer
         )
-        self._check(done)
-        self.count += len(given)
+        _check(done)
         return NativeScores(lease, 0, len(given), hidden, attention)
 
-    def step(self, parent: Tensor, token: Tensor) -> NativeScores:
-        """New row i goes on from old row parent[i], which writes token[i]; scores of all new rows."""
+    def _step(self, parent: Tensor, token: Tensor) -> NativeScores:
         rows = len(parent)
         if parent.dtype != torch.int64 or token.dtype != torch.int64 or len(token) != rows:
             raise UserError(
@@ -215,8 +301,7 @@ class NativeRows:
         seen = self._library.longest_source(self._handle) if "attention" in self.keep else 0
         lease, hidden, attention = self._lease(rows, seen)
         done = self._library.step(self._handle, parent.data_ptr(), token.data_ptr(), rows, lease.room.pointer)
-        self._check(done)
-        self.count = rows
+        _check(done)
         return NativeScores(lease, 0, rows, hidden, attention)
 
     def stride(
@@ -232,46 +317,45 @@ class NativeRows:
         step, the one after it, …. No step has more than `rows`. The last is that in which `enough` requests
         have been decided, or the divisors are at their end. See `source/stride.h`.
         """
-        longest = self._library.longest(self._handle)
-        self._reach(longest + 1)
-        most = min(self._tables.capacity - longest, min(map(len, divisors)) - 1)
-        table = (binding.Strider * len(beams))(
-            *(
+        with self._alone():
+            longest = self._library.longest(self._handle)
+            self._reach(longest + 1)
+            most = min(self._tables.capacity - longest, min(map(len, divisors)) - 1)
+            told = [
                 binding.Strider(handle, scores.address(), scores.begin, scores.rows, each.buffer_info()[0])
                 for (handle, scores), each in zip(beams, divisors, strict=True)
-            )
-        )
-        lease, _, _ = self._lease(rows, 0)
-        steps = self._library.beam_stride(self._handle, table, len(table), most, enough, lease.room.pointer)
-        if not steps:
-            raise no_memory()
-        counts = [one.rows for one in table]
-        ends = list(accumulate(counts))
-        self.count = ends[-1]
-        return steps, [
-            NativeScores(lease, end - count, end, None, None) for count, end in zip(counts, ends, strict=True)
-        ]
+            ]
+            table, count = (binding.Strider * len(told))(*told), len(told)
+            lease, _, _ = self._lease(rows, 0)
+            steps = self._library.beam_stride(self._handle, table, count, most, enough, lease.room.pointer)
+            _check(steps)
+        ends = list(accumulate(one.rows for one in table))
+        begins = [0, *ends[:-1]]
+        return steps, [NativeScores(lease, *part, None, None) for part in zip(begins, ends, strict=True)]
 
     def _lease(self, rows: int, source: int) -> tuple[_Lease, Tensor | None, Tensor | None]:
         """Room for the scores of so many rows, and what was asked for beside them."""
+        with _memory():
+            hidden = torch.empty(rows, self._engine.packed.config.width) if "hidden" in self.keep else None
+            attention = torch.empty(rows, source) if "attention" in self.keep else None
         room = self._engine.room(rows)
-        hidden = torch.empty(rows, self._engine.packed.config.width) if "hidden" in self.keep else None
-        attention = torch.empty(rows, source) if "attention" in self.keep else None
         room.struct.hidden = None if hidden is None else hidden.data_ptr()
         room.struct.attention = None if attention is None else attention.data_ptr()
         room.struct.attention_stride = source
         return _Lease(self._engine, room), hidden, attention
 
     def _reach(self, length: int) -> None:
-        if length > self._tables.capacity and self._tables.reach(length):
-            self._library.tables(self._handle, ctypes.byref(self._tables.struct))
-
-    def _check(self, done: int) -> None:
-        if done < 0:
-            raise UserError("A step names a row that there is not, or a token outside the vocabulary.")
-        if done == 0:
-            raise no_memory()
+        """Cover texts of so many tokens. Tables live as long as the engine may read them."""
+        if length <= self._tables.capacity:
+            return
+        with _memory():
+            larger = self._tables.larger(length)
+        self._read_by_engine.append(larger)
+        self._library.tables(self._handle, ctypes.byref(larger.struct))
+        self._tables = larger
+        del self._read_by_engine[:-1]
 
     def memory(self) -> tuple[int, int]:
         """Slots of keys and values in use, and bytes of all there are."""
-        return self._library.slots(self._handle), self._library.bytes(self._handle)
+        with self._engine.turn:
+            return self._library.slots(self._handle), self._library.bytes(self._handle)

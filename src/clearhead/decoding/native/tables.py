@@ -1,7 +1,8 @@
 """What positions contribute, as tables that the native engine looks up, made by the position modules.
 
 The engine knows no scheme: it adds a row to an embedding, turns pairs by a cosine and a sine, adds a number
-for a distance to a score. Tables cover positions below a capacity and grow when a text outgrows them.
+for a distance to a score. Tables cover positions below a capacity; a text that outgrows them needs larger
+ones.
 
 Shapes: P capacity.
 """
@@ -22,18 +23,18 @@ FIRST = 128  # positions at the beginning
 
 
 class PositionTables:
-    """The tables of one model, for a growing number of positions."""
+    """The tables of one model for a number of positions; at first for none."""
 
-    def __init__(self, packed: Packed) -> None:
-        self.packed = packed
-        self.capacity = 0
+    def __init__(self, packed: Packed, capacity: int = 0) -> None:
+        self.packed, self.capacity = packed, capacity
         self._kept: list[Tensor] = []
         self.struct = binding.Tables(capacity=0)
+        if capacity:
+            with torch.no_grad():
+                self.struct = self._made()
 
-    def reach(self, length: int) -> bool:
-        """Cover texts of `length` tokens; whether anything had to be made for that."""
-        if length <= self.capacity:
-            return False
+    def larger(self, length: int) -> PositionTables:
+        """Tables that cover texts of `length` tokens. These stay as they are: an engine may read them."""
         limit = self.packed.target_embedding.position.max_length
         if limit is not None and length > limit:
             raise UserError(
@@ -43,17 +44,12 @@ class PositionTables:
         capacity = max(FIRST, self.capacity)
         while capacity < length:
             capacity *= 2
-        self.capacity = capacity if limit is None else min(capacity, limit)
-        with torch.no_grad():
-            self._make()
-        return True
+        return PositionTables(self.packed, capacity if limit is None else min(capacity, limit))
 
-    def _make(self) -> None:
+    def _made(self) -> binding.Tables:
         packed, size = self.packed, self.capacity
-        old = self._kept  # the engine reads them until it has been told of the new ones
-        self._kept = []
         cosine, sine = self._turns()
-        self.struct = binding.Tables(
+        return binding.Tables(
             capacity=size,
             source=self._pointer(added(packed.source_embedding, size)),
             target=self._pointer(added(packed.target_embedding, size)),
@@ -62,7 +58,6 @@ class PositionTables:
             encoder_bias=self._pointer(self._biases(packed.encoder_position)),
             decoder_bias=self._pointer(self._biases(packed.decoder_position)),
         )
-        del old
 
     def _pointer(self, table: Tensor | None) -> int | None:
         if table is None:

@@ -75,6 +75,8 @@ class Beam {
   }
 
   const std::vector<Decided>& decided() const { return decided_; }
+  bool broken_off() const { return broken_off_; }
+  void break_off() { broken_off_ = true; }
   void forget() { decided_.clear(); }
   int64_t most_rows() const { return int64_t(requests_.size()) * dials_.places; }  // after the next step
 
@@ -84,18 +86,24 @@ class Beam {
   }
 
   // One more token for every text, from the room's rows from `begin` on: which row each new one goes on from, counted
-  // from `begin`, and what it writes. Returns how many there are.
+  // from `begin`, and what it writes. Returns how many there are. Where memory runs out half-way, some requests have
+  // their next token and others have not: nothing more is to be had of such a beam.
   int64_t advance(Engine& engine, const Room& room, int64_t begin, Divisors divisors, int64_t* parent,
                   int64_t* token) {
+    if (broken_off_) throw std::bad_alloc();
+    broken_off_ = true;
     divisors_ = divisors;
     const int count = int(requests_.size()), places = dials_.places;
     choices_.resize(size_t(count) * places);
-    auto decide = [&](int i) { this->decide(engine, room, begin, i); };
+    desks_.resize(std::max(desks_.size(), size_t(engine.team().count())));
+    auto decide = [&](int i, int self) { this->decide(engine, room, begin, i, desks_[self]); };
     if (count < 4)  // not worth waking anybody
-      for (int i = 0; i < count; ++i) decide(i);
+      for (int i = 0; i < count; ++i) decide(i, 0);
     else
-      engine.team().run([&](int) { engine.team().each(count, decide); });
-    return go_on(parent, token);
+      engine.team().run([&](int self) { engine.team().each(count, [&](int i) { decide(i, self); }); });
+    const int64_t rows = go_on(parent, token);
+    broken_off_ = false;
+    return rows;
   }
 
  private:
@@ -116,22 +124,30 @@ class Beam {
     float own;
   };
 
+  // What a thread works with.
+  struct alignas(64) Desk {
+    std::vector<Choice> offers;
+    std::vector<uint8_t> willing;
+    std::vector<float> values;
+    std::vector<int64_t> ids;
+  };
+
   // In the order of a stable sort: the larger, then what comes first; what is not a number last.
   static bool before(const Choice& a, const Choice& b) {
     if (a.score != a.score) return false;
     return b.score != b.score || a.score > b.score;
   }
 
-  void decide(Engine& engine, const Room& room, int64_t begin, int which) {
+  void decide(Engine& engine, const Room& room, int64_t begin, int which, Desk& desk) {
     Request& request = requests_[which];
     const int places = dials_.places, wide = dials_.candidates, rows = request.rows;
-    static thread_local std::vector<Choice> offers;
-    static thread_local std::vector<uint8_t> willing;
+    std::vector<Choice>& offers = desk.offers;
+    std::vector<uint8_t>& willing = desk.willing;
     offers.clear();
     willing.assign(rows, 1);
     for (int p = 0; p < rows; ++p) {
       const int row = int(request.first) + p;
-      offer(engine.scored(room, begin + row), row, request.limit <= written_, offers, willing[p]);
+      offer(engine.scored(room, begin + row), row, request.limit <= written_, desk, willing[p]);
     }
     const int look = std::min((1 + dials_.stops) * places, rows * wide);
     // Offers stand in the order of their places: an insertion keeps equals in it, as a stable sort does.
@@ -188,9 +204,10 @@ class Beam {
   }
 
   // A row's extensions that are worth a look; at its limit it may write nothing but a stop symbol.
-  void offer(const Scored& scored, int row, bool forced, std::vector<Choice>& offers, uint8_t& willing) const {
-    static thread_local std::vector<float> values;
-    static thread_local std::vector<int64_t> ids;
+  void offer(const Scored& scored, int row, bool forced, Desk& desk, uint8_t& willing) const {
+    std::vector<float>& values = desk.values;
+    std::vector<int64_t>& ids = desk.ids;
+    std::vector<Choice>& offers = desk.offers;
     values.resize(dials_.candidates);
     ids.resize(dials_.candidates);
     best(scored, dials_.candidates, values.data(), ids.data());
@@ -296,9 +313,11 @@ class Beam {
   std::vector<int32_t> tokens_, next_tokens_;  // (rows, room_) what they have written
   std::vector<float> logps_, next_logps_;      // (rows, room_) the model's own opinion of it
   std::vector<Choice> choices_;    // (requests, K) the next rows, the hopeful ones first
+  std::vector<Desk> desks_;        // of each thread
   std::vector<Decided> decided_;
   int64_t written_ = 0;
   int room_ = 0;
+  bool broken_off_ = false;  // memory ran out in the midst of a step
 };
 
 }  // namespace clearhead

@@ -1,6 +1,8 @@
 // The engine's door: plain C functions, called from Python with pointers into tensors.
 //
-// What can fail returns 1 for done, 0 where memory ran out, −1 where it was given what makes no sense.
+// What can fail returns 1 for done, 0 where memory ran out, −1 where it was given what makes no sense; what makes
+// something returns nullptr where memory ran out. In both cases of failure everything is as it was before. Nothing
+// is thrown across this border. An engine and its beams are for one thread at a time: the Python side sees to that.
 #include "engine.h"
 #include "processor.h"
 #include "stride.h"
@@ -8,6 +10,32 @@
 #include <algorithm>
 
 using namespace clearhead;
+
+namespace {
+
+// What can be thrown is want of memory, whatever its name: a list asked to be longer than lists can be is one too.
+template <class Work>
+int32_t attempt(Work&& work) {
+  try {
+    return work() ? 1 : -1;
+  } catch (...) {
+    return 0;
+  }
+}
+
+template <class Make>
+auto made(Make&& make) -> decltype(make()) {
+  try {
+    return make();
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+// Whether rows begin..end−1 are rows that there may be.
+bool is_part(int64_t begin, int64_t end) { return begin >= 0 && end >= begin && end <= (int64_t(1) << 28); }
+
+}  // namespace
 
 #pragma GCC visibility push(default)  // all else is compiled to be seen by nobody
 extern "C" {
@@ -39,31 +67,26 @@ void clearhead_matrix_bias(PackedMatrix* matrix, const float* bias, float beyond
 // Pack `rows` outputs, which begin with that of a panel's first column, from weights (rows, inputs).
 int32_t clearhead_matrix_pack(PackedMatrix* matrix, const float* weights, int64_t first, int64_t rows,
                               int32_t threads) {
-  try {
+  return attempt([&] {
     const Kernels* kernels = matrix->kernels;
     const Matrix part = matrix->from_panel(int(first / kernels->panel));
     const int panels = int((rows + kernels->panel - 1) / kernels->panel);
     Team team(std::max(1, std::min<int>(threads, panels / 4)));
     team.run([&](int) { team.share(panels, [&](int panel) { kernels->pack_panel(part, panel, weights); }); });
-    return 1;
-  } catch (const std::bad_alloc&) {
-    return 0;
-  }
+    return true;
+  });
 }
 
 void clearhead_matrix_free(PackedMatrix* matrix) { delete matrix; }
 int64_t clearhead_matrix_bytes(const PackedMatrix* matrix) { return int64_t(matrix->size()); }
 
 Engine* clearhead_engine(const Model* model, int32_t threads) {
-  try {
-    return new Engine(*model, threads);
-  } catch (const std::exception&) {
-    return nullptr;
-  }
+  return made([&] { return new Engine(*model, threads); });
 }
 
 void clearhead_engine_free(Engine* engine) { delete engine; }
 void clearhead_tables(Engine* engine, const Tables* tables) { engine->set_tables(*tables); }
+int64_t clearhead_rows(const Engine* engine) { return engine->count(); }
 int64_t clearhead_longest(const Engine* engine) { return engine->longest(); }
 int64_t clearhead_longest_source(const Engine* engine) { return engine->longest_source(); }
 int64_t clearhead_slots(const Engine* engine) { return engine->slots_in_use(); }
@@ -71,82 +94,82 @@ int64_t clearhead_bytes(const Engine* engine) { return engine->bytes(); }
 
 int32_t clearhead_admit(Engine* engine, const int64_t* ids, const int64_t* lengths, int64_t count, int32_t start,
                         const Room* room) {
-  try {
-    engine->admit(ids, lengths, count, start, *room);
-    return 1;
-  } catch (const std::bad_alloc&) {
-    return 0;
-  }
+  return attempt([&] { return engine->admit(ids, lengths, count, start, *room); });
 }
 
 int32_t clearhead_step(Engine* engine, const int64_t* parent, const int64_t* token, int64_t rows, const Room* room) {
-  try {
-    return engine->step(parent, token, rows, *room) ? 1 : -1;
-  } catch (const std::bad_alloc&) {
-    return 0;
-  }
+  return attempt([&] { return engine->step(parent, token, rows, *room); });
 }
 
 // The best `count` of rows begin..end−1: values (rows, count) as log-probabilities, ids (rows, count).
-void clearhead_top(Engine* engine, const Room* room, int64_t begin, int64_t end, int64_t count, float* values,
-                   int64_t* ids) {
+int32_t clearhead_top(Engine* engine, const Room* room, int64_t begin, int64_t end, int64_t count, float* values,
+                      int64_t* ids) {
+  if (!is_part(begin, end) || count < 1 || count > engine->model().vocabulary) return -1;
   Team& team = engine->team();
   auto row = [&](int64_t i) {
     best(engine->scored(*room, begin + i), int(count), values + i * count, ids + i * count);
   };
-  if (end - begin < 16)  // not worth waking anybody
-    for (int64_t i = 0; i < end - begin; ++i) row(i);
-  else
-    team.run([&](int) { team.each(int(end - begin), row); });
+  return attempt([&] {
+    if (end - begin < 16)  // not worth waking anybody
+      for (int64_t i = 0; i < end - begin; ++i) row(i);
+    else
+      team.run([&](int) { team.each(int(end - begin), row); });
+    return true;
+  });
 }
 
 // All log-probabilities of rows begin..end−1, (rows, vocabulary).
-void clearhead_logp(Engine* engine, const Room* room, int64_t begin, int64_t end, float* to) {
+int32_t clearhead_logp(Engine* engine, const Room* room, int64_t begin, int64_t end, float* to) {
+  if (!is_part(begin, end)) return -1;
   const int vocabulary = engine->model().vocabulary;
   Team& team = engine->team();
-  team.run([&](int) {
-    team.each(int(end - begin), [&](int i) {
-      const float* from = room->logits + (begin + i) * room->stride;
-      const float norm = room->norms[begin + i];
-      float* out = to + int64_t(i) * vocabulary;
-      for (int id = 0; id < vocabulary; ++id) out[id] = from[id] - norm;
-    });
+  auto row = [&](int i) {
+    const float* from = room->logits + (begin + i) * room->stride;
+    const float norm = room->norms[begin + i];
+    float* out = to + int64_t(i) * vocabulary;
+    for (int id = 0; id < vocabulary; ++id) out[id] = from[id] - norm;
+  };
+  return attempt([&] {
+    team.run([&](int) { team.each(int(end - begin), row); });
+    return true;
   });
 }
 
 Beam* clearhead_beam(const BeamDials* dials, int64_t vocabulary, const int64_t* limits, const double* last,
                      int64_t count) {
-  try {
-    return new Beam(*dials, int(vocabulary), limits, last, count);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+  return made([&] { return new Beam(*dials, int(vocabulary), limits, last, count); });
 }
 
 void clearhead_beam_free(Beam* beam) { delete beam; }
 
-// The next rows of a cohort whose scores begin at row `begin` of the room; how many there are, −1: no memory.
+// The next rows of a cohort whose scores begin at row `begin` of the room; how many there are, −1: no memory. Then
+// nothing more is to be had of this beam; the engine's rows are what they were.
 int64_t clearhead_beam_advance(Beam* beam, Engine* engine, const Room* room, int64_t begin, double now, double next,
                                int64_t* parent, int64_t* token) {
   try {
     return beam->advance(*engine, *room, begin, {now, next}, parent, token);
-  } catch (const std::bad_alloc&) {
+  } catch (...) {
     return -1;
   }
 }
 
-// Several steps at once, see stride.h: how many were done, 0: no memory.
+// Several steps at once, see stride.h: how many were done, 0: no memory, −1: a beam chose what there is not. Then
+// nothing more is to be had of these beams; the engine's rows are those of the last step that was done.
 int64_t clearhead_beam_stride(Engine* engine, Strider* beams, int64_t count, int64_t most, int64_t enough,
                               const Room* room) {
+  int64_t done = 0;
   try {
-    return stride(*engine, beams, count, most, enough, *room);
-  } catch (const std::bad_alloc&) {
-    return 0;
+    done = stride(*engine, beams, count, most, enough, *room);
+  } catch (...) {
   }
+  for (int64_t i = 0; done <= 0 && i < count; ++i) beams[i].beam->break_off();
+  return done;
 }
 
 // Requests that were decided and not yet forgotten.
-int64_t clearhead_beam_decided(const Beam* beam) { return int64_t(beam->decided().size()); }
+int64_t clearhead_beam_decided(const Beam* beam) {
+  return beam->broken_off() ? 0 : int64_t(beam->decided().size());
+}
 void clearhead_beam_forget(Beam* beam) { beam->forget(); }
 
 struct BeamAnswer {

@@ -65,41 +65,58 @@ class Engine {
             &kernels()};
   }
 
-  // New requests, `ids` one after another; `start` is what a target begins with.
-  void admit(const int64_t* ids, const int64_t* lengths, int64_t fresh, int32_t start, Room room) {
-    int64_t first = 0;
-    while (first < fresh) {  // in portions that keep the activations in the cache
-      int64_t last = first, size = 0;
-      while (last < fresh && (last == first || size + lengths[last] <= PORTION)) size += lengths[last++];
-      if (model_.has_source)
-        read_sources(ids, lengths, first, last);
-      else
-        read_prompts(ids, lengths, first, last, at(room, first));
-      for (int64_t i = first; i < last; ++i) ids += lengths[i];
-      first = last;
+  // New requests, `ids` one after another; `start` is what a target begins with. False, and nothing is done, where
+  // a number makes no sense. Where memory runs out, the rows stay those that were there.
+  bool admit(const int64_t* ids, const int64_t* lengths, int64_t fresh, int32_t start, Room room) {
+    if (!readable(ids, lengths, fresh, start)) return false;
+    const size_t before = texts_.size();
+    try {
+      make_room(texts_, before + fresh);
+      make_room(requests_, requests_.size() + fresh);
+      make_room(spare_, requests_.size() + fresh);  // for all: closing a request needs no memory
+      read(ids, lengths, fresh, room);
+      if (model_.has_source && fresh) {
+        tokens_.clear();
+        tokens_.reserve(fresh);
+        for (size_t i = before; i < texts_.size(); ++i) extend(texts_[i].slots, texts_[i].request, start);
+        write(room);
+      }
+    } catch (...) {
+      for (; texts_.size() > before; texts_.pop_back()) close_text(texts_.back());
+      throw;
     }
-    if (model_.has_source && fresh) {
-      tokens_.clear();
-      for (int64_t i = count() - fresh; i < count(); ++i) extend(texts_[i], start);
-      write(room);
-    }
+    return true;
   }
 
   // Row i goes on from old row parent[i], which writes token[i]. False, and nothing is done, where a number is
-  // none of a row's or of a token's.
+  // none of a row's or of a token's. Where memory runs out, the rows stay what they were.
   bool step(const int64_t* parent, const int64_t* token, int64_t rows, Room room) {
-    for (int64_t i = 0; i < rows; ++i)
-      if (parent[i] < 0 || parent[i] >= count() || token[i] < 0 || token[i] >= model_.vocabulary) return false;
-    continue_from(parent, rows);
-    tokens_.clear();
-    tokens_.reserve(rows);
-    for (int64_t i = 0; i < rows; ++i) extend(texts_[i], int32_t(token[i]));
-    if (rows) write(room);
+    if (!writable(parent, token, rows)) return false;
+    int64_t grown = 0;  // new rows that have their slot
+    try {
+      children_.assign(texts_.size(), 0);
+      for (int64_t i = 0; i < rows; ++i) ++children_[parent[i]];
+      next_.clear();
+      next_.resize(rows);
+      tokens_.clear();
+      tokens_.reserve(rows);
+      for (; grown < rows; ++grown) grow(next_[grown], parent[grown], int32_t(token[grown]));
+      if (rows) write(room);
+    } catch (...) {
+      while (grown--) {
+        Slots& slots = next_[grown].slots.empty() ? texts_[parent[grown]].slots : next_[grown].slots;
+        store_.drop(slots.back());
+        slots.pop_back();
+      }
+      throw;
+    }
+    go_on(parent, rows);
     return true;
   }
 
  private:
   static constexpr int64_t PORTION = 384;  // tokens read at a time
+  static constexpr int64_t MOST = int64_t(1) << 28;  // rows, and tokens of a text: counts are 32 bits wide
   static constexpr size_t SMALL = size_t(8) << 20;  // bytes of weights that several threads may read side by side
 
   Room at(Room room, int64_t row) const {
@@ -111,14 +128,24 @@ class Engine {
     return room;
   }
 
-  int32_t open_request() {
+  // A new request and its first text, both without slots; there is room for them. The request's number.
+  int32_t open() {
+    int32_t found = int32_t(requests_.size());
     if (spare_.empty()) {
       requests_.emplace_back();
-      return int32_t(requests_.size()) - 1;
+    } else {
+      found = spare_.back();
+      spare_.pop_back();
     }
-    const int32_t found = spare_.back();
-    spare_.pop_back();
+    requests_[found].texts = 1;
+    texts_.push_back({{}, found});
     return found;
+  }
+
+  // New slots; a list holds what was taken, also where memory runs out half-way.
+  void take(Slots& slots, int64_t count) {
+    slots.reserve(count);
+    while (int64_t(slots.size()) < count) slots.push_back(store_.take());
   }
 
   void close_text(Text& text) {
@@ -131,35 +158,84 @@ class Engine {
     }
   }
 
-  // The texts that go on, in their new order; what nobody continues is given back.
-  void continue_from(const int64_t* parent, int64_t rows) {
-    std::vector<int32_t> children(texts_.size(), 0);
-    for (int64_t i = 0; i < rows; ++i) ++children[parent[i]];
-    for (size_t i = 0; i < texts_.size(); ++i) {
-      if (children[i] > 1) {
-        store_.hold(texts_[i].slots, children[i] - 1);
-        requests_[texts_[i].request].texts += children[i] - 1;
-      }
-      if (children[i] == 0) close_text(texts_[i]);
+  bool readable(const int64_t* ids, const int64_t* lengths, int64_t fresh, int32_t start) const {
+    const int64_t longest = std::min(tables_.capacity, MOST), vocabulary = model_.vocabulary;
+    const int64_t known = model_.has_source ? model_.source_vocabulary : vocabulary;
+    if (fresh < 0 || fresh > MOST - count() || start < 0 || start >= vocabulary) return false;
+    for (int64_t i = 0; i < fresh; ++i) {
+      if (lengths[i] < 1 || lengths[i] > longest) return false;
+      for (int64_t t = 0; t < lengths[i]; ++t, ++ids)
+        if (*ids < 0 || *ids >= known) return false;
     }
-    std::vector<Text> next(rows);
-    for (int64_t i = 0; i < rows; ++i) {
-      Text& from = texts_[parent[i]];
-      next[i].request = from.request;
-      if (--children[parent[i]] == 0)
-        next[i].slots.swap(from.slots);  // the last child takes the list itself
-      else
-        next[i].slots = from.slots;
-    }
-    texts_.swap(next);
+    return true;
   }
 
-  // One more token of a text, to be written in the next pass.
-  void extend(Text& text, int32_t id) {
-    const int32_t slot = store_.take(), position = int32_t(text.slots.size());
-    text.slots.push_back(slot);
-    const Slots& source = requests_[text.request].source;
-    tokens_.push_back({id, position, slot, text.slots.data(), position + 1, source.data(), int32_t(source.size())});
+  bool writable(const int64_t* parent, const int64_t* token, int64_t rows) const {
+    if (rows < 0 || rows > MOST) return false;
+    const size_t longest = size_t(std::min(tables_.capacity, MOST));
+    for (int64_t i = 0; i < rows; ++i) {
+      if (parent[i] < 0 || parent[i] >= count() || token[i] < 0 || token[i] >= model_.vocabulary) return false;
+      if (texts_[parent[i]].slots.size() >= longest) return false;
+    }
+    return true;
+  }
+
+  void read(const int64_t* ids, const int64_t* lengths, int64_t fresh, Room room) {
+    for (int64_t first = 0; first < fresh;) {  // in portions that keep the activations in the cache
+      int64_t last = first, size = 0;
+      while (last < fresh && (last == first || size + lengths[last] <= PORTION)) size += lengths[last++];
+      if (model_.has_source)
+        read_sources(ids, lengths, first, last);
+      else
+        read_prompts(ids, lengths, first, last, at(room, first));
+      ids += size;
+      first = last;
+    }
+  }
+
+  // A new row with its next token. The last child of a text takes the text's list itself, when all is done: until
+  // then the list is longer where it stands, and the child's own is empty.
+  void grow(Text& child, int64_t parent, int32_t id) {
+    Text& from = texts_[parent];
+    child.request = from.request;
+    const bool last = children_[parent] == 1;
+    if (!last) {
+      child.slots.reserve(from.slots.size() + 32);
+      child.slots = from.slots;
+    }
+    try {
+      extend(last ? from.slots : child.slots, from.request, id);
+    } catch (...) {
+      child.slots.clear();
+      throw;
+    }
+    --children_[parent];
+  }
+
+  // The new rows become the rows; what nobody continues is given back.
+  void go_on(const int64_t* parent, int64_t rows) {
+    for (int64_t i = 0; i < rows; ++i) {
+      if (next_[i].slots.empty()) {
+        next_[i].slots.swap(texts_[parent[i]].slots);
+        children_[parent[i]] = 1;  // lives on
+      } else {
+        store_.hold(next_[i].slots, next_[i].slots.size() - 1);
+        ++requests_[next_[i].request].texts;
+      }
+    }
+    for (size_t i = 0; i < texts_.size(); ++i)
+      if (!children_[i]) close_text(texts_[i]);
+    texts_.swap(next_);
+    next_.clear();
+  }
+
+  // One more token of a text, to be written in the next pass; `tokens_` has room for it.
+  void extend(Slots& slots, int32_t request, int32_t id) {
+    make_room(slots, slots.size() + 1);
+    const int32_t slot = store_.take(), position = int32_t(slots.size());
+    slots.push_back(slot);
+    const Slots& source = requests_[request].source;
+    tokens_.push_back({id, position, slot, slots.data(), position + 1, source.data(), int32_t(source.size())});
   }
 
   void write(Room room) {
@@ -179,15 +255,11 @@ class Engine {
   void read_sources(const int64_t* ids, const int64_t* lengths, int64_t first, int64_t last) {
     tokens_.clear();
     for (int64_t i = first; i < last; ++i) {
-      const int32_t number = open_request();
-      Request& request = requests_[number];
-      request.texts = 1;
-      request.source.resize(lengths[i]);
-      for (int32_t& slot : request.source) slot = store_.take();
+      Request& request = requests_[open()];
+      take(request.source, lengths[i]);
       for (int32_t t = 0; t < lengths[i]; ++t)
         tokens_.push_back({int32_t(*ids++), t, request.source[t], request.source.data(), int32_t(lengths[i]),
                            nullptr, 0});
-      texts_.push_back({{}, number});
     }
     choose_all();
     Forward forward(model_, store_, team_, scratch_);
@@ -204,12 +276,9 @@ class Engine {
     tokens_.clear();
     chosen_.clear();
     for (int64_t i = first; i < last; ++i) {
-      const int32_t number = open_request();
-      requests_[number].texts = 1;
-      texts_.push_back({{}, number});
+      open();
       Slots& slots = texts_.back().slots;
-      slots.resize(lengths[i]);
-      for (int32_t& slot : slots) slot = store_.take();
+      take(slots, lengths[i]);
       for (int32_t t = 0; t < lengths[i]; ++t)
         tokens_.push_back({int32_t(*ids++), t, slots[t], slots.data(), t + 1, nullptr, 0});
       chosen_.push_back(int(tokens_.size()) - 1);
@@ -299,6 +368,8 @@ class Engine {
   Scratch scratch_;
   std::vector<Scratch> scratches_;  // of each part
   std::vector<Text> texts_;
+  std::vector<Text> next_;         // the rows that a step makes
+  std::vector<int32_t> children_;  // of each text that are still to be made
   std::vector<Request> requests_;
   std::vector<int32_t> spare_;
   std::vector<Token> tokens_;

@@ -2,9 +2,11 @@
 //
 // A text under way is a list of slot numbers, one for each position. Texts of a beam share the slots of what they
 // have in common, so reordering a beam copies small numbers only; a slot that no list holds any more is used again.
+// Only `take` may fail for want of memory, and then it changes nothing.
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "memory.h"
@@ -12,6 +14,12 @@
 namespace clearhead {
 
 using Slots = std::vector<int32_t>;
+
+// Room for so many elements in all, with some to spare: growing one by one stays cheap.
+template <class T>
+void make_room(std::vector<T>& list, size_t count) {
+  if (list.capacity() < count) list.reserve(count + count / 2);
+}
 
 class Store {
  public:
@@ -29,13 +37,17 @@ class Store {
     return slot;
   }
 
-  void hold(const Slots& slots, int times) {
-    for (int32_t slot : slots) users_[slot] += times;
+  // The first `count` slots of a list are in another one as well.
+  void hold(const Slots& slots, size_t count) {
+    for (size_t i = 0; i < count; ++i) ++users_[slots[i]];
+  }
+
+  void drop(int32_t slot) {
+    if (--users_[slot] == 0) free_.push_back(slot);  // there is room: see `grow`
   }
 
   void drop(const Slots& slots) {
-    for (int32_t slot : slots)
-      if (--users_[slot] == 0) free_.push_back(slot);
+    for (int32_t slot : slots) drop(slot);
   }
 
   // The key of a token in one layer; its value follows at `value_offset`.
@@ -52,7 +64,10 @@ class Store {
   static int slots_of(size_t bytes) { return std::max(64, int((size_t(1) << 22) / std::max(bytes, size_t(1)))); }
 
   void grow() {
+    if (users_.size() > size_t(std::numeric_limits<int32_t>::max() - block_)) throw std::bad_alloc();
     const int32_t first = int32_t(users_.size());
+    make_room(users_, first + block_);
+    make_room(free_, first + block_);  // for every slot, so that giving one back needs no memory
     blocks_.emplace_back(size_t(layers_) * block_ * stride_);
     users_.resize(first + block_, 0);
     for (int32_t slot = first + block_ - 1; slot >= first; --slot) free_.push_back(slot);

@@ -18,7 +18,7 @@ struct Strider {
 };
 
 // Step until `most` are done, `enough` requests are decided, one of them by an error, or no row is left. Scores of
-// the last step go to `room`, beam by beam. Returns how many steps were done.
+// the last step go to `room`, beam by beam. Returns how many steps were done, −1 where a choice makes no sense.
 inline int64_t stride(Engine& engine, Strider* beams, int64_t count, int64_t most, int64_t enough, Room room) {
   std::vector<int64_t> parent, token;
   for (int64_t done = 0; done < most; ++done) {
@@ -41,7 +41,7 @@ inline int64_t stride(Engine& engine, Strider* beams, int64_t count, int64_t mos
       decided += int64_t(one->beam->decided().size());
       failed = failed || one->beam->failed();
     }
-    engine.step(parent.data(), token.data(), rows, room);
+    if (!engine.step(parent.data(), token.data(), rows, room)) return -1;
     if (!rows || failed || decided >= enough) return done + 1;
   }
   return most;

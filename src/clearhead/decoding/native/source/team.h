@@ -5,6 +5,9 @@
 // run yet holds nobody up, and skips what the others did meanwhile. A decoding step has a hundred such places, so
 // waiting spins at first; where the cores are busy with something else it soon gives way, and between two runs the
 // threads go to sleep.
+//
+// Where the system gives no more threads, a team goes on with those it has. Memory that runs out in one member's
+// piece ends the run for all: the pieces that are left are passed over, and `run` throws when everybody is out.
 #pragma once
 
 #include <pthread.h>
@@ -15,13 +18,26 @@
 #include <atomic>
 #include <cstdint>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <type_traits>
 #include <vector>
 
+// glibc makes a thread's variables of a loaded library when they are first used, and ends the process where there is
+// no memory for them then. A few bytes can be had with the thread itself. What a thread needs to throw is such a
+// variable too, of the C++ library: `ready_to_throw` makes it while there is memory.
+#if defined(__GLIBC__)
+#define CLEARHEAD_READY __attribute__((tls_model("initial-exec")))
+#else
+#define CLEARHEAD_READY
+#endif
+
 namespace clearhead {
+
+inline void ready_to_throw() { (void)std::current_exception(); }
 
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -33,11 +49,11 @@ inline void relax() {
 
 class Team {
  public:
-  explicit Team(int count) : count_(count < 1 ? 1 : count), owner_(getpid()) { hire(); }
+  explicit Team(int count) : count_(count < 1 ? 1 : count) { hire(); }
 
   ~Team() {
     if (getpid() != owner_) {  // after a fork the threads are the parent's: there is nothing to wait for
-      for (auto& one : threads_) one.release();
+      for (auto& one : threads_) (void)one.release();
       (void)state_.release();
       return;
     }
@@ -47,14 +63,17 @@ class Team {
   int count() const { return count_; }
 
   // Run body(number of the member) on all members and return when all is done. All members must come to the same
-  // places with the same numbers of pieces.
+  // places with the same numbers of pieces. What they throw can only be want of memory: then std::bad_alloc comes
+  // out, and everything that the pieces were to write is undefined.
   template <class Body>
   void run(Body&& body) {
-    if (getpid() != owner_) hire_again();
+    if (getpid() != owner_) hire();
+    if (count_ == 1) return body(0);
     State& s = *state_;
     s.call = [](void* b, int self) { (*static_cast<std::remove_reference_t<Body>*>(b))(self); };
     s.body = &body;
     s.first = uint32_t(s.ticket.load() >> 32);
+    s.failed.store(false, std::memory_order_relaxed);
     s.open.store(true);
     s.epoch.fetch_add(1);
     if (s.sleepers.load() > 0) {
@@ -62,9 +81,10 @@ class Team {
       s.wake.notify_all();
     }
     place() = s.first;
-    body(0);
+    s.enter(0);
     s.open.store(false);  // who comes now stays outside; who is inside still reads the body
     for (int spins = 0; s.inside.load() > 0; ++spins) wait_a_little(spins);
+    if (s.failed.load(std::memory_order_relaxed)) throw std::bad_alloc();
   }
 
   // As share, for many small pieces: several are taken at a time, since taking costs more than such a piece.
@@ -93,7 +113,7 @@ class Team {
         wait_a_little(spins++);
         ticket = s.ticket.load(std::memory_order_acquire);
       } else if (s.ticket.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) {
-        if (pieces > 0) piece(int(uint32_t(ticket)));
+        if (pieces > 0) s.attempt([&] { piece(int(uint32_t(ticket))); });
         if (s.done.fetch_add(1, std::memory_order_acq_rel) + 1 == all) {
           s.done.store(0, std::memory_order_relaxed);
           s.ticket.store(uint64_t(here + 1) << 32, std::memory_order_release);
@@ -113,11 +133,29 @@ class Team {
     std::atomic<int> inside{0};                   // members but the caller that may read the body
     std::atomic<bool> open{false};                // a run is under way
     std::atomic<bool> ending{false};
+    std::atomic<bool> failed{false};              // memory ran out somewhere in this run
     void (*call)(void*, int) = nullptr;
     void* body = nullptr;
     uint32_t first = 0;                           // the place at which the run begins
     std::mutex mutex;
     std::condition_variable wake;
+
+    // Do some of the work, unless it has become useless. Nothing is thrown: others may still read what the work
+    // refers to, and wait for this part of it.
+    template <class Work>
+    void attempt(Work&& work) {
+      if (failed.load(std::memory_order_relaxed)) return;
+      try {
+        work();
+      } catch (...) {
+        failed.store(true, std::memory_order_relaxed);
+      }
+    }
+
+    // A member's way through the body. One that fails between two places leaves; the others need not wait for it.
+    void enter(int self) {
+      attempt([&] { call(body, self); });
+    }
   };
 
   static constexpr int SPINS = 1500;       // at a meeting point, before giving the core away
@@ -125,7 +163,7 @@ class Team {
 
   // Where the calling thread is in the run that it takes part in.
   static uint32_t& place() {
-    static thread_local uint32_t value = 0;
+    static thread_local uint32_t CLEARHEAD_READY value = 0;
     return value;
   }
 
@@ -136,17 +174,27 @@ class Team {
       sched_yield();
   }
 
+  // As many threads as are wanted, or as can be had. Throws, and changes nothing, where not even the state fits.
   void hire() {
-    state_ = std::make_unique<State>();
-    for (int i = 1; i < count_; ++i) threads_.push_back(std::make_unique<std::thread>([this, i] { work(i); }));
-  }
-
-  void hire_again() {
-    for (auto& one : threads_) one.release();
-    threads_.clear();
+    ready_to_throw();
+    auto state = std::make_unique<State>();
+    std::vector<std::unique_ptr<std::thread>> threads;
+    threads.reserve(count_ - 1);
+    // From here on nothing is thrown. After a fork the old threads are the parent's, and their state may be locked
+    // by one of them: both are left where they are.
+    for (auto& one : threads_) (void)one.release();
+    threads_.swap(threads);
     (void)state_.release();
+    state_ = std::move(state);
     owner_ = getpid();
-    hire();
+    try {
+      while (int(threads_.size()) < count_ - 1) {
+        const int number = int(threads_.size()) + 1;
+        threads_.push_back(std::make_unique<std::thread>([this, number] { work(number); }));
+      }
+    } catch (const std::exception&) {  // no more threads, or no memory for one
+    }
+    count_ = int(threads_.size()) + 1;
   }
 
   void dismiss() {
@@ -160,6 +208,7 @@ class Team {
   }
 
   void work(int self) {
+    ready_to_throw();
     State& s = *state_;
     for (unsigned seen = 0;;) {
       for (int spins = 0; s.epoch.load(std::memory_order_acquire) == seen && spins < IDLE_SPINS; ++spins) relax();
@@ -174,14 +223,14 @@ class Team {
       s.inside.fetch_add(1);
       if (s.open.load()) {
         place() = s.first;
-        s.call(s.body, self);
+        s.enter(self);
       }
       s.inside.fetch_sub(1);
     }
   }
 
   int count_;
-  pid_t owner_;
+  pid_t owner_ = 0;
   std::unique_ptr<State> state_;
   std::vector<std::unique_ptr<std::thread>> threads_;
 };
