@@ -5,6 +5,7 @@
     python benchmarks/decode.py --first                     # the first sentence from the start of a process
     python benchmarks/decode.py --file SOURCE --bundle BUNDLE [--reference TARGET]
     python benchmarks/decode.py --device cuda               # bf16 on a GPU
+    python benchmarks/decode.py --instruction-set avx2      # as on a processor that has no more
 
 Translators are of the size of the Transformer base, with random weights; ours, CTranslate2's and Hugging
 Face's are the same ones, exported, so that the table can say whose tokens are ours. Sources have 25 tokens
@@ -248,6 +249,9 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one round of one run: does everything work?")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--instruction-set", choices=who.LIMITS, help="as if the processor had no more, for all contenders"
+    )
     parser.add_argument("--only", metavar="REGEX", help="contenders")
     parser.add_argument("--cases", metavar="REGEX", help="cases, such as 'b1$' or beam")
     parser.add_argument("--peers", type=Path, metavar="FOLDER", help="more toolkits (see above)")
@@ -267,7 +271,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = read_options(arguments)
     random.seed(0)
     mode = file if options.file else first if options.first else writing
-    print(f"{machine(options.device, options.threads)}\n", flush=True)
+    limits = who.LIMITS.get(options.instruction_set, {})
+    os.environ.update(limits)  # the contenders' processes inherit it
+    limited = f"; limited to {options.instruction_set}" if limits else ""
+    print(f"{machine(options.device, options.threads)}{limited}\n", flush=True)
     with tempfile.TemporaryDirectory() as passing:
         folder = options.models / name_of(options) if options.models else Path(passing)
         folder.mkdir(parents=True, exist_ok=True)

@@ -80,6 +80,19 @@ def threads_environment(threads: int) -> dict[str, str]:
     }
 
 
+# What keeps every library from using more of the processor than an instruction set.
+LIMITS = {
+    "avx2": {
+        "CLEARHEAD_INSTRUCTION_SET": "avx2",
+        "CT2_FORCE_CPU_ISA": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",  # dynamic int8
+    }
+}
+
+
 def own(found: Sequence[Own], job: Job, folder: Path, bundle: Path) -> list[Contender]:
     """Those whose package is installed and whose model is there, ready to be started."""
     ready = []

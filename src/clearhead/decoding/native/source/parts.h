@@ -85,9 +85,13 @@ inline void four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
   const __m512 both = _mm512_shuffle_ps(first, second, 0x44) + _mm512_shuffle_ps(first, second, 0xEE);
   const __m256 half = _mm512_castps512_ps256(both) + _mm512_castps512_ps256(_mm512_shuffle_f32x4(both, both, 0x4E));
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
-#elif defined(__aarch64__)
-  const float32x4_t first = vpaddq_f32((float32x4_t)a, (float32x4_t)b);
-  vst1q_f32(to, vpaddq_f32(first, vpaddq_f32((float32x4_t)c, (float32x4_t)d)));
+#elif defined(__AVX__)
+  const __m256 both = _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
+  _mm_storeu_ps(to, _mm256_castps256_ps128(both) + _mm256_extractf128_ps(both, 1));
+#elif defined(__SSE2__)
+  __m128 x = (__m128)a, y = (__m128)b, z = (__m128)c, w = (__m128)d;
+  _MM_TRANSPOSE4_PS(x, y, z, w);
+  _mm_storeu_ps(to, (x + z) + (y + w));
 #else
   to[0] = sum(a);
   to[1] = sum(b);
@@ -177,8 +181,9 @@ inline void attend(const AttentionShape& shape, int group, const float* query, c
     compare(q, sight.keys, offset, size, sight.count, shape.scale, scores);
     if (sight.bias)
       for (int t = 0; t < sight.count; ++t) scores[t] += sight.bias[head * sight.bias_stride + t];
-    if (shape.softcap > 0)
-      for (int t = 0; t < sight.count; ++t) scores[t] = shape.softcap * __builtin_tanhf(scores[t] / shape.softcap);
+    if (shape.softcap > 0)  // up to whole vectors: there is room, and nobody reads what lies beyond
+      for (int t = 0; t < sight.count; t += LANES)
+        store(scores + t, shape.softcap * hyperbolic(load(scores + t) / shape.softcap));
     const float whole = soften(scores, sight.count);
     if (shares)
       for (int t = 0; t < sight.count; ++t) shares[t] += scores[t] / (whole * shape.heads);
