@@ -6,7 +6,7 @@ agree, `NativeRows` takes the place of `TorchRows`, and otherwise decoding goes 
 
 from __future__ import annotations
 
-from clearhead.decoding.native.build import why_not
+from clearhead.decoding.native.binding import why_not
 from clearhead.decoding.native.compiler import NoLibrary
 from clearhead.decoding.native.dials import supports
 from clearhead.decoding.native.pack import Dtype, Packed, pack

@@ -1,7 +1,7 @@
 """The C side of the engine as Python sees it: structs field by field, and the functions' types.
 
 Mirrors `source/model.h`, `source/engine.h`, `source/beam.h`, `source/stride.h` and the functions of
-`source/engine.cpp`.
+`source/engine.cpp`. A library that says otherwise is not used.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.native.build import library
+from clearhead.decoding.native.compiler import NoLibrary
 
 KINDS = {"float32": 0, "bf16": 1, "int8": 2}
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh")
@@ -149,6 +151,7 @@ class BeamText(ctypes.Structure):
 
 
 _LONG, _INT = ctypes.c_int64, ctypes.c_int32
+_FLOATS = (ctypes.c_float, ctypes.c_double)
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "kernels": (Pointer, [ctypes.c_char_p]),
     "kernels_name": (ctypes.c_char_p, [Pointer]),
@@ -186,10 +189,57 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 }
 
 
+STRUCTS = (Norm, Layer, Model, Tables, Room, BeamDials, BeamAnswer, BeamText, Strider)
+INTERFACE = 1  # of `source/interface.h`, where the same is said from the other side
+
+
+def believed() -> dict[str, str]:
+    """What this side takes the structs and functions for, in the words of `source/interface.h`."""
+    found = {"interface": str(INTERFACE)}
+    for struct in STRUCTS:
+        fields = [
+            f"{name}:{_code(kind)}@{getattr(struct, name).offset}" for name, kind, *_ in struct._fields_
+        ]
+        found[struct.__name__] = " ".join([str(ctypes.sizeof(struct)), *fields])
+    for name, (result, arguments) in _FUNCTIONS.items():
+        found[f"clearhead_{name}()"] = " ".join(map(_code, [result, *arguments]))
+    return found
+
+
+def _code(kind: Any) -> str:
+    if kind is None:
+        return "v"
+    if kind in (Pointer, ctypes.c_char_p) or issubclass(kind, ctypes._Pointer):
+        return "p"
+    letter = "s" if issubclass(kind, ctypes.Structure) else "f" if kind in _FLOATS else "i"
+    return f"{letter}{ctypes.sizeof(kind)}"
+
+
+def said(loaded: ctypes.CDLL) -> dict[str, str]:
+    """What the library says that they are."""
+    try:
+        function = loaded.clearhead_interface
+    except AttributeError:
+        return {}
+    function.restype = ctypes.c_char_p
+    lines = (function() or b"").decode().splitlines()
+    return {name: rest for name, _, rest in (line.partition(" ") for line in lines)}
+
+
 class Functions:
-    """The library's functions by their short names, with the types of what they take and give."""
+    """The library's functions by their short names, with the types of what they take and give.
+
+    `NoLibrary` where the library's structs or functions are others than those described here.
+    """
 
     def __init__(self, loaded: ctypes.CDLL) -> None:
+        theirs = said(loaded)
+        for name, ours in believed().items():
+            if theirs.get(name) != ours:
+                raise NoLibrary(
+                    f"The native engine in '{loaded._name}' was made for another version of clearhead: "
+                    f"its '{name}' differs."
+                )
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(loaded, f"clearhead_{name}")
             function.restype, function.argtypes = result, arguments
@@ -207,6 +257,15 @@ def _functions(loaded: ctypes.CDLL) -> Functions:
 def functions() -> Functions:
     """The compiled engine's functions; `NoLibrary` where there is none."""
     return _functions(library())
+
+
+def why_not() -> str | None:
+    """One sentence on why the native engine cannot run here; None if it can."""
+    try:
+        functions()
+    except NoLibrary as reason:
+        return str(reason)
+    return None
 
 
 def instruction_sets() -> list[str]:

@@ -3,9 +3,8 @@
 // What can fail returns 1 for done, 0 where memory ran out, −1 where it was given what makes no sense; what makes
 // something returns nullptr where memory ran out. In both cases of failure everything is as it was before. Nothing
 // is thrown across this border. An engine and its beams are for one thread at a time: the Python side sees to that.
-#include "engine.h"
+#include "interface.h"
 #include "processor.h"
-#include "stride.h"
 
 #include <algorithm>
 
@@ -172,27 +171,33 @@ int64_t clearhead_beam_decided(const Beam* beam) {
 }
 void clearhead_beam_forget(Beam* beam) { beam->forget(); }
 
-struct BeamAnswer {
-  int64_t number, texts;
-  int32_t broken, dead;
-};
-
 void clearhead_beam_answer(const Beam* beam, int64_t which, BeamAnswer* to) {
   const Decided& one = beam->decided()[which];
   *to = {one.number, int64_t(one.texts.size()), one.broken, one.dead};
 }
 
-struct BeamText {
-  double score;
-  int64_t count;  // tokens, the stop symbol the last of them
-  const int32_t* tokens;
-  const float* logps;
-  int32_t willing;
-};
-
 void clearhead_beam_text(const Beam* beam, int64_t which, int64_t rank, BeamText* to) {
   const Ended& one = beam->decided()[which].texts[rank];
   *to = {one.score, int64_t(one.tokens.size()), one.tokens.data(), one.logps.data(), one.willing};
+}
+
+// What both sides must agree about: see interface.h. nullptr: no memory.
+const char* clearhead_interface() {
+  static const std::string* const text = made([] {
+    return new std::string(
+        "interface " + std::to_string(INTERFACE) + "\n" + structs() +
+        FUNCTION(clearhead_kernels) + FUNCTION(clearhead_kernels_name) + FUNCTION(clearhead_panel) +
+        FUNCTION(clearhead_instruction_set) + FUNCTION(clearhead_matrix_room) + FUNCTION(clearhead_matrix) +
+        FUNCTION(clearhead_matrix_bias) + FUNCTION(clearhead_matrix_pack) + FUNCTION(clearhead_matrix_free) +
+        FUNCTION(clearhead_matrix_bytes) + FUNCTION(clearhead_engine) + FUNCTION(clearhead_engine_free) +
+        FUNCTION(clearhead_tables) + FUNCTION(clearhead_rows) + FUNCTION(clearhead_longest) +
+        FUNCTION(clearhead_longest_source) + FUNCTION(clearhead_slots) + FUNCTION(clearhead_bytes) +
+        FUNCTION(clearhead_admit) + FUNCTION(clearhead_step) + FUNCTION(clearhead_top) + FUNCTION(clearhead_logp) +
+        FUNCTION(clearhead_beam) + FUNCTION(clearhead_beam_free) + FUNCTION(clearhead_beam_advance) +
+        FUNCTION(clearhead_beam_stride) + FUNCTION(clearhead_beam_decided) + FUNCTION(clearhead_beam_forget) +
+        FUNCTION(clearhead_beam_answer) + FUNCTION(clearhead_beam_text));
+  });
+  return text ? text->c_str() : nullptr;
 }
 
 }  // extern "C"
