@@ -10,10 +10,10 @@ import numpy
 import pytest
 import torch
 
-from clearhead.base import progress as progress_module
 from clearhead.base.device import pick_device, pick_dtype
 from clearhead.base.errors import UserError
 from clearhead.base.progress import progress, track
+from clearhead.base.progress_line import short
 from clearhead.base.seed import generator, seed_everything, seeded
 
 
@@ -102,4 +102,4 @@ NUMBERS = [(3.25, "3.25"), (912, "912"), (1234, "1234"), (12_400, "12.4k"), (3.1
 
 @pytest.mark.parametrize("number, text", NUMBERS)
 def test_short_numbers(number: float, text: str) -> None:
-    assert progress_module._short(number) == text
+    assert short(number) == text

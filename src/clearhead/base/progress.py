@@ -9,21 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 Item = TypeVar("Item")
 
@@ -44,16 +33,6 @@ class Bar:
         self._display.advance(self._task, amount)
 
 
-class _Rate(ProgressColumn):
-    """How many units a second, over the last while."""
-
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        if not speed:
-            return Text("")
-        return Text(f"{_short(speed)} {task.fields['unit']}/s")
-
-
 @contextmanager
 def progress(label: str, total: float | None = None, unit: str = "steps") -> Iterator[Bar]:
     """Show a progress line while the block runs.
@@ -65,17 +44,10 @@ def progress(label: str, total: float | None = None, unit: str = "steps") -> Ite
     if sys.stderr is None or not sys.stderr.isatty():
         yield Bar(None, None)
         return
-    display = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
-    )
+    # Here, so that a command in a pipe does without the library that draws.
+    from clearhead.base.progress_line import drawn
+
+    display = drawn()
     with display:
         yield Bar(display, display.add_task(label, total=total, unit=unit, note=""))
 
@@ -91,12 +63,3 @@ def track(items: Iterable[Item], label: str, unit: str = "items") -> Iterator[It
         for item in items:
             yield item
             bar.advance()
-
-
-def _short(number: float) -> str:
-    """A number in three figures or so: 3.25, 48.1, 912, 12.4k, 3.1M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if number >= size:
-            scaled = number / (1e3 if letter == "k" else size)
-            return f"{scaled:.1f}{letter}"
-    return f"{number:.3g}" if number < 1000 else f"{number:.0f}"

@@ -71,21 +71,22 @@ class MappedFile:
 
     def written(self) -> bool | None:
         """Has any of its tensors been changed, however that was done? None: nobody knows."""
-        pages = -(-self._size // mmap.PAGESIZE)
+        entries = -(-self._size // mmap.PAGESIZE) * 8  # bytes: eight for each page
         try:
             with open(_PAGES, "rb", buffering=0) as file:
                 file.seek(self._begin // mmap.PAGESIZE * 8)
-                found = bytearray()
-                while len(found) < pages * 8:
-                    part = file.read(pages * 8 - len(found))
-                    if not part:
+                while entries > 0:
+                    found = bytearray(file.read(min(entries, 1 << 16)))
+                    if not found or len(found) % 8:
                         return None
-                    found += part
+                    entries -= len(found)
+                    # The highest bits: it is in memory, it is swapped out, it is the file's and not a copy.
+                    state = (torch.frombuffer(found, dtype=torch.int64) >> 61) & 0b111
+                    if bool(((state != 0) & (state & 1 == 0)).any()):
+                        return True
         except OSError:
             return None
-        # The highest bits of an entry: it is in memory, it is swapped out, it is the file's and not a copy.
-        state = (torch.frombuffer(found, dtype=torch.int64) >> 61) & 0b111
-        return bool(((state != 0) & (state & 1 == 0)).any())
+        return False
 
     def check(self) -> None:
         """Refuse a file that was changed in place since it was mapped."""

@@ -76,7 +76,9 @@ class Writer:
     `dtype` is that of weights and products: on a CPU float32, bf16 or int8, on a GPU float32 or bf16; `auto`
     is float32 on a CPU and what the bundle was trained in on a GPU, `fast` the fastest that costs this bundle
     little (`number_formats`; `why_not_fast` says why there is none). `way`: `native` insists on C++, `torch`
-    on PyTorch step by step. `room` bounds the rows under way.
+    on PyTorch step by step. `room` bounds the rows under way. `sharing`: whether the C++ engine's packed
+    weights of a bundle loaded with `mapped=True` are in memory once for all processes: `auto`, where that
+    costs no speed, `always`, or `never`.
     """
 
     def __init__(
@@ -87,8 +89,9 @@ class Writer:
         dtype: Dtype = "float32",
         way: Way = "auto",
         room: int | None = None,
+        sharing: native.Sharing = "auto",
     ) -> None:
-        self.bundle = bundle
+        self.bundle, self.sharing = bundle, sharing
         self.config = bundle.config
         self.reader, self.tokenizer = tokenizers_of(bundle)
         self.symbols = symbols_of(bundle)
@@ -196,7 +199,9 @@ class Writer:
         """Rows for requests with such settings."""
         keep = extras_of(options)
         if self._compiled(keep):
-            return native.NativeRows(self.bundle.model, self.symbols, dtype=self.dtype, keep=keep)
+            return native.NativeRows(
+                self.bundle.model, self.symbols, dtype=self.dtype, keep=keep, sharing=self.sharing
+            )
         return TorchRows(self._torch_model(), self.symbols, keep)
 
     def _compiled(self, keep: frozenset[Extra]) -> bool:

@@ -11,5 +11,16 @@ from clearhead.decoding.native.compiler import NoLibrary
 from clearhead.decoding.native.dials import supports
 from clearhead.decoding.native.pack import Dtype, Packed, pack
 from clearhead.decoding.native.rows import NativeRows, NativeScores
+from clearhead.decoding.native.shared import Sharing
 
-__all__ = ["Dtype", "NativeRows", "NativeScores", "NoLibrary", "Packed", "pack", "supports", "why_not"]
+__all__ = [
+    "Dtype",
+    "NativeRows",
+    "NativeScores",
+    "NoLibrary",
+    "Packed",
+    "Sharing",
+    "pack",
+    "supports",
+    "why_not",
+]

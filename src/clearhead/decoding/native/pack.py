@@ -9,6 +9,7 @@ Shapes: E model width, H heads, P positions.
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import weakref
 from collections.abc import Iterator
@@ -19,10 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.bundle.mapped import PassingView, mapped_file
+from clearhead.bundle.mapped import MappedFile, PassingView, mapped_file
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions, plain
+from clearhead.decoding.native.build import library
 from clearhead.decoding.native.dials import supports
+from clearhead.decoding.native.shared import FilledMemory, Sharing, Unfit, find, key_of, put
 from clearhead.decoding.native.storage import PrivateMemory, no_memory
 from clearhead.decoding.native.turn import one_at_a_time
 from clearhead.models.config import ModelConfig
@@ -39,7 +42,14 @@ PORTION = 4 << 20  # bytes of float32 weights that are packed at a time: no copy
 class Packed:
     """Packed weights and the struct that describes them; lives as long as anything that uses it."""
 
-    def __init__(self, model: nn.Module, dtype: Dtype, kernels: int, view: PassingView | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        dtype: Dtype,
+        kernels: int,
+        memory: PrivateMemory | FilledMemory,
+        view: PassingView | None = None,
+    ) -> None:
         self.config: ModelConfig = model.config  # type: ignore[assignment]
         self.dtype: Dtype = dtype
         self.kernels = kernels  # of the instruction set that the weights are laid out for
@@ -47,10 +57,10 @@ class Packed:
         self._model = cast(Any, model)
         self._view = view  # of weights that lie in a file
         self.bytes = 0  # of the packed matrices
-        weights = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
-        self._memory = PrivateMemory(weights * BYTES[dtype])
+        self.memory = memory  # that the matrices lie in
         has_source = self.config.family == "encoder-decoder"
         self.struct = self._describe(has_source)
+        memory.finish()
         self.source_embedding: InputEmbedding | None = self._model.source_embedding if has_source else None
         self.target_embedding: InputEmbedding = (
             self._model.target_embedding if has_source else self._model.embedding
@@ -124,31 +134,36 @@ class Packed:
 
     def _matrix(self, weights: list[Tensor], biases: list[Tensor | None], beyond: float = 0.0) -> int:
         """Matrices (outputs, inputs) with one input as one packed matrix; `beyond`: see `matrix.h`."""
-        library, kind = functions(), binding.KINDS[self.dtype]
+        engine, kind = functions(), binding.KINDS[self.dtype]
         outputs, inputs = sum(len(one) for one in weights), weights[0].shape[1]
-        memory = self._memory.take(library.matrix_room(self.kernels, outputs, inputs, kind))
-        handle = library.matrix(self.kernels, outputs, inputs, kind, memory)
+        memory = self.memory.take(engine.matrix_room(self.kernels, outputs, inputs, kind))
+        handle = engine.matrix(self.kernels, outputs, inputs, kind, memory)
         if not handle:
             raise no_memory()
-        freeing = weakref.finalize(self, library.matrix_free, handle)
+        freeing = weakref.finalize(self, engine.matrix_free, handle)
         freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
+        self.bytes += engine.matrix_bytes(handle)
+        if not self.memory.filled:
+            self._fill(handle, weights, biases, beyond)
+        return int(handle)
+
+    def _fill(self, handle: int, weights: list[Tensor], biases: list[Tensor | None], beyond: float) -> None:
+        engine = functions()
         bias = None
         if any(one is not None for one in biases):
             pairs = zip(weights, biases, strict=True)
             bias = torch.cat([torch.zeros(len(w)) if b is None else plain(self._seen(b)) for w, b in pairs])
-        library.matrix_bias(handle, None if bias is None else bias.data_ptr(), beyond)
-        panel = library.panel(self.kernels)
-        most = max(PORTION // (4 * inputs * panel), 1) * panel
+        engine.matrix_bias(handle, None if bias is None else bias.data_ptr(), beyond)
+        panel = engine.panel(self.kernels)
+        most = max(PORTION // (4 * weights[0].shape[1] * panel), 1) * panel
         seen = [self._seen(one) for one in weights]
         for begin, end in portions([len(one) for one in weights], panel, most):
             rows = rows_of(seen, begin, end)
             threads = torch.get_num_threads()
-            if not library.matrix_pack(handle, rows.data_ptr(), begin, end - begin, threads):
+            if not engine.matrix_pack(handle, rows.data_ptr(), begin, end - begin, threads):
                 raise no_memory()
             if self._view is not None:
                 self._view.forget()
-        self.bytes += library.matrix_bytes(handle)
-        return int(handle)
 
     def _linear(self, *parts: nn.Linear) -> int:
         return self._matrix([part.weight for part in parts], [part.bias for part in parts])
@@ -208,14 +223,25 @@ def rows_of(weights: list[Tensor], begin: int, end: int) -> Tensor:
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-_known: weakref.WeakKeyDictionary[nn.Module, dict[tuple[Dtype, int], tuple[Any, Packed]]] = (
+_known: weakref.WeakKeyDictionary[nn.Module, dict[tuple[Dtype, int, Sharing], tuple[Any, Packed]]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 @one_at_a_time
-def pack(model: nn.Module, dtype: Dtype = "float32", instruction_set: str | None = None) -> Packed:
-    """The packed weights of a model, made at the first call and again when the weights have changed."""
+def pack(
+    model: nn.Module,
+    dtype: Dtype = "float32",
+    instruction_set: str | None = None,
+    *,
+    sharing: Sharing = "auto",
+) -> Packed:
+    """The packed weights of a model, made at the first call and again when the weights have changed.
+
+    Those of a bundle that was loaded with `mapped=True` are kept in a file of the user's cache folder, which
+    all processes that decode with it have in memory together: where that costs no speed (`auto`), wherever
+    it can be (`always`), or not at all (`never`).
+    """
     if dtype not in get_args(Dtype):
         raise UserError(f"The native engine computes in {', '.join(get_args(Dtype))}, not in '{dtype}'.")
     if (reason := supports(model)) is not None:
@@ -227,10 +253,43 @@ def pack(model: nn.Module, dtype: Dtype = "float32", instruction_set: str | None
             file = None
     state = _fingerprint(model, untouched=file is not None)
     known = _known.setdefault(model, {})
-    key = dtype, binding.kernels(instruction_set)
+    key = dtype, binding.kernels(instruction_set), sharing
     if key not in known or known[key][0] != state:
-        known[key] = state, Packed(model, *key, None if file is None else file.passing())
+        known[key] = state, _packed(model, *key, file)
     return known[key][1]
+
+
+def _packed(
+    model: nn.Module, dtype: Dtype, kernels: int, sharing: Sharing, file: MappedFile | None
+) -> Packed:
+    """Weights packed now, or found packed; `file` is given if they are as it has them."""
+    key = None
+    if sharing != "never" and file is not None and file.sha256 is not None:
+        config = json.dumps(cast(Any, model).config.to_dict(), sort_keys=True)
+        name = functions().kernels_name(kernels).decode()
+        key = key_of([library().file.name, name, dtype, file.sha256, config])
+    view = None if file is None else file.passing()
+
+    def found() -> Packed | None:
+        memory = None if key is None else find(key, sharing)
+        try:
+            return None if memory is None else Packed(model, dtype, kernels, memory, view)
+        except Unfit:
+            return None
+
+    ready = found()
+    if ready is not None:
+        return ready
+    made = _private(model, dtype, kernels, view)
+    if key is None or not put(key, cast(PrivateMemory, made.memory).parts()):
+        return made
+    del made  # before the same is mapped
+    return found() or _private(model, dtype, kernels, view)
+
+
+def _private(model: nn.Module, dtype: Dtype, kernels: int, view: PassingView | None) -> Packed:
+    weights = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
+    return Packed(model, dtype, kernels, PrivateMemory(weights * BYTES[dtype]), view)
 
 
 def _fingerprint(model: nn.Module, untouched: bool) -> list[tuple[int, int, float]]:

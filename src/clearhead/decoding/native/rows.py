@@ -26,6 +26,7 @@ from clearhead.base.errors import UserError
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions
 from clearhead.decoding.native.pack import Dtype, Packed, pack
+from clearhead.decoding.native.shared import Sharing
 from clearhead.decoding.native.tables import PositionTables
 from clearhead.decoding.native.turn import Turn
 from clearhead.decoding.rows import Extra
@@ -208,6 +209,7 @@ class NativeRows:
 
     `threads`: as many as PyTorch uses, unless told. `keep`: what scores bring beside log-probabilities.
     `instruction_set`: the best this processor has, unless told (`binding.instruction_sets()` lists them).
+    `sharing`: see `pack`.
     """
 
     device = torch.device("cpu")
@@ -221,8 +223,9 @@ class NativeRows:
         *,
         keep: frozenset[Extra] = frozenset(),
         instruction_set: str | None = None,
+        sharing: Sharing = "auto",
     ) -> None:
-        packed = pack(model, dtype, instruction_set)
+        packed = pack(model, dtype, instruction_set, sharing=sharing)
         self.symbols, self.dtype, self.keep = symbols, dtype, keep
         self.vocabulary = packed.config.vocabulary
         self._has_source = packed.config.family == "encoder-decoder"

@@ -1,7 +1,4 @@
-"""Memory that packed matrices lie in.
-
-`PrivateMemory` is this process's own. Knows nothing about what is in it.
-"""
+"""Memory of this process that packed matrices lie in. Knows nothing about what is in it."""
 
 from __future__ import annotations
 
@@ -29,9 +26,12 @@ class PrivateMemory:
     entries as well. `expected`: so many bytes will be taken, more or less.
     """
 
+    filled = False  # what is taken is still empty
+
     def __init__(self, expected: int) -> None:
         self._expected = expected
         self._blocks: list[Tensor] = []
+        self._taken: list[int] = []  # bytes of each
         self._left = 0
 
     def take(self, size: int) -> int:
@@ -39,11 +39,21 @@ class PrivateMemory:
         size = -(-size // LINE) * LINE
         if size > self._left:
             self._blocks.append(block(max(size, self._expected)))
+            self._taken.append(0)
             self._left = len(self._blocks[-1])
             self._expected = SMALL  # from now on a little at a time
         found = self._blocks[-1].data_ptr() + len(self._blocks[-1]) - self._left
         self._left -= size
+        self._taken[-1] += size
         return found
+
+    def finish(self) -> None:
+        """Nothing more will be taken."""
+
+    def parts(self) -> list[memoryview]:
+        """All that was taken, in order."""
+        pairs = zip(self._blocks, self._taken, strict=True)
+        return [block[:taken].numpy().data for block, taken in pairs]
 
 
 def block(expected: int) -> Tensor:

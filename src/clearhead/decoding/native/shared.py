@@ -1,0 +1,233 @@
+"""Packed weights in files that every process maps, so that they are in memory once however many decode.
+
+A file lies in the user's cache folder beside the compiled engine, under a name made from all that its bytes
+depend on, and is written whole or not at all. It is used only if it and its folder belong to the user and
+nobody else may write to them, and if size and checksum are those that its end names; otherwise it is removed.
+Where there is no such folder, no room or no leave to write, weights are packed into memory as ever. Knows
+nothing about what is in a file.
+
+A file is the packed matrices one after another, and at its end a block that says what it is. Small pages
+would cost a step of decoding a tenth of its speed, so a file is shared where the system maps it with huge
+ones (Linux 6.16 and later on ext4, say). Elsewhere it is read into memory of one's own, which is still sooner
+done than packing, unless sharing is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import stat
+import struct
+import time
+import uuid
+import warnings
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from clearhead.decoding.native.cache import cache_folder, fault_in, trusted
+from clearhead.decoding.native.compiler import NoLibrary
+from clearhead.decoding.native.storage import LINE, block
+
+LEAST = 4 << 20  # bytes: with fewer there is nothing worth sharing
+MOST = 2 << 30  # bytes of all files together; those that were used longest ago are removed
+SHARE = 10  # a file that would take more than this part of the free disk is not written
+ABANDONED = 3600.0  # seconds after which an unfinished file counts as dead
+DAY = 24 * 3600.0
+
+MAGIC = b"clearhead packed weights, 1\n".ljust(32, b"\0")
+_END = struct.Struct("<32s32sQI")  # magic, key, size, checksum
+BLOCK = 4096  # bytes of the end
+_TROUBLE = (OSError, RuntimeError, NoLibrary)  # files; no home folder; a folder that others may write to
+
+
+# auto: where it costs no speed; always: with small pages as well; never: no file is looked for or made
+Sharing = Literal["auto", "always", "never"]
+
+
+class Unfit(Exception):
+    """What a file holds is not what was looked for."""
+
+
+class FilledMemory:
+    """Packed matrices that were found, to be taken in the order in which they were written.
+
+    `shared`: other processes have the same pages.
+    """
+
+    filled = True  # what is taken has been packed
+
+    def __init__(self, memory: Tensor, shared: bool) -> None:
+        self._memory, self.shared = memory, shared
+        self._taken = 0
+
+    def take(self, size: int) -> int:
+        """The address of the next so many bytes; `Unfit` where they are not there."""
+        begin = self._taken
+        self._taken += -(-size // LINE) * LINE
+        if self._taken > len(self._memory):
+            raise Unfit
+        return self._memory.data_ptr() + begin
+
+    def finish(self) -> None:
+        """Everything was taken that is there; else `Unfit`."""
+        if self._taken != len(self._memory):
+            raise Unfit
+
+
+def key_of(parts: Sequence[str]) -> bytes:
+    """What tells one file from another."""
+    return hashlib.sha256("\0".join(parts).encode()).digest()
+
+
+def find(key: bytes, sharing: Sharing) -> FilledMemory | None:
+    """What the file of this key holds; a file that may not be used, or not any more, is removed."""
+    with suppress(*_TROUBLE):
+        folder = _folder()
+        with trusted(folder) as opened:
+            found = _open(opened, _name(key), key, sharing)
+            if found is None:
+                _remove(folder / _name(key))
+            return found
+    return None
+
+
+def put(key: bytes, parts: Sequence[memoryview]) -> bool:
+    """Write a file, if there is room for it; whether it is there now."""
+    size = sum(len(part) for part in parts)
+    if not LEAST <= size <= MOST:
+        return False
+    with suppress(*_TROUBLE):
+        folder = _folder()
+        with trusted(folder, make=True):
+            about = os.statvfs(folder)
+            if size > about.f_bavail * about.f_frsize // SHARE:
+                return False
+            _make_room(folder, size)
+            making = folder / f".making-{uuid.uuid4().hex}"
+            try:
+                _write(making, key, parts, size)
+                os.replace(making, folder / _name(key))
+                return True
+            finally:
+                _remove(making)
+    return False
+
+
+def _folder() -> Path:
+    return cache_folder().parent / "packed"
+
+
+def _name(key: bytes) -> str:
+    return f"packed-{key.hex()[:40]}.bin"
+
+
+def _open(folder: int, name: str, key: bytes, sharing: Sharing) -> FilledMemory | None:
+    # without waiting for a named pipe, without following a link
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = os.open(name, flags, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        about = os.fstat(file)
+        size = about.st_size - BLOCK
+        if not stat.S_ISREG(about.st_mode) or fault_in(about) or size <= 0:
+            return None
+        *said, checksum = _END.unpack(os.pread(file, _END.size, size))
+        if said != [MAGIC, key, size]:
+            return None
+        memory = _mapped(file, size)
+        shared = sharing == "always" or _on_huge_pages(memory)
+        if not shared:
+            memory = _read(file, size)
+        if zlib.crc32(memory.numpy().data) != checksum:
+            return None
+        if time.time() - about.st_mtime > DAY:
+            with suppress(OSError):
+                os.utime(file)  # it is in use
+        return FilledMemory(memory, shared)
+    except (OSError, ValueError, struct.error):
+        return None
+    finally:
+        os.close(file)
+
+
+def _mapped(file: int, size: int) -> Tensor:
+    mapped = mmap.mmap(file, size + BLOCK, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):
+            mapped.madvise(mmap.MADV_HUGEPAGE)  # where the file system has pages of that size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it cannot be written to, and nobody does
+        return torch.frombuffer(mapped, dtype=torch.uint8, count=size)
+
+
+def _read(file: int, size: int) -> Tensor:
+    memory = block(size)[:size]
+    left = memory.numpy().data
+    while left:
+        got = os.preadv(file, [left], size - len(left))
+        if not got:
+            raise OSError("the file has become shorter")
+        left = left[got:]
+    return memory
+
+
+def _on_huge_pages(memory: Tensor) -> bool:
+    """Does the page table of this process hold huge pages of a file where this memory begins?"""
+    place = memory.data_ptr()
+    int(memory[0])  # so that there is something to see
+    try:
+        with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
+            inside = False
+            for line in file:
+                if inside and line.startswith("FilePmdMapped:"):
+                    return int(line.split()[1]) > 0
+                first, dash, rest = line.partition(" ")[0].partition("-")
+                if dash and not line.startswith("VmFlags"):
+                    inside = int(first, 16) <= place < int(rest, 16)
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def _write(path: Path, key: bytes, parts: Sequence[memoryview], size: int) -> None:
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    end = _END.pack(MAGIC, key, size, checksum).ljust(BLOCK, b"\0")
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "wb", buffering=0) as writer:
+        for part in (*parts, memoryview(end)):
+            while part:  # in as few calls as can be: the system may then choose large pages
+                part = part[writer.write(part) :]
+
+
+def _make_room(folder: Path, size: int) -> None:
+    """Remove what killed writers have left, and files that were used longest ago until so much more fits."""
+    files = []
+    for path in folder.iterdir():
+        with suppress(OSError):  # somebody else was quicker
+            about = path.lstat()
+            if path.name.startswith("packed-"):
+                files.append((about.st_mtime, about.st_size, path))
+            elif path.name.startswith(".making-") and time.time() - about.st_mtime > ABANDONED:
+                _remove(path)
+    total = size + sum(one[1] for one in files)
+    for _, its, path in sorted(files):
+        if total <= MOST:
+            break
+        _remove(path)
+        total -= its
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
