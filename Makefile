@@ -42,7 +42,7 @@ test-hard: $(READY) ## kills, flipped bits, bad input and random engine configur
 
 # what is built stays in build/native; -rs names what is skipped because a compiler or an emulator is absent
 test-native: $(READY) ## the C++ engine for every instruction set, under sanitizers, and for ARM (with qemu)
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m native -rs tests/native
+	CLEARHEAD_DEMAND_ENGINE=1 $(PYTEST) -n $(WORKERS) --dist loadfile -m native -rs tests/native
 
 test-gpu: $(READY) ## the tests that need a CUDA device
 	$(PYTEST) -m gpu

@@ -18,7 +18,9 @@ from clearhead.models.config import ModelConfig
 from clearhead.models.presets import preset
 from clearhead.nn.positions.rotary import RotaryScaling
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
+from .compiled import needs_engine
+
+pytestmark = needs_engine
 
 SYMBOLS = Symbols(1, 2, (0, 1))
 SETS = instruction_sets() if why_not() is None else []  # that this processor can run

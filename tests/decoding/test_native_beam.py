@@ -14,7 +14,7 @@ from torch import nn
 from clearhead.base.errors import UserError
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.engine import Cohort, Engine, MakeSearch, Request
-from clearhead.decoding.native import NativeRows, why_not
+from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.native.rows import NativeScores
@@ -23,10 +23,11 @@ from clearhead.decoding.processors import pipeline
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Hypothesis, Symbols
 
+from .compiled import needs_engine
 from .test_native import build
 from .test_search import stopping
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
+pytestmark = needs_engine
 
 SYMBOLS = Symbols(1, 2, (0, 1))
 Found = dict[int, list[Hypothesis]]

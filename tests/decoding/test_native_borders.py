@@ -12,10 +12,12 @@ from torch import nn
 
 import clearhead
 from clearhead.base.errors import UserError
-from clearhead.decoding.native import NativeRows, pack, supports, why_not
+from clearhead.decoding.native import NativeRows, pack, supports
 from clearhead.decoding.steps import Symbols
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
+from .compiled import needs_engine
+
+pytestmark = needs_engine
 
 SYMBOLS = Symbols(1, 2, (0, 1))
 NOBODY = torch.zeros(0, dtype=torch.int64)

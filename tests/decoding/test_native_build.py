@@ -19,8 +19,9 @@ from clearhead.decoding.native.compiler import NoLibrary
 from clearhead.decoding.writer import Writer, _say_once
 
 from .bundles import translator
+from .compiled import needs_engine
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
+pytestmark = needs_engine
 
 
 def _command(folder: Path, name: str, text: str) -> Path:

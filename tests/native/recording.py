@@ -226,19 +226,20 @@ class Recorder:
         return struct.pack("<qqdd", len(texts), stride, largest, mean) + listed(found.numpy()) + kept
 
     def top(
-        self, call: Callable[..., None], handle: int, room: Any, begin: int, end: int, count: int, *found: int
-    ) -> None:
-        call(handle, room, begin, end, count, *found)
+        self, call: Callable[..., int], handle: int, room: Any, begin: int, end: int, count: int, *found: int
+    ) -> int:
+        done = call(handle, room, begin, end, count, *found)
         values, ids = some(found[0], (end - begin) * count), some(found[1], (end - begin) * count, "<i8")
         largest, _ = BOUNDS[self.dtype]
         every = torch.empty(end - begin, self.engines[handle].model.vocabulary)
         _original(self.library.logp)(handle, room, begin, end, every.data_ptr())
         gaps = every.sort(descending=True).values[:, : count + 1].diff().neg()
         if gaps.numel() and float(gaps.min()) < 2 * largest:
-            return  # nearly equal: either may be the better one elsewhere
+            return done  # nearly equal: either may be the better one elsewhere
         where = self.engines[handle].index, self.scores[ctypes.addressof(room._obj)]
         head = struct.pack("<qqqqqqd", TOP, *where, begin, end, count, largest)
         self.calls.append(head + listed(values) + listed(ids))
+        return done
 
     # Beams
 

@@ -216,7 +216,8 @@ class Replay {
     demand(call(&mine.room) == 1, "the engine refuses the call");
     demand(int64_t(logp.size()) == rows * one.model->vocabulary, "the recording has too few scores");
     std::vector<float> found(logp.size());
-    clearhead_logp(one.engine, &mine.room, 0, rows, found.data());
+    demand(clearhead_logp(one.engine, &mine.room, 0, rows, found.data()) == 1, "there are no such rows");
+    demand(clearhead_rows(one.engine) >= rows, "the engine has lost rows");
     Differences here;
     here.add(logp, found.data(), largest, "log-probability");
     demand(here.mean() <= mean, "log-probabilities differ too much on average");
@@ -237,7 +238,8 @@ class Replay {
     demand(int64_t(ids.size()) == (end - begin) * count, "the recording has another number of best tokens");
     std::vector<float> found(ids.size());
     std::vector<int64_t> best(ids.size());
-    clearhead_top(one.engine, &scores.room, begin, end, count, found.data(), best.data());
+    demand(clearhead_top(one.engine, &scores.room, begin, end, count, found.data(), best.data()) == 1,
+           "there are no such rows");
     differences_.add(values, found.data(), largest, "best log-probability");
     demand(best == ids, "other tokens are the best");
   }
