@@ -33,28 +33,38 @@ inline int quantised_bytes(int columns) {
 }
 
 #if !defined(CLEARHEAD_OWN_BYTE_TILE)
-// Whole-number sums of one tile.
-template <int R>
-__attribute__((always_inline)) inline void byte_tile(const int8_t* w, int rounds, const Input& x, int row, Ahead ahead,
-                                                     Ints (&sums)[R][VECTORS]) {
+// Whole-number sums of R rows and N vectors of columns, from `first` on.
+template <int R, int N>
+__attribute__((always_inline)) inline void byte_part(const int8_t* w, int rounds, const Input& x, int row, int first,
+                                                     Ahead ahead, Ints (&sums)[R][VECTORS]) {
   static_assert(TOGETHER * QUANTISED_BYTES == 4, "a round reads 32 bits of each row");
   const uint8_t* from[R];
-  Ints c[R][VECTORS];
+  Ints c[R][N];
   CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
     from[r] = x.bytes + size_t(row + r) * x.byte_stride;
-    CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) c[r][v] = Ints{};
+    CLEARHEAD_UNROLL for (int v = 0; v < N; ++v) c[r][v] = Ints{};
   }
+  w += first * LANES * TOGETHER;
   for (int i = 0; i < rounds; ++i, w += PANEL * TOGETHER) {
-    Ints b[VECTORS];
-    CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = load_weights(w + v * LANES * TOGETHER);
+    Ints b[N];
+    CLEARHEAD_UNROLL for (int v = 0; v < N; ++v) b[v] = load_weights(w + v * LANES * TOGETHER);
     ahead.fetch();
     CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
       const auto a = load_activations(from[r] + i * 4);
-      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) multiply_add(c[r][v], a, b[v]);
+      CLEARHEAD_UNROLL for (int v = 0; v < N; ++v) multiply_add(c[r][v], a, b[v]);
     }
   }
   CLEARHEAD_UNROLL for (int r = 0; r < R; ++r)
-      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) sums[r][v] = c[r][v];
+      CLEARHEAD_UNROLL for (int v = 0; v < N; ++v) sums[r][first + v] = c[r][v];
+}
+
+template <int R>
+__attribute__((always_inline)) inline void byte_tile(const int8_t* w, int rounds, const Input& x, int row, Ahead ahead,
+                                                     Ints (&sums)[R][VECTORS]) {
+  for (int first = 0; first < VECTORS; first += span(R)) {
+    byte_part<R, span(R)>(w, rounds, x, row, first, ahead, sums);
+    ahead.lines = 0;
+  }
 }
 #endif
 

@@ -25,33 +25,44 @@ inline int32_t put_quantised(uint8_t* to, int at, Ints bytes, int32_t zero) {
 
 constexpr int TOGETHER = 8;
 
-// Rows go in pairs; the last of an odd number is its own partner.
-template <int R>
-__attribute__((always_inline)) inline void byte_tile(const int8_t* w, int rounds, const Input& x, int row, Ahead ahead,
-                                                     Ints (&sums)[R][VECTORS]) {
+// R rows times N vectors of columns, from `first` on. Rows go in pairs; the last of an odd number is its own partner.
+template <int R, int N>
+__attribute__((always_inline)) inline void byte_part(const int8_t* w, int rounds, const Input& x, int row, int first,
+                                                     Ahead ahead, Ints (&sums)[R][VECTORS]) {
   constexpr int PAIRS = (R + 1) / 2;
   const int8_t* from[2 * PAIRS];
-  int32x4_t c[PAIRS][2 * VECTORS];
+  int32x4_t c[PAIRS][2 * N];
   CLEARHEAD_UNROLL for (int r = 0; r < 2 * PAIRS; ++r)
     from[r] = reinterpret_cast<const int8_t*>(x.bytes) + size_t(row + (r < R ? r : R - 1)) * x.byte_stride;
   CLEARHEAD_UNROLL for (int p = 0; p < PAIRS; ++p)
-      CLEARHEAD_UNROLL for (int n = 0; n < 2 * VECTORS; ++n) c[p][n] = vdupq_n_s32(0);
+      CLEARHEAD_UNROLL_ALL for (int n = 0; n < 2 * N; ++n) c[p][n] = vdupq_n_s32(0);
+  w += first * LANES * TOGETHER;
   for (int i = 0; i < rounds; ++i, w += PANEL * TOGETHER) {
     int8x16_t a[PAIRS];
     CLEARHEAD_UNROLL for (int p = 0; p < PAIRS; ++p)
       a[p] = vcombine_s8(vld1_s8(from[2 * p] + i * 8), vld1_s8(from[2 * p + 1] + i * 8));
     ahead.fetch();
-    CLEARHEAD_UNROLL for (int n = 0; n < 2 * VECTORS; ++n) {
+    CLEARHEAD_UNROLL_ALL for (int n = 0; n < 2 * N; ++n) {
       const int8x16_t b = vld1q_s8(w + n * 16);
       CLEARHEAD_UNROLL for (int p = 0; p < PAIRS; ++p)
         asm("smmla %0.4s, %1.16b, %2.16b" : "+w"(c[p][n]) : "w"(a[p]), "w"(b));
     }
   }
   CLEARHEAD_UNROLL for (int r = 0; r < R; ++r)
-    CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) {
+    CLEARHEAD_UNROLL for (int v = 0; v < N; ++v) {
       const int64x2_t low = vreinterpretq_s64_s32(c[r / 2][2 * v]), high = vreinterpretq_s64_s32(c[r / 2][2 * v + 1]);
-      sums[r][v] = (Ints)(r % 2 ? vzip2q_s64(low, high) : vzip1q_s64(low, high));
+      sums[r][first + v] = (Ints)(r % 2 ? vzip2q_s64(low, high) : vzip1q_s64(low, high));
     }
+}
+
+template <int R>
+__attribute__((always_inline)) inline void byte_tile(const int8_t* w, int rounds, const Input& x, int row, Ahead ahead,
+                                                     Ints (&sums)[R][VECTORS]) {
+  constexpr int N = span((R + 1) / 2 * 2);
+  for (int first = 0; first < VECTORS; first += N) {
+    byte_part<R, N>(w, rounds, x, row, first, ahead, sums);
+    ahead.lines = 0;
+  }
 }
 
 #elif defined(__ARM_FEATURE_DOTPROD)
@@ -94,7 +105,7 @@ __attribute__((always_inline)) inline void byte_part(const int8_t* w, int rounds
   int32x4_t c[R][N];
   CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
     from[r] = reinterpret_cast<const int8_t*>(x.bytes) + size_t(row + r) * x.byte_stride;
-    _Pragma("GCC unroll 16") for (int n = 0; n < N; ++n) c[r][n] = vdupq_n_s32(0);
+    CLEARHEAD_UNROLL_ALL for (int n = 0; n < N; ++n) c[r][n] = vdupq_n_s32(0);
   }
   w += first * TOGETHER;
   for (int i = 0; i < rounds; ++i, w += PANEL * TOGETHER) {
@@ -112,17 +123,19 @@ __attribute__((always_inline)) inline void byte_part(const int8_t* w, int rounds
           (Ints)vpaddq_s32(vpaddq_s32(c[r][n], c[r][n + 1]), vpaddq_s32(c[r][n + 2], c[r][n + 3]));
 }
 
-// Two rows at a time through one half of the panel and then the other; the last of an odd number goes through all
-// of it at once.
+// Two rows at a time through 8 columns after 8 columns; the last of an odd number takes 16 of them at once.
 template <int R>
 __attribute__((always_inline)) inline void byte_tile(const int8_t* w, int rounds, const Input& x, int row, Ahead ahead,
                                                      Ints (&sums)[R][VECTORS]) {
   for (int r = 0; r + 2 <= R; r += 2)
-    for (int first = 0; first < PANEL; first += PANEL / 2) {
-      byte_part<2, PANEL / 2>(w, rounds, x, row + r, first, ahead, sums + r);
+    for (int first = 0; first < PANEL; first += 8) {
+      byte_part<2, 8>(w, rounds, x, row + r, first, ahead, sums + r);
       ahead.lines = 0;
     }
-  if (R % 2) byte_part<1, PANEL>(w, rounds, x, row + R - 1, 0, ahead, sums + R - 1);
+  for (int first = 0; R % 2 && first < PANEL; first += 16) {
+    byte_part<1, 16>(w, rounds, x, row + R - 1, first, ahead, sums + R - 1);
+    ahead.lines = 0;
+  }
 }
 #endif
 

@@ -34,38 +34,51 @@ __attribute__((always_inline)) inline void multiply_add(Floats& c, Factor a, Flo
 #endif
 }
 
-// One input's weights for all columns of a panel.
-__attribute__((always_inline)) inline void load_weights(const float* w, Floats (&b)[VECTORS]) {
-  CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) b[v] = load(w + v * LANES);
+// One input's weights for a few vectors of columns.
+template <int N>
+__attribute__((always_inline)) inline void load_weights(const float* w, Floats (&b)[N]) {
+  CLEARHEAD_UNROLL for (int v = 0; v < N; ++v) b[v] = load(w + v * LANES);
 }
-__attribute__((always_inline)) inline void load_weights(const uint16_t* w, Floats (&b)[VECTORS]) {
-  CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; v += 2) {
+template <int N>
+__attribute__((always_inline)) inline void load_weights(const uint16_t* w, Floats (&b)[N]) {
+  CLEARHEAD_UNROLL for (int v = 0; v < N; v += 2) {
     const Words both = load<Words>(w + v * LANES);
     b[v] = (Floats)(both << 16);  // a bfloat16 is the upper half of a float
     b[v + 1] = (Floats)(both & 0xffff0000u);
   }
 }
 
-template <int R, class W>
-__attribute__((always_inline)) inline void float_tile(const W* w, int inputs, const Input& x, int row, Ahead ahead,
-                                                      Tile<R>& tile) {
+// R rows times N vectors of columns, from `first` on.
+template <int R, int N, class W>
+__attribute__((always_inline)) inline void float_part(const W* w, int inputs, const Input& x, int row, int first,
+                                                      Ahead ahead, Tile<R>& tile) {
   const float* from[R];
-  Floats c[R][VECTORS];
+  Floats c[R][N];
   CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
     from[r] = x.floats + size_t(row + r) * x.stride;
-    CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) c[r][v] = Floats{};
+    CLEARHEAD_UNROLL for (int v = 0; v < N; ++v) c[r][v] = Floats{};
   }
+  w += first * LANES;
   for (int i = 0; i < inputs; ++i, w += PANEL) {
-    Floats b[VECTORS];
+    Floats b[N];
     load_weights(w, b);
     ahead.fetch();
     CLEARHEAD_UNROLL for (int r = 0; r < R; ++r) {
       const Factor a = factor(from[r][i]);
-      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) multiply_add(c[r][v], a, b[v]);
+      CLEARHEAD_UNROLL for (int v = 0; v < N; ++v) multiply_add(c[r][v], a, b[v]);
     }
   }
   CLEARHEAD_UNROLL for (int r = 0; r < R; ++r)
-      CLEARHEAD_UNROLL for (int v = 0; v < VECTORS; ++v) tile[r][v] = c[r][v];
+      CLEARHEAD_UNROLL for (int v = 0; v < N; ++v) tile[r][first + v] = c[r][v];
+}
+
+template <int R, class W>
+__attribute__((always_inline)) inline void float_tile(const W* w, int inputs, const Input& x, int row, Ahead ahead,
+                                                      Tile<R>& tile) {
+  for (int first = 0; first < VECTORS; first += span(R)) {
+    float_part<R, span(R)>(w, inputs, x, row, first, ahead, tile);
+    ahead.lines = 0;
+  }
 }
 
 // From whole numbers to the numbers they stand for.
