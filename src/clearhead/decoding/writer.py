@@ -116,6 +116,7 @@ class Writer:
         self.why_not_fast: str | None = None
         self.dtype = self._checked_dtype(dtype)
         self.room = room or (GPU_ROOM if self.device.type == "cuda" else CPU_ROOM)
+        self._token = cache(self.tokenizer.token)  # few tokens make most of all texts
         self._pieces: Pieces | None = None
         self._converted: nn.Module | None = None
         self.why_not_captured = (
@@ -310,6 +311,8 @@ class Writer:
         read, tokens = source.head or (None, None)
         if len(found) == 1:
             each = [self.written(one, stops) for one in found[0]]
+            if source.head is None:
+                return each
             return [replace(one, source_read=read, source_tokens=tokens) for one in each]
         joined = []
         for rank in range(min((len(one) for one in found.values()), default=0)):
@@ -336,7 +339,7 @@ class Writer:
             text=before_stop(self.tokenizer.decode(one.ids), stops),
             score=one.score,
             logp=one.logp,
-            tokens=tuple(self.tokenizer.token(id) for id in one.ids),
+            tokens=tuple(map(self._token, one.ids)),
             token_logps=one.token_logps,
             stopped=one.stopped,
             ids=one.ids,

@@ -190,7 +190,9 @@ class Tokenizer:
         >>> tokenizer.decode([1, 4, 5, 2]), tokenizer.decode([1, 4, 5, 2], specials=True)
         ('a b', '<start> a b <stop>')
         """
-        plain = [self._in_range(one) for one in ids]
+        plain = list(ids)
+        if plain and not (set(map(type, plain)) == {int} and 0 <= min(plain) <= max(plain) < self._size):
+            plain = [self._in_range(one) for one in plain]  # which names the wrong one
         text: str = self._backend.decode(plain, skip_special_tokens=not specials)
         return text
 

@@ -76,41 +76,21 @@ inline void rotate(const float* x, float* to, int size, const float* cosine, con
   }
 }
 
-// The sums of four vectors.
-inline void four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
-#if defined(__AVX512F__)
-  const __m512 x = (__m512)a, y = (__m512)b, z = (__m512)c, w = (__m512)d;
-  const __m512 first = _mm512_unpacklo_ps(x, y) + _mm512_unpackhi_ps(x, y);   // x y x y in each quarter
-  const __m512 second = _mm512_unpacklo_ps(z, w) + _mm512_unpackhi_ps(z, w);
-  const __m512 both = _mm512_shuffle_ps(first, second, 0x44) + _mm512_shuffle_ps(first, second, 0xEE);
-  const __m256 half = _mm512_castps512_ps256(both) + _mm512_castps512_ps256(_mm512_shuffle_f32x4(both, both, 0x4E));
-  _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
-#elif defined(__AVX__)
-  const __m256 both = _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
-  _mm_storeu_ps(to, _mm256_castps256_ps128(both) + _mm256_extractf128_ps(both, 1));
-#elif defined(__SSE2__)
-  __m128 x = (__m128)a, y = (__m128)b, z = (__m128)c, w = (__m128)d;
-  _MM_TRANSPOSE4_PS(x, y, z, w);
-  _mm_storeu_ps(to, (x + z) + (y + w));
-#else
-  to[0] = sum(a);
-  to[1] = sum(b);
-  to[2] = sum(c);
-  to[3] = sum(d);
-#endif
-}
-
-// scores[t] = scale · q · key of token t, four tokens at a time; there is room for a few more than `count`.
+// scores[t] = scale · q · key of token t, four tokens at a time; there is room for a few more than `count`. N: the
+// vectors of a head, where it is made of so many; 0: of any number.
+template <int N>
 inline void compare(const float* q, const float* const* keys, int offset, int size, int count, float scale,
                     float* scores) {
+  Floats own[N ? N : 1];
+  for (int v = 0; v < N; ++v) own[v] = load(q + v * LANES);
+  const int last = count - 1;
   for (int t = 0; t < count; t += 4) {
-    const int last = count - 1;
     const float *a = keys[t] + offset, *b = keys[least(t + 1, last)] + offset,
                 *c = keys[least(t + 2, last)] + offset, *d = keys[least(t + 3, last)] + offset;
     Floats sums[4] = {};
     int i = 0;
-    for (; i + LANES <= size; i += LANES) {
-      const Floats x = load(q + i);
+    for (; i + LANES <= (N ? N * LANES : size); i += LANES) {
+      const Floats x = N ? own[i / LANES] : load(q + i);
       sums[0] += x * load(a + i);
       sums[1] += x * load(b + i);
       sums[2] += x * load(c + i);
@@ -118,7 +98,7 @@ inline void compare(const float* q, const float* const* keys, int offset, int si
     }
     float totals[4];
     four_sums(sums[0], sums[1], sums[2], sums[3], totals);
-    for (; i < size; ++i) {
+    for (; !N && i < size; ++i) {
       totals[0] += q[i] * a[i];
       totals[1] += q[i] * b[i];
       totals[2] += q[i] * c[i];
@@ -145,27 +125,28 @@ inline float soften(float* scores, int count) {
   return sum(sums);
 }
 
+// A few vectors of Σ weights[t] · value of token t, in two chains of sums each, so that none waits for the last.
+template <int N>
+inline void mix_vectors(const float* weights, const Sight& sight, int offset, float share, float* to) {
+  Floats even[N] = {}, odd[N] = {};
+  int t = 0;
+  for (; t + 2 <= sight.count; t += 2) {
+    const float *v = sight.keys[t] + offset, *u = sight.keys[t + 1] + offset;
+    for (int j = 0; j < N; ++j) even[j] += weights[t] * load(v + j * LANES);
+    for (int j = 0; j < N; ++j) odd[j] += weights[t + 1] * load(u + j * LANES);
+  }
+  if (t < sight.count)
+    for (int j = 0; j < N; ++j) even[j] += weights[t] * load(sight.keys[t] + offset + j * LANES);
+  for (int j = 0; j < N; ++j) store(to + j * LANES, (even[j] + odd[j]) * share);
+}
+
 // to = Σ weights[t] · value of token t, divided by `whole`.
 inline void mix(const float* weights, float whole, const Sight& sight, int offset, int size, float* to) {
   const float share = 1.0f / whole;
   int i = 0;
-  for (; i + 4 * LANES <= size; i += 4 * LANES) {
-    Floats even[4] = {}, odd[4] = {};  // two chains of sums, so that none waits for the last
-    int t = 0;
-    for (; t + 2 <= sight.count; t += 2) {
-      const float *v = sight.keys[t] + offset + i, *u = sight.keys[t + 1] + offset + i;
-      for (int j = 0; j < 4; ++j) even[j] += weights[t] * load(v + j * LANES);
-      for (int j = 0; j < 4; ++j) odd[j] += weights[t + 1] * load(u + j * LANES);
-    }
-    if (t < sight.count)
-      for (int j = 0; j < 4; ++j) even[j] += weights[t] * load(sight.keys[t] + offset + i + j * LANES);
-    for (int j = 0; j < 4; ++j) store(to + i + j * LANES, (even[j] + odd[j]) * share);
-  }
-  for (; i + LANES <= size; i += LANES) {
-    Floats a{};
-    for (int t = 0; t < sight.count; ++t) a += weights[t] * load(sight.keys[t] + offset + i);
-    store(to + i, a * share);
-  }
+  for (; i + 4 * LANES <= size; i += 4 * LANES) mix_vectors<4>(weights, sight, offset + i, share, to + i);
+  for (; i + 2 * LANES <= size; i += 2 * LANES) mix_vectors<2>(weights, sight, offset + i, share, to + i);
+  for (; i + LANES <= size; i += LANES) mix_vectors<1>(weights, sight, offset + i, share, to + i);
   for (; i < size; ++i) {
     float a = 0;
     for (int t = 0; t < sight.count; ++t) a += weights[t] * sight.keys[t][offset + i];
@@ -178,7 +159,8 @@ inline void attend(const AttentionShape& shape, int group, const float* query, c
   const int size = shape.key_dim, share = shape.heads / shape.groups, offset = group * size;
   for (int head = group * share; head < (group + 1) * share; ++head) {
     const float* q = query + head * size;
-    compare(q, sight.keys, offset, size, sight.count, shape.scale, scores);
+    const auto compared = size == 2 * LANES ? compare<2> : size == 4 * LANES ? compare<4> : compare<0>;
+    compared(q, sight.keys, offset, size, sight.count, shape.scale, scores);
     if (sight.bias)
       for (int t = 0; t < sight.count; ++t) scores[t] += sight.bias[head * sight.bias_stride + t];
     if (shape.softcap > 0)  // up to whole vectors: there is room, and nobody reads what lies beyond

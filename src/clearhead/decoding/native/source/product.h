@@ -96,22 +96,48 @@ __attribute__((always_inline)) inline void scale_sums(const Matrix& m, int panel
   }
 }
 
-// The panel's share of a softmax: its largest number and the sum of the others against it.
-inline void note_peak(const Floats* values, float* peak) {
-  Floats high = values[0];
-  for (int v = 1; v < VECTORS; ++v) high = larger(high, values[v]);
-  const float top = largest(high);
-  Floats total{};
-  for (int v = 0; v < VECTORS; ++v) total += exponential(values[v] - top);
-  peak[0] = top;
-  peak[1] = sum(total);
+// Scores over a vocabulary, and the panel's share of each row's softmax: its largest number and the sum of the others
+// against it. Four rows at a time, whose lanes are then added up together.
+template <int R>
+__attribute__((always_inline)) inline void finish_scores(const Matrix& m, int panel, int row, const Output& out,
+                                                         Tile<R>& tile) {
+  const int first = panel * PANEL;
+  CLEARHEAD_UNROLL for (int begin = 0; begin < R; begin += 4) {
+    const int count = least(R - begin, 4);
+    Floats high[4], total[4];
+    float tops[4], shares[4];
+    for (int r = 0; r < count; ++r) {
+      Floats* values = tile[begin + r];
+      for (int v = 0; v < VECTORS; ++v) values[v] += load(m.bias + first + v * LANES);
+      high[r] = values[0];
+      for (int v = 1; v < VECTORS; ++v) high[r] = larger(high[r], values[v]);
+    }
+    for (int r = count; r < 4; ++r) high[r] = high[0];
+    four_largest(high[0], high[1], high[2], high[3], tops);
+    for (int r = 0; r < count; ++r) {
+      const Floats* values = tile[begin + r];
+      total[r] = exponential_of_share(values[0] - tops[r]);
+      for (int v = 1; v < VECTORS; ++v) total[r] += exponential_of_share(values[v] - tops[r]);
+      float* to = out.floats + int64_t(row + begin + r) * out.stride + first;  // there is room for the padding
+      const bool aligned = reinterpret_cast<uintptr_t>(to) % 64 == 0;
+      for (int v = 0; v < VECTORS; ++v)
+        aligned ? store_past_cache(to + v * LANES, values[v]) : store(to + v * LANES, values[v]);
+    }
+    for (int r = count; r < 4; ++r) total[r] = total[0];
+    four_sums(total[0], total[1], total[2], total[3], shares);
+    for (int r = 0; r < count; ++r) {
+      float* peak = out.peaks + (size_t(row + begin + r) * m.panels + panel) * 2;
+      peak[0] = tops[r];
+      peak[1] = shares[r];
+    }
+  }
 }
 
 template <int R>
 __attribute__((always_inline)) inline void finish(const Matrix& m, int panel, int row, const Output& out,
                                                   Tile<R>& tile) {
   const int first = panel * PANEL;
-  const bool whole = first + PANEL <= m.outputs || out.peaks;  // scores have room for the padding
+  const bool whole = first + PANEL <= m.outputs;
   for (int r = 0; r < R; ++r) {
     float* to = out.floats + int64_t(row + r) * out.stride + first;
     Floats values[VECTORS];
@@ -122,10 +148,7 @@ __attribute__((always_inline)) inline void finish(const Matrix& m, int panel, in
       else if (out.activation != NO_ACTIVATION)
         values[v] = activate(values[v], out.activation);
     }
-    if (out.peaks) note_peak(values, out.peaks + (size_t(row + r) * m.panels + panel) * 2);
-    if (out.peaks && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
-      for (int v = 0; v < VECTORS; ++v) store_past_cache(to + v * LANES, values[v]);
-    } else if (whole) {
+    if (whole) {
       for (int v = 0; v < VECTORS; ++v)
         store(to + v * LANES, out.add ? load(to + v * LANES) + values[v] : values[v]);
     } else {
@@ -149,7 +172,10 @@ void tile(const Matrix& m, int panel, const Input& x, int row, Ahead ahead, cons
     byte_tile<R>(reinterpret_cast<const int8_t*>(w), byte_rounds(m.inputs), x, row, ahead, sums);
     scale_sums<R>(m, panel, x, row, sums, tile);
   }
-  finish<R>(m, panel, row, out, tile);
+  if (out.peaks)
+    finish_scores<R>(m, panel, row, out, tile);
+  else
+    finish<R>(m, panel, row, out, tile);
 }
 
 using TileFunction = void (*)(const Matrix&, int, const Input&, int, Ahead, const Output&);

@@ -159,6 +159,62 @@ inline float largest(Floats v) {
 #endif
 }
 
+// The sums of four vectors.
+inline void four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
+#if defined(__AVX512F__)
+  const __m512 x = (__m512)a, y = (__m512)b, z = (__m512)c, w = (__m512)d;
+  const __m512 first = _mm512_unpacklo_ps(x, y) + _mm512_unpackhi_ps(x, y);   // x y x y in each quarter
+  const __m512 second = _mm512_unpacklo_ps(z, w) + _mm512_unpackhi_ps(z, w);
+  const __m512 both = _mm512_shuffle_ps(first, second, 0x44) + _mm512_shuffle_ps(first, second, 0xEE);
+  const __m256 half = _mm512_castps512_ps256(both) + _mm512_castps512_ps256(_mm512_shuffle_f32x4(both, both, 0x4E));
+  _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
+#elif defined(__AVX__)
+  const __m256 both = _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
+  _mm_storeu_ps(to, _mm256_castps256_ps128(both) + _mm256_extractf128_ps(both, 1));
+#elif defined(__SSE2__)
+  __m128 x = (__m128)a, y = (__m128)b, z = (__m128)c, w = (__m128)d;
+  _MM_TRANSPOSE4_PS(x, y, z, w);
+  _mm_storeu_ps(to, (x + z) + (y + w));
+#elif defined(__aarch64__)
+  const float32x4_t first = vpaddq_f32((float32x4_t)a, (float32x4_t)b);
+  vst1q_f32(to, vpaddq_f32(first, vpaddq_f32((float32x4_t)c, (float32x4_t)d)));
+#else
+  to[0] = sum(a);
+  to[1] = sum(b);
+  to[2] = sum(c);
+  to[3] = sum(d);
+#endif
+}
+
+// The largest lane of each of four vectors.
+inline void four_largest(Floats a, Floats b, Floats c, Floats d, float* to) {
+#if defined(__AVX512F__)
+  const __m512 x = (__m512)a, y = (__m512)b, z = (__m512)c, w = (__m512)d;
+  const __m512 first = _mm512_max_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
+  const __m512 second = _mm512_max_ps(_mm512_unpacklo_ps(z, w), _mm512_unpackhi_ps(z, w));
+  const __m512 both = _mm512_max_ps(_mm512_shuffle_ps(first, second, 0x44), _mm512_shuffle_ps(first, second, 0xEE));
+  const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(both),
+                                    _mm512_castps512_ps256(_mm512_shuffle_f32x4(both, both, 0x4E)));
+  _mm_storeu_ps(to, _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+#elif defined(__SSE2__)
+#if defined(__AVX__)  // the two halves first
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128((__m256)a), _mm256_extractf128_ps((__m256)a, 1));
+  __m128 y = _mm_max_ps(_mm256_castps256_ps128((__m256)b), _mm256_extractf128_ps((__m256)b, 1));
+  __m128 z = _mm_max_ps(_mm256_castps256_ps128((__m256)c), _mm256_extractf128_ps((__m256)c, 1));
+  __m128 w = _mm_max_ps(_mm256_castps256_ps128((__m256)d), _mm256_extractf128_ps((__m256)d, 1));
+#else
+  __m128 x = (__m128)a, y = (__m128)b, z = (__m128)c, w = (__m128)d;
+#endif
+  _MM_TRANSPOSE4_PS(x, y, z, w);
+  _mm_storeu_ps(to, _mm_max_ps(_mm_max_ps(x, z), _mm_max_ps(y, w)));
+#else
+  to[0] = largest(a);
+  to[1] = largest(b);
+  to[2] = largest(c);
+  to[3] = largest(d);
+#endif
+}
+
 // One bit for each lane that is at least `bar`.
 inline uint32_t not_below(Floats v, float bar) {
 #if defined(__AVX512F__)
@@ -218,6 +274,31 @@ inline Floats exponential(Floats x) {
 inline Floats magnitude(Floats x) { return (Floats)((Words)x & 0x7fffffffu); }
 inline Floats with_sign_of(Floats x, Floats sign) {
   return (Floats)((Words)magnitude(x) | ((Words)sign & 0x80000000u));
+}
+
+// e^x for x ≤ 0, right to about two units in the last place of the largest of many such numbers: enough for their
+// sum, in fewer steps. x·log2 e = n + f with |f| ≤ 1/2; 2^f by a polynomial that is exactly 1 at 0, so that a sum with
+// the largest in it is never below 1.
+inline Floats exponential_of_share(Floats x) {
+  const Floats t = larger(all(-126.0f), x * 1.44269504f);  // in this order what is not a number stays so
+#if defined(__AVX512F__)
+  const Floats n = (Floats)_mm512_roundscale_ps((__m512)t, 0x08);  // to the nearest whole number
+#else
+  const Floats moved = t + 12582912.0f, n = moved - 12582912.0f;
+#endif
+  const Floats f = t - n;
+  Floats p = all(1.3264726899e-3f);
+  p = p * f + 9.6715126606e-3f;
+  p = p * f + 5.5507337442e-2f;
+  p = p * f + 2.4022242085e-1f;
+  p = p * f + 6.9314697760e-1f;
+  p = p * f + 1.0f;
+#if defined(__AVX512F__)
+  return (Floats)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+  const Words power = ((Words)moved << 23) + (127u << 23);
+  return p * (Floats)power;
+#endif
 }
 
 inline Floats sigmoid(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
