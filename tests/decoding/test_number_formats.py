@@ -55,7 +55,8 @@ def test_auto_is_float32_on_a_cpu_and_the_trained_format_on_a_gpu() -> None:
         ("avx512-vnni", {"bf16": {**GOOD, "cost": None}, "int8": {"cost": math.nan, "drift": 0}}, "float32"),
         ("avx512", {"bf16": GOOD, "int8": GOOD}, "bf16"),
         ("avx2", {"bf16": GOOD, "int8": GOOD}, "float32"),
-        ("neon", {"int8": GOOD}, "float32"),
+        ("neon", {"int8": GOOD, "bf16": GOOD}, "int8"),
+        ("neon-i8mm", {"int8": {**GOOD, "cost": 0.7}, "bf16": GOOD}, "float32"),
         ("avx512-vnni", {}, "float32"),
     ],
 )

@@ -13,7 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-InstructionSet = Literal["amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-dotprod", "neon", "plain"]
+InstructionSet = Literal[
+    "amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-i8mm", "neon-dotprod", "neon", "plain"
+]
 
 # The first whose flags are all there is the name; the flags are those of Linux.
 _BY_FLAGS: dict[InstructionSet, frozenset[str]] = {
@@ -22,6 +24,7 @@ _BY_FLAGS: dict[InstructionSet, frozenset[str]] = {
     "avx512": frozenset({"avx512f"}),
     "avx2-vnni": frozenset({"avx2", "avx_vnni"}),
     "avx2": frozenset({"avx2"}),
+    "neon-i8mm": frozenset({"asimd", "asimddp", "i8mm"}),
     "neon-dotprod": frozenset({"asimd", "asimddp"}),
     "neon": frozenset({"asimd"}),
 }

@@ -25,6 +25,11 @@ CPU_ORDER: dict[InstructionSet, tuple[Dtype, ...]] = {
     "amx": ("int8", "bf16", "float32"),
     "avx512-vnni": ("int8", "bf16", "float32"),
     "avx512": ("bf16", "float32"),
+    # Estimated from the loops (`python benchmarks/arm_loops.py`): bf16 reads half the memory but computes
+    # slower than float32 as soon as there are several rows; int8 computes faster, and reads a quarter.
+    "neon-i8mm": ("int8", "float32"),
+    "neon-dotprod": ("int8", "float32"),
+    "neon": ("int8", "float32"),
 }
 GPU_ORDER: tuple[Dtype, ...] = ("bf16", "float32")
 

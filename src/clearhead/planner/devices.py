@@ -66,6 +66,7 @@ CORES: dict[InstructionSet, Core] = {
     "avx512": Core(9.6e10, 4.0e9),
     "avx2-vnni": Core(5e10, 4.0e9),
     "avx2": Core(5e10, 4.0e9),
+    "neon-i8mm": Core(4e10, 4.0e9),
     "neon-dotprod": Core(4e10, 4.0e9),
     "neon": Core(2.5e10, 4.0e9),
     "plain": Core(1e10, 4.0e9),

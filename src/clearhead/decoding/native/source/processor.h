@@ -66,7 +66,7 @@ inline bool has(const char* feature) {
   size_t size = sizeof(value);
   return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value;
 }
-inline bool dotprod() { return has("hw.optional.arm.FEAT_DotProd"); }
+inline bool dotprod() { return true; }  // every Mac with an ARM processor has it, and macOS 11 no name for it
 inline bool i8mm() { return has("hw.optional.arm.FEAT_I8MM"); }
 #elif defined(__linux__)
 inline bool dotprod() { return getauxval(AT_HWCAP) >> 20 & 1; }
