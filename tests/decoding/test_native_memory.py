@@ -14,6 +14,7 @@ import clearhead
 from clearhead.base.errors import UserError
 from clearhead.bundle.mapped import mapped_file
 from clearhead.decoding.native import NativeRows, pack, why_not
+from clearhead.decoding.native.binding import instruction_sets
 from clearhead.decoding.native.pack import BYTES, Dtype, portions, rows_of
 from clearhead.decoding.native.storage import HUGE, PrivateMemory
 from clearhead.decoding.steps import Symbols
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="weights are mapped on Linux alone")
 
 SYMBOLS = Symbols(1, 2, (0, 1))
+SETS = instruction_sets() if why_not() is None else []  # that this processor can run
 
 
 @pytest.fixture
@@ -85,6 +87,38 @@ def test_changed_weights_are_packed_anew(folder: Path, hidden: bool) -> None:
             (weight.data if hidden else weight)[3, 1] += 1.0  # type: ignore[index, union-attr]
     assert pack(model, "int8") is not first
     assert torch.equal(scores(model, "int8"), scores(usual, "int8"))
+
+
+def rounded(weight: torch.Tensor) -> torch.Tensor:
+    """Each row as int8 has it: the largest is 127 steps from 0."""
+    step = weight.abs().amax(1, keepdim=True) / 127
+    return torch.trunc(weight / step + 0.5 * weight.sign()) * step
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_int8_embeddings(tied: bool, instruction_set: str) -> None:
+    """They are the embeddings of a model whose tables were rounded before."""
+    torch.manual_seed(5)
+    changes = {} if tied else {"source_vocabulary": 83, "embedding__tie_output": False}
+    model = clearhead.build("tiny", vocabulary=71, width=36, attention__heads=3, **changes).eval()
+    given = [[5, 6, 7, 2], [70, 2]]
+    exact = NativeRows(model, SYMBOLS, "int8", instruction_set=instruction_set).admit(given).logp()
+    rows = NativeRows(model, SYMBOLS, "int8", instruction_set=instruction_set, int8_embeddings=True)
+    found = rows.admit(given).logp()
+    alone = pack(model, "int8", instruction_set)
+    assert (pack(model, "int8", instruction_set, int8_embeddings=True).bytes == alone.bytes) == tied
+    with torch.no_grad():
+        for table in (model.source_embedding.table, model.target_embedding.table):  # type: ignore[union-attr]
+            table.weight.copy_(rounded(table.weight))  # type: ignore[operator, union-attr, arg-type]
+    wanted = NativeRows(model, SYMBOLS, "int8", instruction_set=instruction_set).admit(given).logp()
+    assert not torch.allclose(found, exact, atol=1e-6)
+    assert torch.allclose(found, wanted, atol=2e-4)
+
+
+def test_int8_embeddings_go_with_int8() -> None:
+    with pytest.raises(UserError, match="go with int8 weights, and not with bf16"):
+        pack(clearhead.build("tiny").eval(), "bf16", int8_embeddings=True)
 
 
 @linux

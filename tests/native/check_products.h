@@ -287,6 +287,24 @@ inline bool strange_weights(const Kernels& k) {
   return check.finish();
 }
 
+inline bool unpacked(const Kernels& k) {
+  Check check(k, "unpack_column");
+  Random random(7);
+  for (const int inputs : WIDTHS)
+    for (const int outputs : column_counts(k)) {
+      const std::vector<float> w = numbers(random, size_t(outputs) * inputs);
+      const Packed m(k, clearhead::INT8, outputs, w, std::vector<float>(outputs));
+      const Guarded<float> column(inputs);
+      for (int c = 0; c < outputs; ++c) {
+        k.unpack_column(m, c, column.get());
+        const double step = m.scale[c];
+        for (int i = 0; i < inputs; ++i) check.near(column[i], w[size_t(c) * inputs + i], 0.50001 * step, "weight", c, i);
+      }
+      check.holds(column.intact(), "written past its memory (%d inputs)", inputs);
+    }
+  return check.finish();
+}
+
 // Through a product with one input, which passes any number on as it is.
 inline bool activations(const Kernels& k) {
   Check check(k, "activations");

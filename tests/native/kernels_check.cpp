@@ -19,6 +19,7 @@ bool passes(const Kernels& k) {
   right &= int8_sums(k);
   right &= int8_products(k);
   right &= strange_weights(k);
+  right &= unpacked(k);
   right &= activations(k);
   right &= peaks(k);
   right &= not_below(k);

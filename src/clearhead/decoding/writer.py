@@ -76,7 +76,8 @@ class Writer:
     `dtype` is that of weights and products: on a CPU float32, bf16 or int8, on a GPU float32 or bf16; `auto`
     is float32 on a CPU and what the bundle was trained in on a GPU, `fast` the fastest that costs this bundle
     little (`number_formats`; `why_not_fast` says why there is none). `way`: `native` insists on C++, `torch`
-    on PyTorch step by step. `room` bounds the rows under way. `sharing`: whether the C++ engine's packed
+    on PyTorch step by step. `room` bounds the rows under way. `int8_embeddings`: with int8, embeddings
+    are read from int8 weights too, which takes less memory. `sharing`: whether the C++ engine's packed
     weights of a bundle loaded with `mapped=True` are in memory once for all processes: `auto`, where that
     costs no speed, `always`, or `never`.
     """
@@ -89,9 +90,11 @@ class Writer:
         dtype: Dtype = "float32",
         way: Way = "auto",
         room: int | None = None,
+        int8_embeddings: bool = False,
         sharing: native.Sharing = "auto",
     ) -> None:
-        self.bundle, self.sharing = bundle, sharing
+        self.bundle = bundle
+        self.int8_embeddings, self.sharing = int8_embeddings, sharing
         self.config = bundle.config
         self.reader, self.tokenizer = tokenizers_of(bundle)
         self.symbols = symbols_of(bundle)
@@ -115,6 +118,8 @@ class Writer:
             self._say_what_is_lost()
         self.why_not_fast: str | None = None
         self.dtype = self._checked_dtype(dtype)
+        if int8_embeddings and self.dtype != "int8":
+            raise UserError(f"int8 embeddings go with int8 weights, and not with {self.dtype}.")
         self.room = room or (GPU_ROOM if self.device.type == "cuda" else CPU_ROOM)
         self._token = cache(self.tokenizer.token)  # few tokens make most of all texts
         self._pieces: Pieces | None = None
@@ -201,7 +206,12 @@ class Writer:
         keep = extras_of(options)
         if self._compiled(keep):
             return native.NativeRows(
-                self.bundle.model, self.symbols, dtype=self.dtype, keep=keep, sharing=self.sharing
+                self.bundle.model,
+                self.symbols,
+                dtype=self.dtype,
+                keep=keep,
+                int8_embeddings=self.int8_embeddings,
+                sharing=self.sharing,
             )
         return TorchRows(self._torch_model(), self.symbols, keep)
 

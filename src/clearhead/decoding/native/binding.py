@@ -74,6 +74,8 @@ class Model(ctypes.Structure):
         ("encoder", ctypes.POINTER(Layer)),
         ("decoder", ctypes.POINTER(Layer)),
         ("output", Pointer),
+        ("source_rows", Pointer),
+        ("target_rows", Pointer),
     ]
 
 

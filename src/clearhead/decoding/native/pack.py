@@ -47,6 +47,7 @@ class Packed:
         model: nn.Module,
         dtype: Dtype,
         kernels: int,
+        int8_embeddings: bool,
         memory: PrivateMemory | FilledMemory,
         view: PassingView | None = None,
     ) -> None:
@@ -58,6 +59,7 @@ class Packed:
         self._view = view  # of weights that lie in a file
         self.bytes = 0  # of the packed matrices
         self.memory = memory  # that the matrices lie in
+        self._int8_embeddings = int8_embeddings
         has_source = self.config.family == "encoder-decoder"
         self.struct = self._describe(has_source)
         memory.finish()
@@ -79,7 +81,16 @@ class Packed:
         encoder: Stack | None = model.encoder if has_source else None
         target: InputEmbedding = model.target_embedding if has_source else model.embedding
         source: InputEmbedding | None = model.source_embedding if has_source else None
-        output = model.output
+        output = self._matrix([model.output.weight], [model.output.bias], beyond=-math.inf)
+        tables = [None if one is None else one.table.weight for one in (source, target)]
+        rows: list[int | None] = [None, None]
+        if self._int8_embeddings:
+            known = {id(model.output.weight): output}  # a table that is tied to it takes nothing more
+            for i, table in enumerate(tables):
+                if table is not None and id(table) not in known:
+                    known[id(table)] = self._matrix([table], [None])
+                rows[i] = None if table is None else known[id(table)]
+            tables = [None, None]
         return binding.Model(
             width=config.width,
             vocabulary=config.vocabulary,
@@ -101,16 +112,18 @@ class Packed:
             scale=1.0 / math.sqrt(attention.key_size) if attention.score == "scaled_dot" else 1.0,
             softcap=attention.softcap or 0.0,
             embedding_factor=target.table.factor,
-            output_factor=output.factor,
-            source_table=self._numbers(source.table.weight) if source is not None else None,
-            target_table=self._numbers(target.table.weight),
+            output_factor=model.output.factor,
+            source_table=self._numbers(tables[0]),
+            target_table=self._numbers(tables[1]),
             source_norm=self._norm(source.norm if source is not None else None),
             target_norm=self._norm(target.norm),
             encoder_norm=self._norm(encoder.norm if encoder is not None else None),
             decoder_norm=self._norm(decoder.norm),
             encoder=self._layers(encoder),
             decoder=self._layers(decoder),
-            output=self._matrix([output.weight], [output.bias], beyond=-math.inf),
+            output=output,
+            source_rows=rows[0],
+            target_rows=rows[1],
         )
 
     def _numbers(self, tensor: Tensor | None) -> int | None:
@@ -223,7 +236,7 @@ def rows_of(weights: list[Tensor], begin: int, end: int) -> Tensor:
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-_known: weakref.WeakKeyDictionary[nn.Module, dict[tuple[Dtype, int, Sharing], tuple[Any, Packed]]] = (
+_known: weakref.WeakKeyDictionary[nn.Module, dict[tuple[Dtype, int, bool, Sharing], tuple[Any, Packed]]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -234,16 +247,20 @@ def pack(
     dtype: Dtype = "float32",
     instruction_set: str | None = None,
     *,
+    int8_embeddings: bool = False,
     sharing: Sharing = "auto",
 ) -> Packed:
     """The packed weights of a model, made at the first call and again when the weights have changed.
 
     Those of a bundle that was loaded with `mapped=True` are kept in a file of the user's cache folder, which
     all processes that decode with it have in memory together: where that costs no speed (`auto`), wherever
-    it can be (`always`), or not at all (`never`).
+    it can be (`always`), or not at all (`never`). `int8_embeddings`: with int8, embeddings come from int8
+    weights as well, those of the output where they are tied to it; otherwise they stay float32.
     """
     if dtype not in get_args(Dtype):
         raise UserError(f"The native engine computes in {', '.join(get_args(Dtype))}, not in '{dtype}'.")
+    if int8_embeddings and dtype != "int8":
+        raise UserError(f"int8 embeddings go with int8 weights, and not with {dtype}.")
     if (reason := supports(model)) is not None:
         raise UserError(f"The native engine cannot run this model: {reason}")
     file = mapped_file(model)
@@ -253,43 +270,48 @@ def pack(
             file = None
     state = _fingerprint(model, untouched=file is not None)
     known = _known.setdefault(model, {})
-    key = dtype, binding.kernels(instruction_set), sharing
+    key = dtype, binding.kernels(instruction_set), int8_embeddings, sharing
     if key not in known or known[key][0] != state:
         known[key] = state, _packed(model, *key, file)
     return known[key][1]
 
 
 def _packed(
-    model: nn.Module, dtype: Dtype, kernels: int, sharing: Sharing, file: MappedFile | None
+    model: nn.Module,
+    dtype: Dtype,
+    kernels: int,
+    int8_embeddings: bool,
+    sharing: Sharing,
+    file: MappedFile | None,
 ) -> Packed:
     """Weights packed now, or found packed; `file` is given if they are as it has them."""
     key = None
     if sharing != "never" and file is not None and file.sha256 is not None:
         config = json.dumps(cast(Any, model).config.to_dict(), sort_keys=True)
         name = functions().kernels_name(kernels).decode()
-        key = key_of([library().file.name, name, dtype, file.sha256, config])
+        key = key_of([library().file.name, name, dtype, str(int8_embeddings), file.sha256, config])
     view = None if file is None else file.passing()
 
     def found() -> Packed | None:
         memory = None if key is None else find(key, sharing)
         try:
-            return None if memory is None else Packed(model, dtype, kernels, memory, view)
+            return None if memory is None else Packed(model, dtype, kernels, int8_embeddings, memory, view)
         except Unfit:
             return None
+
+    def packed() -> Packed:
+        weights = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
+        memory = PrivateMemory(weights * BYTES[dtype])
+        return Packed(model, dtype, kernels, int8_embeddings, memory, view)
 
     ready = found()
     if ready is not None:
         return ready
-    made = _private(model, dtype, kernels, view)
+    made = packed()
     if key is None or not put(key, cast(PrivateMemory, made.memory).parts()):
         return made
     del made  # before the same is mapped
-    return found() or _private(model, dtype, kernels, view)
-
-
-def _private(model: nn.Module, dtype: Dtype, kernels: int, view: PassingView | None) -> Packed:
-    weights = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
-    return Packed(model, dtype, kernels, PrivateMemory(weights * BYTES[dtype]), view)
+    return found() or packed()
 
 
 def _fingerprint(model: nn.Module, untouched: bool) -> list[tuple[int, int, float]]:

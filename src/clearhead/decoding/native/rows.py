@@ -209,7 +209,7 @@ class NativeRows:
 
     `threads`: as many as PyTorch uses, unless told. `keep`: what scores bring beside log-probabilities.
     `instruction_set`: the best this processor has, unless told (`binding.instruction_sets()` lists them).
-    `sharing`: see `pack`.
+    `int8_embeddings`, `sharing`: see `pack`.
     """
 
     device = torch.device("cpu")
@@ -223,9 +223,10 @@ class NativeRows:
         *,
         keep: frozenset[Extra] = frozenset(),
         instruction_set: str | None = None,
+        int8_embeddings: bool = False,
         sharing: Sharing = "auto",
     ) -> None:
-        packed = pack(model, dtype, instruction_set, sharing=sharing)
+        packed = pack(model, dtype, instruction_set, int8_embeddings=int8_embeddings, sharing=sharing)
         self.symbols, self.dtype, self.keep = symbols, dtype, keep
         self.vocabulary = packed.config.vocabulary
         self._has_source = packed.config.family == "encoder-decoder"

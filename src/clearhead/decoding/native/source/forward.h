@@ -89,12 +89,14 @@ class Forward {
   void embed(bool source) {
     const Model& m = model_;
     const float* table = source ? m.source_table : m.target_table;
+    const PackedMatrix* rows = source ? m.source_rows : m.target_rows;
     const float* places = source ? tables_.source : tables_.target;
     const Norm& norm = source ? m.source_norm : m.target_norm;
     team_.each(count_, [&](int i) {
-      const float* from = table + size_t(tokens_[i].id) * m.width;
       const float* place = places ? places + size_t(tokens_[i].position) * m.width : nullptr;
       float* x = s_.x.row(i);
+      if (rows) k_.unpack_column(*rows, tokens_[i].id, x);
+      const float* from = rows ? x : table + size_t(tokens_[i].id) * m.width;
       for (int j = 0; j < m.width; ++j) x[j] = from[j] * m.embedding_factor + (place ? place[j] : 0.0f);
       if (norm.weight) k_.normalise(norm, m.rms, m.eps, x, x, m.width);
       if (int8_ && !m.norm_first) quantise_row(s_.x, i);

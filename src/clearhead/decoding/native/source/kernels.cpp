@@ -21,7 +21,7 @@ inline uint64_t panel_not_below(const float* values, float bar) {
 extern "C" {
 extern const Kernels CLEARHEAD_TABLE(CLEARHEAD_SET);
 const Kernels CLEARHEAD_TABLE(CLEARHEAD_SET) = {
-    CLEARHEAD_NAME(CLEARHEAD_SET), PANEL,  ROWS,   panel_bytes, quantised_bytes, pack_panel,     product,
+    CLEARHEAD_NAME(CLEARHEAD_SET), PANEL,  ROWS,   panel_bytes, quantised_bytes, pack_panel, unpack_column, product,
     normalise,                     quantise, gate, rotate,      attend,          log_sum,        panel_not_below};
 }
 

@@ -76,6 +76,7 @@ struct Kernels {
   size_t (*panel_bytes)(Kind kind, int inputs);
   int (*quantised_bytes)(int columns);  // of a row of activations, as `quantise` writes it
   void (*pack_panel)(const Matrix& m, int panel, const float* weights);  // weights (outputs, inputs), row by row
+  void (*unpack_column)(const Matrix& m, int column, float* to);  // int8: the weights of one output, as they are now
 
   // Rows begin..end−1 times one panel; `more`: the calling thread goes on with the next panel.
   void (*product)(const Matrix& m, int panel, const Input& x, int begin, int end, bool more, const Output& out);

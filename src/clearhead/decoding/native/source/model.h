@@ -31,6 +31,8 @@ struct Model {
   const Layer* encoder;
   const Layer* decoder;
   const PackedMatrix* output;
+  const PackedMatrix* source_rows;  // embeddings as columns of an int8 matrix; nullptr: rows of the table
+  const PackedMatrix* target_rows;
 };
 
 // What depends on positions, for all positions below `capacity`; nullptr where a model has no such thing.

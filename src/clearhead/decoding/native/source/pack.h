@@ -94,6 +94,17 @@ inline void pack_bytes(const Matrix& m, int panel, const float* w) {
   }
 }
 
+inline void unpack_column(const Matrix& m, int column, float* to) {
+  const int c = column % PANEL;
+  const auto* panel = reinterpret_cast<const int8_t*>(m.weights + column / PANEL * m.panel_bytes);
+  const float scale = m.scale[column];
+  for (int first = 0; first < m.inputs; first += TOGETHER) {
+    const int8_t* some = panel + (size_t(first) / TOGETHER * PANEL + c) * TOGETHER;
+    const int count = least(TOGETHER, m.inputs - first);
+    for (int i = 0; i < count; ++i) to[first + i] = scale * float(some[i]);
+  }
+}
+
 inline void pack_panel(const Matrix& m, int panel, const float* w) {
   if (m.kind == FLOAT32)
     pack_floats<float>(m, panel, w, [](float v) { return v; }, [](int c) { return c; });
