@@ -79,7 +79,7 @@ def _load(cxx: str | None, path: str | None, folder: Path) -> Library | str:
         return str(reason)
     except OSError as error:
         return (
-            f"The native engine cannot be kept in or loaded from '{folder}': {error}. "
+            f"The native engine cannot be kept in or loaded from '{folder}': {error.strerror or error}. "
             f"{cache.OWN_FOLDER} where programs may be executed."
         )
 
@@ -91,9 +91,7 @@ def _compiled(command: list[str], target: Target, folder: Path, kind: str, wante
         found = cache.load(folder, wanted)
         if found is not None:
             return found
-        _say(
-            "compiling the C++ engine for this kind of machine, which is done once and takes a minute or so …"
-        )
+        _say("compiling the C++ engine for this kind of machine: once, in less than a minute …")
         with cache.workshop(folder, kind, alone) as workshop:
             made, _ = compile_library(command, target, workshop, usable_cores(64))
             cache.put(made, folder, wanted)
