@@ -137,7 +137,7 @@ def test_the_library_for_arm_opens_and_runs(
     emulator = emulated(processor)
     compiler = toolchain("aarch64-linux-gnu-g++")
     with zipfile.ZipFile(_wheel(dist, "manylinux_2_17_aarch64")) as archive:
-        (name,) = [name for name in archive.namelist() if "/built/" in name]
+        (name,) = [name for name in archive.namelist() if "/native/built/" in name]
         archive.extract(name, tmp_path)
     program = tmp_path / "open_library"
     run([*compiler.command, Path(__file__).parent / "open_library.cpp", "-o", program, "-ldl"])
@@ -152,7 +152,7 @@ def test_the_sdist_compiles_where_there_is_a_compiler(dist: Path, tmp_path: Path
     name, _ = _built_from(source, tmp_path, command)
     assert name.endswith(f"-py3-none-linux_{os.uname().machine}.whl")
     with zipfile.ZipFile(tmp_path / name) as archive:
-        (inside,) = [name for name in archive.namelist() if "/built/" in name]
+        (inside,) = [name for name in archive.namelist() if "/native/built/" in name]
         binary = examine.read(archive.read(inside))
     assert binary.shows
     assert all(shown.startswith("clearhead_") for shown in binary.shows)
@@ -162,7 +162,7 @@ def test_the_sdist_compiles_where_there_is_a_compiler(dist: Path, tmp_path: Path
     assert name.endswith("-py3-none-any.whl")
     assert "clearhead is installed without its C++ engine. There is no C++ compiler" in said
     with zipfile.ZipFile(tmp_path / name) as archive:
-        assert not [name for name in archive.namelist() if "/built/" in name]
+        assert not [name for name in archive.namelist() if "/native/built/" in name]
 
 
 GOOD = {"needs": ["libc.so.6"], "versions": {"GLIBC_2.2.5", "GLIBC_2.17"}, "shows": {"clearhead_engine"}}
