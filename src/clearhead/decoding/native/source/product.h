@@ -179,26 +179,24 @@ void tile(const Matrix& m, int panel, const Input& x, int row, Ahead ahead, cons
 }
 
 using TileFunction = void (*)(const Matrix&, int, const Input&, int, Ahead, const Output&);
-constexpr TileFunction TILES[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>
-#if defined(__AVX__) || defined(__aarch64__)
-                                  , tile<5>, tile<6>
-#endif
-};
+constexpr TileFunction TILES[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
+static_assert(sizeof(TILES) / sizeof(TILES[0]) == ROWS + 1, "one for each height");
 
 // Rows begin..end−1 of one panel, in tiles of nearly equal height. One tile reads its weights as they come from
 // memory, and asks for them a little ahead; several read them from the cache, and while they compute, the next
 // panel is fetched, if this thread goes on with it (`more`).
 inline void product(const Matrix& m, int panel, const Input& x, int begin, int end, bool more, const Output& out) {
-  const int lines = int((row_bytes(m.kind) + 63) / 64), blocks = (end - begin + ROWS - 1) / ROWS;
+  const int bytes = int(row_bytes(m.kind)), lines = (bytes + 63) / 64, blocks = (end - begin + ROWS - 1) / ROWS;
   const int share = blocks >= lines ? 1 : (lines + blocks - 1) / blocks;
   const size_t size = m.panel_bytes;
   int block = 0;
   for (int row = begin; row < end; ++block) {
     const int left = blocks - block, height = (end - row + left - 1) / left;
-    Ahead ahead{panel_of(m, panel) + 4096, lines};
-    if (blocks > 1) {
+    Ahead ahead{panel_of(m, panel) + 4096, lines, bytes};
+    if (blocks > 1) {  // each its share of the next panel's lines
       ahead.from = panel_of(m, panel) + size + size / lines * share * block;
       ahead.lines = more && block * share < lines ? share : 0;
+      ahead.step = bytes / lines * share;
     }
     TILES[height](m, panel, x, row, ahead, out);
     row += height;

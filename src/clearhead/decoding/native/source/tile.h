@@ -16,7 +16,7 @@ constexpr int VECTORS = 4, ROWS = 6, WHOLE = 2;  // 6 × 16 or 2 × 32: 12 or 8 
 #elif defined(__aarch64__)
 constexpr int VECTORS = 8, ROWS = 6, WHOLE = 2;  // 6 × 16 or 2 × 32: 24 or 16 of 32 registers
 #else
-constexpr int VECTORS = 4, ROWS = 4, WHOLE = 4;
+constexpr int VECTORS = 4, ROWS = 6, WHOLE = 2;  // 6 × 8 or 2 × 16: 12 or 8 of 16 registers
 #endif
 constexpr int PANEL = VECTORS * LANES;
 
@@ -26,13 +26,15 @@ constexpr int span(int rows) { return rows <= WHOLE ? VECTORS : VECTORS / 2; }
 #define CLEARHEAD_UNROLL _Pragma("GCC unroll 8")
 #define CLEARHEAD_UNROLL_ALL _Pragma("GCC unroll 16")
 
-// Memory that will be wanted soon, asked for `lines` cache lines at each round of the loop over inputs.
+// Memory that will be wanted soon: at each round of the loop over inputs, so many cache lines are asked for, and the
+// next round begins `step` bytes further on. An address beyond the weights is asked for in vain, and does no harm.
 struct Ahead {
   const char* from;
-  int lines;
+  int lines, step;
 
   __attribute__((always_inline)) void fetch() {
-    for (int i = 0; i < lines; ++i, from += 64) __builtin_prefetch(from);
+    for (int i = 0; i < lines; ++i) __builtin_prefetch(from + i * 64);
+    from += step;
   }
 };
 
