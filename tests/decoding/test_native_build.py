@@ -336,6 +336,22 @@ def test_kernels_that_do_not_compile_are_an_error(tmp_path: Path) -> None:
         compiler.compile_library([str(bad)], compiler.Target("linux", "x86_64"), tmp_path / "work")
 
 
+def test_what_stops_us_stops_the_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = tmp_path / "pid"
+    slow = _command(tmp_path, "slow", f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 60")
+
+    def interrupted(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        if pid.exists():
+            raise KeyboardInterrupt
+        sleep(seconds)
+
+    monkeypatch.setattr(compiler.time, "sleep", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compiler.compile_library([str(slow)], compiler.Target("linux", "x86_64"), tmp_path)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
 def test_broken_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", str(_command(tmp_path, "broken", "echo no room >&2\nexit 1")))
     assert "no room" in str(why_not())

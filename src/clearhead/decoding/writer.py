@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -359,7 +360,8 @@ class Writer:
 @cache
 def _say_once(sentence: str) -> None:
     if sys.stderr is not None:
-        print(f"clearhead: {sentence}", file=sys.stderr)
+        with suppress(OSError, ValueError):  # nobody listens any more
+            print(f"clearhead: {sentence}", file=sys.stderr)
 
 
 def _behind_prompt(options: Options, size: int, limit: int) -> Options:

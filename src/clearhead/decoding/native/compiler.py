@@ -18,6 +18,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +83,9 @@ def find_compiler(named: str | None) -> list[str]:
                 f"The variable CXX, which names the C++ compiler, cannot be read: {problem} in {named}"
             ) from error
         if not command or shutil.which(command[0]) is None:
-            raise NoLibrary(f"There is no C++ compiler '{named}', which the variable CXX names.")
+            raise NoLibrary(
+                f"There is no C++ compiler '{named}', which the variable CXX names: correct or unset it."
+            )
         return [os.path.abspath(shutil.which(command[0]) or command[0]), *command[1:]]
     for name in COMPILERS:
         if found := shutil.which(name):
@@ -194,7 +197,8 @@ def _run(commands: Mapping[str, list[str]], folder: Path, workers: int) -> dict[
             time.sleep(0.01)
     finally:
         for process in running.values():
-            os.killpg(process.pid, signal.SIGKILL)  # a compiler's driver and what it has started
+            with suppress(OSError):  # it has just ended
+                os.killpg(process.pid, signal.SIGKILL)  # a compiler's driver and what it has started
             process.wait()
     return problems
 
