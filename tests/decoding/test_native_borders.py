@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -12,7 +13,8 @@ from torch import nn
 
 import clearhead
 from clearhead.base.errors import UserError
-from clearhead.decoding.native import NativeRows, pack, supports
+from clearhead.decoding.native import NativeRows, binding, pack, supports
+from clearhead.decoding.native.binding import functions
 from clearhead.decoding.steps import Symbols
 
 from .compiled import needs_engine
@@ -149,3 +151,56 @@ def test_goes_on_after_a_fork() -> None:
     assert process.exitcode == 0
     assert torch.equal(rows.step(torch.tensor([0]), torch.tensor([7])).logp(), there)
     assert not torch.equal(there, before)
+
+
+def test_parts_of_another_size_are_seen() -> None:
+    model = build()
+    layer = model.decoder.layers[0]  # type: ignore[union-attr, index]
+    layer.feedforward.inner, layer.feedforward.output = nn.Linear(32, 96), nn.Linear(96, 32)
+    assert "(96, 32)" in str(supports(model))
+    packed = pack(build())
+    library = functions()
+    assert library.misfit(ctypes.byref(packed.struct)) is None
+    for name, value, part in (
+        ("inner", 65, b"encoder layers"),
+        ("vocabulary", 99, b"output"),
+        ("heads", 3, b"sizes"),
+        ("width", 0, b"sizes"),
+        ("activation", 99, b"activation"),
+    ):
+        wrong = binding.Model.from_buffer_copy(packed.struct)
+        setattr(wrong, name, value)
+        assert library.misfit(ctypes.byref(wrong)) == part
+        assert library.engine(ctypes.byref(wrong), 1) is None
+
+
+def test_numbers_that_make_no_sense_are_refused_at_the_door() -> None:
+    rows = NativeRows(build(), SYMBOLS, threads=2)
+    rows.admit([[5, 6, 2]])
+    library, handle, room = rows._library, rows._handle, rows._engine.room(1)
+
+    def longs(*values: int) -> ctypes.Array[ctypes.c_int64]:
+        return (ctypes.c_int64 * len(values))(*values)
+
+    for ids, lengths, count, start in (
+        ([5], [0], 1, 1),
+        ([5], [-1], 1, 1),
+        ([100], [1], 1, 1),
+        ([-1], [1], 1, 1),
+        ([5], [1], -1, 1),
+        ([5], [1 << 40], 1, 1),  # no table reaches so far
+        ([5], [1], 1, 100),
+        ([5], [1], 1 << 40, 1),
+    ):
+        given = longs(*ids), longs(*lengths)
+        assert library.admit(handle, *given, count, start, room.pointer) == -1
+    for parent, token, count in ([0], [100], 1), ([1], [5], 1), ([0], [5], -1), ([0], [5], 1 << 40):
+        assert library.step(handle, longs(*parent), longs(*token), count, room.pointer) == -1
+    numbers = torch.empty(100).data_ptr()
+    for begin, end, best in (0, 1, 0), (0, 1, 101), (-1, 1, 1), (1, 0, 1):
+        assert library.top(handle, room.pointer, begin, end, best, numbers, numbers) == -1
+    kernels = rows._engine.packed.kernels
+    for outputs, inputs, kind in (0, 5, 0), (5, 0, 0), (5, 5, 3), (1 << 31, 5, 0), (5, 1 << 40, 0):
+        assert library.matrix_room(kernels, outputs, inputs, kind) == 0
+        assert library.matrix(kernels, outputs, inputs, kind, None) is None
+    assert rows.count == 1

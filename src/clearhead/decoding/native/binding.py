@@ -165,6 +165,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "matrix_pack": (_INT, [Pointer, Pointer, _LONG, _LONG, _INT]),
     "matrix_free": (None, [Pointer]),
     "matrix_bytes": (_LONG, [Pointer]),
+    "misfit": (ctypes.c_char_p, [ctypes.POINTER(Model)]),
     "engine": (Pointer, [ctypes.POINTER(Model), _INT]),
     "engine_free": (None, [Pointer]),
     "tables": (None, [Pointer, ctypes.POINTER(Tables)]),

@@ -43,7 +43,7 @@ def supports(model: nn.Module, device: str = "cpu") -> str | None:
     if not isinstance(config, ModelConfig) or type(model) not in (EncoderDecoder, Decoder):
         family = config.family if isinstance(config, ModelConfig) else type(model).__name__
         return f"it does not know the model family '{family}'."
-    dial = _config(config) or _modules(model) or _weights(model, device)
+    dial = _config(config) or _modules(model) or _weights(model, device) or _shapes(model, config)
     return None if dial is None else f"it does not know {dial}."
 
 
@@ -75,4 +75,31 @@ def _weights(model: nn.Module, device: str) -> str | None:
             return f"weights on '{weight.device.type}'"
         if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             return f"the weight '{name}' in {weight.dtype}"
+    return None
+
+
+def _shapes(model: nn.Module, config: ModelConfig) -> str | None:
+    """Somebody may have replaced a part by one of another size, which PyTorch does not mind."""
+    attention, width = config.attention.replace(width=config.width), config.width
+    wide, mixed = config.feedforward.width or 4 * width, attention.heads * attention.value_size
+    wanted = {
+        "query": (attention.heads * attention.key_size, width),
+        "key": (attention.groups * attention.key_size, width),
+        "value": (attention.groups * attention.value_size, width),
+        "attention.output": (width, mixed),
+        "cross_attention.output": (width, mixed),
+        "gate": (wide, width),
+        "inner": (wide, width),
+        "feedforward.output": (width, wide),
+        "output": (config.vocabulary, width),
+        "source_embedding.table": (config.source_vocabulary or config.vocabulary, width),
+        "target_embedding.table": (config.vocabulary, width),
+        "embedding.table": (config.vocabulary, width),
+    }
+    for name, module in model.named_modules():
+        weight = module._parameters.get("weight")
+        ends = name.split(".")
+        shape = wanted.get(".".join(ends[-2:])) or wanted.get(ends[-1])
+        if weight is not None and shape is not None and weight.shape != shape:
+            return f"a weight of the shape {tuple(weight.shape)} in '{name}'"
     return None

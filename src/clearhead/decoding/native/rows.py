@@ -70,6 +70,11 @@ class _Engine:
 
     def __init__(self, packed: Packed, threads: int) -> None:
         self.library, self.packed = functions(), packed
+        if part := self.library.misfit(ctypes.byref(packed.struct)):
+            raise UserError(
+                f"The native engine cannot run this model: the sizes of its {part.decode()} are not those "
+                f"that its config says."
+            )
         self.handle = self.library.engine(ctypes.byref(packed.struct), threads)
         if not self.handle:
             raise UserError("There is not enough memory to decode with.")

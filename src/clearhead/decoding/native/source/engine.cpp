@@ -3,6 +3,7 @@
 // What can fail returns 1 for done, 0 where memory ran out, −1 where it was given what makes no sense; what makes
 // something returns nullptr where memory ran out. In both cases of failure everything is as it was before. Nothing
 // is thrown across this border. An engine and its beams are for one thread at a time: the Python side sees to that.
+#include "fits.h"
 #include "interface.h"
 #include "processor.h"
 
@@ -34,6 +35,12 @@ auto made(Make&& make) -> decltype(make()) {
 // Whether rows begin..end−1 are rows that there may be.
 bool is_part(int64_t begin, int64_t end) { return begin >= 0 && end >= begin && end <= (int64_t(1) << 28); }
 
+// Sizes whose sums and bytes of a row fit into 32 bits.
+bool is_matrix(int64_t outputs, int64_t inputs, int32_t kind) {
+  constexpr int64_t most = int64_t(1) << 28;
+  return outputs > 0 && outputs <= most && inputs > 0 && inputs <= most && kind >= FLOAT32 && kind <= INT8;
+}
+
 }  // namespace
 
 #pragma GCC visibility push(default)  // all else is compiled to be seen by nobody
@@ -51,13 +58,15 @@ const char* clearhead_instruction_set(int64_t number) {
   return nullptr;
 }
 
-// Bytes that a packed matrix takes.
+// Bytes that a packed matrix takes; 0 for what is no matrix.
 int64_t clearhead_matrix_room(const Kernels* kernels, int64_t outputs, int64_t inputs, int32_t kind) {
+  if (!is_matrix(outputs, inputs, kind)) return 0;
   return int64_t(PackedMatrix::room(kernels, int(outputs), int(inputs), Kind(kind)));
 }
 
 // A matrix that lies, or is to be packed, in `memory`, which must outlive it.
 PackedMatrix* clearhead_matrix(const Kernels* kernels, int64_t outputs, int64_t inputs, int32_t kind, char* memory) {
+  if (!is_matrix(outputs, inputs, kind)) return nullptr;
   return new (std::nothrow) PackedMatrix(kernels, int(outputs), int(inputs), Kind(kind), memory);
 }
 
@@ -66,6 +75,7 @@ void clearhead_matrix_bias(PackedMatrix* matrix, const float* bias, float beyond
 // Pack `rows` outputs, which begin with that of a panel's first column, from weights (rows, inputs).
 int32_t clearhead_matrix_pack(PackedMatrix* matrix, const float* weights, int64_t first, int64_t rows,
                               int32_t threads) {
+  if (first < 0 || rows < 0 || first % matrix->kernels->panel || first + rows > matrix->outputs) return -1;
   return attempt([&] {
     const Kernels* kernels = matrix->kernels;
     const Matrix part = matrix->from_panel(int(first / kernels->panel));
@@ -79,7 +89,12 @@ int32_t clearhead_matrix_pack(PackedMatrix* matrix, const float* weights, int64_
 void clearhead_matrix_free(PackedMatrix* matrix) { delete matrix; }
 int64_t clearhead_matrix_bytes(const PackedMatrix* matrix) { return int64_t(matrix->size()); }
 
+// The first part of a model that does not fit to the others; nullptr: all do.
+const char* clearhead_misfit(const Model* model) { return misfit(*model); }
+
+// nullptr for a model whose parts do not fit, too.
 Engine* clearhead_engine(const Model* model, int32_t threads) {
+  if (misfit(*model)) return nullptr;
   return made([&] { return new Engine(*model, threads); });
 }
 
@@ -189,7 +204,7 @@ const char* clearhead_interface() {
         FUNCTION(clearhead_kernels) + FUNCTION(clearhead_kernels_name) + FUNCTION(clearhead_panel) +
         FUNCTION(clearhead_instruction_set) + FUNCTION(clearhead_matrix_room) + FUNCTION(clearhead_matrix) +
         FUNCTION(clearhead_matrix_bias) + FUNCTION(clearhead_matrix_pack) + FUNCTION(clearhead_matrix_free) +
-        FUNCTION(clearhead_matrix_bytes) + FUNCTION(clearhead_engine) + FUNCTION(clearhead_engine_free) +
+        FUNCTION(clearhead_matrix_bytes) + FUNCTION(clearhead_misfit) + FUNCTION(clearhead_engine) + FUNCTION(clearhead_engine_free) +
         FUNCTION(clearhead_tables) + FUNCTION(clearhead_rows) + FUNCTION(clearhead_longest) +
         FUNCTION(clearhead_longest_source) + FUNCTION(clearhead_slots) + FUNCTION(clearhead_bytes) +
         FUNCTION(clearhead_admit) + FUNCTION(clearhead_step) + FUNCTION(clearhead_top) + FUNCTION(clearhead_logp) +
