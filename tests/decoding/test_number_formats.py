@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.decoding import native, number_formats
 from clearhead.decoding.drift import Drift, forced
+from clearhead.decoding.native import binding
 from clearhead.decoding.number_formats import acceptable, fast, trained_in
 from clearhead.decoding.options import Options
 from clearhead.decoding.score import score
@@ -50,11 +52,12 @@ def test_auto_is_float32_on_a_cpu_and_the_trained_format_on_a_gpu() -> None:
     "kind, stored, wanted",
     [
         ("avx512-vnni", {"bf16": GOOD, "int8": GOOD}, "int8"),
-        ("amx", {"bf16": GOOD, "int8": {**GOOD, "cost": 0.7}}, "bf16"),
+        ("avx2", {"bf16": GOOD, "int8": {**GOOD, "cost": 0.7}}, "bf16"),
         ("avx512-vnni", {"bf16": GOOD, "int8": {**GOOD, "drift": 0.3}}, "bf16"),
         ("avx512-vnni", {"bf16": {**GOOD, "cost": None}, "int8": {"cost": math.nan, "drift": 0}}, "float32"),
-        ("avx512", {"bf16": GOOD, "int8": GOOD}, "bf16"),
-        ("avx2", {"bf16": GOOD, "int8": GOOD}, "float32"),
+        ("avx512", {"bf16": GOOD, "int8": GOOD}, "int8"),
+        ("plain", {"bf16": GOOD, "int8": {**GOOD, "cost": 0.7}}, "float32"),
+        ("unheard-of", {"bf16": GOOD, "int8": GOOD}, "float32"),
         ("neon", {"int8": GOOD, "bf16": GOOD}, "int8"),
         ("neon-i8mm", {"int8": {**GOOD, "cost": 0.7}, "bf16": GOOD}, "float32"),
         ("avx512-vnni", {}, "float32"),
@@ -67,6 +70,17 @@ def test_fast_is_the_first_format_that_costs_little(
     found = Writer(with_notes({"formats": {"metric": "chrF", "cpu": stored}}), dtype="fast")
     assert found.dtype == wanted
     assert (found.why_not_fast is None) == (wanted != "float32")
+
+
+@needs_engine
+def test_fast_is_decided_by_the_kernels_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in binding.instruction_sets():
+        monkeypatch.setenv("CLEARHEAD_INSTRUCTION_SET", name)
+        assert binding.instruction_set() == name
+        assert number_formats._order(CPU) == (number_formats.CPU_ORDER[name], name)
+    monkeypatch.setenv("CLEARHEAD_INSTRUCTION_SET", "abacus")
+    with pytest.raises(UserError, match="no kernels for the instruction set 'abacus'"):
+        number_formats._order(CPU)
 
 
 @needs_engine

@@ -33,7 +33,10 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 @cache
 def instruction_set() -> InstructionSet:
-    """The widest instruction set of this processor that anything here makes use of."""
+    """The widest instruction set of this processor that torch or the C++ engine makes use of.
+
+    Which of them the engine uses, the engine says (`decoding.native.binding.instruction_set`).
+    """
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:

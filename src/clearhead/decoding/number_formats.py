@@ -12,19 +12,22 @@ from typing import Any
 
 import torch
 
-from clearhead.base.processor import InstructionSet, instruction_set
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.native import Dtype
+from clearhead.decoding.native.binding import instruction_set
 
 FORMATS = "formats"  # the name in a bundle's metadata
 NATS = "nats per token"  # what a language model is measured by
 
-# The C++ engine's formats, fastest first, by instruction set: those that are slower than float32 there are
-# left out (int8 without VNNI has no kernel of its own). `python benchmarks/decode.py` measures them.
-CPU_ORDER: dict[InstructionSet, tuple[Dtype, ...]] = {
-    "amx": ("int8", "bf16", "float32"),
+# The C++ engine's formats, fastest first, by the instruction set of the kernels it uses; a format that is not
+# faster than float32 there is left out.
+CPU_ORDER: dict[str, tuple[Dtype, ...]] = {
+    # Measured by `python benchmarks/instruction_sets.py`; avx2-vnni follows from its neighbours.
     "avx512-vnni": ("int8", "bf16", "float32"),
-    "avx512": ("bf16", "float32"),
+    "avx512": ("int8", "bf16", "float32"),
+    "avx2-vnni": ("int8", "bf16", "float32"),
+    "avx2": ("int8", "bf16", "float32"),
+    "plain": ("int8", "float32"),
     # Estimated from the loops (`python benchmarks/arm_loops.py`): bf16 reads half the memory but computes
     # slower than float32 as soon as there are several rows; int8 computes faster, and reads a quarter.
     "neon-i8mm": ("int8", "float32"),

@@ -292,6 +292,11 @@ def kernels(instruction_set: str | None = None) -> int:
     return int(found)
 
 
+def instruction_set() -> str:
+    """The set whose kernels are used where none is named: by CLEARHEAD_INSTRUCTION_SET, or the best."""
+    return str(functions().kernels_name(kernels()).decode()).replace("_", "-")
+
+
 def plain(tensor: Tensor) -> Tensor:
     """A parameter as contiguous float32 on the CPU; itself where it already is."""
     return tensor.detach().to(device="cpu", dtype=torch.float32).contiguous()
