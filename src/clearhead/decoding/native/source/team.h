@@ -26,18 +26,7 @@
 #include <type_traits>
 #include <vector>
 
-// glibc makes a thread's variables of a loaded library when they are first used, and ends the process where there is
-// no memory for them then. A few bytes can be had with the thread itself. What a thread needs to throw is such a
-// variable too, of the C++ library: `ready_to_throw` makes it while there is memory.
-#if defined(__GLIBC__)
-#define CLEARHEAD_READY __attribute__((tls_model("initial-exec")))
-#else
-#define CLEARHEAD_READY
-#endif
-
 namespace clearhead {
-
-inline void ready_to_throw() { (void)std::current_exception(); }
 
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -163,7 +152,7 @@ class Team {
 
   // Where the calling thread is in the run that it takes part in.
   static uint32_t& place() {
-    static thread_local uint32_t CLEARHEAD_READY value = 0;
+    static thread_local uint32_t value = 0;
     return value;
   }
 
@@ -174,9 +163,16 @@ class Team {
       sched_yield();
   }
 
+  // glibc makes a thread's variables of a loaded library when they are first used, and ends the process where there
+  // is no memory for them then. So they are used early: the place, and what the C++ library needs for throwing.
+  static void be_ready() {
+    place() = 0;
+    (void)std::current_exception();
+  }
+
   // As many threads as are wanted, or as can be had. Throws, and changes nothing, where not even the state fits.
   void hire() {
-    ready_to_throw();
+    be_ready();
     auto state = std::make_unique<State>();
     std::vector<std::unique_ptr<std::thread>> threads;
     threads.reserve(count_ - 1);
@@ -208,7 +204,7 @@ class Team {
   }
 
   void work(int self) {
-    ready_to_throw();
+    be_ready();
     State& s = *state_;
     for (unsigned seen = 0;;) {
       for (int spins = 0; s.epoch.load(std::memory_order_acquire) == seen && spins < IDLE_SPINS; ++spins) relax();
