@@ -1,6 +1,9 @@
-// What the kernels are checked with: memory that notices being written past its end, numbers to try, and the count
+// What the kernels are checked with: memory that notices being used past its end, numbers to try, and the count
 // of what was compared.
 #pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdarg>
@@ -31,30 +34,38 @@ constexpr bool SANITIZED = false;
 constexpr bool SANITIZED = false;
 #endif
 
-// Exactly `count` elements that begin at a cache line. What lies behind them must stay as it is; under a sanitizer
-// there is nothing behind them, so that reading there is found as well.
+// Exactly `count` elements that begin at a cache line. The page behind that line cannot be read, and the rest of the
+// line must stay as it is; under a sanitizer nothing at all lies behind them.
 template <class T>
 class Guarded {
  public:
   explicit Guarded(size_t count, T value = T{}) : count_(count) {
-    void* found = nullptr;
-    if (posix_memalign(&found, 64, bytes() + GUARD + 1)) std::abort();
     if (SANITIZED) {
-      std::free(found);
-      if (posix_memalign(&found, 64, bytes() ? bytes() : 1)) std::abort();
+      void* found = nullptr;
+      if (posix_memalign(&found, LINE, bytes() ? bytes() : 1)) std::abort();
+      data_ = static_cast<T*>(found);
+    } else {
+      const size_t page = size_t(sysconf(_SC_PAGESIZE));
+      pages_ = (lines() + page - 1) / page * page;
+      void* found = mmap(nullptr, pages_ + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (found == MAP_FAILED || mprotect(static_cast<char*>(found) + pages_, page, PROT_NONE)) std::abort();
+      data_ = reinterpret_cast<T*>(static_cast<char*>(found) + pages_ - lines());
+      std::memset(end(), MARK, lines() - bytes());
     }
-    data_ = static_cast<T*>(found);
     for (size_t i = 0; i < count; ++i) data_[i] = value;
-    if (!SANITIZED) std::memset(reinterpret_cast<char*>(data_) + bytes(), MARK, GUARD);
   }
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
-  ~Guarded() { std::free(data_); }
+  ~Guarded() {
+    if (SANITIZED)
+      std::free(data_);
+    else
+      munmap(reinterpret_cast<char*>(data_) + lines() - pages_, pages_ + size_t(sysconf(_SC_PAGESIZE)));
+  }
 
   bool intact() const {
-    const auto* behind = reinterpret_cast<const unsigned char*>(data_) + bytes();
-    for (size_t i = 0; !SANITIZED && i < GUARD; ++i)
-      if (behind[i] != MARK) return false;
+    for (size_t i = 0; !SANITIZED && i < lines() - bytes(); ++i)
+      if (end()[i] != MARK) return false;
     return true;
   }
   T* get() const { return data_; }
@@ -62,10 +73,12 @@ class Guarded {
   size_t size() const { return count_; }
 
  private:
-  static constexpr size_t GUARD = 256;
+  static constexpr size_t LINE = 64;
   static constexpr unsigned char MARK = 0xA5;
   size_t bytes() const { return count_ * sizeof(T); }
-  size_t count_;
+  size_t lines() const { return (bytes() + LINE - 1) / LINE * LINE; }
+  unsigned char* end() const { return reinterpret_cast<unsigned char*>(data_) + bytes(); }
+  size_t count_, pages_ = 0;
   T* data_;
 };
 
