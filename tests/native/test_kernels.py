@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from .building import emulated, program, run, toolchain
+from .building import Toolchain, emulated, kernels, program, run, toolchain
 
 pytestmark = pytest.mark.native
 
@@ -50,3 +51,23 @@ def test_kernels_on_arm(compiler: str, processor: str) -> None:
     assert tuple(check(said)) == ARM_PROCESSORS[processor]
     for name in tools.sets.keys() - set(ARM_PROCESSORS[processor]):
         assert f"{name}: this processor does not run it" in said
+
+
+def test_tiles_of_vnni_with_its_instruction_played() -> None:
+    """Few processors have AVX-VNNI: its tile is checked with AVX2 and arithmetic for the one instruction."""
+    real = toolchain("g++")
+    if real.machine != "x86_64":
+        pytest.skip("VNNI is an extension of x86")
+    played = Toolchain("g++-played", (*real.command, "-DCLEARHEAD_EMULATE"), real.machine)
+    assert {"avx2", "plain"} <= set(check(run([program(CHECK, played, flags=("-O1",))])))
+
+
+def test_vnni_without_avx512_is_encoded_for_it() -> None:
+    tools = toolchain("g++")
+    if shutil.which("objdump") is None or "avx2_vnni" not in tools.sets:
+        pytest.skip("there is no objdump here, or the compiler does not know AVX-VNNI")
+    listing = run(["objdump", "-d", kernels(tools)["avx2_vnni"]])
+    found = [line for line in listing.splitlines() if "vpdpbusd" in line]
+    assert found
+    assert all("{vex}" in line and "ymm" in line for line in found)
+    assert "zmm" not in listing

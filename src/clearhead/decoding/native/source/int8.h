@@ -15,7 +15,7 @@
 
 #if defined(__aarch64__)
 #include "int8_neon.h"
-#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__) || !defined(__SSE2__)
+#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(CLEARHEAD_EMULATE)
 #include "int8_quads.h"
 #else
 #include "int8_pairs.h"

@@ -1,6 +1,6 @@
 // Four inputs at a time, unsigned bytes times signed ones: the dot-product instruction of VNNI.
 //
-// Without the instruction the same is computed step by step: slow, and right.
+// With CLEARHEAD_EMULATE the same is computed step by step, for tests on processors that lack the instruction.
 #pragma once
 
 #include "tile.h"
@@ -22,7 +22,7 @@ __attribute__((always_inline)) inline Ints load_activations(const uint8_t* from)
 
 // Each lane of c += four products of bytes: unsigned a, signed b.
 __attribute__((always_inline)) inline void multiply_add(Ints& c, Ints a, Ints b) {
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) && !defined(CLEARHEAD_EMULATE)
   asm("vpdpbusd %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
 #elif defined(__AVXVNNI__) && !defined(CLEARHEAD_EMULATE)
   asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
