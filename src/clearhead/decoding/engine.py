@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -53,11 +53,10 @@ class Search(Protocol):
         """Requests, by number in the cohort, that ended since the last call, and their texts, best first."""
 
 
-@runtime_checkable
 class Strides(Protocol):
-    """A search that can take several steps in one call, together with others of its kind."""
+    """What a search may have as `stride`: several steps in one call, together with others of its kind."""
 
-    def stride(
+    def __call__(
         self, rows: Rows, searches: Sequence[Search], scores: Sequence[Scores], enough: int
     ) -> list[Scores] | None:
         """The scores of all these searches' rows after a few steps; what ended waits in each search.
@@ -154,14 +153,14 @@ class Engine:
 
     def _stride(self, members: list[_Member]) -> list[tuple[int, list[Hypothesis]]] | None:
         """Several steps at once, until there is room for newcomers; None: these go step by step."""
-        first = members[0].search
-        if not isinstance(first, Strides):
+        stride: Strides | None = getattr(members[0].search, "stride", None)
+        if stride is None:
             return None
         taken = sum(member.left * member.width for member in members)
         spare = taken - (self.room - -(-self.room // REFILL))  # rows that must end before any is read in
         enough = -(-spare // max(member.width for member in members)) if spare > 0 else taken
         searches, scores = [one.search for one in members], [one.scores for one in members]
-        after = first.stride(self.rows, searches, scores, enough)
+        after = stride(self.rows, searches, scores, enough)
         if after is None:
             return None
         answers: list[tuple[int, list[Hypothesis]]] = []

@@ -241,6 +241,10 @@ _known: weakref.WeakKeyDictionary[nn.Module, dict[tuple[Dtype, int, bool, Sharin
 )
 
 
+# Where the weights of a model lie, and views of a few numbers of each.
+_samples: weakref.WeakKeyDictionary[nn.Module, tuple[list[int], list[Tensor]]] = weakref.WeakKeyDictionary()
+
+
 @one_at_a_time
 def pack(
     model: nn.Module,
@@ -314,17 +318,26 @@ def _packed(
     return found() or packed()
 
 
-def _fingerprint(model: nn.Module, untouched: bool) -> list[tuple[int, int, float]]:
+def _fingerprint(model: nn.Module, untouched: bool) -> tuple[list[tuple[int, int]], float]:
     """Changes when weights do: other storage, a noticed change in place, or another sample of the numbers.
 
     `untouched`: they are as their file has them, so that no sample is needed.
     """
-    found = []
-    for weight in model.parameters():
-        sample = 0.0
-        if not untouched:
-            numbers = weight.detach().flatten()
-            sample = float(numbers[:: max(1, len(numbers) // 256)].double().sum())
-        version = -1 if weight.is_inference() else weight._version
-        found.append((weight.data_ptr(), version, sample if sample == sample else 0.0))
-    return found
+    weights = list(model.parameters())
+    found = [(one.data_ptr(), -1 if one.is_inference() else one._version) for one in weights]
+    if untouched:
+        return found, 0.0
+    where = [address for address, _ in found]
+    samples = _samples.get(model)
+    if samples is None or samples[0] != where:
+        samples = where, [_sample(one) for one in weights]
+        if all(one.is_contiguous() for one in weights):  # else they are copies
+            _samples[model] = samples
+    numbers = torch.cat(samples[1]).double().nan_to_num_()
+    return found, float(numbers @ torch.arange(1, len(numbers) + 1, dtype=torch.float64))
+
+
+def _sample(weight: Tensor) -> Tensor:
+    """A few hundred numbers of a weight, where they lie."""
+    numbers = weight.detach().flatten()
+    return numbers[:: max(1, len(numbers) // 256)]

@@ -192,7 +192,7 @@ inline void product(const Matrix& m, int panel, const Input& x, int begin, int e
   int block = 0;
   for (int row = begin; row < end; ++block) {
     const int left = blocks - block, height = (end - row + left - 1) / left;
-    Ahead ahead{panel_of(m, panel) + 4096, lines, bytes};
+    Ahead ahead{panel_of(m, panel) + 2048, lines, bytes};
     if (blocks > 1) {  // each its share of the next panel's lines
       ahead.from = panel_of(m, panel) + size + size / lines * share * block;
       ahead.lines = more && block * share < lines ? share : 0;
