@@ -53,9 +53,9 @@ def sources(count: int, vocabulary: int) -> list[list[int]]:
     return [[(7 * i + 5 * t * t) % vocabulary for t in range(1 + 5 * i % 12)] for i in range(count)]
 
 
-def come_and_go(model: nn.Module, dtype: Dtype) -> None:
+def come_and_go(model: nn.Module, dtype: Dtype, **options: Any) -> None:
     """Rows are doubled, dropped and crossed over; some come later; all leave, and others come."""
-    rows = NativeRows(model, SYMBOLS, dtype, threads=2)
+    rows = NativeRows(model, SYMBOLS, dtype, threads=2, **options)
     given = sources(40, model.config.vocabulary)  # type: ignore[union-attr, arg-type]
     scores = rows.admit(given[:3])
     best = scores.top(2)[1]
@@ -117,6 +117,9 @@ def cases() -> list[Case]:
     gated = partial(build, "decoder", **DIALS["rms, gated silu, grouped, rotary"])
     found.append(Case("long prompt", gated, "float32", long_prompt))
     found.append(Case("vocabulary of two", partial(build, vocabulary=2), "int8", come_and_go))
+    small = partial(come_and_go, int8_embeddings=True)
+    for name in "original", "odd sizes":
+        found.append(Case(f"int8 embeddings {name}", partial(build, **DIALS[name]), "int8", small))
     kinds: list[dict[str, Any]] = [
         {"early_stopping": "never", "length_penalty": 0.6, "length_kind": "wu"},
         {"early_stopping": False, "forced": "free", "length_penalty": 2.0},

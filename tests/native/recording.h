@@ -16,8 +16,9 @@ namespace recording {
 
 enum Record : int64_t {
   MATRIX,   // kind, outputs, inputs; real beyond; weights, bias float32
-  MODEL,    // numbers int32, reals float32; source table, target table; 4 norms; 2 stacks; number of output matrix
-            //   norm: weight, bias; stack: number of layers, of each a list of 7 matrices (−1: none) and 3 norms
+  MODEL,    // numbers int32, reals float32; source table, target table; 4 norms; 2 stacks; output, source and target rows
+            //   norm: weight, bias; stack: number of layers, of each a list of 7 matrices and 3 norms
+            //   matrices are lists of int32, −1: none
   ENGINE,   // model, threads
   TABLES,   // engine, capacity; 6 tables
   ADMIT,    // engine, start; lengths, ids int64; expected scores

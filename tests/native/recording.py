@@ -33,6 +33,7 @@ BOUNDS: dict[Dtype, tuple[float, float]] = {
     "bf16": (1e-4, 1e-5),
     "int8": (0.05, 0.005),
 }
+POINTERS = {"source_table", "target_table", "output", "source_rows", "target_rows"}  # of a model
 Text = tuple[list[int], list[int]] | None  # what was given, what was written; None: a beam's own
 
 
@@ -148,6 +149,7 @@ class Recorder:
         fields: list[tuple[str, Any]] = list(model._fields_)  # type: ignore[arg-type]
         whole = [getattr(model, name) for name, kind in fields if kind is ctypes.c_int32]
         broken = [getattr(model, name) for name, kind in fields if kind is ctypes.c_float]
+        assert {name for name, kind in fields if kind is binding.Pointer} == POINTERS, "another field"
         parts = [number(MODEL), numbers(whole, "<i4"), listed(np.asarray(broken, dtype="<f4"))]
         parts.append(listed(at(model.source_table, model.source_vocabulary * model.width)))
         parts.append(listed(at(model.target_table, model.vocabulary * model.width)))
@@ -156,7 +158,8 @@ class Recorder:
         for stack, layers in (model.encoder, model.encoder_layers), (model.decoder, model.decoder_layers):
             parts.append(number(layers))
             parts += [self._layer(stack[i], model.width) for i in range(layers)]
-        parts.append(number(self.matrices[model.output][0]))
+        handles = model.output, model.source_rows, model.target_rows
+        parts.append(numbers([self.matrices[one][0] if one else -1 for one in handles], "<i4"))
         return b"".join(parts)
 
     def _layer(self, layer: binding.Layer, width: int) -> bytes:

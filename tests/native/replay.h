@@ -56,7 +56,11 @@ class Shared {
       (*made).*one = norm(from);
     made->encoder = layers(from);
     made->decoder = layers(from);
-    made->output = matrices_.at(from.number());
+    const auto used = from.list<int32_t>();
+    demand(used.size() == 3, "the driver and the Python side know different matrices of a model");
+    made->output = matrix(used[0]);
+    made->source_rows = matrix(used[1]);
+    made->target_rows = matrix(used[2]);
     models_.push_back(std::move(made));
   }
 
@@ -70,6 +74,8 @@ class Shared {
     demand(values.size() == N, "the driver and the Python side know different fields of a model");
     for (size_t i = 0; i < N; ++i) model.*fields[i] = values[i];
   }
+
+  const PackedMatrix* matrix(int32_t number) const { return number < 0 ? nullptr : matrices_.at(number); }
 
   const float* keep(Reader& from) {
     kept_.push_back(from.list<float>());
@@ -91,7 +97,7 @@ class Shared {
       const PackedMatrix* Layer::*const matrices[] = {
           &Layer::query_key_value, &Layer::attention_output, &Layer::cross_query, &Layer::cross_key_value,
           &Layer::cross_output,    &Layer::inner,            &Layer::outer};
-      for (int i = 0; i < 7; ++i) layer.*matrices[i] = used[i] < 0 ? nullptr : matrices_.at(used[i]);
+      for (int i = 0; i < 7; ++i) layer.*matrices[i] = matrix(used[i]);
       layer.attention_norm = norm(from);
       layer.cross_norm = norm(from);
       layer.feedforward_norm = norm(from);
