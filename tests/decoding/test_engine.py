@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from clearhead.base.errors import UserError
 from clearhead.decoding.engine import Engine, Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Scores, TorchRows
@@ -45,3 +46,32 @@ def test_short_texts_do_not_wait_for_a_long_one(beam: int) -> None:
     steps = [height for height in rows.heights if height]
     assert len(steps) <= 45  # one cohort after another would take 40 and 4 for each of the eight others
     assert max(steps) <= 4 * beam
+
+
+class Failing(TorchRows):
+    """Rows that have no memory for their third step."""
+
+    def __init__(self) -> None:
+        model = stopping("encoder-decoder", push=-30.0, dtype=torch.float32, vocabulary=40)
+        super().__init__(model.eval(), SYMBOLS)
+        self.steps = 0
+
+    def step(self, parent: Tensor, token: Tensor) -> Scores:
+        self.steps += 1
+        if self.steps == 3:
+            raise UserError("no memory")
+        return super().step(parent, token)
+
+
+def test_rows_leave_when_a_step_fails() -> None:
+    """What a failed run has left behind would stand before the rows of the next one."""
+    requests = [Request((5 + i, 6, 2), 6, Options()) for i in range(3)]
+    rows = Failing()
+    engine = Engine(rows, SYMBOLS, lambda cohort: make_search(cohort, True), room=3)
+    with torch.no_grad():
+        with pytest.raises(UserError, match="no memory"):
+            list(engine.run(requests))
+        assert rows.count == 0
+        assert dict(engine.run(requests)) == dict(
+            Engine(Counted(), SYMBOLS, lambda cohort: make_search(cohort, True), room=3).run(requests)
+        )
