@@ -210,7 +210,7 @@ def file(options: argparse.Namespace, folder: Path) -> list[str]:
         "text", "", "", device=options.device, threads=options.threads, source=str(source), beam=options.beam
     )
     # a cache of fixed size would be compiled anew for each shape, so that contender stays away
-    kinds = who.GPU[:2] if options.device == "cuda" else who.CPU[:-1]
+    kinds = who.GPU[:2] if options.device == "cuda" else [who.EARLY, *who.CPU[:-1]]
     found = chosen(who.own(kinds, job, folder, options.bundle.resolve()), options.only)
     measured = compare(found, ("file",), pace_of(options), options.timeout, folder)
     again = {}

@@ -34,6 +34,8 @@ OURS = [
     Own("clearhead float32", "worker_ours", "float32", "float32", "bundle"),
     Own("clearhead float32, plain PyTorch", "worker_ours", "torch", "float32", "bundle"),
 ]
+# Of a file: a line is done once its beam has ended, as CTranslate2 has it.
+EARLY = Own("clearhead int8, early stopping", "worker_ours", "int8-early", "int8", "bundle")
 CTRANSLATE2 = [
     Own("CTranslate2 int8", "worker_ctranslate2", "int8", "int8", "ct2-int8", "ctranslate2"),
     Own("CTranslate2 int8, oneDNN", "worker_ctranslate2", "int8", "int8", "ct2-int8", "ctranslate2", _ONEDNN),
@@ -117,6 +119,7 @@ _TOLD = {
     "float32": ("--dtype", "float32", "--way", "native"),
     "bf16": ("--dtype", "bf16", "--way", "native"),
     "int8": ("--dtype", "int8", "--way", "native"),
+    "int8-early": ("--dtype", "int8", "--way", "native", "--early-stopping", "true"),
     "torch": ("--dtype", "float32", "--way", "torch"),
     "cuda": ("--dtype", "bf16"),
 }

@@ -25,6 +25,7 @@ KINDS = {
     "float32": {"dtype": "float32", "way": "native"},
     "bf16": {"dtype": "bf16", "way": "native"},
     "int8": {"dtype": "int8", "way": "native"},
+    "int8-early": {"dtype": "int8", "way": "native"},
     "torch": {"dtype": "float32", "way": "torch"},
     "cuda": {"dtype": "bf16"},
 }
@@ -46,8 +47,11 @@ def write_ids(writer: Writer, given: Sequence[Sequence[int]], options: Options) 
     return [list(found[number][0].ids) for number in range(len(given))]
 
 
-def write_lines(writer: Writer, lines: Sequence[str], beam: int, limit: int | None) -> list[str]:
-    return [found[0].text for found in writer.in_order(lines, Options(beam=beam, max_length=limit))]
+def write_lines(writer: Writer, lines: Sequence[str], job: Job) -> list[str]:
+    options = Options(beam=job.beam, max_length=job.limit)
+    if job.kind.endswith("-early"):
+        options = options.replace(early_stopping=True)
+    return [found[0].text for found in writer.in_order(lines, options)]
 
 
 def build_ids(job: Job) -> tuple[Cases, dict[str, Any]]:
@@ -77,7 +81,7 @@ def build_ids(job: Job) -> tuple[Cases, dict[str, Any]]:
 
 def load_text(job: Job) -> Translate:
     writer = load_writer(job)
-    return lambda lines, setting: write_lines(writer, lines, job.beam, job.limit)
+    return lambda lines, setting: write_lines(writer, lines, job)
 
 
 def main() -> None:
