@@ -185,20 +185,25 @@ class Engine:
             moves = member.search.advance(member.scores)
             ended = member.search.finished()
             answers += [(member.numbers[number], texts) for number, texts in ended]
-            if len(moves.parent):
-                parents.append(moves.parent + offset)
+            if moves.parent.shape[0]:
+                parents.append(moves.parent + offset if offset else moves.parent)
                 tokens.append(moves.token)
                 going.append(member._replace(left=member.left - len(ended)))
             offset += rows
-        counts = [len(parent) for parent in parents]
+        counts = [parent.shape[0] for parent in parents]
         members[:] = []
-        none = torch.zeros(0, dtype=torch.long, device=self.rows.device)
-        scores = self.rows.step(torch.cat([none, *parents]), torch.cat([none, *tokens]))
+        scores = self.rows.step(self._joined(parents), self._joined(tokens))
         begin = 0
         for member, count in zip(going, counts, strict=True):
             members.append(member._replace(scores=scores.part(begin, begin + count)))
             begin += count
         return answers
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        """Whole numbers one after another; most often there is one cohort, and nothing to copy."""
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat([torch.zeros(0, dtype=torch.long, device=self.rows.device), *parts])
 
 
 def width_of(options: Options) -> int:
