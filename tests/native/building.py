@@ -31,6 +31,8 @@ _SOUND = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
 SANITIZERS: dict[str, tuple[str, ...]] = {
     "none": (),
     "address": (*_SOUND, "-fsanitize=address,undefined,float-cast-overflow,float-divide-by-zero"),
+    # for where the sanitizer's own library is not: the program ends at the spot, without a word
+    "trap": ("-O1", "-g", "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error"),
     "thread": (*_SOUND, "-fsanitize=thread"),
 }
 ENVIRONMENT = {

@@ -73,6 +73,12 @@ def test_addresses_and_undefined_behaviour(compiler: str, name: str, recordings:
         run([driver, "--threads", "3", *recordings])
 
 
+@pytest.mark.parametrize("name", ARM)
+def test_undefined_behaviour_on_arm(name: str, recordings: list[Path]) -> None:
+    driver = program(DRIVER, toolchain("aarch64-linux-gnu-g++"), "trap", ("-static",))
+    run([*emulated("max"), driver, "--set", name, "--threads", "1", *recordings])
+
+
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
 def test_threads(compiler: str, recordings: list[Path]) -> None:
     """Three threads of an engine, two engines at once over the same weights, and no race."""
