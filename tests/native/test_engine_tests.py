@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clearhead.decoding.native.binding import instruction_sets
+from clearhead.decoding.native.build import PACKAGED
 from clearhead.decoding.native.compiler import INSTRUCTION_SETS
 
 from .building import ENVIRONMENT, KEPT, ROOT, SANITIZERS, toolchain
@@ -46,6 +47,13 @@ def test_every_instruction_set(name: str) -> None:
         pytest.skip(f"this processor does not have the instruction set {name}")
     # tests that go through all sets by themselves need no repetition
     run_tests(DEPENDING, "-k", "not every_instruction_set", CLEARHEAD_INSTRUCTION_SET=name)
+
+
+@pytest.mark.skipif(PACKAGED.exists(), reason="the engine's library lies in the package")
+def test_absent_engine_is_a_failure_where_it_is_demanded(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="1 failed") as failed:
+        run_tests([], CXX="/no/such/compiler", XDG_CACHE_HOME=str(tmp_path))
+    assert "There is no C++ compiler '/no/such/compiler'" in str(failed.value)
 
 
 def test_addresses_and_undefined_behaviour() -> None:
