@@ -12,7 +12,6 @@ import torch
 
 from clearhead.bundle import Bundle, is_bundle
 from clearhead.bundle.folder import placement
-from clearhead.interop import import_folder, is_foreign
 from clearhead.training.bundle_or_run import load_bundle_or_run
 
 
@@ -42,7 +41,12 @@ def load(
     True
     """
     folder = Path(path)
-    if is_bundle(folder) or not is_foreign(folder):
+    if is_bundle(folder):
+        return load_bundle_or_run(folder, device=device, dtype=dtype, verify=verify, mapped=mapped)
+    # Here, so that a command that uses a bundle does not wait for other toolkits' formats.
+    from clearhead.interop import import_folder, is_foreign
+
+    if not is_foreign(folder):
         return load_bundle_or_run(folder, device=device, dtype=dtype, verify=verify, mapped=mapped)
     place, kind = placement(device, dtype)
     bundle = import_folder(folder)

@@ -48,9 +48,11 @@ class MappedFile:
             raise OSError("this system does not tell which pages were written")
 
     def _map(self) -> Tensor:
-        return torch.frombuffer(
-            mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_COPY), dtype=torch.uint8
-        )
+        memory = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_COPY)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            with suppress(OSError):  # a kernel without huge pages
+                memory.madvise(mmap.MADV_NOHUGEPAGE)  # a row of an embedding is to take a few small ones
+        return torch.frombuffer(memory, dtype=torch.uint8)
 
     def tensor(self, name: str) -> Tensor | None:
         """One of its tensors; None if it cannot be used as it lies there."""
