@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -128,6 +129,15 @@ def test_a_file_overwritten_in_place_is_refused(folder: Path) -> None:
     path.write_bytes(path.read_bytes())
     with pytest.raises(UserError, match="load it again"):
         pack(model)
+
+
+@linux
+def test_a_file_that_is_cut_off_while_it_is_used(folder: Path) -> None:
+    """Embeddings are read from it: those that are gone are no numbers, and the process goes on."""
+    rows = NativeRows(loaded(folder, mapped=True), SYMBOLS)
+    assert rows.admit([[5, 6, 7, 2]]).logp().isfinite().all()
+    os.truncate(folder / "model.safetensors", 100)
+    assert rows.admit([[5, 6, 7, 2]]).logp().isnan().all()
 
 
 @linux

@@ -3,7 +3,8 @@
 What is written to such weights goes to private copies of the pages concerned, never to the file; a file that
 is replaced, as `save` does it, lives on until the last who maps it is gone. One that somebody overwrites in
 place changes under the model, and one that is cut off ends the process (SIGBUS) at the next look behind its
-end: this is for those who decode, and who need no more than the rows of an embedding from then on.
+end: this is for the C++ engine, which packs the weights and then asks the file for rows of embeddings alone,
+without mapping them.
 
 Linux only: elsewhere nobody tells which pages were written.
 """
@@ -49,10 +50,12 @@ class MappedFile:
 
     def _map(self) -> Tensor:
         memory = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_COPY)
-        if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            with suppress(OSError):  # a kernel without huge pages
-                memory.madvise(mmap.MADV_NOHUGEPAGE)  # a row of an embedding is to take a few small ones
         return torch.frombuffer(memory, dtype=torch.uint8)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file, as long as this object lives."""
+        return self._file.fileno()
 
     def tensor(self, name: str) -> Tensor | None:
         """One of its tensors; None if it cannot be used as it lies there."""
@@ -104,14 +107,18 @@ class PassingView:
     """The tensors of a mapped file once more, for those who read them once."""
 
     def __init__(self, file: MappedFile) -> None:
-        self._of = file
+        self.file = file
         self._memory = mmap.mmap(file._file.fileno(), file._size, access=mmap.ACCESS_COPY)
         self._all = torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def of(self, tensor: Tensor) -> Tensor:
         """The same numbers as those of a tensor that the file holds and nobody has written to."""
-        offset = tensor.data_ptr() - self._of._begin
+        offset = self.offset(tensor)
         return self._all[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
+    def offset(self, tensor: Tensor) -> int:
+        """How many bytes of the file come before a tensor that it holds."""
+        return tensor.data_ptr() - self.file._begin
 
     def forget(self) -> None:
         """Give the pages back. Nobody writes to these, so that there is nothing to lose."""

@@ -76,6 +76,7 @@ class Model(ctypes.Structure):
         ("output", Pointer),
         ("source_rows", Pointer),
         ("target_rows", Pointer),
+        *((name, ctypes.c_int64) for name in ("file", "source_offset", "target_offset")),
     ]
 
 

@@ -91,6 +91,12 @@ class Packed:
                     known[id(table)] = self._matrix([table], [None])
                 rows[i] = None if table is None else known[id(table)]
             tables = [None, None]
+        offsets = [0, 0]
+        if self._view is not None:  # rows are read from the file one by one: no page of it need be mapped
+            for i, table in enumerate(tables):
+                if table is not None and table.dtype == torch.float32:
+                    offsets[i], tables[i] = self._view.offset(table), None
+            self._kept.append(self._view.file)
         return binding.Model(
             width=config.width,
             vocabulary=config.vocabulary,
@@ -124,13 +130,16 @@ class Packed:
             output=output,
             source_rows=rows[0],
             target_rows=rows[1],
+            file=0 if self._view is None else self._view.file.descriptor,
+            source_offset=offsets[0],
+            target_offset=offsets[1],
         )
 
     def _numbers(self, tensor: Tensor | None) -> int | None:
         """A pointer to a tensor's numbers, which are kept alive."""
         if tensor is None:
             return None
-        # A few numbers are copied, for which no page of a file need stay; an embedding is read row by row.
+        # A few numbers are copied, for which no page of a file need stay.
         kept = plain(self._seen(tensor)).clone() if tensor.dim() == 1 else plain(tensor)
         self._kept.append(kept)
         return kept.data_ptr()

@@ -32,8 +32,9 @@ inline const char* misfit(const Model& m) {
   if (m.heads % m.groups || wide > MOST || m.encoder_layers < 0 || m.decoder_layers < 0) return "sizes";
   if (m.activation < NO_ACTIVATION || m.activation > TANH) return "activation";
   if (!m.output || !is(m.output, m.vocabulary, m.width, m.output)) return "output";
-  if (m.has_source && (m.source_vocabulary < 1 || (!m.source_table && !m.source_rows))) return "source embedding";
-  if (!m.target_table && !m.target_rows) return "target embedding";
+  const bool has_source = m.source_table || m.source_rows || m.source_offset > 0;
+  if (m.has_source && (m.source_vocabulary < 1 || !has_source)) return "source embedding";
+  if (!m.target_table && !m.target_rows && m.target_offset <= 0) return "target embedding";
   if (m.source_rows && (m.source_rows->outputs < m.source_vocabulary || m.source_rows->inputs != m.width))
     return "source embedding";
   if (m.target_rows && (m.target_rows->outputs < m.vocabulary || m.target_rows->inputs != m.width))

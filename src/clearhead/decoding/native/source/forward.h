@@ -90,13 +90,16 @@ class Forward {
     const Model& m = model_;
     const float* table = source ? m.source_table : m.target_table;
     const PackedMatrix* rows = source ? m.source_rows : m.target_rows;
+    const int64_t offset = source ? m.source_offset : m.target_offset;
     const float* places = source ? tables_.source : tables_.target;
     const Norm& norm = source ? m.source_norm : m.target_norm;
     team_.each(count_, [&](int i) {
       const float* place = places ? places + size_t(tokens_[i].position) * m.width : nullptr;
       float* x = s_.x.row(i);
+      const size_t first = size_t(tokens_[i].id) * m.width;
       if (rows) k_.unpack_column(*rows, tokens_[i].id, x);
-      const float* from = rows ? x : table + size_t(tokens_[i].id) * m.width;
+      else if (offset) read_numbers(int(m.file), offset + int64_t(first * sizeof(float)), x, m.width);
+      const float* from = rows || offset ? x : table + first;
       for (int j = 0; j < m.width; ++j) x[j] = from[j] * m.embedding_factor + (place ? place[j] : 0.0f);
       if (norm.weight) k_.normalise(norm, m.rms, m.eps, x, x, m.width);
       if (int8_ && !m.norm_first) quantise_row(s_.x, i);

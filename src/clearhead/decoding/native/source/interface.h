@@ -100,7 +100,8 @@ inline std::string structs() {
                 FIELD(has_source), FIELD(eps), FIELD(scale), FIELD(softcap), FIELD(embedding_factor),
                 FIELD(output_factor), FIELD(source_table), FIELD(target_table), FIELD(source_norm),
                 FIELD(target_norm), FIELD(encoder_norm), FIELD(decoder_norm), FIELD(encoder), FIELD(decoder),
-                FIELD(output), FIELD(source_rows), FIELD(target_rows)) +
+                FIELD(output), FIELD(source_rows), FIELD(target_rows), FIELD(file), FIELD(source_offset),
+                FIELD(target_offset)) +
          STRUCT(Tables, FIELD(capacity), FIELD(source), FIELD(target), FIELD(cosine), FIELD(sine),
                 FIELD(encoder_bias), FIELD(decoder_bias)) +
          STRUCT(Room, FIELD(logits), FIELD(stride), FIELD(peaks), FIELD(norms), FIELD(hidden), FIELD(attention),

@@ -3,14 +3,33 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <new>
 #include <utility>
+
+#include <unistd.h>
 
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
 
 namespace clearhead {
+
+// Numbers from a file; those that are not there any more are no numbers, which is noticed.
+inline void read_numbers(int file, int64_t offset, float* to, int count) {
+  char* at = reinterpret_cast<char*>(to);
+  size_t left = size_t(count) * sizeof(float);
+  while (left) {
+    const ssize_t got = pread(file, at, left, offset);
+    if (got <= 0) {
+      for (int i = 0; i < count; ++i) to[i] = std::numeric_limits<float>::quiet_NaN();
+      return;
+    }
+    at += got;
+    offset += got;
+    left -= size_t(got);
+  }
+}
 
 inline int up_to(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 

@@ -33,6 +33,9 @@ struct Model {
   const PackedMatrix* output;
   const PackedMatrix* source_rows;  // embeddings as columns of an int8 matrix; nullptr: rows of the table
   const PackedMatrix* target_rows;
+  int64_t file;           // an open file whose rows are read when they are needed, for tables that have an offset
+  int64_t source_offset;  // bytes before the table; 0: it lies in memory
+  int64_t target_offset;
 };
 
 // What depends on positions, for all positions below `capacity`; nullptr where a model has no such thing.

@@ -52,6 +52,8 @@ void pack_floats(const Matrix& m, int panel, const float* w, Convert convert, Pl
   }
 }
 
+typedef int8_t SmallInts __attribute__((vector_size(LANES)));
+
 inline void pack_bytes(const Matrix& m, int panel, const float* w) {
   int8_t* out = reinterpret_cast<int8_t*>(m.weights + panel * m.panel_bytes);
   std::memset(out, 0, m.panel_bytes);
@@ -78,10 +80,18 @@ inline void pack_bytes(const Matrix& m, int panel, const float* w) {
     if (peak < SMALLEST || odd != 0) continue;  // infinite numbers and NaN have no whole ones: the scale says so
     const float inverse = 127.0f / peak;
     int32_t total = 0;
+    Ints totals{};
     for (int first = 0; first < m.inputs; first += 256) {
       int8_t some[256] = {};
       const int count = least(256, m.inputs - first);
-      for (i = 0; i < count; ++i) {
+      for (i = 0; i + LANES <= count; i += LANES) {
+        const Floats turned = rounded(load(from + first + i) * inverse);
+        const Ints q = __builtin_convertvector(turned + (turned < 0.0f ? all(-0.5f) : all(0.5f)), Ints);
+        const SmallInts small = __builtin_convertvector(q, SmallInts);
+        std::memcpy(some + i, &small, sizeof(small));
+        totals += q;
+      }
+      for (; i < count; ++i) {
         const float turned = rounded(from[first + i] * inverse);
         const int32_t q = int32_t(turned + (turned < 0 ? -0.5f : 0.5f));
         some[i] = int8_t(q);
@@ -90,6 +100,7 @@ inline void pack_bytes(const Matrix& m, int panel, const float* w) {
       for (i = 0; i < count; i += TOGETHER)
         std::memcpy(out + (size_t(first + i) / TOGETHER * PANEL + c) * TOGETHER, some + i, TOGETHER);
     }
+    for (int lane = 0; lane < LANES; ++lane) total += totals[lane];
     m.sums[column] = total;
   }
 }
