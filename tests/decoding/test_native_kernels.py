@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from collections.abc import Callable
 from ctypes import POINTER, c_bool, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from clearhead.decoding.native import why_not
 from clearhead.decoding.native.binding import ACTIVATIONS, KINDS, instruction_sets, kernels
+from clearhead.decoding.native.compiler import SOURCES
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
 
@@ -59,6 +61,7 @@ class Kernels(ctypes.Structure):
         ("panel_bytes", ctypes.CFUNCTYPE(c_size_t, c_int32, c_int)),
         ("quantised_bytes", ctypes.CFUNCTYPE(c_int, c_int)),
         ("pack_panel", ctypes.CFUNCTYPE(None, POINTER(Matrix), c_int, c_void_p)),
+        ("unpack_column", c_void_p),
         (
             "product",
             ctypes.CFUNCTYPE(
@@ -74,8 +77,19 @@ class Kernels(ctypes.Structure):
     ]
 
 
+def declared(struct: str) -> list[str]:
+    """The names of a struct's fields in kernels.h, in their order."""
+    text = (SOURCES / "kernels.h").read_text(encoding="utf-8")
+    body = re.sub("//.*", "", text.partition(f"struct {struct} {{")[2].partition("\n};")[0])
+    plain = re.sub(r"\(\*(\w+)\)\([^)]*\)", r"\1", body)  # functions like the others
+    return [name for names in re.findall(r"((?:\w+, )*\w+);", plain) for name in names.split(", ")]
+
+
 @functools.cache
 def table(instruction_set: str) -> Kernels:
+    for struct in Matrix, Input, Output, Kernels:
+        known = [name for name, _ in struct._fields_]
+        assert declared(struct.__name__)[: len(known)] == known
     return ctypes.cast(kernels(instruction_set), POINTER(Kernels)).contents
 
 
