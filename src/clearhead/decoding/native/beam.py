@@ -110,6 +110,8 @@ class NativeBeam:
         seen = [one for one in scores if isinstance(one, NativeScores)]
         if len(beams) < len(searches) or not isinstance(rows, NativeRows) or rows.keep:
             return None
+        if rows.at_last_position():  # texts must end in this step, which needs no further position
+            return None
         divisors = [
             array("d", (one.penalty.at(one.written + 1 + step) for step in range(STRIDE + 1)))
             for one in beams

@@ -342,6 +342,11 @@ class NativeRows:
         begins = [0, *ends[:-1]]
         return steps, [NativeScores(lease, *part, None, None) for part in zip(begins, ends, strict=True)]
 
+    def at_last_position(self) -> bool:
+        """Whether some text has a token at the last position that the model has learned."""
+        limit = self._tables.packed.target_embedding.position.max_length
+        return limit is not None and self._library.longest(self._handle) >= limit
+
     def _lease(self, rows: int, source: int) -> tuple[_Lease, Tensor | None, Tensor | None]:
         """Room for the scores of so many rows, and what was asked for beside them."""
         with _memory():

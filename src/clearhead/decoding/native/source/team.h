@@ -118,6 +118,7 @@ class Team {
     alignas(64) std::atomic<uint64_t> ticket{0};  // upper half: the place all are at; lower: pieces taken there
     alignas(64) std::atomic<uint32_t> done{0};    // pieces done there
     alignas(64) std::atomic<unsigned> epoch{0};   // counts runs
+    std::atomic<int> ready{0};                    // members but the caller that have begun
     std::atomic<int> sleepers{0};
     std::atomic<int> inside{0};                   // members but the caller that may read the body
     std::atomic<bool> open{false};                // a run is under way
@@ -191,6 +192,8 @@ class Team {
     } catch (const std::exception&) {  // no more threads, or no memory for one
     }
     count_ = int(threads_.size()) + 1;
+    // A thread that found no memory for its thread-local storage would end the process: let them all have theirs now.
+    for (int spins = 0; state_->ready.load() < count_ - 1; ++spins) wait_a_little(spins);
   }
 
   void dismiss() {
@@ -206,6 +209,7 @@ class Team {
   void work(int self) {
     be_ready();
     State& s = *state_;
+    s.ready.fetch_add(1);
     for (unsigned seen = 0;;) {
       for (int spins = 0; s.epoch.load(std::memory_order_acquire) == seen && spins < IDLE_SPINS; ++spins) relax();
       if (s.epoch.load() == seen) {
