@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import clearhead
 from clearhead.base.errors import UserError
-from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.engine import Cohort, Engine, Moves, Request, Search
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Scores, TorchRows
 from clearhead.decoding.searches import make_search
@@ -75,3 +76,33 @@ def test_rows_leave_when_a_step_fails() -> None:
         assert dict(engine.run(requests)) == dict(
             Engine(Counted(), SYMBOLS, lambda cohort: make_search(cohort, True), room=3).run(requests)
         )
+
+
+def test_pytorch_keeps_off_the_cores_of_rows_with_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its threads would spin after a search's small sums, on the cores that the next step needs.
+    seen: list[int] = []
+    rows = TorchRows(clearhead.build("tiny", family="decoder", vocabulary=90).eval(), SYMBOLS)
+
+    def search(cohort: Cohort) -> Search:
+        made = make_search(cohort, False)
+        real = made.advance
+
+        def advance(scores: Scores) -> Moves:
+            seen.append(torch.get_num_threads())
+            return real(scores)
+
+        made.advance = advance  # type: ignore[method-assign]
+        return made
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for own_threads in (False, True):
+            monkeypatch.setattr(rows, "own_threads", own_threads, raising=False)
+            seen.clear()
+            with torch.no_grad():
+                list(Engine(rows, SYMBOLS, search, 4).run([Request((5, 6), 3, Options(min_length=3))]))
+            assert set(seen) == {1 if own_threads else 2}
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -218,6 +218,7 @@ class NativeRows:
     """
 
     device = torch.device("cpu")
+    own_threads = True
 
     def __init__(
         self,
