@@ -206,7 +206,7 @@ class Engine:
         """PyTorch works in one thread meanwhile, where the rows have threads of their own.
 
         Its threads would go on spinning for a while after work of a few microseconds, on the cores that the
-        next step of the rows needs: with a vocabulary of 50,000 that halves the speed.
+        next step of the rows needs: with a vocabulary of 50,000 that costs a quarter of the speed or more.
         """
         if not getattr(self.rows, "own_threads", False):
             yield

@@ -79,8 +79,8 @@ class Writer:
     little (`number_formats`; `why_not_fast` says why there is none). `way`: `native` insists on C++, `torch`
     on PyTorch step by step. `room` bounds the rows under way. `int8_embeddings`: with int8, embeddings
     are read from int8 weights too, which takes less memory. `sharing`: whether the C++ engine's packed
-    weights of a bundle loaded with `mapped=True` are in memory once for all processes: `auto`, where that
-    costs no speed, `always`, or `never`.
+    weights of a bundle loaded with `mapped=True` are in memory once for all processes: `auto`, where the
+    system maps files with huge pages, `always`, or `never`.
     """
 
     def __init__(
