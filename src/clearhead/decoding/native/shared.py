@@ -47,8 +47,8 @@ BLOCK = 4096  # bytes of the end
 _TROUBLE = (OSError, RuntimeError, NoLibrary)  # files; no home folder; a folder that others may write to
 
 
-# auto: where the system maps files with huge pages; always: with small pages as well; never: no file is looked
-# for or made
+# auto: where the system maps files with huge pages; always: with small ones as well;
+# never: no file is looked for or made
 Sharing = Literal["auto", "always", "never"]
 
 
