@@ -23,9 +23,9 @@ from clearhead.decoding.options import Options
 from clearhead.decoding.run import translate
 from clearhead.explorer.curves import of_folder
 from clearhead.interop import export_folder, import_folder, is_foreign
-from clearhead.jobs.part import PartFile, check_output
 from clearhead.jobs.prepare import open_all
 from clearhead.jobs.recipe import read_recipe
+from clearhead.jobs.resumable_output import PartFile, check_output
 from clearhead.models import build
 from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clearhead.base import early
+from clearhead.base import preload
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, load_bundle, save
 from clearhead.bundle.weights import ALIGNMENT, tensors_of
@@ -24,9 +24,9 @@ def saved(tmp_path: Path, dtype: torch.dtype = torch.float32) -> Path:
     return folder
 
 
-def ahead(folder: Path) -> early.Read:
-    early.begin(folder / "model.safetensors")
-    read = early._under_way[(folder / "model.safetensors").absolute()].wait()
+def ahead(folder: Path) -> preload.Read:
+    preload.begin(folder / "model.safetensors")
+    read = preload._under_way[(folder / "model.safetensors").absolute()].wait()
     assert read is not None
     return read
 
@@ -44,7 +44,7 @@ def test_the_same_weights(tmp_path: Path, stored: torch.dtype, asked: torch.dtyp
     places = ahead(folder).places.values()
     assert {place.begin % ALIGNMENT == 0 for place in places} == {True, False}
     early_one = load_bundle(folder, dtype=asked)
-    assert not early._under_way
+    assert not preload._under_way
     assert same(early_one, usual)
     for tensor in tensors_of(early_one.model).values():
         assert tensor.dtype == (asked or stored)
@@ -83,7 +83,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     ahead(folder)
     with pytest.raises(UserError, match="does not match its checksum"):
         load_bundle(folder)
-    early.take(path)
+    preload.take(path)
 
 
 def test_a_file_changed_behind_the_reading_is_read_again(tmp_path: Path) -> None:

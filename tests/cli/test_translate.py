@@ -21,7 +21,7 @@ from clearhead.decoding.native import binding
 from clearhead.decoding.number_formats import CPU_ORDER, acceptable
 from clearhead.decoding.options import Options
 from clearhead.decoding.writer import Writer
-from clearhead.jobs import part as parts
+from clearhead.jobs import resumable_output as parts
 from clearhead.jobs.writing import _polite_kill
 
 from .making import PLAIN, Run, texts

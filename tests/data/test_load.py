@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.data.ahead import made_ahead
 from clearhead.data.batch import SKIP, Batch
 from clearhead.data.config import Task
 from clearhead.data.load import Loader
 from clearhead.data.plan import BatchConfig
+from clearhead.data.prefetch import made_ahead
 from clearhead.data.rows import IGNORED
 
 from .storing import SPECIALS, a_store, pairs

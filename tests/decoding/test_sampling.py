@@ -18,12 +18,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.decoding import chance
-from clearhead.decoding.chance import drawn, keys, uniform
+from clearhead.decoding import random_draws
 from clearhead.decoding.engine import Cohort, Engine, Request
-from clearhead.decoding.line import Line
+from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
+from clearhead.decoding.random_draws import drawn, keys, uniform
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.steps import Hypothesis, Symbols
 
@@ -102,8 +102,8 @@ def test_numbers_are_the_same_in_torch_as_in_numpy() -> None:
     """What a GPU computes with tensors, computed with tensors here."""
     key = keys([7, 2**63, 2**64 - 1], [0, 1, 2], CPU)
     for place in (0, 1, 1000):
-        bits = chance._mixed(key + chance._signed((place + 1) * chance._STEP))
-        assert torch.equal(uniform(key, place), chance._shifted(bits, 11).double() * 2.0**-53)
+        bits = random_draws._mixed(key + random_draws._signed((place + 1) * random_draws._STEP))
+        assert torch.equal(uniform(key, place), random_draws._shifted(bits, 11).double() * 2.0**-53)
 
 
 # -- tokens -------------------------------------------------------------------------------------------
@@ -122,10 +122,10 @@ def test_both_ways_to_draw_give_the_same_token() -> None:
         torch.rand(500, 60, generator=random) < 0.4, -math.inf
     )
     numbers = uniform(keys(range(500), [0] * 500, CPU), 0)
-    assert torch.equal(drawn(scores, numbers), chance._drawn_on_device(scores, numbers))
+    assert torch.equal(drawn(scores, numbers), random_draws._drawn_on_device(scores, numbers))
 
 
-@pytest.mark.parametrize("draw_one", [drawn, chance._drawn_on_device], ids=["host", "device"])
+@pytest.mark.parametrize("draw_one", [drawn, random_draws._drawn_on_device], ids=["host", "device"])
 @pytest.mark.parametrize("number", [0.0, 0.3, 0.5, 1 - 2**-53])
 def test_what_has_no_share_is_never_drawn(
     number: float, draw_one: Callable[[Tensor, Tensor], Tensor]
@@ -144,8 +144,10 @@ def test_what_has_no_share_is_never_drawn(
 
 
 def draw(model: nn.Module, requests: Sequence[Request], room: int = 64) -> list[list[Hypothesis]]:
-    def make(cohort: Cohort) -> Line:
-        return Line(cohort, pipeline(cohort.options, cohort.symbols, cohort.vocabulary, has_source(model)))
+    def make(cohort: Cohort) -> GreedyOrSampling:
+        return GreedyOrSampling(
+            cohort, pipeline(cohort.options, cohort.symbols, cohort.vocabulary, has_source(model))
+        )
 
     engine = Engine(TorchRows(model, SYMBOLS), SYMBOLS, make, room)
     return [texts for _, texts in sorted(engine.run(requests))]

@@ -28,7 +28,7 @@ from clearhead.explorer.running import Asked, run
 from clearhead.explorer.server import app as application
 from clearhead.explorer.server.answers import Trouble
 from clearhead.explorer.server.app import VIEWS, make_app
-from clearhead.explorer.server.desk import Desk
+from clearhead.explorer.server.job_queue import JobQueue
 from clearhead.explorer.server.listing import SENTENCES, examples_of
 from clearhead.explorer.server.page import files_in
 from clearhead.explorer.session import Session
@@ -367,7 +367,7 @@ def test_a_slow_question_holds_up_nobody_else(
 
 
 def test_the_desk_gives_up_after_a_while_and_always_frees_its_places(sessions: dict[str, Session]) -> None:
-    desk = Desk(sessions, waiting=2, patience=0.05)
+    desk = JobQueue(sessions, waiting=2, patience=0.05)
     holding, done = threading.Event(), threading.Event()
 
     def hold(_: Session) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from clearhead.decoding.options import Options
 from clearhead.decoding.writer import Writer, Written
 from clearhead.jobs.formats import Format, one_line
 from clearhead.jobs.lines import Answer, Done, Lines, answers, count_lines, file_lines, seed_of
-from clearhead.jobs.part import PartFile
+from clearhead.jobs.resumable_output import PartFile
 from clearhead.jobs.wording import Phrases, settings_of, single, spellings
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
@@ -180,7 +180,7 @@ def test_damaged_files_end_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_record_is_never_ahead_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clearhead.jobs.part.EVERY", 0.0)
+    monkeypatch.setattr("clearhead.jobs.resumable_output.EVERY", 0.0)
     sink = PartFile(tmp_path / "out", {"--beam": 3}, restart=False, force=False)
     for number in range(5):
         sink.add(f"line {number}\n", f"digest {number}")

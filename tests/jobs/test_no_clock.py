@@ -25,7 +25,7 @@ WATCHES = {
     "decoding/native/compiler.py",  # how long to wait before compilers are asked again whether they are done
     "decoding/native/shared.py",  # how old packed weights or an abandoned file are
     "evaluation/evaluate.py",  # says how long writing took
-    "jobs/part.py",  # when what was written is flushed to disk
+    "jobs/resumable_output.py",  # when what was written is flushed to disk
     "training/checkpoint.py",  # how old an abandoned file is
     "training/events.py",  # TensorBoard's time stamps
     "training/log.py",  # timing.jsonl

@@ -13,7 +13,7 @@ from clearhead.api import load
 from clearhead.base.errors import UserError
 from clearhead.bundle.framings import framings_of
 from clearhead.data.config import Task
-from clearhead.data.reach import Reach
+from clearhead.data.length_limits import LengthLimits
 from clearhead.data.store import Store
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, translate
@@ -84,8 +84,8 @@ def test_the_bundle_knows_how_long_its_texts_get(finished: Finished) -> None:
     bundle = load(finished.folder)
     stores = [Store(folder) for folder in sorted(finished.folder.rglob("train-*")) if folder.is_dir()]
     lengths = [(one.lengths("source"), one.lengths("target")) for one in stores]
-    known = Reach.from_list(bundle.metadata["reach"])
-    assert known == Reach.of(lengths)
+    known = LengthLimits.from_list(bundle.metadata["reach"])
+    assert known == LengthLimits.of(lengths)
     [request] = Writer(bundle).requests("the green cat", Options())
     assert request.limit == known.at(len(request.given))
     assert [one.limit for one in Writer(bundle).requests("the green cat", Options(max_length=2))] == [2]

@@ -361,7 +361,7 @@ def test_a_file_that_cannot_grow_keeps_what_was_done(home: Path, tmp_path: Path)
     source = tmp_path / "in.txt"
     source.write_text("the cat\n" * 600, "utf-8")
     limited = (
-        "import resource, sys, clearhead.jobs.part as part; part.EVERY = 0.0\n"
+        "import resource, sys, clearhead.jobs.resumable_output as part; part.EVERY = 0.0\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
         "from clearhead.cli.main import main; sys.exit(main(sys.argv[1:]))\n"
     )

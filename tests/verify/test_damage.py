@@ -9,9 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.decoding import beam, chance, line, native, searches, speculative, stopping
+from clearhead.decoding import (
+    beam,
+    greedy_and_sampling,
+    native,
+    random_draws,
+    searches,
+    speculative,
+    stopping,
+)
+from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.lengths import LengthPenalty
-from clearhead.decoding.line import Line
 from clearhead.decoding.processors import bans, penalties, truncation
 from clearhead.decoding.rows import PlainScores, Scores
 from clearhead.decoding.stopping import Stopping
@@ -63,12 +71,12 @@ def packed_texts_that_see_each_other(patch: Patch) -> None:
 
 def chance_by_place_in_the_batch(patch: Patch) -> None:
     def careless(seeds: Sequence[int], texts: Sequence[int], device: torch.device) -> Tensor:
-        return chance.keys([seed + 7 * row for row, seed in enumerate(seeds)], texts, device)
+        return random_draws.keys([seed + 7 * row for row, seed in enumerate(seeds)], texts, device)
 
-    patch.setattr(line, "keys", careless)
+    patch.setattr(greedy_and_sampling, "keys", careless)
 
 
-class ReluctantLine(Line):
+class ReluctantLine(GreedyOrSampling):
     """Greedy search that would rather not stop."""
 
     def advance(self, scores: Scores) -> Any:
@@ -126,7 +134,7 @@ def a_bound_for_the_longest_text(patch: Patch) -> None:
 
 
 def skewed_chance(patch: Patch) -> None:
-    patch.setattr(line, "uniform", lambda key, place: chance.uniform(key, place) ** 1.5)
+    patch.setattr(greedy_and_sampling, "uniform", lambda key, place: random_draws.uniform(key, place) ** 1.5)
 
 
 def a_temperature_that_is_not_applied(patch: Patch) -> None:

@@ -16,8 +16,8 @@ from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.verify import Check, Effort, Report, plain, verify
-from clearhead.verify.chance import _p_value
 from clearhead.verify.report import skip, within
+from clearhead.verify.sampling import _p_value
 from clearhead.verify.subject import prepare
 
 from ..decoding.bundles import build, translator, writer

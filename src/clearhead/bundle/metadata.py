@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from clearhead.base import checksums, early, reading
+from clearhead.base import checksums, preload, reading
 from clearhead.base.atomic import atomic_write_text, recover_folder, sha256_of
 from clearhead.base.checksums import with_checksum
 from clearhead.base.errors import UserError
@@ -169,7 +169,7 @@ def being_read(folder: Path) -> Iterator[None]:
 def check_file(folder: Path, facts: Facts, name: str) -> None:
     """Compare one file with its checksum."""
     path = folder / name
-    if (early.sha256(path) or sha256_of(path)) != facts.sha256[name]:
+    if (preload.sha256(path) or sha256_of(path)) != facts.sha256[name]:
         raise UserError(
             f"The bundle '{folder}' is damaged: {name} does not match its checksum. {AGAIN} {ON_PURPOSE}"
         )

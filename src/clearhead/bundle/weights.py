@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from clearhead.base import early
+from clearhead.base import preload
 from clearhead.base.errors import UserError
 from clearhead.bundle.mapped import KINDS, MappedFile, note_file
 
@@ -82,7 +82,7 @@ def fill(
     file: MappedFile | None = None,
 ) -> None:
     """Give a model built on "meta" the weights of a file that fits it; mapped ones, where `file` is given."""
-    known = early.take(path)
+    known = preload.take(path)
 
     def read(name: str) -> Tensor:
         tensor = None
@@ -112,7 +112,7 @@ def fill_with(model: nn.Module, weights: Callable[[str], Tensor]) -> None:
             module.flatten_parameters()  # on CUDA its kernels want all weights of a layer in one piece
 
 
-def _known(known: early.Read, name: str) -> Tensor | None:
+def _known(known: preload.Read, name: str) -> Tensor | None:
     """One tensor of a file that is in memory already; None if it cannot be used as it lies there."""
     place = known.places.get(name)
     kind = None if place is None else KINDS.get(place.kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-from clearhead.base import early
+from clearhead.base import preload
 from clearhead.base.memory import trim
 
 
@@ -17,7 +17,7 @@ def hurry(bundle: Path, *, keep: bool = True) -> None:
     The imports leave hundreds of thousands of objects that stay. Looking through them for garbage again and
     again takes a tenth of a second and finds nothing, so that rests until `settle`.
     """
-    early.begin(bundle / "model.safetensors", keep=keep)
+    preload.begin(bundle / "model.safetensors", keep=keep)
     gc.disable()
 
 

@@ -33,7 +33,7 @@ def chunks(texts: Sequence[str] | None) -> Iterator[list[str]]:
 
 def check_files(files: Files, texts: Sequence[str] | None) -> bool:
     """Refuse what can be refused before a bundle is read. True: the output is finished already."""
-    from clearhead.jobs.part import check_output  # here, so that --help does not wait for torch
+    from clearhead.jobs.resumable_output import check_output  # here, so that --help does not wait for torch
 
     if texts and files.input is not None:
         raise UserError("Texts come as arguments or from --input: use one of them.")
@@ -62,7 +62,7 @@ def through(
 ) -> None:
     """Lead lines through a writer to where they go; `settings` are all that decides what is written."""
     from clearhead.jobs.lines import count_lines  # here, so that --help does not wait for torch
-    from clearhead.jobs.part import PartFile, Sink, Stream, is_stream, standard_output
+    from clearhead.jobs.resumable_output import PartFile, Sink, Stream, is_stream, standard_output
     from clearhead.jobs.writing import write_lines
 
     total = count_lines(files.input) if files.input is not None and _watched() else None

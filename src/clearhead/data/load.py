@@ -12,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from clearhead.base.errors import UserError
-from clearhead.data.ahead import made_ahead
 from clearhead.data.batch import Batch, Specials, Widths, collate
 from clearhead.data.config import Task
 from clearhead.data.examples import examples_of
 from clearhead.data.plan import BatchConfig, BatchSpec, EpochPlan, plan_epoch, share
+from clearhead.data.prefetch import made_ahead
 from clearhead.data.shapes import Buckets
 from clearhead.data.store import Store
 

@@ -6,7 +6,7 @@ from clearhead.decoding.beam import Beam
 from clearhead.decoding.constraints import Pieces, constraint_processors
 from clearhead.decoding.contrastive import Contrastive
 from clearhead.decoding.engine import Cohort, Search
-from clearhead.decoding.line import Line
+from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
@@ -31,7 +31,7 @@ def make_search(
         if compiled and ready.plain(0) and NativeBeam.fits(cohort):
             return NativeBeam(cohort)
         return Beam(cohort, ready.before)
-    return Line(cohort, ready)
+    return GreedyOrSampling(cohort, ready)
 
 
 def extras_of(options: Options) -> frozenset[Extra]:

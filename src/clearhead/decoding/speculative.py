@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.chance import keys, uniform
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Processor, nothing_left
+from clearhead.decoding.random_draws import keys, uniform
 from clearhead.decoding.steps import (
     WITH_SOURCE,
     Hypothesis,

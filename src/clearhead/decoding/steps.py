@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from clearhead.base.errors import UserError
-from clearhead.data.reach import Reach
+from clearhead.data.length_limits import LengthLimits
 from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
@@ -87,7 +87,7 @@ def limit_of(
     config: ModelConfig,
     size: int,
     max_length: int | None = None,
-    reach: Reach | None = None,
+    reach: LengthLimits | None = None,
     max_total: int | None = None,
 ) -> int:
     """How many tokens may be written for a given text of `size` tokens, before only the stop symbol is left.

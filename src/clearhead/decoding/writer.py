@@ -24,7 +24,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.exiting import compiled_work, too_late
 from clearhead.bundle.folder import Bundle
 from clearhead.bundle.mapped import own_memory
-from clearhead.data.reach import Reach
+from clearhead.data.length_limits import LengthLimits
 from clearhead.decoding import captured, native
 from clearhead.decoding.batches import (
     framings_of,
@@ -103,7 +103,7 @@ class Writer:
         self.own = own_options(bundle.metadata, bundle.config.family)  # None: the bundle has no say
         self.defaults = self.own or Options()  # what is asked where nothing is said
         known = bundle.metadata.get("reach")
-        self.reach = None if known is None else Reach.from_list(known)  # how long texts get
+        self.reach = None if known is None else LengthLimits.from_list(known)  # how long texts get
         self.has_source = self.config.family in WITH_SOURCE
         if not self.has_source and self.config.family != "decoder":
             raise UserError(f"A model of the family '{self.config.family}' writes no text.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from clearhead.explorer.ends import embedding_boxes, final_norm, head_boxes, word_boxes
+from clearhead.explorer.embedding_and_output import embedding_boxes, final_norm, head_boxes, word_boxes
 from clearhead.explorer.steps import Arrow, Axis, Box, Get, Step
 from clearhead.explorer.sublayers import (
     Looking,

@@ -21,7 +21,7 @@ from clearhead.base.bounds import Beam, Count, CountOrZero, Fraction, LongSeed, 
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.decoding.engine import Cohort, Moves, Request, Search
-from clearhead.decoding.line import Line
+from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Pipeline, pipeline
 from clearhead.decoding.rows import Scores, TorchRows
@@ -87,7 +87,9 @@ def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
     rows = TorchRows(session.bundle.model, writer.symbols)
     cohort = Cohort([request], options, writer.symbols, rows.vocabulary, rows.device)
     beam = DrawnBeam(cohort, ready.before) if options.beam > 1 else None
-    recorder = Recorder(beam or Line(cohort, ready), ready, request, writer.symbols.stops, wanted.shown)
+    recorder = Recorder(
+        beam or GreedyOrSampling(cohort, ready), ready, request, writer.symbols.stops, wanted.shown
+    )
     found, passes = _drive(rows, recorder, request)
     vocabulary = session.vocabulary
     ids = [*found.ids, writer.symbols.stop if found.stop is None else found.stop]

@@ -31,7 +31,7 @@ from clearhead.decoding.writer import Dtype, Way, Writer, opening
 from clearhead.jobs.drafting import DraftedWriter
 from clearhead.jobs.formats import Format
 from clearhead.jobs.lines import Answer, Lines, answers
-from clearhead.jobs.part import Sink, Stream
+from clearhead.jobs.resumable_output import Sink, Stream
 
 AGAIN = "the same command goes on from there"
 

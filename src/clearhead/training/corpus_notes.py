@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from clearhead.data.config import Task
-from clearhead.data.reach import Reach
+from clearhead.data.length_limits import LengthLimits
 from clearhead.data.store import Store
 from clearhead.data.tokenise import Tokenizers, framings_for
 from clearhead.training.sizing import PAIRS
@@ -18,6 +18,6 @@ def corpus_notes(
     """What stands around texts and, where there are pairs, how long targets get."""
     notes: dict[str, Any] = {"framing": framings_for(task, tokenizers, documents).to_dict()}
     if task in PAIRS:
-        found = Reach.of((store.lengths("source"), store.lengths("target")) for store in stores)
+        found = LengthLimits.of((store.lengths("source"), store.lengths("target")) for store in stores)
         notes |= {} if found is None else {"reach": found.to_list()}
     return notes

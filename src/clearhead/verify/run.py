@@ -15,7 +15,7 @@ from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle
 from clearhead.models.build import count_parameters
 from clearhead.training.bundle_or_run import load_bundle_or_run
-from clearhead.verify import chance, drafting, drift, formulas, reading, searching, text_to_text
+from clearhead.verify import drafting, drift, formulas, reading, sampling, searching, text_to_text
 from clearhead.verify.report import Check, Report
 from clearhead.verify.subject import Effort, Subject, prepare
 
@@ -28,7 +28,7 @@ CHECKS: dict[str, Callable[[Subject], Check]] = {
     searching.GREEDY: searching.greedy,
     searching.SCORE: searching.forced,
     searching.STOPPING: searching.stopping,
-    chance.SAMPLING: chance.sampling,
+    sampling.SAMPLING: sampling.sampling,
     formulas.PENALTIES: formulas.penalties,
     formulas.CUTOFFS: formulas.cutoffs,
     reading.KERNEL: reading.kernels,

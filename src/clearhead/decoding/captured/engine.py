@@ -22,9 +22,9 @@ from clearhead.decoding.captured.reading import Reader
 from clearhead.decoding.captured.results import finished
 from clearhead.decoding.captured.step import Step
 from clearhead.decoding.captured.weights import Weights
-from clearhead.decoding.chance import keys
 from clearhead.decoding.engine import REFILL, WINDOW, Request, Waiting, but_for_seed, width_of
 from clearhead.decoding.options import Options
+from clearhead.decoding.random_draws import keys
 from clearhead.decoding.steps import Hypothesis, Symbols
 
 BURST = 8  # steps between two looks at who is done

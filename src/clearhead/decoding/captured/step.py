@@ -11,10 +11,10 @@ from torch import Tensor
 from clearhead.decoding.captured.buffers import Buffers, Ends
 from clearhead.decoding.captured.kernels import Kernels, Stream
 from clearhead.decoding.captured.weights import Norm, Product, Weights
-from clearhead.decoding.chance import drawn, uniform
 from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
+from clearhead.decoding.random_draws import drawn, uniform
 from clearhead.decoding.steps import Symbols
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.decoding.places import added, biases, turns
+from clearhead.decoding.position_tables import added, biases, turns
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.layers import InputEmbedding, Output, RMSNorm
 from clearhead.nn.positions.rotary import Rotary

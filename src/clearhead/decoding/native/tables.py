@@ -15,7 +15,7 @@ from torch import Tensor
 from clearhead.base.errors import UserError
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.pack import Packed
-from clearhead.decoding.places import added, biases, turns
+from clearhead.decoding.position_tables import added, biases, turns
 from clearhead.nn.positions.base import Position
 from clearhead.nn.positions.rotary import Rotary
 

@@ -26,8 +26,8 @@ from clearhead.explorer.positions import positions
 from clearhead.explorer.running import Asked, run
 from clearhead.explorer.server import schema
 from clearhead.explorer.server.answers import PROBLEMS, Answer, answer_failures
-from clearhead.explorer.server.desk import Desk
 from clearhead.explorer.server.guard import Guard
+from clearhead.explorer.server.job_queue import JobQueue
 from clearhead.explorer.server.listing import examples_of, listed
 from clearhead.explorer.server.page import Page
 from clearhead.explorer.session import Session
@@ -150,7 +150,7 @@ def make_app(
         responses=PROBLEMS,
         default_response_class=Answer,
     )
-    desk, places = Desk(sessions), dict(folders or {})
+    desk, places = JobQueue(sessions), dict(folders or {})
     views = (*VIEWS, _counting(places))
     for view in views:
         _post(app, desk, view)
@@ -173,7 +173,7 @@ def _counting(folders: Mapping[str, Path]) -> View:
     return View(CLASSES, schema.Classes, answer, "Attention by the class of what is looked at.")
 
 
-def _post(app: FastAPI, desk: Desk, view: View) -> None:
+def _post(app: FastAPI, desk: JobQueue, view: View) -> None:
     def answer(ask: Any) -> Answer:
         found = desk.ask(ask.model, lambda session: view.answer(session, ask))
         return Answer(found, headers={"cache-control": "no-store"})
@@ -183,7 +183,7 @@ def _post(app: FastAPI, desk: Desk, view: View) -> None:
     app.add_api_route(view.path, answer, methods=["POST"], summary=view.about, operation_id=name, name=name)
 
 
-def _gets(app: FastAPI, desk: Desk, folders: Mapping[str, Path]) -> None:
+def _gets(app: FastAPI, desk: JobQueue, folders: Mapping[str, Path]) -> None:
     quiet = {"cache-control": "no-store"}
 
     @app.get("/api/models", summary="The models that can be asked.", operation_id="models")

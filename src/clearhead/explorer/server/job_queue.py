@@ -22,7 +22,7 @@ RETRY_AFTER = 2  # seconds after which whoever was turned away should ask again
 Plain = dict[str, Any]
 
 
-class Desk:
+class JobQueue:
     """Sessions by name, and whose turn it is."""
 
     def __init__(

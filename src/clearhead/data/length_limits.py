@@ -27,10 +27,10 @@ _AT_A_TIME = 2**20
 
 
 @dataclass(frozen=True)
-class Reach:
+class LengthLimits:
     """Sources of up to `sizes[i]` tokens, the stop symbol included, get at most `limits[i]` without it.
 
-    >>> found = Reach((4, 8), (10, 16))
+    >>> found = LengthLimits((4, 8), (10, 16))
     >>> [found.at(size) for size in (1, 4, 5, 16)]
     [10, 10, 16, 32]
     """
@@ -71,7 +71,7 @@ class Reach:
     def from_list(cls, said: Any) -> Self:
         """From a bundle's metadata.
 
-        >>> Reach.from_list([[4, 10], [8, 16]]).at(7)
+        >>> LengthLimits.from_list([[4, 10], [8, 16]]).at(7)
         16
         """
         try:

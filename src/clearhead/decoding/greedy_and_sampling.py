@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.decoding.chance import drawn, keys, uniform
 from clearhead.decoding.engine import Cohort, Moves
 from clearhead.decoding.processors import Past, Pipeline, nothing_left
+from clearhead.decoding.random_draws import drawn, keys, uniform
 from clearhead.decoding.rows import Scores
 from clearhead.decoding.steps import Hypothesis, refuse_not_finite
 
@@ -35,7 +35,7 @@ class _Choice(NamedTuple):
     score: Tensor | None = None  # (R,) the best that processors have left; None: they were not asked
 
 
-class Line:
+class GreedyOrSampling:
     """A `Search` without alternatives: greedy, or `nbest` texts drawn independently for each request.
 
     What is drawn for a request depends on its seed, the number of the text and the place alone. At its limit

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from clearhead.base import early
+from clearhead.base import preload
 
 
 @pytest.fixture
@@ -23,10 +23,10 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_what_is_read_is_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early, "CHUNK", 100)  # several parts, the last one shorter
-    early.begin(file)
-    assert early.sha256(file) == hashlib.sha256(file.read_bytes()).hexdigest()
-    read = early.take(file)
+    monkeypatch.setattr(preload, "CHUNK", 100)  # several parts, the last one shorter
+    preload.begin(file)
+    assert preload.sha256(file) == hashlib.sha256(file.read_bytes()).hexdigest()
+    read = preload.take(file)
     assert read is not None
     assert {name: (place.kind, place.shape) for name, place in read.places.items()} == {
         "a": ("F32", (16, 8)),
@@ -37,15 +37,15 @@ def test_what_is_read_is_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_it_is_taken_once(file: Path) -> None:
-    early.begin(file)
-    assert early.take(file) is not None
-    assert early.take(file) is None
-    assert early.sha256(file) is None
+    preload.begin(file)
+    assert preload.take(file) is not None
+    assert preload.take(file) is None
+    assert preload.sha256(file) is None
 
 
 def test_what_was_not_begun_is_not_known(file: Path) -> None:
-    assert early.sha256(file) is None
-    assert early.take(file) is None
+    assert preload.sha256(file) is None
+    assert preload.take(file) is None
 
 
 def with_head(head: bytes) -> bytes:
@@ -70,35 +70,35 @@ def with_head(head: bytes) -> bytes:
 def test_trouble_is_left_to_the_usual_way(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken"
     path.write_bytes(content)
-    early.begin(path)
-    assert early.sha256(path) is None
-    assert early.take(path) is None
+    preload.begin(path)
+    assert preload.sha256(path) is None
+    assert preload.take(path) is None
 
 
 def test_a_head_that_is_no_table(tmp_path: Path) -> None:
     path = tmp_path / "broken"
     path.write_bytes((2).to_bytes(8, "little") + b"[]" + b"numbers")
-    early.begin(path)
-    assert early.take(path) is None
+    preload.begin(path)
+    assert preload.take(path) is None
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere", tmp_path):
-        early.begin(path)
-        assert early.take(path) is None
+        preload.begin(path)
+        assert preload.take(path) is None
 
 
 def test_a_file_that_was_replaced_meanwhile(file: Path) -> None:
-    early.begin(file)
-    early._under_way[file.absolute()].thread.join()
+    preload.begin(file)
+    preload._under_way[file.absolute()].thread.join()
     other = file.with_name("other")
     other.write_bytes(file.read_bytes())
     os.replace(other, file)  # the same bytes, and still another file
-    assert early.sha256(file) is None
-    assert early.take(file) is None
+    assert preload.sha256(file) is None
+    assert preload.take(file) is None
 
 
 def test_a_file_too_large_for_the_memory_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early, "SHARE", 2**60)
-    early.begin(file)
-    assert early.take(file) is None
+    monkeypatch.setattr(preload, "SHARE", 2**60)
+    preload.begin(file)
+    assert preload.take(file) is None

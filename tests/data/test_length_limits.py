@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
-from clearhead.data.reach import MARGIN, SPARE, Reach
+from clearhead.data.length_limits import MARGIN, SPARE, LengthLimits
 
 
-def reach(pairs: list[tuple[int, int]]) -> Reach:
+def reach(pairs: list[tuple[int, int]]) -> LengthLimits:
     sources, targets = (np.array(side, np.int32) for side in zip(*pairs, strict=True))
-    found = Reach.of([(sources, targets)])
+    found = LengthLimits.of([(sources, targets)])
     assert found is not None
     return found
 
@@ -27,7 +27,7 @@ def test_no_target_of_a_small_corpus_is_too_long(pairs: list[tuple[int, int]]) -
         assert found.at(source) >= MARGIN * target + SPARE
     limits = [found.at(size) for size in range(1, 400)]
     assert limits == sorted(limits)  # a longer source never gets less
-    assert Reach.from_list(found.to_list()) == found
+    assert LengthLimits.from_list(found.to_list()) == found
 
 
 @settings(max_examples=50, deadline=None)
@@ -35,7 +35,7 @@ def test_no_target_of_a_small_corpus_is_too_long(pairs: list[tuple[int, int]]) -
 def test_corpora_count_together(pairs: list[tuple[int, int]], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(pairs) - 1))
     sides = [np.array(part, np.int32).T for part in (pairs[:cut], pairs[cut:])]
-    assert Reach.of([(one[0], one[1]) for one in sides]) == reach(pairs)
+    assert LengthLimits.of([(one[0], one[1]) for one in sides]) == reach(pairs)
 
 
 def test_a_rare_stray_pair_does_not_count() -> None:
@@ -48,8 +48,8 @@ def test_lengths_follow_the_source_or_do_not() -> None:
     """Translations grow with their sources, subject lines do not."""
     chance = np.random.default_rng(0)
     sources = chance.integers(3, 120, 20_000)
-    translated = Reach.of([(sources, (sources * chance.normal(1.1, 0.1, len(sources))).astype(int))])
-    subjects = Reach.of([(sources, chance.integers(1, 12, len(sources)))])
+    translated = LengthLimits.of([(sources, (sources * chance.normal(1.1, 0.1, len(sources))).astype(int))])
+    subjects = LengthLimits.of([(sources, chance.integers(1, 12, len(sources)))])
     assert translated is not None
     assert subjects is not None
     assert translated.at(10) < 30 < 100 < translated.at(100) < 200
@@ -64,11 +64,11 @@ def test_too_few_short_sources_look_at_longer_ones() -> None:
 
 
 def test_no_pairs_no_reach() -> None:
-    assert Reach.of([]) is None
-    assert Reach.of([(np.zeros(0, np.int32), np.zeros(0, np.int32))]) is None
+    assert LengthLimits.of([]) is None
+    assert LengthLimits.of([(np.zeros(0, np.int32), np.zeros(0, np.int32))]) is None
 
 
 @pytest.mark.parametrize("said", [[], 5, "ab", [[1]], [[4, 5], [3, 9]], [[4, 0]], [[4, "x"]], {}])
 def test_wrong_metadata_is_a_sentence(said: object) -> None:
     with pytest.raises(UserError, match="'reach'"):
-        Reach.from_list(said)
+        LengthLimits.from_list(said)

@@ -14,7 +14,7 @@ from torch import nn
 from clearhead.base.errors import UserError
 from clearhead.decoding.engine import Cohort, Engine, Request
 from clearhead.decoding.greedy import greedy
-from clearhead.decoding.line import Line
+from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import PlainScores, TorchRows
@@ -36,8 +36,10 @@ def write(
     room: int = 64,
     **asked: Any,
 ) -> list[list[Hypothesis]]:
-    def make(cohort: Cohort) -> Line:
-        return Line(cohort, pipeline(cohort.options, cohort.symbols, cohort.vocabulary, has_source(model)))
+    def make(cohort: Cohort) -> GreedyOrSampling:
+        return GreedyOrSampling(
+            cohort, pipeline(cohort.options, cohort.symbols, cohort.vocabulary, has_source(model))
+        )
 
     requests = [Request(tuple(one), limit, Options(**asked)) for one in given]
     engine = Engine(TorchRows(model, symbols), symbols, make, room)
@@ -121,7 +123,7 @@ def test_a_favourite_that_is_forbidden_gives_way_to_the_next() -> None:
     logits = torch.tensor([[3.0, 9.0, 0.0, 1.0, 2.0], [0.0, 0.0, 0.0, 5.0, 1.0]])
     request = Request((3,), 4)
     cohort = Cohort([request, request], request.options, SYMBOLS, 5, torch.device("cpu"))
-    line = Line(cohort, pipeline(request.options, SYMBOLS, 5, has_source=True))
+    line = GreedyOrSampling(cohort, pipeline(request.options, SYMBOLS, 5, has_source=True))
     assert line.advance(PlainScores.of(logits)).token.tolist() == [4, 3]
 
 
