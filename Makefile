@@ -68,6 +68,7 @@ docs: $(READY) ## write the generated pages of docs/ anew
 	$(BIN)/clearhead examples --markdown > docs/worked-examples.md.new
 	mv docs/worked-examples.md.new docs/worked-examples.md
 	$(BIN)/python docs/write_settings.py
+	$(BIN)/python docs/walk.py --write
 	$(BIN)/python recipes/run.py --table
 
 # BUNDLE=folder takes another bundle than the demonstration's, which is trained first where there is none

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import re
 import shlex
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import typer
 from clearhead.base.config import Config
 from clearhead.base.settings import parse_settings
 from clearhead.cli.main import COMMANDS, app
+from clearhead.decoding import native
 from clearhead.jobs.recipe import nested
 from clearhead.training.config import TrainConfig
 
@@ -90,6 +92,14 @@ def test_the_map_names_every_module() -> None:
         assert f"{file.name}`" in text, f"{path} is not on the map"
 
 
+def test_the_table_of_walks_is_up_to_date() -> None:
+    """Each change sees what it costs whoever reads the way of a batch or of a request."""
+    if why := native.why_not():
+        pytest.skip(f"the request walks through the C++ engine: {why}")
+    walk = script("walk")
+    assert walk.written() == walk.table(walk.walks()), f"run `{walk.COMMAND}`"
+
+
 # -- commands ------------------------------------------------------------------------------------------
 
 
@@ -133,18 +143,20 @@ def test_a_command_line_is_understood(where: str, line: str) -> None:
 # -- settings ------------------------------------------------------------------------------------------
 
 
-def settings_writer() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("write_settings", ROOT / "docs" / "write_settings.py")
+def script(name: str) -> types.ModuleType:
+    """A script of the docs folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for their module
     spec.loader.exec_module(module)
     return module
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:
     written = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert written == settings_writer().page(), "run `make docs`"
+    assert written == script("write_settings").page(), "run `make docs`"
 
 
 def test_the_page_of_settings_has_every_setting() -> None:
