@@ -45,7 +45,7 @@ FOLDERS_NAMED_WHOLE = (
     "base/chart",
     "training/view",
     "decoding/native",
-    "decoding/captured",
+    "decoding/graphs",
     "explorer/server",
     "decoding/processors",
     "decoding/constraints",

@@ -17,9 +17,9 @@ from torch import nn
 
 import clearhead
 from clearhead.base.errors import UserError
-from clearhead.decoding import captured, native
-from clearhead.decoding.captured.engine import CapturedEngine
+from clearhead.decoding import graphs, native
 from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.graphs.engine import GraphEngine
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import Rows, TorchRows
@@ -200,8 +200,8 @@ def _judged(chance: random.Random, model: nn.Module, symbols: Symbols, requests:
         if not drawn_near_an_edge(model, symbols, requests, wanted):
             return f"! C++ and PyTorch differ ({model.config.family}, {requests[0].options})"
         verdict = "tie"
-    if all(captured.why_not_options(one.options) is None for one in requests):
-        recorded = dict(CapturedEngine(model, symbols, chance.choice([6, 64])).run(requests))
+    if all(graphs.why_not_options(one.options) is None for one in requests):
+        recorded = dict(GraphEngine(model, symbols, chance.choice([6, 64])).run(requests))
         if same(recorded, wanted) is None and not drawn_near_an_edge(model, symbols, requests, wanted):
             return f"! recorded decoding and PyTorch differ ({model.config.family}, {requests[0].options})"
     dtype = chance.choice(["float32", "bf16", "int8"])

@@ -25,7 +25,7 @@ from clearhead.base.exiting import compiled_work, too_late
 from clearhead.bundle.folder import Bundle
 from clearhead.bundle.mapped import own_memory
 from clearhead.data.length_limits import LengthLimits
-from clearhead.decoding import captured, native
+from clearhead.decoding import graphs, native
 from clearhead.decoding.batches import (
     framings_of,
     heads_read,
@@ -125,10 +125,10 @@ class Writer:
         self._token = cache(self.tokenizer.token)  # few tokens make most of all texts
         self._pieces: Pieces | None = None
         self._converted: nn.Module | None = None
-        self.why_not_captured = (
-            "it was not asked for" if way == "torch" else captured.why_not(bundle.model, self.device)
+        self.why_not_graphs = (
+            "it was not asked for" if way == "torch" else graphs.why_not(bundle.model, self.device)
         )
-        self._captured: captured.CapturedEngine | None = None
+        self._graphs: graphs.GraphEngine | None = None
 
     def _why_not_native(self) -> str | None:
         if self.device.type != "cpu":
@@ -192,14 +192,14 @@ class Writer:
                 yield waiting.pop(turn)
                 turn += 1
 
-    def engine(self, options: Options, room: int | None = None) -> Engine | captured.CapturedEngine:
+    def engine(self, options: Options, room: int | None = None) -> Engine | graphs.GraphEngine:
         """What serves requests with such settings, `room` rows at a time."""
         room = room or self.room
-        if self.why_not_captured is None and captured.why_not_options(options) is None:
-            if self._captured is None:
-                self._captured = captured.CapturedEngine(self._torch_model(), self.symbols, room)
-            self._captured.room = room
-            return self._captured
+        if self.why_not_graphs is None and graphs.why_not_options(options) is None:
+            if self._graphs is None:
+                self._graphs = graphs.GraphEngine(self._torch_model(), self.symbols, room)
+            self._graphs.capacity = room
+            return self._graphs
         return Engine(self.rows(options), self.symbols, self.search, room)
 
     def rows(self, options: Options) -> Rows:

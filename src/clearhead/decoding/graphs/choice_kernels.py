@@ -86,7 +86,7 @@ def _total(peak, mass, row, parts, PARTS: tl.constexpr):
 
 # one row
 @triton.jit
-def settle_line(
+def choose_token(
     score, token, peak, mass, logits, drawn, next, length, written, limit, done, willing, ids, logps,
     ends, stop, vocabulary, positions, parts,
     KEPT: tl.constexpr, DRAWN: tl.constexpr, PARTS: tl.constexpr,
@@ -163,7 +163,7 @@ def _best(text, own, words, flat, BEYOND: tl.constexpr):
 
 # one request: its K rows' candidates become K live texts and finished ones
 @triton.jit
-def settle_beam(
+def advance_beam(
     score, token, peak, mass, logits, divisors, next, length, written, limit, done,
     live, pool, pool_count, pool_row, pool_stop, pool_logp, willing, ids, logps, parents,
     ends, stop, vocabulary, positions, parts, columns,

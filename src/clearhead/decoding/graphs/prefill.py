@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.captured.buffers import Buffers
-from clearhead.decoding.captured.weights import Weights
+from clearhead.decoding.graphs.buffers import Buffers
+from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.steps import Symbols
 
 MOST = 2**16  # tokens of a recorded reading: its buffers are kept
@@ -33,7 +33,7 @@ class Recorded:
         self.graph = torch.cuda.CUDAGraph()
 
 
-class Reader:
+class Prefill:
     """Reads for one model."""
 
     def __init__(self, model: nn.Module, weights: Weights, symbols: Symbols) -> None:
@@ -42,15 +42,15 @@ class Reader:
             raise UserError("This vocabulary has no start token, with which a target begins.")
         self.start = symbols.start or 0
 
-    def read(self, buffers: Buffers, places: Sequence[int], given: Sequence[Sequence[int]]) -> None:
-        """Put what the first step needs into these places."""
+    def read(self, buffers: Buffers, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
+        """Put what the first step needs into these slots."""
         if min(map(len, given)) < 1:
             raise UserError("A row without any token gives the model nothing to start from.")
         has_source, device = self.weights.has_source, self.weights.device
         span = buffers.size.source if has_source else max(map(len, given))
         count = len(given)
         padded = min(1 << (count - 1).bit_length(), buffers.size.requests) if has_source else count
-        table = _table(places, given, max(padded, count), span)
+        table = _table(slots, given, max(padded, count), span)
         if not has_source:
             self._prompt(buffers, torch.from_numpy(table).to(device))
         elif device.type != "cuda" or table.size > MOST:
@@ -75,7 +75,7 @@ class Reader:
         buffers.readings[len(table)] = made
 
     def _source(self, buffers: Buffers, sent: Tensor) -> None:
-        """`sent` (B, S + 2): ids, how many of them are real, and the place of each request."""
+        """`sent` (B, S + 2): ids, how many of them are real, and the slot of each request."""
         ids, lengths, at = sent[:, :-2], sent[:, -2], sent[:, -1]
         memory = self.model.encode(ids, lengths)  # (B, S, E)
         count, span = ids.shape
@@ -113,12 +113,12 @@ class Reader:
         return (at.unsqueeze(1) * beam + torch.arange(beam, device=at.device)).flatten()
 
 
-def _table(places: Sequence[int], given: Sequence[Sequence[int]], count: int, span: int) -> Any:
-    """(count, span + 2): what is given, its sizes, its places; the first again where there are fewer."""
+def _table(slots: Sequence[int], given: Sequence[Sequence[int]], count: int, span: int) -> Any:
+    """(count, span + 2): what is given, its sizes, its slots; the first again where there are fewer."""
     sizes = np.fromiter(map(len, given), np.int64, len(given))
     table = np.zeros((count, span + 2), np.int64)
     seen = np.arange(span) < sizes[:, None]
     table[: len(given), :span][seen] = np.fromiter(chain.from_iterable(given), np.int64, int(sizes.sum()))
-    table[: len(given), -2], table[: len(given), -1] = sizes, places
+    table[: len(given), -2], table[: len(given), -1] = sizes, slots
     table[len(given) :] = table[0]
     return table

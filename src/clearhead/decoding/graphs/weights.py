@@ -60,7 +60,7 @@ class Heads(NamedTuple):
     turn: int  # 0: none, 1: neighbouring features are turned together, 2: the two halves
 
 
-class Places(NamedTuple):
+class PositionTables(NamedTuple):
     """What positions contribute, for positions below some P; None: nothing."""
 
     added: Tensor | None  # (P, E) to an embedding
@@ -107,7 +107,7 @@ class Weights:
         )
 
     @torch.no_grad()
-    def places(self, capacity: int) -> Places:
+    def position_tables(self, capacity: int) -> PositionTables:
         """The tables of positions 0 to capacity − 1, in float32."""
         known = self.embedding.position.max_length  # learned positions end somewhere
         onto = added(self.embedding, capacity if known is None else min(known, capacity))
@@ -119,7 +119,7 @@ class Weights:
         back = biases(self._position, capacity, self.heads.heads, self.device)
         if back is not None:  # by distance from −(P−1) to P−1, key minus query: only what lies behind counts
             back = back[:, :capacity].flip(1).float().contiguous()
-        return Places(onto, cosine, sine, back)
+        return PositionTables(onto, cosine, sine, back)
 
 
 def _block(layer: Layer) -> Block:

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.decoding.captured.weights import Weights
+from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.steps import Symbols
 
 NONE = float("-inf")
 
 
-class Ends:
+class TokenRules:
     """Which tokens may be written, and which of them end a text."""
 
     def __init__(self, symbols: Symbols, vocabulary: int, device: torch.device) -> None:
@@ -77,7 +77,7 @@ class Buffers:
         self.token = torch.zeros(rows, dtype=torch.int64, device=device)  # read by this step
         self.length = whole(rows)  # where it stands: so many tokens lie before it
         self.ancestry = torch.zeros(rows, size.positions, dtype=torch.uint8, device=device)
-        # books by request
+        # state by request
         self.written = whole(requests)  # tokens so far
         self.limit = whole(requests)
         self.least = whole(requests)  # tokens before the stop symbol is allowed

@@ -12,10 +12,10 @@ from torch import nn
 
 import clearhead
 from clearhead.base.errors import UserError
-from clearhead.decoding import captured
-from clearhead.decoding.captured import plain
-from clearhead.decoding.captured.engine import CapturedEngine
+from clearhead.decoding import graphs
 from clearhead.decoding.engine import Cohort, Engine, Request
+from clearhead.decoding.graphs import plain
+from clearhead.decoding.graphs.engine import GraphEngine
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import make_search
@@ -75,14 +75,14 @@ def requests_for(model: nn.Module, options: Options, count: int = 9) -> list[Req
 
 
 def general(
-    model: nn.Module, requests: list[Request], room: int, symbols: Symbols = SYMBOLS
+    model: nn.Module, requests: list[Request], capacity: int, symbols: Symbols = SYMBOLS
 ) -> dict[int, list[Hypothesis]]:
     has_source = model.config.family == "encoder-decoder"
 
     def search(cohort: Cohort) -> object:
         return make_search(cohort, has_source)
 
-    return dict(Engine(TorchRows(model, symbols), symbols, search, room).run(requests))
+    return dict(Engine(TorchRows(model, symbols), symbols, search, capacity).run(requests))
 
 
 def same(found: dict[int, list[Hypothesis]], wanted: dict[int, list[Hypothesis]], near: float) -> None:
@@ -96,38 +96,38 @@ def same(found: dict[int, list[Hypothesis]], wanted: dict[int, list[Hypothesis]]
 
 
 def check(
-    model: nn.Module, options: Options, room: int, near: float = 1e-4, symbols: Symbols = SYMBOLS
+    model: nn.Module, options: Options, capacity: int, near: float = 1e-4, symbols: Symbols = SYMBOLS
 ) -> dict[int, list[Hypothesis]]:
     requests = requests_for(model, options)
     wanted = general(model, requests, 64, symbols)
-    engine = CapturedEngine(model, symbols, room)
+    engine = GraphEngine(model, symbols, capacity)
     same(dict(engine.run(requests)), wanted, near)
-    same(dict(engine.run(requests)), wanted, near)  # a flight that has flown
+    same(dict(engine.run(requests)), wanted, near)  # slots that were used before
     return wanted
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("changes", TRANSLATORS.values(), ids=TRANSLATORS)
 def test_translators_write_the_same(changes: dict[str, object], options: Options) -> None:
-    check(model_of("encoder-decoder", changes), options, room=64)
+    check(model_of("encoder-decoder", changes), options, capacity=64)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("changes", DECODERS.values(), ids=DECODERS)
 def test_decoders_write_the_same(changes: dict[str, object], options: Options) -> None:
-    check(model_of("decoder", changes), options, room=64)
+    check(model_of("decoder", changes), options, capacity=64)
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam", "sampling"])
-@pytest.mark.parametrize("room", [1, 4, 13])
-def test_places_are_filled_again(name: str, room: int) -> None:
-    check(model_of("encoder-decoder", {"position__name": "rotary"}), OPTIONS[name], room)
+@pytest.mark.parametrize("capacity", [1, 4, 13])
+def test_slots_are_filled_again(name: str, capacity: int) -> None:
+    check(model_of("encoder-decoder", {"position__name": "rotary"}), OPTIONS[name], capacity)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_several_stop_symbols(options: Options) -> None:
     """Every one of them ends texts; none does before the least length."""
-    found = check(model_of("decoder", DECODERS["llama"]), options, room=64, symbols=SEVERAL)
+    found = check(model_of("decoder", DECODERS["llama"]), options, capacity=64, symbols=SEVERAL)
     texts = [one for texts in found.values() for one in texts]
     assert not any(set(one.ids) & set(SEVERAL.stops) for one in texts)
     assert all(len(one.ids) >= options.min_length for one in texts)
@@ -140,14 +140,14 @@ def test_requests_that_ask_for_different_things() -> None:
         replace(one, options=OPTIONS["beam" if number % 2 else "greedy"])
         for number, one in enumerate(requests_for(model, OPTIONS["greedy"]))
     ]
-    engine = CapturedEngine(model, SYMBOLS, room=8)
+    engine = GraphEngine(model, SYMBOLS, capacity=8)
     same(dict(engine.run(requests)), general(model, requests, 8), 1e-4)
 
 
 def test_a_caller_may_leave() -> None:
     model = model_of("encoder-decoder", {})
     requests = requests_for(model, OPTIONS["greedy"])
-    engine = CapturedEngine(model, SYMBOLS, room=4)
+    engine = GraphEngine(model, SYMBOLS, capacity=4)
     leaving = engine.run(requests)
     next(leaving)
     leaving.close()
@@ -159,7 +159,7 @@ def test_two_callers_take_turns(options: Options) -> None:
     model = model_of("encoder-decoder", {})
     late = replace(options, min_length=50, max_length=60)  # nobody ends of himself, and no two together
     requests = [replace(one, limit=3 + 5 * at) for at, one in enumerate(requests_for(model, late))]
-    engine = CapturedEngine(model, SYMBOLS, room=4 * options.beam)
+    engine = GraphEngine(model, SYMBOLS, capacity=4 * options.beam)
     callers = [engine.run(requests), engine.run(requests[::-1]), engine.run(requests[2:])]
     found: list[dict[int, list[Hypothesis]]] = [{}, {}, {}]
     for answers in zip_longest(*callers):
@@ -174,11 +174,11 @@ def test_damaged_weights_are_a_sentence(options: Options) -> None:
     model = model_of("encoder-decoder", {})
     model.decoder.layers[1].feedforward.output.weight.data[0, 0] = torch.nan
     with pytest.raises(UserError, match="not finite"):
-        dict(CapturedEngine(model, SYMBOLS, 8).run(requests_for(model, options)))
+        dict(GraphEngine(model, SYMBOLS, 8).run(requests_for(model, options)))
 
 
 def test_what_is_left_to_the_general_engine() -> None:
-    assert captured.why_not_options(Options(beam=5, nbest=2, max_length=9)) is None
+    assert graphs.why_not_options(Options(beam=5, nbest=2, max_length=9)) is None
     for name, value in (
         ("frequency", 0.1),
         ("no_repeat", 2),
@@ -190,11 +190,11 @@ def test_what_is_left_to_the_general_engine() -> None:
         ("not_first", (4,)),
         ("beam", 17),
     ):
-        assert captured.why_not_options(Options(**{name: value})) is not None
+        assert graphs.why_not_options(Options(**{name: value})) is not None
     for name, value in (("early_stopping", True), ("early_stopping", False), ("forced", "cut")):
-        assert captured.why_not_options(Options(**{name: value})) is None
-        assert captured.why_not_options(Options(beam=2, **{name: value})) is not None
-    assert "CUDA" in str(captured.why_not(model_of("encoder-decoder", {}), torch.device("cpu")))
+        assert graphs.why_not_options(Options(**{name: value})) is None
+        assert graphs.why_not_options(Options(beam=2, **{name: value})) is not None
+    assert "CUDA" in str(graphs.why_not(model_of("encoder-decoder", {}), torch.device("cpu")))
 
 
 # -- on a GPU -------------------------------------------------------------------------------------
@@ -212,21 +212,21 @@ def onto_gpu() -> Callable[[nn.Module], nn.Module]:
 @pytest.mark.parametrize("changes", TRANSLATORS.values(), ids=TRANSLATORS)
 def test_recorded_translators(onto_gpu, changes: dict[str, object], options: Options) -> None:
     model = onto_gpu(model_of("encoder-decoder", changes))
-    assert captured.why_not(model, torch.device("cuda")) is None
-    check(model, options, room=20)
+    assert graphs.why_not(model, torch.device("cuda")) is None
+    check(model, options, capacity=20)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("changes", DECODERS.values(), ids=DECODERS)
 def test_recorded_decoders(onto_gpu, changes: dict[str, object], options: Options) -> None:
-    check(onto_gpu(model_of("decoder", changes)), options, room=20)
+    check(onto_gpu(model_of("decoder", changes)), options, capacity=20)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_recorded_with_several_stop_symbols(onto_gpu, options: Options) -> None:
-    check(onto_gpu(model_of("decoder", DECODERS["llama"])), options, room=20, symbols=SEVERAL)
+    check(onto_gpu(model_of("decoder", DECODERS["llama"])), options, capacity=20, symbols=SEVERAL)
 
 
 @pytest.mark.gpu
@@ -238,8 +238,8 @@ def test_kernels_are_the_plain_functions(onto_gpu, options: Options, dtype: torc
     model = clearhead.build("tiny", vocabulary=9001, position__name="rotary", attention__kv_heads=2).eval()
     model = onto_gpu(model).to(dtype)
     requests = [replace(one, limit=150) for one in requests_for(model, options)]
-    fast = dict(CapturedEngine(model, SYMBOLS, 40).run(requests))
-    slow_engine = CapturedEngine(model, SYMBOLS, 40, kernels=plain.KERNELS)
+    fast = dict(GraphEngine(model, SYMBOLS, 40).run(requests))
+    slow_engine = GraphEngine(model, SYMBOLS, 40, kernels=plain.KERNELS)
     slow_engine.device = torch.device("cpu")  # nothing is recorded: the plain functions ask the device
     slow = dict(slow_engine.run(requests))
     if dtype == torch.float32:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from clearhead.decoding.captured.buffers import Buffers, Ends
-from clearhead.decoding.captured.weights import Heads, Norm, Places, Product
+from clearhead.decoding.graphs.buffers import Buffers, TokenRules
+from clearhead.decoding.graphs.weights import Heads, Norm, PositionTables, Product
 
 Stream = Any  # what runs through the layers, as one set of kernels keeps it between two of them
 
@@ -19,9 +19,11 @@ class Kernels(NamedTuple):
     embed: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], Stream]
     read: Callable[[Stream, Norm | None, Product, bool], tuple[Tensor, Tensor, Tensor]]
     add: Callable[[Tensor, Tensor, Product], Stream]
-    settled: Callable[[Stream, Norm], Stream]
-    attend_self: Callable[[Tensor, Tensor, Tensor, Buffers, Heads, Places], Tensor]
+    normalized: Callable[[Stream, Norm], Stream]
+    attend_self: Callable[[Tensor, Tensor, Tensor, Buffers, Heads, PositionTables], Tensor]
     attend_source: Callable[[Tensor, Tensor, Tensor, Buffers, Heads], Tensor]
-    peaks: Callable[[Tensor, Ends, Buffers, int], Any]  # what it finds is for `settle_…` alone
-    settle_line: Callable[[Any, Tensor, Buffers, Ends, Tensor | None], None]
-    settle_beam: Callable[[Any, Tensor, Buffers, Ends, Tensor], None]
+    peaks: Callable[
+        [Tensor, TokenRules, Buffers, int], Any
+    ]  # what it finds is for `choose_token` and `advance_beam` alone
+    choose_token: Callable[[Any, Tensor, Buffers, TokenRules, Tensor | None], None]
+    advance_beam: Callable[[Any, Tensor, Buffers, TokenRules, Tensor], None]

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.decoding.captured.buffers import NONE, Buffers, Ends
-from clearhead.decoding.captured.kernels import Kernels
-from clearhead.decoding.captured.weights import Heads, Norm, Places, Product
+from clearhead.decoding.graphs.buffers import NONE, Buffers, TokenRules
+from clearhead.decoding.graphs.kernels import Kernels
+from clearhead.decoding.graphs.weights import Heads, Norm, PositionTables, Product
 
 Peaks = tuple[Tensor, Tensor, Tensor]  # the best scores (R, C), their tokens (R, C), log Σ exp of all (R,)
 
@@ -37,7 +37,7 @@ def add(x: Tensor, more: Tensor, product: Product) -> Tensor:
     return x + F.linear(more, product.weight, product.bias)
 
 
-def settled(stream: Tensor, norm: Norm) -> Tensor:
+def normalized(stream: Tensor, norm: Norm) -> Tensor:
     """The norm of the stream, as a stream."""
     return normed(stream, norm)
 
@@ -53,13 +53,13 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
 
 
 def attend_self(
-    mixed: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, shape: Heads, places: Places
+    mixed: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, shape: Heads, tables: PositionTables
 ) -> Tensor:
     """Queries, keys and values (R, (H+2G)·D) in one; stores the new keys and values; returns (R, H·D)."""
     rows, beam = len(mixed), buffers.size.beam
     length = buffers.length.long()
     q, k, v = mixed.split([shape.heads * shape.key, shape.groups * shape.key, shape.groups * shape.value], -1)
-    q, k = _turned(q, shape.heads, length, shape, places), _turned(k, shape.groups, length, shape, places)
+    q, k = _turned(q, shape.heads, length, shape, tables), _turned(k, shape.groups, length, shape, tables)
     row = torch.arange(rows, device=mixed.device)
     keys[row, :, length] = k.to(keys.dtype)
     values[row, :, length] = v.reshape(rows, shape.groups, shape.value)
@@ -70,7 +70,7 @@ def attend_self(
     past_k = keys[home, :, place].transpose(1, 2)  # (R, G, T, D)
     past_v = values[home, :, place].transpose(1, 2)
     back = length.unsqueeze(1) - place  # (R, T) how far each key lies behind
-    bias = None if places.bias is None else places.bias[:, back.clamp(min=0)].transpose(0, 1)  # (R, H, T)
+    bias = None if tables.bias is None else tables.bias[:, back.clamp(min=0)].transpose(0, 1)  # (R, H, T)
     return _attend(q, past_k, past_v, back >= 0, shape, bias).to(mixed.dtype)
 
 
@@ -83,12 +83,12 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, sha
     return _attend(q, wide[0], wide[1], wide[2], shape, None).to(q.dtype)
 
 
-def _turned(x: Tensor, heads: int, length: Tensor, shape: Heads, places: Places) -> Tensor:
+def _turned(x: Tensor, heads: int, length: Tensor, shape: Heads, tables: PositionTables) -> Tensor:
     """(R, heads·D) to (R, heads, D), turned by the rows' positions where the scheme does that."""
     x = x.reshape(len(x), heads, shape.key)
-    if places.cosine is None or places.sine is None:
+    if tables.cosine is None or tables.sine is None:
         return x
-    cosine, sine = places.cosine[length].unsqueeze(1), places.sine[length].unsqueeze(1)  # (R, 1, D/2)
+    cosine, sine = tables.cosine[length].unsqueeze(1), tables.sine[length].unsqueeze(1)  # (R, 1, D/2)
     exact = x.float()
     if shape.turn == 2:
         a, b = exact.chunk(2, -1)
@@ -111,11 +111,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, shape: Heads, bias: T
     return torch.einsum("rht,rhtd->rhd", weights, v).flatten(1)
 
 
-def peaks(logits: Tensor, ends: Ends, buffers: Buffers, count: int) -> Peaks:
+def peaks(logits: Tensor, rules: TokenRules, buffers: Buffers, count: int) -> Peaks:
     """The `count` best of the tokens that may be written, and what all scores add up to."""
     scores = logits.float()
     early = (buffers.written < buffers.least).repeat_interleave(buffers.size.beam)  # (R,)
-    ranked = scores + ends.allowed[early.long()]
+    ranked = scores + rules.allowed[early.long()]
     if count == 1:
         best = ranked.max(-1, keepdim=True)
         return best.values, best.indices, scores.logsumexp(-1)
@@ -123,14 +123,16 @@ def peaks(logits: Tensor, ends: Ends, buffers: Buffers, count: int) -> Peaks:
     return top.values, top.indices, scores.logsumexp(-1)
 
 
-def settle_line(found: Peaks, logits: Tensor, buffers: Buffers, ends: Ends, drawn: Tensor | None) -> None:
+def choose_token(
+    found: Peaks, logits: Tensor, buffers: Buffers, rules: TokenRules, drawn: Tensor | None
+) -> None:
     """One row for each request: write the best token, or the one `drawn`, and see who ends."""
     _, tokens, total = found
     row = torch.arange(len(logits), device=logits.device)
     best = tokens[:, 0] if drawn is None else drawn
     forced = buffers.written >= buffers.limit
-    willing = ends.table[best] > 0
-    token = torch.where(forced & ~willing, ends.stop, best)
+    willing = rules.table[best] > 0
+    token = torch.where(forced & ~willing, rules.stop, best)
     logp = logits[row, token].float() - total
     alive = buffers.done == 0
     place = buffers.written.long()
@@ -145,7 +147,7 @@ def settle_line(found: Peaks, logits: Tensor, buffers: Buffers, ends: Ends, draw
     buffers.length.copy_(torch.where(goes, buffers.length + 1, 0))
 
 
-def settle_beam(found: Peaks, logits: Tensor, buffers: Buffers, ends: Ends, divisors: Tensor) -> None:
+def advance_beam(found: Peaks, logits: Tensor, buffers: Buffers, rules: TokenRules, divisors: Tensor) -> None:
     """Rank the extensions of each request's live texts, keep the best, and see which requests are decided.
 
     The rules are those of `decoding.beam`; `divisors` (T+3,) is what a text of so many tokens is divided by.
@@ -159,17 +161,17 @@ def settle_beam(found: Peaks, logits: Tensor, buffers: Buffers, ends: Ends, divi
     many = score.shape[1]
     own = (score - total.unsqueeze(1)).reshape(count, beam, many)
     token = token.reshape(count, beam, many)
-    would_end = ends.table[token[:, :, 0]] > 0  # (B, K): the model's own choice
-    stop = torch.where(would_end, token[:, :, 0], ends.stop).flatten()  # (R,)
+    would_end = rules.table[token[:, :, 0]] > 0  # (B, K): the model's own choice
+    stop = torch.where(would_end, token[:, :, 0], rules.stop).flatten()  # (R,)
     end = (logits.gather(1, stop.unsqueeze(1)).squeeze(1).float() - total).reshape(count, beam, 1)
     first = forced.unsqueeze(2) & (torch.arange(many, device=logits.device) == 0)
     own = torch.where(first, end, torch.where(forced.unsqueeze(2), NONE, own))
     token = torch.where(first, stop.reshape(count, beam, 1), token)
     text = (buffers.live.unsqueeze(2) + own.double()).flatten(1)  # (B, K·C)
-    ranked, place = text.topk(min((1 + ends.count) * beam, text.shape[1]), -1)
+    ranked, place = text.topk(min((1 + rules.count) * beam, text.shape[1]), -1)
     token, own = token.flatten(1).gather(1, place), own.flatten(1).gather(1, place)
     parent = place // many
-    stops = ends.table[token] > 0
+    stops = rules.table[token] > 0
     _pool(buffers, ranked, parent, token, own, stops, would_end | ~forced, divisors)
     live, pick = torch.where(stops, NONE, ranked).topk(beam, -1)
     token, own, parent = token.gather(1, pick), own.gather(1, pick), parent.gather(1, pick)
@@ -223,4 +225,4 @@ def _inherit(buffers: Buffers, rows: Tensor, parent: Tensor) -> None:
     buffers.ancestry[torch.arange(len(flat), device=flat.device), length] = parent.flatten().byte()
 
 
-KERNELS = Kernels(embed, read, add, settled, attend_self, attend_source, peaks, settle_line, settle_beam)
+KERNELS = Kernels(embed, read, add, normalized, attend_self, attend_source, peaks, choose_token, advance_beam)

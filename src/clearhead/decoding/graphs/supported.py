@@ -33,7 +33,7 @@ def why_not(model: nn.Module, device: torch.device) -> str | None:
 
 
 def why_not_options(options: Options) -> str | None:
-    """Why requests with these settings need the general engine; None: their books can be kept on the device.
+    """Why requests with these settings need the general engine; None: the device can keep their state.
 
     >>> why_not_options(Options(beam=4))
     >>> why_not_options(Options(frequency=0.5))
@@ -46,9 +46,9 @@ def why_not_options(options: Options) -> str | None:
     if options.bias or options.choices or options.regex is not None or options.stop_texts:
         return "scores are changed or constrained."
     if options.coverage or options.groups > 1:
-        return "coverage and diverse groups have books of their own."
+        return "coverage and diverse groups have a state of their own."
     if options.beam > 1 and (options.min_length or options.beam > WIDEST_BEAM):
-        return "so wide a beam, or a least length with a beam, has books of its own."
+        return "so wide a beam, or a least length with a beam, has a state of its own."
     if options.beam > 1 and (options.early_stopping != "never" or options.forced != "scored"):
         return "beams are stopped and scored by one rule there."
     if options.sample and options.nbest > 1:

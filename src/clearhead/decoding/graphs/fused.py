@@ -16,10 +16,10 @@ import triton
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.decoding.captured import choice_kernels, layer_kernels
-from clearhead.decoding.captured.buffers import Buffers, Ends
-from clearhead.decoding.captured.kernels import Kernels
-from clearhead.decoding.captured.weights import Heads, Norm, Places, Product
+from clearhead.decoding.graphs import choice_kernels, layer_kernels
+from clearhead.decoding.graphs.buffers import Buffers, TokenRules
+from clearhead.decoding.graphs.kernels import Kernels
+from clearhead.decoding.graphs.weights import Heads, Norm, PositionTables, Product
 
 # The numbers here were measured on an H200.
 PART = 2048  # scores that one program looks through
@@ -77,7 +77,7 @@ def add(x: Tensor, more: Tensor, product: Product) -> Sum:
     return x, F.linear(more, product.weight, product.bias)
 
 
-def settled(stream: Sum, norm: Norm) -> Sum:
+def normalized(stream: Sum, norm: Norm) -> Sum:
     return _add_norm(stream, norm)[1], None
 
 
@@ -122,7 +122,7 @@ def thin_add(x: Tensor, more: Tensor, product: Product) -> Tensor:
     return _thin(more, product, onto=x)
 
 
-def thin_settled(stream: Tensor, norm: Norm) -> Tensor:
+def thin_normalized(stream: Tensor, norm: Norm) -> Tensor:
     return _add_norm((stream, None), norm)[1]
 
 
@@ -167,11 +167,11 @@ def _thin(
 
 
 def attend_self(
-    mixed: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, shape: Heads, places: Places
+    mixed: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, shape: Heads, tables: PositionTables
 ) -> Tensor:
     rows = len(mixed)
     out = torch.empty(rows, shape.heads * shape.value, dtype=mixed.dtype, device=mixed.device)
-    turn = mixed if places.cosine is None else places.cosine
+    turn = mixed if tables.cosine is None else tables.cosine
     many = rows * shape.heads > MANY
     layer_kernels.attend_self[(rows, shape.heads)](
         mixed,
@@ -180,12 +180,12 @@ def attend_self(
         buffers.ancestry,
         buffers.length,
         turn,
-        mixed if places.sine is None else places.sine,
-        mixed if places.bias is None else places.bias,
+        mixed if tables.sine is None else tables.sine,
+        mixed if tables.bias is None else tables.bias,
         out,
         mixed.shape[1],
         buffers.size.positions,
-        0 if places.bias is None else places.bias.shape[1],
+        0 if tables.bias is None else tables.bias.shape[1],
         shape.scale,
         shape.softcap,
         H=shape.heads,
@@ -196,8 +196,8 @@ def attend_self(
         BK=triton.next_power_of_2(shape.key),
         BV=triton.next_power_of_2(shape.value),
         SPAN=16 if many else 32,  # keys that a program reads at a time
-        TURN=0 if places.cosine is None else shape.turn,
-        HAS_BIAS=places.bias is not None,
+        TURN=0 if tables.cosine is None else shape.turn,
+        HAS_BIAS=tables.bias is not None,
         HAS_CAP=shape.softcap > 0,
         num_warps=1,
     )
@@ -232,7 +232,7 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, sha
     return out
 
 
-def peaks(logits: Tensor, ends: Ends, buffers: Buffers, count: int) -> Parts:
+def peaks(logits: Tensor, rules: TokenRules, buffers: Buffers, count: int) -> Parts:
     rows, vocabulary = logits.shape
     if count == 1:
         parts, part = triton.cdiv(vocabulary, PART), min(PART, triton.next_power_of_2(vocabulary))
@@ -244,7 +244,7 @@ def peaks(logits: Tensor, ends: Ends, buffers: Buffers, count: int) -> Parts:
     lines = 1 if count == 1 else PART // SMALL_PART  # parts that one program looks through
     choice_kernels.peaks[(rows, triton.cdiv(parts, lines))](
         logits,
-        ends.allowed,
+        rules.allowed,
         buffers.written,
         buffers.least,
         score,
@@ -265,7 +265,7 @@ def peaks(logits: Tensor, ends: Ends, buffers: Buffers, count: int) -> Parts:
     which = torch.empty(rows, count, dtype=torch.int32, device=logits.device)
     choice_kernels.candidates[(rows,)](
         logits,
-        ends.allowed,
+        rules.allowed,
         buffers.written,
         buffers.least,
         score,
@@ -283,9 +283,11 @@ def peaks(logits: Tensor, ends: Ends, buffers: Buffers, count: int) -> Parts:
     return Parts(best, which, peak, mass)
 
 
-def settle_line(found: Parts, logits: Tensor, buffers: Buffers, ends: Ends, drawn: Tensor | None) -> None:
+def choose_token(
+    found: Parts, logits: Tensor, buffers: Buffers, rules: TokenRules, drawn: Tensor | None
+) -> None:
     rows, parts = found.peak.shape
-    choice_kernels.settle_line[(rows,)](
+    choice_kernels.choose_token[(rows,)](
         found.score,
         found.token,
         found.peak,
@@ -300,8 +302,8 @@ def settle_line(found: Parts, logits: Tensor, buffers: Buffers, ends: Ends, draw
         buffers.willing,
         buffers.ids,
         buffers.logps,
-        ends.table,
-        ends.stop,
+        rules.table,
+        rules.stop,
         logits.shape[1],
         buffers.size.positions,
         parts,
@@ -312,10 +314,10 @@ def settle_line(found: Parts, logits: Tensor, buffers: Buffers, ends: Ends, draw
     )
 
 
-def settle_beam(found: Parts, logits: Tensor, buffers: Buffers, ends: Ends, divisors: Tensor) -> None:
+def advance_beam(found: Parts, logits: Tensor, buffers: Buffers, rules: TokenRules, divisors: Tensor) -> None:
     size, parts = buffers.size, found.peak.shape[1]
     many = found.score.shape[1]
-    choice_kernels.settle_beam[(size.requests,)](
+    choice_kernels.advance_beam[(size.requests,)](
         found.score,
         found.token,
         found.peak,
@@ -337,13 +339,13 @@ def settle_beam(found: Parts, logits: Tensor, buffers: Buffers, ends: Ends, divi
         buffers.ids,
         buffers.logps,
         buffers.parents,
-        ends.table,
-        ends.stop,
+        rules.table,
+        rules.stop,
         logits.shape[1],
         size.positions,
         parts,
         many,
-        STOPS=ends.count,
+        STOPS=rules.count,
         K=size.beam,
         KP=triton.next_power_of_2(size.beam),
         N=size.kept,
@@ -366,9 +368,17 @@ def settle_beam(found: Parts, logits: Tensor, buffers: Buffers, ends: Ends, divi
     )
 
 
-WIDE = Kernels(embed, read, add, settled, attend_self, attend_source, peaks, settle_line, settle_beam)
+WIDE = Kernels(embed, read, add, normalized, attend_self, attend_source, peaks, choose_token, advance_beam)
 THIN = Kernels(
-    _embed, thin_read, thin_add, thin_settled, attend_self, attend_source, peaks, settle_line, settle_beam
+    _embed,
+    thin_read,
+    thin_add,
+    thin_normalized,
+    attend_self,
+    attend_source,
+    peaks,
+    choose_token,
+    advance_beam,
 )
 
 

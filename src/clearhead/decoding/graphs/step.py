@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clearhead.decoding.captured.buffers import Buffers, Ends
-from clearhead.decoding.captured.kernels import Kernels, Stream
-from clearhead.decoding.captured.weights import Norm, Product, Weights
+from clearhead.decoding.graphs.buffers import Buffers, TokenRules
+from clearhead.decoding.graphs.kernels import Kernels, Stream
+from clearhead.decoding.graphs.weights import Norm, Product, Weights
 from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
@@ -27,10 +27,10 @@ class Step:
         self.weights, self.buffers, self.kernels = weights, buffers, kernels
         self.options = options
         size = buffers.size
-        self.places = weights.places(size.positions)
-        self.ends = Ends(symbols, weights.vocabulary, weights.device)
+        self.tables = weights.position_tables(size.positions)
+        self.rules = TokenRules(symbols, weights.vocabulary, weights.device)
         # all stop symbols may stand before the K others that are wanted
-        self.candidates = min(size.beam + self.ends.count, weights.vocabulary) if size.beam > 1 else 1
+        self.candidates = min(size.beam + self.rules.count, weights.vocabulary) if size.beam > 1 else 1
         penalty = LengthPenalty(options.length_penalty, options.length_kind)
         divisors = [penalty.at(length) if length else 1.0 for length in range(size.positions + 4)]
         self.divisors = torch.tensor(divisors, dtype=torch.float64, device=weights.device)
@@ -40,26 +40,26 @@ class Step:
     def __call__(self) -> None:
         """One token for every row."""
         logits = self.logits()
-        found = self.kernels.peaks(logits, self.ends, self.buffers, self.candidates)
+        found = self.kernels.peaks(logits, self.rules, self.buffers, self.candidates)
         if self.buffers.size.beam > 1:
-            self.kernels.settle_beam(found, logits, self.buffers, self.ends, self.divisors)
+            self.kernels.advance_beam(found, logits, self.buffers, self.rules, self.divisors)
             return
         token = self._draw(logits) if self.options.sample else None
-        self.kernels.settle_line(found, logits, self.buffers, self.ends, token)
+        self.kernels.choose_token(found, logits, self.buffers, self.rules, token)
 
     def logits(self) -> Tensor:
         """(R, V) for the token after each row's newest."""
         weights, buffers, kernels = self.weights, self.buffers, self.kernels
-        places, shape = self.places, weights.heads
+        tables, shape = self.tables, weights.heads
         self.pending = weights.input_norm  # the norm that whoever reads the stream next has to take
-        stream = kernels.embed(buffers.token, buffers.length, weights.table, weights.factor, places.added)
+        stream = kernels.embed(buffers.token, buffers.length, weights.table, weights.factor, tables.added)
         if weights.norm_first and weights.input_norm is not None:
-            stream = kernels.settled(stream, weights.input_norm)
+            stream = kernels.normalized(stream, weights.input_norm)
         for number, block in enumerate(weights.blocks):
             norms = iter(block.norms)
             x, mixed = self._read(stream, norm := next(norms), block.query_key_value)
             found = kernels.attend_self(
-                mixed, buffers.keys[number], buffers.values[number], buffers, shape, places
+                mixed, buffers.keys[number], buffers.values[number], buffers, shape, tables
             )
             stream = self._add(x, found, block.output, norm)
             if block.cross_query is not None and block.cross_output is not None:
@@ -102,7 +102,7 @@ class Step:
         last = weights.final_norm
         if not weights.norm_first and self.pending is not None:
             if last is not None:
-                stream = kernels.settled(stream, self.pending)
+                stream = kernels.normalized(stream, self.pending)
             else:
                 last = self.pending
         return kernels.read(stream, last, weights.output, False)[2]
@@ -111,7 +111,7 @@ class Step:
         """(R,) tokens drawn for each row by its own chance."""
         buffers = self.buffers
         early = buffers.written < buffers.least
-        scores = logits.float().log_softmax(-1) + self.ends.allowed[early.long()]
+        scores = logits.float().log_softmax(-1) + self.rules.allowed[early.long()]
         past = Past(buffers.ids[:, :0].long(), [], buffers.written, 0)  # none of these looks at it
         for processor in self.after:
             scores = processor(scores, past)

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.decoding.captured.buffers import Buffers
 from clearhead.decoding.finished import hypothesis
+from clearhead.decoding.graphs.buffers import Buffers
 from clearhead.decoding.steps import Hypothesis, refuse_not_finite
 
 
-def finished(buffers: Buffers, places: Sequence[int]) -> list[list[Hypothesis]]:
-    """The texts of the requests in these places, best first."""
-    at = torch.tensor(list(places), device=buffers.done.device)
+def finished(buffers: Buffers, slots: Sequence[int]) -> list[list[Hypothesis]]:
+    """The texts of the requests in these slots, best first."""
+    at = torch.tensor(list(slots), device=buffers.done.device)
     return _beams(buffers, at) if buffers.size.beam > 1 else _lines(buffers, at)
 
 
