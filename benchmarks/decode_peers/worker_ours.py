@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import clearhead
-from clearhead.decoding.engine import Request
+from clearhead.decoding.backend import Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.steps import limit_of
 from clearhead.decoding.writer import Writer

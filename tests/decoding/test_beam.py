@@ -18,8 +18,9 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.arrays import OnDevice, OnHost
+from clearhead.decoding.backend import Batch, Request, Search
 from clearhead.decoding.beam import Beam, LengthPenalty
-from clearhead.decoding.engine import Cohort, Engine, Request, Search
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Processor, pipeline
 from clearhead.decoding.steps import Hypothesis
@@ -35,9 +36,9 @@ def search(
     """With the processors that each request's options ask for."""
     rows = TableRows(logp, vocabulary)
 
-    def make(cohort: Cohort) -> Search:
-        ready = pipeline(cohort.options, SYMBOLS, vocabulary, has_source=True)
-        return Beam(cohort, ready.before, arrays)
+    def make(batch: Batch) -> Search:
+        ready = pipeline(batch.options, SYMBOLS, vocabulary, has_source=True)
+        return Beam(batch, ready.before, arrays)
 
     found = dict(Engine(rows, SYMBOLS, make, room).run(requests))
     return [found[number] for number in range(len(requests))], rows
@@ -194,7 +195,7 @@ def test_what_a_decided_request_held_is_freed() -> None:
     logp, options, vocabulary = random_model(5, 9, 1.0), Options(beam=3, nbest=2), 9
     requests = tuple(Request((2, one), limit, options) for one, limit in enumerate([0, 1, 9]))
     rows = TableRows(logp, vocabulary)
-    beam = Beam(Cohort(requests, options, SYMBOLS, vocabulary, rows.device))
+    beam = Beam(Batch(requests, options, SYMBOLS, vocabulary, rows.device))
     scores = rows.admit([one.given for one in requests])
     for left in (2, 1):
         moves = beam.advance(scores)
@@ -280,8 +281,8 @@ def test_a_text_that_may_not_end_is_cut_and_one_that_may_write_nothing_is_refuse
         return scores - math.inf if past.written else scores
 
     def run(processor: Processor) -> list[Hypothesis]:
-        def make(cohort: Cohort) -> Search:
-            return Beam(cohort, [processor])
+        def make(batch: Batch) -> Search:
+            return Beam(batch, [processor])
 
         rows = TableRows(logp, vocabulary)
         [(_, texts)] = Engine(rows, SYMBOLS, make, 9).run([Request((3,), 3, options)])

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import Look
+from clearhead.decoding.backend import Request
 from clearhead.decoding.beam import Beam, LengthPenalty, beam_search
-from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.steps import Hypothesis, Symbols

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Batch, Request, Search
 from clearhead.decoding.constraints import Pieces, constraint_processors, pieces_of
 from clearhead.decoding.constraints.compiled import byte_tree, compiled
 from clearhead.decoding.constraints.expression import known_class
 from clearhead.decoding.constraints.sequences import holds
-from clearhead.decoding.engine import Cohort, Engine, Request, Search
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import TorchRows
@@ -507,8 +508,8 @@ def written(options: Options, count: int = 6) -> list[str]:
     symbols, pieces = Symbols.of(tokenizer), pieces_of(tokenizer)
     requests = [Request((*range(4, 6 + i), 2), 6 + i % 3, options.replace(seed=i)) for i in range(count)]
 
-    def make(cohort: Cohort) -> Search:
-        return make_search(cohort, True, pieces)
+    def make(batch: Batch) -> Search:
+        return make_search(batch, True, pieces)
 
     engine = Engine(TorchRows(bundle.model, symbols), symbols, make, room=4)
     found = dict(engine.run(requests))

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Batch, Request
 from clearhead.decoding.contrastive import Contrastive
-from clearhead.decoding.engine import Cohort, Engine, Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows import TorchRows
@@ -79,9 +80,9 @@ def search(
     limits: Sequence[int],
     options: Options,
 ) -> list[Hypothesis]:
-    def make(cohort: Cohort) -> Contrastive:
+    def make(batch: Batch) -> Contrastive:
         return Contrastive(
-            cohort, pipeline(cohort.options, SYMBOLS, cohort.vocabulary, has_source(model)).before
+            batch, pipeline(batch.options, SYMBOLS, batch.vocabulary, has_source(model)).before
         )
 
     engine = Engine(TorchRows(model, SYMBOLS, frozenset({"hidden"})), SYMBOLS, make, room=12)

@@ -8,9 +8,10 @@ from torch import Tensor
 
 import clearhead
 from clearhead.base.errors import UserError
-from clearhead.decoding.engine import Cohort, Engine, Moves, Request, Search
+from clearhead.decoding.backend import Batch, Moves, Request, Scores, Search
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
-from clearhead.decoding.rows import Scores, TorchRows
+from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Symbols
 
@@ -39,13 +40,13 @@ def test_short_texts_do_not_wait_for_a_long_one(beam: int) -> None:
     long = Request((5, 6, 7, 2), 40, options)
     short = [Request((5 + i % 9, 2), 3, options) for i in range(30)]
     rows = Counted()
-    engine = Engine(rows, SYMBOLS, lambda cohort: make_search(cohort, True), room=4 * beam)
+    engine = Engine(rows, SYMBOLS, lambda batch: make_search(batch, True), room=4 * beam)
     with torch.no_grad():
         found = dict(engine.run([*short, long]))
     assert sorted(found) == list(range(31))
     assert [len(texts[0].ids) for _, texts in sorted(found.items())] == [3] * 30 + [40]
     steps = [height for height in rows.heights if height]
-    assert len(steps) <= 45  # one cohort after another would take 40 and 4 for each of the eight others
+    assert len(steps) <= 45  # one batch after another would take 40 and 4 for each of the eight others
     assert max(steps) <= 4 * beam
 
 
@@ -68,13 +69,13 @@ def test_rows_leave_when_a_step_fails() -> None:
     """What a failed run has left behind would stand before the rows of the next one."""
     requests = [Request((5 + i, 6, 2), 6, Options()) for i in range(3)]
     rows = Failing()
-    engine = Engine(rows, SYMBOLS, lambda cohort: make_search(cohort, True), room=3)
+    engine = Engine(rows, SYMBOLS, lambda batch: make_search(batch, True), room=3)
     with torch.no_grad():
         with pytest.raises(UserError, match="no memory"):
             list(engine.run(requests))
         assert rows.count == 0
         assert dict(engine.run(requests)) == dict(
-            Engine(Counted(), SYMBOLS, lambda cohort: make_search(cohort, True), room=3).run(requests)
+            Engine(Counted(), SYMBOLS, lambda batch: make_search(batch, True), room=3).run(requests)
         )
 
 
@@ -83,8 +84,8 @@ def test_pytorch_keeps_off_the_cores_of_rows_with_threads(monkeypatch: pytest.Mo
     seen: list[int] = []
     rows = TorchRows(clearhead.build("tiny", family="decoder", vocabulary=90).eval(), SYMBOLS)
 
-    def search(cohort: Cohort) -> Search:
-        made = make_search(cohort, False)
+    def search(batch: Batch) -> Search:
+        made = make_search(batch, False)
         real = made.advance
 
         def advance(scores: Scores) -> Moves:

@@ -13,7 +13,8 @@ from torch import nn
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding import graphs
-from clearhead.decoding.engine import Cohort, Engine, Request
+from clearhead.decoding.backend import Batch, Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.graphs import plain
 from clearhead.decoding.graphs.engine import GraphEngine
 from clearhead.decoding.options import Options
@@ -79,8 +80,8 @@ def general(
 ) -> dict[int, list[Hypothesis]]:
     has_source = model.config.family == "encoder-decoder"
 
-    def search(cohort: Cohort) -> object:
-        return make_search(cohort, has_source)
+    def search(batch: Batch) -> object:
+        return make_search(batch, has_source)
 
     return dict(Engine(TorchRows(model, symbols), symbols, search, capacity).run(requests))
 

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.engine import Cohort, Engine, Request
+from clearhead.decoding.backend import Batch, Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.greedy import greedy
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
@@ -36,9 +37,9 @@ def write(
     room: int = 64,
     **asked: Any,
 ) -> list[list[Hypothesis]]:
-    def make(cohort: Cohort) -> GreedyOrSampling:
+    def make(batch: Batch) -> GreedyOrSampling:
         return GreedyOrSampling(
-            cohort, pipeline(cohort.options, cohort.symbols, cohort.vocabulary, has_source(model))
+            batch, pipeline(batch.options, batch.symbols, batch.vocabulary, has_source(model))
         )
 
     requests = [Request(tuple(one), limit, Options(**asked)) for one in given]
@@ -122,8 +123,8 @@ def test_least_and_greatest_length_and_prefix() -> None:
 def test_a_favourite_that_is_forbidden_gives_way_to_the_next() -> None:
     logits = torch.tensor([[3.0, 9.0, 0.0, 1.0, 2.0], [0.0, 0.0, 0.0, 5.0, 1.0]])
     request = Request((3,), 4)
-    cohort = Cohort([request, request], request.options, SYMBOLS, 5, torch.device("cpu"))
-    line = GreedyOrSampling(cohort, pipeline(request.options, SYMBOLS, 5, has_source=True))
+    batch = Batch([request, request], request.options, SYMBOLS, 5, torch.device("cpu"))
+    line = GreedyOrSampling(batch, pipeline(request.options, SYMBOLS, 5, has_source=True))
     assert line.advance(PlainScores.of(logits)).token.tolist() == [4, 3]
 
 

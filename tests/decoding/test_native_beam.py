@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Batch, MakeSearch, Request
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.engine import Cohort, Engine, MakeSearch, Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.native.pack import Dtype
@@ -39,7 +40,7 @@ def model_of(family: str, vocabulary: int, push: float) -> nn.Module:
     return stopping(family, push=push, dtype=torch.float32, vocabulary=vocabulary).eval()
 
 
-def readable(cohort: Cohort) -> Beam:
+def readable(cohort: Batch) -> Beam:
     made = pipeline(cohort.options, cohort.symbols, cohort.vocabulary, has_source=True)
     return Beam(cohort, made.before)
 
@@ -47,7 +48,7 @@ def readable(cohort: Cohort) -> Beam:
 class StepByStep:
     """A compiled beam that takes one step in a call."""
 
-    def __init__(self, cohort: Cohort) -> None:
+    def __init__(self, cohort: Batch) -> None:
         self.beam = NativeBeam(cohort)
         self.advance, self.finished = self.beam.advance, self.beam.finished
 
@@ -168,7 +169,7 @@ def test_no_limit_takes_no_memory() -> None:
     ids=str,
 )
 def test_only_plain_beams_are_compiled(options: Options, compiled: bool) -> None:
-    cohort = Cohort([Request((5, 2), 9, options)], options, SYMBOLS, 40, torch.device("cpu"))
+    cohort = Batch([Request((5, 2), 9, options)], options, SYMBOLS, 40, torch.device("cpu"))
     assert isinstance(make_search(cohort, True, compiled=True), NativeBeam if compiled else Beam)
     assert isinstance(make_search(cohort, True), Beam)
 

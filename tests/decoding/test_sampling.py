@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.decoding import random_draws
-from clearhead.decoding.engine import Cohort, Engine, Request
+from clearhead.decoding.backend import Batch, Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
@@ -144,9 +145,9 @@ def test_what_has_no_share_is_never_drawn(
 
 
 def draw(model: nn.Module, requests: Sequence[Request], room: int = 64) -> list[list[Hypothesis]]:
-    def make(cohort: Cohort) -> GreedyOrSampling:
+    def make(batch: Batch) -> GreedyOrSampling:
         return GreedyOrSampling(
-            cohort, pipeline(cohort.options, cohort.symbols, cohort.vocabulary, has_source(model))
+            batch, pipeline(batch.options, batch.symbols, batch.vocabulary, has_source(model))
         )
 
     engine = Engine(TorchRows(model, SYMBOLS), SYMBOLS, make, room)

@@ -10,11 +10,12 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.decoding import native
+from clearhead.decoding.backend import Batch, Request, Rows, Search
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.engine import Cohort, Engine, Request, Search
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
-from clearhead.decoding.rows import Rows, TorchRows
+from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import extras_of, make_search
 from clearhead.decoding.speculative import speculate
 from clearhead.decoding.steps import Hypothesis, Symbols
@@ -44,11 +45,11 @@ def test_every_search_ends_with_the_one_it_chose(family: str) -> None:
     has_source = family == "encoder-decoder"
     given = [tuple(3 + (5 * i + t) % 9 for t in range(1 + i % 4)) for i in range(12)]
 
-    def search(cohort: Cohort) -> Search:
-        return make_search(cohort, has_source)
+    def search(batch: Batch) -> Search:
+        return make_search(batch, has_source)
 
-    def one_place(cohort: Cohort) -> Search:
-        return Beam(cohort, pipeline(cohort.options, cohort.symbols, 12, has_source).before)
+    def one_place(batch: Batch) -> Search:
+        return Beam(batch, pipeline(batch.options, batch.symbols, 12, has_source).before)
 
     # two words that the model likes to write end its texts from now on
     words = [id for one in found(TorchRows(model, ONE), ONE, search, Options(), given) for id in one.ids]
@@ -83,7 +84,7 @@ def test_a_beam_with_room_for_everything_is_exhaustive(penalty: float) -> None:
     stops, symbols = (1, 4), Symbols(0, 1, (0,), other_stops=(4,))
     rows = TableRows(logp, 6)
     options = Options(beam=60, nbest=12, length_penalty=penalty)
-    engine = Engine(rows, symbols, lambda cohort: make_search(cohort, True), room=60)
+    engine = Engine(rows, symbols, lambda batch: make_search(batch, True), room=60)
     [(_, texts)] = list(engine.run([Request((3,), 2, options)]))
     words = (2, 3, 5)
     wanted = []

@@ -18,11 +18,12 @@ from torch import nn
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding import graphs, native
-from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.backend import Request, Rows
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.graphs.engine import GraphEngine
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.options import Options
-from clearhead.decoding.rows import Rows, TorchRows
+from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import extras_of, make_search
 from clearhead.decoding.steps import Hypothesis, Symbols
 

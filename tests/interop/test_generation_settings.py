@@ -14,8 +14,9 @@ import torch
 from clearhead.bundle import Bundle
 from clearhead.cli.main import main
 from clearhead.decoding import native
+from clearhead.decoding.backend import Request
 from clearhead.decoding.defaults import options_of, with_own
-from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import TorchRows

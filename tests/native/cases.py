@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.backend import Extra, Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.options import Options
-from clearhead.decoding.rows import Extra
 from clearhead.decoding.steps import Symbols
 
 from ..decoding.test_native import DIALS, SYMBOLS, build

@@ -18,10 +18,11 @@ from clearhead.decoding import (
     speculative,
     stopping,
 )
+from clearhead.decoding.backend import Scores
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
-from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.processors import bans, penalties, truncation
-from clearhead.decoding.rows import PlainScores, Scores
+from clearhead.decoding.rows import PlainScores
+from clearhead.decoding.steps import LengthPenalty
 from clearhead.decoding.stopping import Stopping
 from clearhead.models import encoder_decoder, inputs
 from clearhead.nn.attention import KeyValues

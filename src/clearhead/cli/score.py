@@ -61,7 +61,7 @@ def score(
 
     from clearhead.api import load  # here, so that --help does not wait for torch
     from clearhead.base.device import pick_device, use_threads
-    from clearhead.decoding.lengths import LengthPenalty
+    from clearhead.decoding.steps import LengthPenalty
     from clearhead.jobs import scoring
 
     place = pick_device(device)

@@ -20,8 +20,8 @@ from clearhead.bundle.framings import tokenizers_of as tokenizers_of
 from clearhead.bundle.mapped import own_memory
 from clearhead.data.config import Task
 from clearhead.data.tokenise import encode_sources
+from clearhead.decoding.backend import Request
 from clearhead.decoding.defaults import with_own
-from clearhead.decoding.engine import Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.steps import Symbols, config_of, limit_of, positions_of
 

@@ -1,4 +1,4 @@
-"""Beam search: the best K texts under way are kept at each step, for all requests of a cohort at once.
+"""Beam search: the best K texts under way are kept at each step, for all requests of a batch at once.
 
 At each step every live text of a request is extended by every token, and the extensions are ranked by their
 log-probability. Those among the first K that end with the stop symbol are finished; the best K of all others
@@ -24,15 +24,15 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.arrays import Array, Arrays, arrays_for
+from clearhead.decoding.backend import Batch, Moves, Scores
 from clearhead.decoding.batches import requests_of
-from clearhead.decoding.engine import Cohort, Engine, Moves
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.finished import Pool, hypothesis
-from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Processor, nothing_left
 from clearhead.decoding.processors.bans import AtLeast, Forbid, NotFirst, Prefix
-from clearhead.decoding.rows import Scores, TorchRows
-from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.steps import Hypothesis, LengthPenalty, Symbols
 from clearhead.decoding.stopping import Stopping, kept_of
 
 __all__ = ["Beam", "LengthPenalty", "beam_search"]
@@ -50,7 +50,7 @@ class Offer(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What becomes of a group's extensions. A row is a number among the cohort's rows so far."""
+    """What becomes of a group's extensions. A row is a number among the batch's rows so far."""
 
     live: Array  # (B, W) scores of the texts that go on; -inf: a place without a text
     row: Array  # (B, W) which each of them goes on from
@@ -62,14 +62,14 @@ class Choice(NamedTuple):
     ended_own: Array  # (B, E)
 
 
-def candidates_of(cohort: Cohort) -> int:
+def candidates_of(batch: Batch) -> int:
     """Tokens of each row that are worth a look; `Beam._offer` says why so many are enough."""
-    symbols = cohort.symbols
-    return min(cohort.options.beam + len(symbols.stops) + len(symbols.forbidden), cohort.vocabulary)
+    symbols = batch.symbols
+    return min(batch.options.beam + len(symbols.stops) + len(symbols.forbidden), batch.vocabulary)
 
 
 class Beam:
-    """Searches for one cohort with `options.beam` places a request. See the top of this file.
+    """Searches for one batch with `options.beam` places a request. See the top of this file.
 
     Texts are ranked by the sum of what `processors_before` made of the log-probabilities, over the length
     penalty, plus coverage: beta · Σ over source tokens of log min(attention they got, 1), of Wu et al. 2016.
@@ -79,12 +79,12 @@ class Beam:
     """
 
     def __init__(
-        self, cohort: Cohort, processors_before: Sequence[Processor] = (), arrays: Arrays | None = None
+        self, batch: Batch, processors_before: Sequence[Processor] = (), arrays: Arrays | None = None
     ) -> None:
-        options, count = cohort.options, len(cohort.requests)
-        self.arrays = arrays or arrays_for(cohort.device)
-        self.options, self.symbols, self.device = options, cohort.symbols, cohort.device
-        self.prompts, self.all_limits = cohort.prompts, cohort.limits
+        options, count = batch.options, len(batch.requests)
+        self.arrays = arrays or arrays_for(batch.device)
+        self.options, self.symbols, self.device = options, batch.symbols, batch.device
+        self.prompts, self.all_limits = batch.prompts, batch.limits
         self.processors = tuple(processors_before)
         self.width = options.beam // options.groups
         self.penalty = LengthPenalty(options.length_penalty, options.length_kind)
@@ -95,12 +95,12 @@ class Beam:
         self.logps = none[:, :0]  # (R, L) the model's own, of what was written
         self.tokens = self.arrays.whole([0] * count)[:, None][:, :0]  # (R, L)
         self.covered: Tensor | None = None  # (R, S) attention that each source token has got
-        allowed = torch.zeros(cohort.vocabulary, dtype=torch.float64, device=self.device)
-        allowed[list(cohort.symbols.forbidden)] = -math.inf
+        allowed = torch.zeros(batch.vocabulary, dtype=torch.float64, device=self.device)
+        allowed[list(batch.symbols.forbidden)] = -math.inf
         self.allowed = self.arrays.take(allowed)  # (V,)
-        self.candidates = candidates_of(cohort)  # C
-        self.stop = torch.tensor([cohort.symbols.stop], device=self.device)
-        self.stopping = Stopping(options, cohort.limits, self.arrays)
+        self.candidates = candidates_of(batch)  # C
+        self.stop = torch.tensor([batch.symbols.stop], device=self.device)
+        self.stopping = Stopping(options, batch.limits, self.arrays)
         self.done: list[tuple[int, list[Hypothesis]]] = []
         self._settle(list(range(count)), places=1)
 

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from clearhead.decoding.engine import Cohort, Moves
+from clearhead.decoding.backend import Batch, Moves, Scores
 from clearhead.decoding.processors import Past, Processor, nothing_left
-from clearhead.decoding.rows import Scores
 from clearhead.decoding.steps import Hypothesis, refuse_not_finite
 
 
@@ -49,11 +48,11 @@ class Contrastive:
     was the likeliest token.
     """
 
-    def __init__(self, cohort: Cohort, before: Sequence[Processor] = ()) -> None:
-        options = cohort.options
-        self.alpha, self.width = options.contrastive, min(options.top_k or 1, cohort.vocabulary)
-        self.symbols, self.device = cohort.symbols, cohort.device
-        self.limits, self.prompts, self.before = cohort.limits, cohort.prompts, before
+    def __init__(self, batch: Batch, before: Sequence[Processor] = ()) -> None:
+        options = batch.options
+        self.alpha, self.width = options.contrastive, min(options.top_k or 1, batch.vocabulary)
+        self.symbols, self.device = batch.symbols, batch.device
+        self.limits, self.prompts, self.before = batch.limits, batch.prompts, before
         self.texts: list[_Text] | None = None  # None: nothing has been seen yet
         self.written = 0
         self.ready: list[tuple[int, list[Hypothesis]]] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.decoding.rows import Rows, Scores
+from clearhead.decoding.backend import Rows, Scores
 
 SURE = 0.5  # nats by which a token leads where rounding must not change the choice
 

@@ -1,100 +1,43 @@
 """The loop of decoding: requests come in, rows of the model go on together, finished texts go out.
 
-Requests that are admitted together and ask for the same form a cohort, and a search decides for each cohort
-what its rows write next; the model then takes one step for the rows of all cohorts at once. Rows of texts
+Requests that are admitted together and ask for the same form a batch, and a search decides for each batch
+what its rows write next; the model then takes one step for the rows of all batches at once. Rows of texts
 that have ended leave, and waiting requests take their room, so that no row waits for the longest. The loop
 knows neither how a search chooses nor what kind of model it drives.
 
-Shapes: R rows of all cohorts.
+Shapes: R rows of all batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from clearhead.base.exiting import compiled_work, too_late
-from clearhead.decoding.options import Options
-from clearhead.decoding.rows import Rows, Scores
+from clearhead.decoding.backend import (
+    Batch,
+    MakeSearch,
+    Request,
+    Rows,
+    Scores,
+    Search,
+    Strides,
+    but_for_seed,
+    width_of,
+)
 from clearhead.decoding.steps import Hypothesis, Symbols
 
 REFILL = 2  # newcomers are read in when half of the room is free: reading pays for several at once
 WINDOW = 16  # requests are sorted by length inside windows of so many times the room
 
 
-@dataclass(frozen=True)
-class Request:
-    """One text to be written."""
-
-    given: tuple[int, ...]  # the source as the encoder reads it, or the prompt of a decoder
-    limit: int  # tokens that may be written before only the stop symbol is left
-    options: Options = field(default_factory=Options)
-
-
-class Moves(NamedTuple):
-    """What the rows of a cohort write next."""
-
-    parent: Tensor  # (R',) which of the cohort's rows each new row goes on from
-    token: Tensor  # (R',) what that row writes
-
-
-class Search(Protocol):
-    """Decides for one cohort. At first each request has one row; rows of a request stand together."""
-
-    def advance(self, scores: Scores) -> Moves:
-        """From the scores of the cohort's rows to its next rows; none: everything has ended."""
-
-    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
-        """Requests, by number in the cohort, that ended since the last call, and their texts, best first."""
-
-
-class Strides(Protocol):
-    """What a search may have as `stride`: several steps in one call, together with others of its kind."""
-
-    def __call__(
-        self, rows: Rows, searches: Sequence[Search], scores: Sequence[Scores], enough: int
-    ) -> list[Scores] | None:
-        """The scores of all these searches' rows after a few steps; what ended waits in each search.
-
-        It may stop at any step, and does when `enough` requests have ended, or all. None: these searches over
-        these rows go step by step.
-        """
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """What a search must know of the requests it decides for."""
-
-    requests: Sequence[Request]
-    options: Options  # theirs, the same but for the seed
-    symbols: Symbols
-    vocabulary: int
-    device: torch.device
-
-    @property
-    def limits(self) -> list[int]:
-        return [one.limit for one in self.requests]
-
-    @property
-    def prompts(self) -> list[tuple[int, ...]]:
-        return [one.given for one in self.requests]
-
-    @property
-    def seeds(self) -> list[int]:
-        return [one.options.seed for one in self.requests]
-
-
-MakeSearch = Callable[[Cohort], Search]
-
-
 class _Member(NamedTuple):
-    """A cohort under way."""
+    """A batch under way."""
 
     numbers: list[int]  # of its requests, as the caller counts them
     search: Search
@@ -135,12 +78,12 @@ class Engine:
         """Read in newcomers while there is room for a good many of them."""
         taken = sum(member.left * member.width for member in members)
         while (self.room - taken) * REFILL >= self.room or not members:
-            cohort = waiting.take(self.room - taken, at_least_one=not members)
-            if not cohort:
+            batch = waiting.take(self.room - taken, at_least_one=not members)
+            if not batch:
                 return
-            numbers, requests = zip(*cohort, strict=True)
+            numbers, requests = zip(*batch, strict=True)
             options = requests[0].options
-            told = Cohort(requests, options, self.symbols, self.rows.vocabulary, self.rows.device)
+            told = Batch(requests, options, self.symbols, self.rows.vocabulary, self.rows.device)
             with compiled_work():
                 search = self.make(told)
                 scores = self.rows.admit([one.given for one in requests])
@@ -219,17 +162,10 @@ class Engine:
             torch.set_num_threads(before)
 
     def _joined(self, parts: list[Tensor]) -> Tensor:
-        """Whole numbers one after another; most often there is one cohort, and nothing to copy."""
+        """Whole numbers one after another; most often there is one batch, and nothing to copy."""
         if len(parts) == 1:
             return parts[0]
         return torch.cat([torch.zeros(0, dtype=torch.long, device=self.rows.device), *parts])
-
-
-def width_of(options: Options) -> int:
-    """Rows that a request with these settings may have at a time."""
-    if options.contrastive:
-        return options.top_k or 1
-    return max(options.beam, options.nbest if options.sample else 1)
 
 
 class Waiting:
@@ -262,8 +198,3 @@ class Waiting:
             (taken if alike and (fits is None or fits(one[1])) else left).append(one)
         self.ready.extend(reversed(left))
         return taken
-
-
-def but_for_seed(options: Options) -> Options:
-    """What requests that are decided together have in common."""
-    return options if options.seed == 0 else replace(options, seed=0)

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from clearhead.decoding.backend import Batch, Request
 from clearhead.decoding.batches import requests_of
-from clearhead.decoding.engine import Cohort, Engine, Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
@@ -67,8 +68,8 @@ def sample(
 def _written(model: nn.Module, requests: list[Request], symbols: Symbols) -> list[Hypothesis]:
     has_source = config_of(model).family in WITH_SOURCE
 
-    def search(cohort: Cohort) -> GreedyOrSampling:
-        return GreedyOrSampling(cohort, pipeline(cohort.options, symbols, cohort.vocabulary, has_source))
+    def search(batch: Batch) -> GreedyOrSampling:
+        return GreedyOrSampling(batch, pipeline(batch.options, symbols, batch.vocabulary, has_source))
 
     found = dict(Engine(TorchRows(model, symbols), symbols, search, room=len(requests)).run(requests))
     return [found[number][0] for number in range(len(requests))]

@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.decoding.engine import Cohort, Moves
+from clearhead.decoding.backend import Batch, Moves, Scores
 from clearhead.decoding.processors import Past, Pipeline, nothing_left
 from clearhead.decoding.random_draws import drawn, keys, uniform
-from clearhead.decoding.rows import Scores
 from clearhead.decoding.steps import Hypothesis, refuse_not_finite
 
 ROOM = 64  # places of the record at first; it doubles
@@ -43,16 +42,16 @@ class GreedyOrSampling:
     first.
     """
 
-    def __init__(self, cohort: Cohort, pipeline: Pipeline) -> None:
-        self.pipeline, self.symbols, self.device = pipeline, cohort.symbols, cohort.device
-        self.sample = cohort.options.sample
-        self.on_logits = cohort.options.repetition != 1 and cohort.options.repetition_of == "logits"
-        self.texts = cohort.options.nbest if self.sample else 1  # for each request
-        self.prompts = cohort.prompts
+    def __init__(self, batch: Batch, pipeline: Pipeline) -> None:
+        self.pipeline, self.symbols, self.device = pipeline, batch.symbols, batch.device
+        self.sample = batch.options.sample
+        self.on_logits = batch.options.repetition != 1 and batch.options.repetition_of == "logits"
+        self.texts = batch.options.nbest if self.sample else 1  # for each request
+        self.prompts = batch.prompts
         self.written = 0
-        count = len(cohort.requests) * self.texts
+        count = len(batch.requests) * self.texts
         self.slots = np.arange(count)  # (R,) the text that each row writes
-        self.limits = np.repeat(np.array(cohort.limits), self.texts)  # (R,)
+        self.limits = np.repeat(np.array(batch.limits), self.texts)  # (R,)
         self.nearest = int(self.limits.min())
         self.ids = np.zeros((count, ROOM), dtype=np.int64)  # by slot and place
         self.logps = np.zeros((count, ROOM))
@@ -63,7 +62,7 @@ class GreedyOrSampling:
         self.tokens = torch.zeros(count, 0, dtype=torch.long, device=self.device)  # (R, L)
         self.remembers = self.sample or pipeline.plain_from is None  # whether `tokens` are kept up
         if self.sample:
-            seeds = [seed for seed in cohort.seeds for _ in range(self.texts)]
+            seeds = [seed for seed in batch.seeds for _ in range(self.texts)]
             self.keys = keys(seeds, (self.slots % self.texts).tolist(), self.device)
 
     def finished(self) -> list[tuple[int, list[Hypothesis]]]:

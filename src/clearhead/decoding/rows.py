@@ -10,72 +10,16 @@ Shapes: R rows, V vocabulary, B new requests, S given tokens, E model width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.base.device import exact_place
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Extra
 from clearhead.decoding.steps import WITH_SOURCE, Symbols, config_of
 from clearhead.nn.look import Look
-
-Extra = Literal["hidden", "attention"]  # what scores may bring beside log-probabilities
-
-
-class Scores(Protocol):
-    """What a model thinks of the next token of R rows: natural log-probabilities of the whole vocabulary.
-
-    `hidden` (R, E), the last hidden states, and `attention` (R, S), how much of the last layer's
-    cross-attention went to each source token (mean over heads), are there for searches that asked for them.
-    """
-
-    hidden: Tensor | None
-    attention: Tensor | None
-    context: list[Tensor] | None  # of newcomers: the hidden states of all their prompt, (S, E) each
-
-    @property
-    def rows(self) -> int:
-        """How many."""
-
-    def logp(self) -> Tensor:
-        """(R, V) float32; not to be changed in place."""
-
-    def top(self, count: int) -> tuple[Tensor, Tensor]:
-        """(R, count) the largest and their ids, best first."""
-
-    def at(self, ids: Tensor) -> Tensor:
-        """(R, n): those of ids (n,) in every row."""
-
-    def totals(self) -> Tensor:
-        """(R,) log Σ exp of the model's logits, which log-probabilities no longer show."""
-
-    def part(self, begin: int, end: int) -> Scores:
-        """Of rows `begin` to `end` − 1."""
-
-
-class Rows(Protocol):
-    """Texts under way. Rows of one request stand together, and requests keep their order."""
-
-    device: torch.device
-    vocabulary: int
-
-    @property
-    def count(self) -> int:
-        """Rows now."""
-
-    def admit(self, given: Sequence[Sequence[int]]) -> Scores:
-        """New requests, one row each, behind the rows that are there; scores of the new rows alone.
-
-        Given is a source as the encoder reads it, and writing begins behind the start symbol; or the prompt
-        of a decoder, and writing goes on from it.
-        """
-
-    def step(self, parent: Tensor, token: Tensor) -> Scores:
-        """New row i goes on from old row `parent[i]`, which writes `token[i]`; scores of all new rows.
-
-        Parents may be repeated or left out: what nobody goes on from is forgotten.
-        """
 
 
 class PlainScores:

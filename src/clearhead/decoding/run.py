@@ -14,8 +14,8 @@ from clearhead.base.errors import UserError
 from clearhead.base.exiting import compiled_work, too_late
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle
+from clearhead.decoding.backend import Batch, Moves, Request
 from clearhead.decoding.constraints import before_stop, until_stop
-from clearhead.decoding.engine import Cohort, Moves, Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.steps import WITH_SOURCE
 from clearhead.decoding.writer import Dtype, Way, Writer, Written, opening
@@ -139,7 +139,7 @@ def _growing(writer: Writer, request: Request) -> Iterator[list[int]]:
     with compiled_work():
         rows = writer.rows(request.options)
         search = writer.search(
-            Cohort([request], request.options, writer.symbols, rows.vocabulary, rows.device)
+            Batch([request], request.options, writer.symbols, rows.vocabulary, rows.device)
         )
         scores, moves = rows.admit([request.given]), NO_MOVES
     texts: list[list[int]] = [[]]

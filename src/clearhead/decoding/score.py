@@ -26,8 +26,7 @@ from clearhead.decoding.batches import (
     symbols_of,
     tokenizers_of,
 )
-from clearhead.decoding.lengths import LengthPenalty
-from clearhead.decoding.steps import WITH_SOURCE, positions_of
+from clearhead.decoding.steps import WITH_SOURCE, LengthPenalty, positions_of
 from clearhead.decoding.writer import opening
 
 BATCH_TOKENS = 4096

@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 
 from clearhead.decoding.arrays import Array, Arrays
-from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.options import Options
+from clearhead.decoding.steps import LengthPenalty
 
 
 def kept_of(options: Options) -> int:

@@ -26,6 +26,7 @@ from clearhead.bundle.folder import Bundle
 from clearhead.bundle.mapped import own_memory
 from clearhead.data.length_limits import LengthLimits
 from clearhead.decoding import graphs, native
+from clearhead.decoding.backend import Batch, Extra, Request, Rows, Search
 from clearhead.decoding.batches import (
     framings_of,
     heads_read,
@@ -36,10 +37,10 @@ from clearhead.decoding.batches import (
 )
 from clearhead.decoding.constraints import Pieces, before_stop, needs_pieces, pieces_of
 from clearhead.decoding.defaults import own_options
-from clearhead.decoding.engine import Cohort, Engine, Request, Search
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.number_formats import fast, trained_in
 from clearhead.decoding.options import Options
-from clearhead.decoding.rows import Extra, Rows, TorchRows
+from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import extras_of, make_search
 from clearhead.decoding.source_parts import NOTHING, Book, Source
 from clearhead.decoding.split_long_sources import Parts, split
@@ -231,10 +232,10 @@ class Writer:
             self._converted = copy.deepcopy(self.bundle.model).to(wanted)
         return self._converted
 
-    def search(self, cohort: Cohort) -> Search:
+    def search(self, batch: Batch) -> Search:
         """The search that decides for these requests."""
-        compiled = self._compiled(extras_of(cohort.options))
-        return make_search(cohort, self.has_source, self.pieces_for(cohort.options), compiled=compiled)
+        compiled = self._compiled(extras_of(batch.options))
+        return make_search(batch, self.has_source, self.pieces_for(batch.options), compiled=compiled)
 
     def pieces_for(self, options: Options) -> Pieces | None:
         """What tokens add to a text, where settings speak about texts."""

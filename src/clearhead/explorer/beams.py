@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from clearhead.decoding.backend import Batch
 from clearhead.decoding.beam import Beam, Choice, Offer
-from clearhead.decoding.engine import Cohort
 from clearhead.decoding.processors import Processor
 from clearhead.explorer.words import Word
 
@@ -46,10 +46,10 @@ class DrawnBeam(Beam):
     Of each step these are the best extensions that the search looks at: 2K, where one symbol ends texts.
     """
 
-    def __init__(self, cohort: Cohort, processors_before: Sequence[Processor] = ()) -> None:
-        assert len(cohort.requests) == 1
-        assert cohort.options.groups == 1
-        super().__init__(cohort, processors_before)
+    def __init__(self, batch: Batch, processors_before: Sequence[Processor] = ()) -> None:
+        assert len(batch.requests) == 1
+        assert batch.options.groups == 1
+        super().__init__(batch, processors_before)
         self.nodes: list[Node] = []
         self.ends: list[int | None] = [None]  # the node at which each row's text ends now
 

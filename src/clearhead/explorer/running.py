@@ -20,11 +20,11 @@ from torch import Tensor
 from clearhead.base.bounds import Beam, Count, CountOrZero, Fraction, LongSeed, Penalty, PositiveOrZero, Power
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
-from clearhead.decoding.engine import Cohort, Moves, Request, Search
+from clearhead.decoding.backend import Batch, Moves, Request, Scores, Search
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Pipeline, pipeline
-from clearhead.decoding.rows import Scores, TorchRows
+from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.steps import Hypothesis
 from clearhead.decoding.writer import Writer
 from clearhead.explorer.beams import DrawnBeam, tree
@@ -85,10 +85,10 @@ def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
     request = _request(session, writer, text, options)
     ready = pipeline(options, writer.symbols, session.bundle.config.vocabulary, writer.has_source)
     rows = TorchRows(session.bundle.model, writer.symbols)
-    cohort = Cohort([request], options, writer.symbols, rows.vocabulary, rows.device)
-    beam = DrawnBeam(cohort, ready.before) if options.beam > 1 else None
+    batch = Batch([request], options, writer.symbols, rows.vocabulary, rows.device)
+    beam = DrawnBeam(batch, ready.before) if options.beam > 1 else None
     recorder = Recorder(
-        beam or GreedyOrSampling(cohort, ready), ready, request, writer.symbols.stops, wanted.shown
+        beam or GreedyOrSampling(batch, ready), ready, request, writer.symbols.stops, wanted.shown
     )
     found, passes = _drive(rows, recorder, request)
     vocabulary = session.vocabulary

@@ -7,9 +7,9 @@ from itertools import repeat
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
+from clearhead.decoding.backend import Request
 from clearhead.decoding.batches import tokenizers_of
 from clearhead.decoding.constraints import constraint_processors
-from clearhead.decoding.engine import Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.speculative import speculate

@@ -14,8 +14,8 @@ from clearhead.bundle import Bundle
 from clearhead.data.config import CorpusConfig
 from clearhead.data.read import check_corpus, read_rows
 from clearhead.decoding.batches import tokenizers_of
-from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.score import Scored, score
+from clearhead.decoding.steps import LengthPenalty
 from clearhead.jobs.lines import count_lines, file_lines
 
 CHUNK = 256  # pairs that are scored together

@@ -23,7 +23,7 @@ from clearhead.base.progress import Bar, progress
 from clearhead.bundle import Bundle, is_bundle
 from clearhead.bundle.mapped import own_memory
 from clearhead.bundle.metadata import read_metadata
-from clearhead.decoding.engine import Cohort, Request
+from clearhead.decoding.backend import Batch, Request
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import continuation, stream_with
 from clearhead.decoding.steps import WITH_SOURCE, positions_of
@@ -86,7 +86,7 @@ def refuse_impossible(writer: Writer, options: Options) -> None:
     vocabulary = writer.config.vocabulary
     limit = 2**31 if options.max_length is None else options.max_length
     request = Request((writer.symbols.stop,), limit, options)
-    writer.search(Cohort([request], options, writer.symbols, vocabulary, writer.device))
+    writer.search(Batch([request], options, writer.symbols, vocabulary, writer.device))
 
 
 def digest_of(folder: Path, bundle: Bundle) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead.decoding.rows import Rows, Scores
+from clearhead.decoding.backend import Rows, Scores
 from clearhead.decoding.steps import WITH_SOURCE, Symbols, config_of
 
 Ids = tuple[int, ...]

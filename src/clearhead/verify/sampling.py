@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 import torch
 
-from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.backend import Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.verify import plain
 from clearhead.verify.passes import Ids, Passes

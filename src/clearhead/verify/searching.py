@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead.decoding.backend import Batch, MakeSearch, Request, Rows, Scores
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.engine import Cohort, Engine, MakeSearch, Request
-from clearhead.decoding.lengths import LengthPenalty
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
-from clearhead.decoding.rows import PlainScores, Rows, Scores
+from clearhead.decoding.rows import PlainScores
 from clearhead.decoding.score import score_ids
-from clearhead.decoding.steps import Hypothesis
+from clearhead.decoding.steps import Hypothesis, LengthPenalty
 from clearhead.decoding.writer import Writer
 from clearhead.verify import plain
 from clearhead.verify.report import Check, within
@@ -110,9 +110,9 @@ def greedy(subject: Subject) -> Check:
 def _beam_itself(subject: Subject) -> MakeSearch:
     """The beam's own code for any width; `Options(beam=1)` never reaches it by itself."""
 
-    def make(cohort: Cohort) -> Beam:
-        made = pipeline(cohort.options, cohort.symbols, cohort.vocabulary, subject.has_source)
-        return Beam(cohort, made.before)
+    def make(batch: Batch) -> Beam:
+        made = pipeline(batch.options, batch.symbols, batch.vocabulary, subject.has_source)
+        return Beam(batch, made.before)
 
     return make
 

@@ -19,10 +19,11 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
+from clearhead.decoding.backend import Request, Rows
 from clearhead.decoding.batches import framings_of, read_sources, symbols_of, tokenizers_of
-from clearhead.decoding.engine import Engine, Request
+from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
-from clearhead.decoding.rows import Rows, TorchRows
+from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import extras_of
 from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, Symbols, limit_of, positions_of
 from clearhead.decoding.writer import Writer

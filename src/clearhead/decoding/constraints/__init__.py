@@ -37,7 +37,7 @@ def constraint_processors(
     limits: Sequence[int],
     prompts: Sequence[Sequence[int]] | None = None,
 ) -> list[Processor]:
-    """The constraints that `options` ask for; `limits` are those of the cohort's requests, by their number.
+    """The constraints that `options` ask for; `limits` are those of the batch's requests, by their number.
 
     `pieces` are what `pieces_of` says of the vocabulary, where `needs_pieces`; `prompts` are what texts go on
     from, None where they stand alone. Contradictions that can be seen before anything is written are a

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from clearhead.base.exiting import compiled_work, too_late
-from clearhead.decoding.engine import REFILL, WINDOW, Request, Waiting, but_for_seed, width_of
+from clearhead.decoding.backend import Request, but_for_seed, width_of
+from clearhead.decoding.engine import REFILL, WINDOW, Waiting
 from clearhead.decoding.graphs import plain
 from clearhead.decoding.graphs.buffers import Buffers, Size, bytes_of_row
 from clearhead.decoding.graphs.kernels import Kernels

@@ -11,11 +11,10 @@ from torch import Tensor
 from clearhead.decoding.graphs.buffers import Buffers, TokenRules
 from clearhead.decoding.graphs.kernels import Kernels, Stream
 from clearhead.decoding.graphs.weights import Norm, Product, Weights
-from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.random_draws import drawn, uniform
-from clearhead.decoding.steps import Symbols
+from clearhead.decoding.steps import LengthPenalty, Symbols
 
 
 class Step:

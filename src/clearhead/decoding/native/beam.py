@@ -20,10 +20,9 @@ from collections.abc import Sequence
 
 import torch
 
+from clearhead.decoding.backend import Batch, Moves, Rows, Scores, Search
 from clearhead.decoding.beam import candidates_of
-from clearhead.decoding.engine import Cohort, Moves, Search
 from clearhead.decoding.finished import hypothesis
-from clearhead.decoding.lengths import LengthPenalty
 from clearhead.decoding.native.binding import (
     EARLY,
     FORBIDDEN,
@@ -36,8 +35,7 @@ from clearhead.decoding.native.binding import (
 )
 from clearhead.decoding.native.rows import NativeRows, NativeScores, no_memory
 from clearhead.decoding.processors import nothing_left
-from clearhead.decoding.rows import Rows, Scores
-from clearhead.decoding.steps import Hypothesis
+from clearhead.decoding.steps import Hypothesis, LengthPenalty
 from clearhead.decoding.stopping import kept_of, last_divisors
 
 STRIDE = 8  # steps that are taken in one call at most: a few, since nobody can interrupt them
@@ -46,7 +44,7 @@ STRIDE = 8  # steps that are taken in one call at most: a few, since nobody can 
 class NativeBeam:
     """Searches for one cohort over the scores of `NativeRows`."""
 
-    def __init__(self, cohort: Cohort) -> None:
+    def __init__(self, cohort: Batch) -> None:
         self.library = functions()
         options = cohort.options
         self.penalty = LengthPenalty(options.length_penalty, options.length_kind)
@@ -77,7 +75,7 @@ class NativeBeam:
         self.nbest = options.nbest
 
     @staticmethod
-    def fits(cohort: Cohort) -> bool:
+    def fits(cohort: Batch) -> bool:
         """Whether a cohort whose processors do nothing but forbid symbols can be searched for here."""
         options = cohort.options
         return (

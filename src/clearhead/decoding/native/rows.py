@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Extra
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions
 from clearhead.decoding.native.pack import Dtype, Packed, pack
 from clearhead.decoding.native.shared import Sharing
 from clearhead.decoding.native.tables import PositionTables
 from clearhead.decoding.native.turn import Turn
-from clearhead.decoding.rows import Extra
 from clearhead.decoding.steps import Symbols
 
 SPARE = 4  # buffers for scores that are kept for the next step

@@ -20,7 +20,7 @@ NOBODY = -1  # stands where a row has no token
 
 
 class Past(NamedTuple):
-    """The rows of a cohort so far. All of them have written equally many tokens."""
+    """The rows of a batch so far. All of them have written equally many tokens."""
 
     tokens: Tensor  # (R, L) int64
     prompts: Sequence[Sequence[int]]  # what each request was given: a prompt, or a source
