@@ -8,6 +8,7 @@ import torch
 
 from clearhead.bundle import Bundle
 from clearhead.models import build as build_anyhow
+from clearhead.text.framing import Framing, Framings
 from clearhead.text.tokenizer import Tokenizer
 
 ENGLISH = ["the cat sleeps", "a dog eats the fish", "one bird sings", "who sees the old green house"]
@@ -47,7 +48,12 @@ def translator(separate: bool = False, family: str = "encoder-decoder", **change
     with torch.no_grad():
         model.output.weight.mul_(2.0)
         model.output.bias[writer.stop] = 1.0
-    return Bundle(model, writer, {"task": "translate"}, reader if separate else None)
+    metadata: dict[str, Any] = {"task": "translate"}
+    if family == "decoder":  # source, separator, target in one row; the start symbol separates them
+        assert not separate, "one row has one vocabulary"
+        framings = Framings(source=Framing.of(after=writer.start), target=Framing.of(after=writer.stop))
+        metadata["framing"] = framings.to_dict()
+    return Bundle(model, writer, metadata, reader if separate else None)
 
 
 def writer(**changes: Any) -> Bundle:

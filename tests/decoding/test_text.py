@@ -26,6 +26,7 @@ from clearhead.decoding.alignment import END, _groups
 from clearhead.decoding.batches import by_length
 from clearhead.decoding.beam import LengthPenalty, beam_search
 from clearhead.decoding.labels import class_probabilities, unread_sentence
+from clearhead.decoding.score import score
 from clearhead.decoding.steps import Symbols
 from clearhead.nn.look import Look
 from clearhead.text.tokenizer import Tokenizer
@@ -40,7 +41,7 @@ def many(count: int = 23) -> list[str]:
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent"])
+@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent", "decoder"])
 def test_order_is_kept_and_batches_do_not_matter(beam: int, family: str) -> None:
     bundle, texts = translator(family=family), many()
     texts[4] = texts[9] = ""
@@ -70,6 +71,50 @@ def test_a_translation_is_what_the_search_finds(separate: bool) -> None:
     assert found.tokens == tuple(bundle.tokenizer.token(id) for id in best.ids)
     assert found.score == pytest.approx(best.score, abs=1e-4)
     assert found.logp == pytest.approx(best.logp, abs=1e-4)
+
+
+def test_a_decoder_translates_where_its_framing_has_a_source() -> None:
+    bundle, texts = translator(family="decoder"), many(9)
+    tokenizer = bundle.tokenizer
+    for text, found in zip(texts, translate(bundle, texts), strict=True):
+        prompt = [*tokenizer.encode(text), tokenizer.start]
+        ids, logps = list(prompt), []
+        with torch.no_grad():
+            while ids[-1] != tokenizer.stop and len(logps) < 2 * len(prompt) + 20:
+                scores = bundle.model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+                scores[[tokenizer.pad, tokenizer.start]] = -torch.inf
+                ids.append(int(scores.argmax()))
+                logps.append(float(scores.max()))
+        written = ids[len(prompt) :]
+        assert found.text == tokenizer.decode([id for id in written if id != tokenizer.stop])
+        if found.stopped:
+            assert found.logp == pytest.approx(sum(logps), abs=1e-4)
+            [again] = score(bundle, [(text, found.text)])
+            assert again.logp == pytest.approx(found.logp, abs=1e-4)
+        assert "".join(stream(bundle, text)) == found.text
+    for options in (Options(beam=3), Options(sample=True, seed=4), Options(no_repeat=1)):
+        found, general = (translate(bundle, texts, options, way=way) for way in ("auto", "torch"))
+        assert [one.text for one in found] == [one.text for one in general]
+    # No word stands twice; those of the source do not count.
+    assert any(set(text.split()) & set(one.text.split()) for text, one in zip(texts, found, strict=True))
+    with pytest.raises(UserError, match="does not continue text"):
+        generate(bundle, "the")
+    del bundle.metadata["framing"]
+    assert not Writer(bundle).has_source
+
+
+def test_a_decoder_that_translates_keeps_positions_for_the_target() -> None:
+    bundle = translator(family="decoder", position__name="learned", position__max_length=32)
+    longest = Writer(bundle).longest
+    assert longest + 2 * longest + 20 < 32
+    bundle.metadata["reach"] = [[4, 6], [16, 12]]
+    longest = Writer(bundle).longest
+    assert 16 < longest < 32 - 12
+    words = ["the", "cat", "sleeps"] * 10
+    one, rest = (" ".join(part) for part in (words[: longest - 1], words[longest - 1 :]))
+    [whole], [first] = translate(bundle, [" ".join(words)]), translate(bundle, [one])
+    assert (whole.parts, first.parts) == (2, 1)
+    assert whole.text == f"{first.text} {translate(bundle, [rest])[0].text}"
 
 
 def test_a_model_in_training_goes_on_training() -> None:

@@ -15,8 +15,12 @@ import clearhead
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.explorer import trace as trace_module
+from clearhead.explorer.running import run
+from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace, trace
 from clearhead.nn.look import Look
+
+from ..decoding.bundles import translator
 
 Make = Callable[..., Any]
 TEXT, TARGET = "who sees the old green house ?", "qui voit la vieille maison ?"
@@ -172,3 +176,11 @@ def test_repr(bundle_of: Make) -> None:
     assert repr(trace(bundle_of("encoder-decoder"), "the cat", "le chat")) == (
         "Trace(encoder-decoder, 3 source tokens, 3 target tokens)"
     )
+
+
+def test_a_decoder_that_translates_shows_source_and_target_in_one_row() -> None:
+    seen = trace(translator(family="decoder"), "the cat", "le chat dort")
+    assert [word["text"] for word in seen.target] == ["the", "cat", "<start>", "le", "chat", "dort"]
+    assert seen.source == []
+    assert seen.reading.following == (*seen.reading.target[1:], 2)
+    assert run(Session(seen.bundle), "the cat")["source"][-1]["text"] == "<start>"

@@ -83,6 +83,11 @@ def test_a_decoder_passes(name: str) -> None:
     assert faults(writer(**DECODERS[name])) == []
 
 
+def test_a_decoder_that_translates_passes() -> None:
+    only = [one for one in OURS if one not in ("stopping costs nothing", "sampling = its distribution (p)")]
+    assert faults(translator(family="decoder"), only=only) == []
+
+
 @pytest.mark.parametrize("kind", ["classify", "tag"])
 def test_an_encoder_is_tested_where_it_can_be(kind: str) -> None:
     report = verify(labeller(kind, ["good", "bad"]), effort=SMALL)

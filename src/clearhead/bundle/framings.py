@@ -42,7 +42,9 @@ def _assumed(bundle: Bundle) -> Framings:
     if is_imported(bundle) and source is not None and target is not None:
         source.check(config.source_vocabulary or config.vocabulary)
         target.check(config.vocabulary)
-        return Framings(source=source, target=target)
+        return (
+            Framings(target=target) if config.family == "decoder" else Framings(source=source, target=target)
+        )
     if config.family == "decoder":
         return framings_for("generate", tokenizers, bool(bundle.metadata.get("documents", False)))
     if config.family != "encoder":

@@ -61,7 +61,8 @@ def score(
 
     from clearhead.api import load  # here, so that --help does not wait for torch
     from clearhead.base.device import pick_device, use_threads
-    from clearhead.decoding.steps import LengthPenalty
+    from clearhead.decoding.batches import translates
+    from clearhead.decoding.steps import LengthPenalty, config_of
     from clearhead.jobs import scoring
 
     place = pick_device(device)
@@ -73,11 +74,8 @@ def score(
         pairs = scoring.table_pairs(file)
     loaded = load(bundle, device=place)
     settle()
-    if loaded.config.family not in ("encoder-decoder", "recurrent", "decoder"):
-        raise UserError(
-            f"A model of the family '{loaded.config.family}' writes no text that could be scored."
-        )
-    if loaded.config.family != "decoder" and (len(texts or []) == 1 or (target and not source)):
+    config_of(loaded.model)  # refuses a model that writes nothing
+    if translates(loaded) and (len(texts or []) == 1 or (target and not source)):
         raise UserError("This model translates: give the source as well as the target.")
     total = scoring.Total()
     penalty = LengthPenalty(length_penalty, length_kind)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from clearhead.data.tokenise import encode_sources
 from clearhead.decoding.backend import Request
 from clearhead.decoding.defaults import with_own
 from clearhead.decoding.options import Options
-from clearhead.decoding.steps import Symbols, config_of, limit_of, positions_of
+from clearhead.decoding.steps import WITH_SOURCE, Symbols, config_of, limit_of, positions_of
 
 NUMBERS = 2**25  # most scores that one step makes at a time: rows × places in the beam × vocabulary
 
@@ -33,6 +33,19 @@ def symbols_of(bundle: Bundle) -> Symbols:
     special = bundle.metadata.get("special")
     named = Symbols.of(tokenizers_of(bundle)[1], special if isinstance(special, dict) else None)
     return with_own(named, bundle)
+
+
+def translates(bundle: Bundle) -> bool:
+    """Is a given text a source, of which the model makes another text, rather than a prompt to continue?
+
+    A decoder translates where its framing has a source side: the separator behind the source is where the
+    target begins.
+    """
+    config = bundle.config
+    if config.head.kind != "none":
+        return False
+    separated = config.family == "decoder" and bool(framings_of(bundle).source.after)
+    return separated or config.family in WITH_SOURCE
 
 
 def read_sources(bundle: Bundle, texts: Sequence[str], task: Task | None) -> list[list[int]]:

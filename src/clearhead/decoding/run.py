@@ -15,9 +15,9 @@ from clearhead.base.exiting import compiled_work, too_late
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.backend import Batch, Moves, Request
+from clearhead.decoding.batches import translates
 from clearhead.decoding.constraints import before_stop, until_stop
 from clearhead.decoding.options import Options
-from clearhead.decoding.steps import WITH_SOURCE
 from clearhead.decoding.writer import Dtype, Way, Writer, Written, opening
 
 HELD = "\ufffd"  # what an unfinished character looks like
@@ -45,7 +45,7 @@ def translate(
     >>> [one.text for one in translate(bundle, ["", "  "])]
     ['', '']
     """
-    if bundle.config.family not in WITH_SOURCE:
+    if not translates(bundle):
         raise UserError(
             f"This bundle holds a model of the family '{bundle.config.family}', which does not translate."
         )
@@ -72,7 +72,7 @@ def generate(
     Without options: the bundle's own settings, greedy where it has none. Ends at a stop symbol, at the limit
     of length, or where the model has no more positions.
     """
-    if bundle.config.family in WITH_SOURCE:
+    if translates(bundle):
         raise UserError(
             f"This bundle holds a model of the family '{bundle.config.family}', which does not continue text."
         )

@@ -25,6 +25,7 @@ from clearhead.decoding.batches import (
     read_sources,
     symbols_of,
     tokenizers_of,
+    translates,
 )
 from clearhead.decoding.steps import WITH_SOURCE, LengthPenalty, positions_of
 from clearhead.decoding.writer import opening
@@ -65,7 +66,7 @@ def score(
     """
     _, writer = tokenizers_of(bundle)
     # behind a prompt nothing new begins; a target of its own may have more before it than the start symbol
-    before = framings_of(bundle).target.before if bundle.config.family in WITH_SOURCE else []
+    before = framings_of(bundle).target.before if translates(bundle) else []
     targets = [(*before, *ids) for ids in writer.encode_batch([target for _, target in pairs])]
     return score_ids(bundle, [source for source, _ in pairs], targets, penalty=penalty, device=device)
 
@@ -100,7 +101,7 @@ def score_ids(
 
 
 def _given(bundle: Bundle, sources: Sequence[str]) -> list[list[int]]:
-    if bundle.config.family in WITH_SOURCE:
+    if translates(bundle):
         return read_sources(bundle, sources, "translate")
     return [opening(bundle, text) for text in sources]
 

@@ -1,8 +1,9 @@
 """The words of decoding: the symbols that steer it, a finished text, and how long a text may get.
 
 Encoder-decoders and the recurrent baseline are given a source and start from the
-start symbol; a decoder is given a prompt and goes on from it. Knows nothing about
-how a token is chosen.
+start symbol; a decoder is given a prompt and goes on from it (the prompt of one
+that translates is the source and a separator). Knows nothing about how a token
+is chosen.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
 WITH_SOURCE = ("encoder-decoder", "recurrent")
+LONGEST = 1024  # tokens of a source that is read in one piece, where nothing else sets a limit
 WITHOUT_LIMIT = 256  # tokens a decoder writes where neither the caller nor its positions set an end
 
 
@@ -95,6 +97,8 @@ def config_of(model: nn.Module) -> ModelConfig:
     config: ModelConfig = model.config  # type: ignore[assignment]
     if config.family not in (*WITH_SOURCE, "decoder"):
         raise UserError(f"A model of the family '{config.family}' writes no text.")
+    if config.head.kind != "none":
+        raise UserError("This model labels texts and writes no text: use `clearhead label`.")
     return config
 
 
@@ -110,24 +114,42 @@ def limit_of(
     max_length: int | None = None,
     reach: LengthLimits | None = None,
     max_total: int | None = None,
+    *,
+    is_source: bool | None = None,
 ) -> int:
     """How many tokens may be written for a given text of `size` tokens, before only the stop symbol is left.
 
     `max_length`; without it what `max_total` leaves behind a prompt, or what `reach` says of a source; where
     nothing is known 2·size + 20 for a source, and 256 after a prompt; in any case no more than the model has
-    positions for. Depends on nothing but the text's own size.
+    positions for. Depends on nothing but the text's own size. `is_source`: the given text is a source (None:
+    as in all models of the family; a decoder may have learned to translate).
     """
-    positions, has_source = positions_of(config), config.family in WITH_SOURCE
+    positions, reads_apart = positions_of(config), config.family in WITH_SOURCE
+    is_source = reads_apart if is_source is None else is_source
     if max_length is not None:
         limit = max_length
-    elif max_total is not None and not has_source:
+    elif max_total is not None and not is_source:
         limit = max(max_total - size, 0)
-    elif has_source:
+    elif is_source:
         limit = 2 * size + 20 if reach is None else reach.at(size)
     else:
         limit = WITHOUT_LIMIT if positions is None else positions
-    used = 1 if has_source else size  # the start symbol, or the prompt
+    used = 1 if reads_apart else size  # the start symbol, or the prompt
     return limit if positions is None else min(limit, max(positions - used, 0))
+
+
+def longest_source(config: ModelConfig, reach: LengthLimits | None) -> int:
+    """Tokens of a source that a model reads in one piece.
+
+    A decoder's target stands behind its source: all that may be written has to find positions there, too.
+    """
+    positions = positions_of(config)
+    most = LONGEST if positions is None else min(positions, LONGEST)
+    if positions is None or config.family != "decoder":
+        return most
+    sizes = range(1, most)
+    fits = (size for size in sizes if size + limit_of(config, size, reach=reach, is_source=True) < positions)
+    return max(fits, default=most // 2)
 
 
 def refuse_not_finite(logp: float) -> float:

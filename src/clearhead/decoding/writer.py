@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from typing import Literal
 
@@ -34,6 +34,7 @@ from clearhead.decoding.batches import (
     read_sources,
     symbols_of,
     tokenizers_of,
+    translates,
 )
 from clearhead.decoding.constraints import Pieces, before_stop, needs_pieces, pieces_of
 from clearhead.decoding.defaults import own_options
@@ -44,14 +45,13 @@ from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import extras_of, make_search
 from clearhead.decoding.source_parts import NOTHING, Book, Source
 from clearhead.decoding.split_long_sources import Parts, split
-from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, limit_of, positions_of
+from clearhead.decoding.steps import Hypothesis, config_of, limit_of, longest_source, positions_of
 from clearhead.text.framing import Framing
 from clearhead.text.tokenizer import Tokenizer
 
 Dtype = Literal["auto", "fast", "float32", "bf16", "int8"]
 Way = Literal["auto", "native", "torch"]
 CPU_ROOM, GPU_ROOM = 160, 512  # rows under way
-LONGEST = 1024  # tokens of a source that is read in one piece, where nothing else sets a limit
 CHUNK = 512  # texts that are tokenised together
 
 
@@ -97,7 +97,7 @@ class Writer:
     ) -> None:
         self.bundle = bundle
         self.int8_embeddings, self.sharing = int8_embeddings, sharing
-        self.config = bundle.config
+        self.config = config_of(bundle.model)
         self.reader, self.tokenizer = tokenizers_of(bundle)
         self.symbols = symbols_of(bundle)
         self.framings = framings_of(bundle)
@@ -105,9 +105,7 @@ class Writer:
         self.defaults = self.own or Options()  # what is asked where nothing is said
         known = bundle.metadata.get("reach")
         self.reach = None if known is None else LengthLimits.from_list(known)  # how long texts get
-        self.has_source = self.config.family in WITH_SOURCE
-        if not self.has_source and self.config.family != "decoder":
-            raise UserError(f"A model of the family '{self.config.family}' writes no text.")
+        self.has_source = translates(bundle)  # a given text is a source, and no prompt
         if device is not None:
             bundle.model.to(pick_device(device) if isinstance(device, str) else device)
         bundle.model.eval()
@@ -281,7 +279,8 @@ class Writer:
             }
             for (number, _), ids in zip(pieces, given, strict=True):
                 asked = own[number]
-                limit = limit_of(self.config, len(ids), asked.max_length, self.reach, asked.max_total)
+                lengths = asked.max_length, self.reach, asked.max_total
+                limit = limit_of(self.config, len(ids), *lengths, is_source=self.has_source)
                 yield Request(tuple(ids), limit, _behind_prompt(asked, len(ids), limit))
 
     def _cut(self, text: str) -> Parts:
@@ -293,14 +292,12 @@ class Writer:
             return Parts((text,), ("", ""))
         return split(text, most, lambda part: len(self.reader.encode(part)))
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Tokens of a source that is read in one piece."""
-        positions = positions_of(self.config)
-        known = self.bundle.metadata.get("source_limit")
-        if isinstance(known, int):
+        if isinstance(self.bundle.metadata.get("source_limit"), int):
             return 2**31  # training cut long sources, and so does reading
-        return LONGEST if positions is None else min(positions, LONGEST)
+        return longest_source(self.config, self.reach)
 
     def _given(self, texts: Sequence[str]) -> list[list[int]]:
         if self.has_source:

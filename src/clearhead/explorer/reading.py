@@ -1,7 +1,7 @@
 """A text as the ids a model is fed, just as in training and decoding, and a model made ready to be looked at.
 
 An encoder-decoder reads a source, and its decoder the start symbol and the target; a decoder reads the text
-itself; an encoder reads the text. Knows nothing about what is seen.
+itself, or the source and the target behind it; an encoder reads the text. Knows nothing about what is seen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import framings_of, read_sources, symbols_of, tokenizers_of
+from clearhead.decoding.batches import framings_of, read_sources, symbols_of, tokenizers_of, translates
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import translate
 from clearhead.decoding.steps import WITH_SOURCE, positions_of
@@ -62,7 +62,7 @@ def limit_of(config: ModelConfig) -> int:
 def read(bundle: Bundle, text: str, target: str | None = None) -> Reading:
     """The ids of a text and of its target; no target, or an empty one, is the model's own (greedy)."""
     config = bundle.config
-    if config.family in WITH_SOURCE:
+    if translates(bundle):
         return _pair(bundle, text, target)
     if not _is_blank(target):
         raise UserError(
@@ -78,10 +78,10 @@ def read_text(bundle: Bundle, text: str) -> tuple[int, ...]:
     """The ids of a text where it is read: in the encoder, or in a decoder that stands alone."""
     config = bundle.config
     _refuse_unreadable(text, "text")
-    if config.family == "decoder":
-        ids = opening(bundle, text)
-    elif config.family in WITH_SOURCE:
+    if translates(bundle):
         [ids] = read_sources(bundle, [text], "translate")
+    elif config.family == "decoder" and config.head.kind == "none":
+        ids = opening(bundle, text)
     else:
         kind = config.head.kind
         [ids] = read_sources(bundle, [text], kind if kind == "classify" or kind == "tag" else None)
@@ -92,20 +92,27 @@ def read_text(bundle: Bundle, text: str) -> tuple[int, ...]:
 
 
 def _pair(bundle: Bundle, text: str, target: str | None) -> Reading:
-    """The source with its stop symbol; the start symbol and the target; the target and its stop symbol."""
+    """The source with its stop symbol; the start symbol and the target; the target and its stop symbol.
+
+    A decoder reads the source, its separator and the target in one row.
+    """
     symbols, limit = symbols_of(bundle), limit_of(bundle.config)
-    if symbols.start is None:
+    apart, start = bundle.config.family in WITH_SOURCE, symbols.start
+    if apart and start is None:
         raise UserError("This vocabulary has no start token, with which a target begins.")
     source = read_text(bundle, text)
     if target is None or _is_blank(target):
-        most = max(min(2 * len(source) + 20, limit - 1), 1)
+        most = max(min(2 * len(source) + 20, limit - (1 if apart else len(source))), 1)
         [own] = translate(bundle, [text], Options(max_length=most), way="torch")
         written = own.ids
     else:
         _refuse_unreadable(target, "target")
         written = (*framings_of(bundle).target.before, *tokenizers_of(bundle)[1].encode(target))
-        _refuse_long(len(written) + 1, limit, "target")
-    return Reading(source, (symbols.start, *written), (*written, symbols.stop))
+        _refuse_long(len(written) + (1 if apart else len(source)), limit, "target")
+    if start is None or not apart:
+        whole = (*source, *written)
+        return Reading(target=whole, following=(*whole[1:], symbols.stop))
+    return Reading(source, (start, *written), (*written, symbols.stop))
 
 
 def _is_blank(target: str | None) -> bool:

@@ -116,7 +116,7 @@ def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
             "stopped": "stop" if found.stopped else "length",  # what ended it: the model, or its limit
         },
         "tree": tree(beam, path, vocabulary.word) if beam else None,
-        "cost": _cost(passes, len(found.ids) + (1 if writer.has_source else len(request.given))),
+        "cost": _cost(passes, len(found.ids) + (1 if rows.has_source else len(request.given))),
     }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import symbols_of, tokenizers_of
+from clearhead.decoding.batches import symbols_of, tokenizers_of, translates
 from clearhead.decoding.steps import WITH_SOURCE, Symbols
 from clearhead.explorer.reading import limit_of, ready
 from clearhead.explorer.trace import Trace
@@ -34,7 +34,7 @@ class Session:
         self.bundle = ready(bundle)
         self.config: ModelConfig = self.bundle.config
         self.family: str = self.config.family
-        self.has_source = self.family in WITH_SOURCE
+        self.has_source = translates(self.bundle)  # a given text is a source, and no prompt
         self.limit = limit_of(self.config)
         self.reader, self.tokenizer = tokenizers_of(self.bundle)  # of the source, and of the target
         self._lock = threading.RLock()
@@ -58,7 +58,7 @@ class Session:
     @property
     def layers(self) -> dict[str, int]:
         """Layers of each stack that the model has."""
-        if self.has_source:
+        if self.family in WITH_SOURCE:
             return {"encoder": self.config.layers, "decoder": self.config.depth_of_decoder}
         return {self.family: self.config.layers}
 

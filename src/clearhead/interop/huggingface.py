@@ -39,6 +39,7 @@ from clearhead.interop.settings import Settings, labels
 from clearhead.interop.tokenizer_files import SETTINGS, read_tokenizers, write_settings, write_tokenizers
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
+from clearhead.text.framing import Framings
 from clearhead.text.tokenizer import FILE_NAME as TOKENIZER
 
 # Where several can hold a model of ours, the first that fits is written.
@@ -82,7 +83,9 @@ def import_huggingface(folder: Path) -> Bundle:
     texts = read_tokenizers(folder, family.model_type, config.embedding.token_types > 0)
     metadata = _metadata(folder, settings, family, config)
     if texts.framings is not None:
-        metadata["framing"] = texts.framings.to_dict()
+        two_sides = config.family != "decoder"  # a decoder's text is a prompt, and never a source
+        framings = texts.framings if two_sides else Framings(target=texts.framings.target)
+        metadata["framing"] = framings.to_dict()
     return Bundle(model, texts.tokenizer, metadata, texts.source_tokenizer)
 
 

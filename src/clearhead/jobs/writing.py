@@ -24,9 +24,10 @@ from clearhead.bundle import Bundle, is_bundle
 from clearhead.bundle.mapped import own_memory
 from clearhead.bundle.metadata import read_metadata
 from clearhead.decoding.backend import Batch, Request
+from clearhead.decoding.batches import translates
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import continuation, stream_with
-from clearhead.decoding.steps import WITH_SOURCE, positions_of
+from clearhead.decoding.steps import positions_of
 from clearhead.decoding.writer import Dtype, Way, Writer, opening
 from clearhead.jobs.drafting import DraftedWriter
 from clearhead.jobs.formats import Format
@@ -56,15 +57,8 @@ def ready(
     use_threads(threads)
     compiled = place.type == "cpu" and how != "torch" and draft is None
     bundle = load(folder, device=place, mapped=compiled)
-    family = bundle.config.family
-    if continues is not None and family not in (("decoder",) if continues else WITH_SOURCE):
-        what = "continue text" if continues else "translate"
-        instead = {"decoder": " Use `clearhead generate`.", "encoder": " Use `clearhead label`."}.get(
-            family, ""
-        )
-        raise UserError(
-            f"This bundle holds a model of the family '{family}', which does not {what}.{instead}"
-        )
+    if continues is not None:
+        _refuse_other_kind(bundle, continues)
     if draft is not None:
         if how == "native":
             raise UserError("With --draft the way is PyTorch's: leave --way native away.")
@@ -75,6 +69,19 @@ def ready(
     if writer.why_not_fast is not None:
         _say(writer.why_not_fast)
     return writer
+
+
+def _refuse_other_kind(bundle: Bundle, continues: bool) -> None:
+    """A sentence that names the right command, where a bundle does not do what is asked."""
+    family, head = bundle.config.family, bundle.config.head.kind
+    command = "translate" if translates(bundle) else "generate" if family == "decoder" else ""
+    command = "label" if family == "encoder" or head != "none" else command
+    if command != ("generate" if continues else "translate"):
+        what = "continue text" if continues else "translate"
+        instead = f" Use `clearhead {command}`." if command else ""
+        raise UserError(
+            f"This bundle holds a model of the family '{family}', which does not {what}.{instead}"
+        )
 
 
 def refuse_impossible(writer: Writer, options: Options) -> None:

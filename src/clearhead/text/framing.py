@@ -126,7 +126,10 @@ class Framing(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Framings(Config):
-    """The framings of a model's two sides; a decoder has the target's alone, an encoder the source's.
+    """The framings of a model's two sides; an encoder has the source's alone.
+
+    A decoder has the target's alone, unless it translates: then what stands behind the source, the separator,
+    is what the target begins after. One that labels texts reads them as sources.
 
     What stands around a target is predicted as well: the decoder is fed the start symbol before all of it.
     Around a decoder's prompt it is read, like a source.

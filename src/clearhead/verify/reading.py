@@ -112,7 +112,7 @@ def _outputs(model: nn.Module, subject: Subject, pairs: Sequence[Pair], extra: i
 
     Padding holds ids of the vocabulary, not zeros: nothing may depend on them.
     """
-    if not subject.has_source:
+    if not subject.reads_apart:
         ids, lengths = _rows([(*given, *written) for given, written in pairs], extra, subject)
         return _cut(_scores(model(ids, lengths=lengths)), lengths)
     source, source_lengths = _rows([given for given, _ in pairs], extra, subject)
@@ -128,7 +128,7 @@ def _packed_outputs(model: nn.Module, subject: Subject, pairs: Sequence[Pair]) -
         flat = [id for row in rows for id in row]
         return torch.tensor(flat, device=subject.device), [len(row) for row in rows]
 
-    if not subject.has_source:
+    if not subject.reads_apart:
         ids, lengths = packed([(*given, *written) for given, written in pairs])
         return list(_scores(model(ids, lengths=lengths)).split(lengths))
     source, source_lengths = packed([given for given, _ in pairs])

@@ -20,7 +20,7 @@ from torch import nn
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.backend import Request, Rows
-from clearhead.decoding.batches import framings_of, read_sources, symbols_of, tokenizers_of
+from clearhead.decoding.batches import framings_of, read_sources, symbols_of, tokenizers_of, translates
 from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
@@ -76,13 +76,19 @@ class Subject:
     def device(self) -> torch.device:
         return next(self.bundle.model.parameters()).device
 
-    @property
+    @cached_property
     def has_source(self) -> bool:
+        """Whether a given text is a source, and no prompt to continue."""
+        return translates(self.bundle)
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether the model has an encoder for what it is given."""
         return self.config.family in WITH_SOURCE
 
     @property
     def writes(self) -> bool:
-        return self.has_source or self.config.family == "decoder"
+        return self.config.head.kind == "none" and (self.reads_apart or self.config.family == "decoder")
 
     @cached_property
     def symbols(self) -> Symbols:
@@ -199,7 +205,8 @@ def _longest(subject: Subject) -> int:
     if positions is None:
         return most
     if subject.config.family == "decoder":
-        return max(1, min(most, positions // 2 - max(framings.target.extra, 1)))
+        extra = max(framings.source.extra, framings.target.extra, 1)
+        return max(1, min(most, positions // 2 - extra))
     return max(1, min(most, positions - 1 - max(framings.source.extra, 1)))
 
 

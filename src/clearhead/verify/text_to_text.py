@@ -113,7 +113,7 @@ def _greedy_settings(subject: Subject) -> dict[str, Any]:
     return {
         "eos_token_id": list(symbols.stops),
         "pad_token_id": symbols.stop,  # one text at a time has no padding
-        "decoder_start_token_id": symbols.start if subject.has_source else None,
+        "decoder_start_token_id": symbols.start if subject.reads_apart else None,
         "suppress_tokens": list(symbols.forbidden) or None,
         "max_new_tokens": _most(subject),
     }
@@ -137,7 +137,7 @@ def _generated(subject: Subject, model: Any, rows: Sequence[Any], settings: Any)
     found = []
     for row in rows:
         ids = model.generate(**row)[0].tolist()
-        new = ids[1:] if subject.has_source else ids[row["input_ids"].shape[1] :]
+        new = ids[1:] if subject.reads_apart else ids[row["input_ids"].shape[1] :]
         found.append(tuple(takewhile(lambda id: id not in subject.symbols.stops, new)))
     return found
 
