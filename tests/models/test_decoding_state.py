@@ -5,6 +5,7 @@ Shapes: B rows, S source tokens, T target tokens, V vocabulary.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -313,3 +314,15 @@ def test_gradients_are_no_hindrance() -> None:
         found = in_chunks(model, ids(1, SOURCE), ids(1, T), [2, 1, 4])
     close(found, one_pass(model, ids(1, SOURCE), ids(1, T)))
     assert found.shape == (1, T, VOCABULARY)
+
+
+@pytest.mark.parametrize("kind, other", list(itertools.permutations(["decoder, rotary", "recurrent, gru"])))
+def test_another_model_s_state_is_refused(kind: str, other: str) -> None:
+    state = begin(MODELS[other], ids(2, SOURCE))
+    with pytest.raises(UserError, match="use the state that the same model began with"):
+        step(MODELS[kind], ids(2, 1), state)
+    with pytest.raises(UserError, match="use the state that the same model began with"):
+        begin(MODELS[kind], ids(2, SOURCE)).join(state)
+    deeper = model_for("decoder", scheme="rotary", layers=3)
+    with pytest.raises(UserError, match="begun by a model of 3 layers, and this one has 2"):
+        step(MODELS["decoder, rotary"], ids(2, 1), begin(deeper, ids(2, SOURCE)))

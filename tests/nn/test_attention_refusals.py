@@ -210,3 +210,29 @@ def test_the_lists_of_names_agree() -> None:
     for kernel in ("auto", *KERNELS):
         assert AttentionConfig.from_dict({"kernel": kernel}).kernel == kernel
     assert set(IN_EMBEDDING) < set(POSITION_ROWS)
+
+
+class Foreign:
+    """A state that attention cannot know."""
+
+
+@pytest.mark.parametrize(
+    "given, sentence",
+    [
+        (lambda one: one(torch.randn(1, 3, 8), state=Foreign()), "'Foreign' cannot be used here"),
+        (
+            lambda one: one(torch.randn(1, 3, 8), torch.randn(1, 2, 8), state=one.new_state()),
+            r"keeps its source in new_memory\(\)",
+        ),
+        (lambda one: one.new_state().join(one.new_memory()), "'Memory' cannot be used here"),
+        (lambda one: MultiHeadAttention(one.config.replace(kernel="tield")), "did you mean 'tiled'"),
+        (
+            lambda one: MultiHeadAttention(AttentionConfig(width=8, heads=2, kernel="tield")),  # type: ignore[arg-type]
+            "There is no attention kernel 'tield': did you mean 'tiled'",
+        ),
+    ],
+)
+def test_what_is_unknown_is_refused_when_it_is_handed_over(given: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as refusal:
+        given(layer())
+    assert is_one_sentence(str(refusal.value))

@@ -33,6 +33,7 @@ from clearhead.decoding.steps import (
     positions_of,
     refuse_not_finite,
 )
+from clearhead.models.stack import Stack
 
 BLOCK = 64  # numbers that are drawn at a time
 Shares = NDArray[np.float64]  # (V,) probabilities
@@ -95,6 +96,9 @@ def _refuse(model: nn.Module, draft: nn.Module, options: Options, ahead: int) ->
         raise UserError(
             "Guesses of a smaller model help with one text, greedy or drawn, and not with a search."
         )
+    for stack in (getattr(one, "decoder", None) for one in (model, draft)):
+        if isinstance(stack, Stack) and (reason := stack.new_state().uncuttable) is not None:
+            raise UserError(f"{reason} Wrong guesses must be taken back: decode without a draft model.")
 
 
 class _Reader:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from clearhead.models.stack import Surroundings
 from clearhead.models.state import DecoderState
-from clearhead.nn.attention import KeyValues, MultiHeadAttention
+from clearhead.nn.attention import KeyValues, Memory, MultiHeadAttention
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.layers.norm import RMSNorm
 from clearhead.nn.positions.absolute import Learned
@@ -158,11 +158,10 @@ def _not_ahead(slots: Tensor, before: int) -> Tensor:
 
 
 def _state(past: list[Tensor], cross: list[Tensor]) -> DecoderState:
-    state = DecoderState(len(past) // 2)
-    state.own = [Past(k, v) for k, v in _pairs(past)]
-    for memory, (k, v) in zip(state.cross, _pairs(cross), strict=False):  # none in a decoder alone
+    memories = [Memory() for _ in cross[::2]]  # none in a decoder alone
+    for memory, (k, v) in zip(memories, _pairs(cross), strict=True):
         memory.k, memory.v = k, v
-    return state
+    return DecoderState([Past(k, v) for k, v in _pairs(past)], memories)
 
 
 def _pairs(tensors: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -170,5 +169,5 @@ def _pairs(tensors: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _remembered(state: DecoderState) -> list[Tensor]:
-    found = [tensor for own in state.own for tensor in (own.k, own.v)]
+    found = [tensor for own in state.own if isinstance(own, Past) for tensor in (own.k, own.v)]
     return [tensor for tensor in found if tensor is not None]

@@ -31,7 +31,7 @@ class Decoder(nn.Module):
 
     def begin(self) -> DecoderState:
         """An empty past: the state from which step-by-step decoding starts."""
-        return DecoderState(len(self.decoder.layers))
+        return self.decoder.new_state()
 
     def forward(
         self,
@@ -54,16 +54,17 @@ class Decoder(nn.Module):
         else:
             if tokens.dim() != 2:
                 raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
+            self.decoder.refuse_foreign(state)
             ids = tokens
-            where, keys = state.next_tokens(ids)
-            around = Surroundings(where, seen & state.visible(ids, lengths), keys)
+            where, keys, visible = state.next_tokens(ids, lengths)
+            around = Surroundings(where, seen & visible, keys)
         inner = look.at("decoder") if look else None
         x = self.embedding(ids, around.tokens)
         if inner is not None:
             inner.give("embedding", x)
         x = self.decoder(x, around, state, inner)
         if state is not None:
-            state.advance(ids, lengths)
+            state.advance(ids, around.tokens)
         if tokens.dim() == 1:
             x = x.squeeze(0)
         logits = self.output(x)

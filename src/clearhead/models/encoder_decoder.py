@@ -9,15 +9,14 @@ Shapes: B rows, S source tokens, T target tokens, E model width.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
-from clearhead.models.inputs import Lengths, as_rows, padding, refuse_unlike
+from clearhead.models.inputs import Lengths, as_rows, refuse_unlike
 from clearhead.models.output import ModelOutput
 from clearhead.models.stack import Stack, Surroundings, position_for_embedding
-from clearhead.models.state import DecoderState
+from clearhead.models.state import DecoderState, Source
 from clearhead.nn.attention.masks import Causal, Mask
 from clearhead.nn.layers import InputEmbedding, Output, TokenEmbedding
 from clearhead.nn.look import Look
@@ -90,11 +89,8 @@ class EncoderDecoder(nn.Module):
         """Read the source once; the state from which decoding starts."""
         if source.dim() != 2:
             raise UserError("Decoding starts from padded source rows (two dimensions).")
-        state = DecoderState(len(self.decoder.layers))
-        state.memory, _, _ = self._read(source, source_lengths, look)
-        if source_lengths is not None:
-            state.memory_lengths = torch.as_tensor(source_lengths, device=source.device)
-        return state
+        memory, _, _ = self._read(source, source_lengths, look)
+        return self.decoder.new_state(Source(memory, source_lengths))
 
     def _read(
         self, source: Tensor, lengths: Lengths | None, look: Look | None
@@ -109,26 +105,27 @@ class EncoderDecoder(nn.Module):
     def _continue(
         self, target: Tensor, lengths: Lengths | None, state: DecoderState, look: Look | None
     ) -> ModelOutput:
-        if state.memory is None:
+        self.decoder.refuse_foreign(state)
+        if state.source is None:
             raise UserError("The state holds no source: make it with model.begin(source).")
         if target.dim() != 2:
             raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
-        sources, source_count = state.memory.shape[:2]
+        sources, source_count = state.source.memory.shape[:2]
         shared = len(target) != sources  # a beam's rows read one memory
         asking = Tokens.padded(target.numel() // sources, device=target.device) if shared else None
-        tokens, keys = state.next_tokens(target)
+        tokens, keys, visible = state.next_tokens(target, lengths)
         around = Surroundings(
             tokens,
-            Causal() & state.visible(target, lengths),
+            Causal() & visible,
             keys,
-            memory=state.memory,
+            memory=state.source.memory,
             memory_tokens=Tokens.padded(source_count, device=target.device),
-            memory_mask=padding(state.memory_lengths, sources, source_count, target.device),
+            memory_mask=state.source.mask,
             asking=asking,
         )
         x = self._write(target, around, state, look)
-        state.advance(target, lengths)
-        return self._result(x, state.memory, state, look)
+        state.advance(target, tokens)
+        return self._result(x, state.source.memory, state, look)
 
     def _write(
         self, ids: Tensor, around: Surroundings, state: DecoderState | None, look: Look | None

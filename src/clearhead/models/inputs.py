@@ -29,8 +29,10 @@ def as_rows(ids: Tensor, lengths: Lengths | None, what: str = "tokens") -> tuple
         return ids.unsqueeze(0), tokens, Everything()
     if ids.dim() != 2:
         raise UserError(f"{what.capitalize()} have one dimension (packed) or two (rows), not {ids.dim()}.")
-    tokens = Tokens.padded(ids.shape[1], device=ids.device)
-    return ids, tokens, padding(lengths, ids.shape[0], ids.shape[1], ids.device)
+    if lengths is None:
+        return ids, Tokens.padded(ids.shape[1], device=ids.device), Everything()
+    real = row_lengths(lengths, len(ids), ids.shape[1], ids.device)
+    return ids, Tokens.padded(ids.shape[1], device=ids.device, real=real), Padding(real)
 
 
 def padding(lengths: Lengths | None, rows: int, width: int, device: torch.device) -> Mask:

@@ -16,7 +16,7 @@ Shapes: B rows, S source tokens, T target tokens, E width, M memory width.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,26 +25,28 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import pool
-from clearhead.models.inputs import Lengths, as_rows, padding, refuse_unlike, row_lengths
+from clearhead.models.inputs import Lengths, as_rows, refuse_unlike, row_lengths
 from clearhead.models.output import ModelOutput
+from clearhead.models.state import Source
 from clearhead.nn.attention import build_score
-from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import masked_softmax
-from clearhead.nn.attention.state import stacked
 from clearhead.nn.layers import Output, TokenEmbedding
 from clearhead.nn.layers.dropout import Dropout
 from clearhead.nn.layers.embedding import check_ids
 from clearhead.nn.look import Look
+from clearhead.nn.state import refuse_unknown_state
 from clearhead.nn.tokens import Tokens, pack, unpack
 
 BLOCK = 64  # the history grows by this many steps
 
 
-class RecurrentState:
+class RecurrentState(Source):
     """The source's states and every hidden state so far, so that a row can be cut back to any length."""
 
-    def __init__(self, memory: Tensor, mask: Mask, memory_lengths: Tensor | None, first: Tensor) -> None:
-        self.memory, self.mask, self.memory_lengths = memory, mask, memory_lengths
+    _slots: ClassVar = {**Source._slots, "past": 1, "length": 0}
+
+    def __init__(self, memory: Tensor, memory_lengths: Tensor | None, first: Tensor) -> None:
+        super().__init__(memory, memory_lengths)
         self.past = first.unsqueeze(1)  # (B, capacity, K): slot n holds the hidden state after n tokens
         self.length = torch.zeros(len(first), dtype=torch.long, device=first.device)
 
@@ -68,28 +70,6 @@ class RecurrentState:
         self.past[torch.arange(len(steps), device=steps.device).unsqueeze(1), slots] = steps
         added = count if lengths is None else row_lengths(lengths, len(steps), count, steps.device)
         self.length = self.length + added
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
-        self.memory, self.past = self.memory.index_select(0, rows), self.past.index_select(0, rows)
-        self.length = self.length.index_select(0, rows)
-        if self.memory_lengths is not None:
-            self.memory_lengths = self.memory_lengths.index_select(0, rows)
-            self.mask = padding(self.memory_lengths, len(rows), self.memory.shape[1], rows.device)
-
-    def join(self, other: RecurrentState) -> None:
-        """Take in the rows of another state behind one's own."""
-        lengths = [
-            torch.full(one.memory.shape[:1], one.memory.shape[1], device=one.memory.device)
-            if one.memory_lengths is None
-            else one.memory_lengths
-            for one in (self, other)
-        ]
-        self.memory_lengths = torch.cat(lengths)
-        self.memory, self.past = stacked(self.memory, other.memory, 1), stacked(self.past, other.past, 1)
-        self.length = torch.cat([self.length, other.length])
-        rows, width = self.memory.shape[:2]
-        self.mask = padding(self.memory_lengths, rows, width, self.memory.device)
 
     def truncate(self, length: int | Tensor) -> None:
         """Forget everything from position `length` on; a tensor (B,) gives each row its own."""
@@ -160,6 +140,7 @@ class Recurrent(nn.Module):
             state = self.begin(source, source_lengths)
         elif source is not None:
             raise UserError("The state already holds the source: give source=None together with a state.")
+        refuse_unknown_state(state, RecurrentState)
         hidden, steps, weights = self._write(target, state)
         if not fresh:
             state.append(steps, target_lengths)
@@ -202,7 +183,8 @@ class Recurrent(nn.Module):
     def begin(self, source: Tensor, source_lengths: Lengths | None = None) -> RecurrentState:
         """Read the source once; the state from which decoding starts."""
         rows, count = source.shape
-        mask = padding(source_lengths, rows, count, source.device)
+        if source_lengths is not None:
+            row_lengths(source_lengths, rows, count, source.device)  # refuses those that cannot be
         check_ids(source, len(self.source_embedding.weight))
         x = self.dropout(self.source_embedding(source))
         lengths = None if source_lengths is None else torch.as_tensor(source_lengths, device=source.device)
@@ -214,7 +196,7 @@ class Recurrent(nn.Module):
             ran, _ = self.encoder(pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False))
             memory, _ = pad_packed_sequence(ran, batch_first=True, total_length=count)
         mean = pool(memory, Tokens.padded(count, device=source.device), lengths, "mean")
-        return RecurrentState(memory, mask, lengths, torch.tanh(self.first(mean)))
+        return RecurrentState(memory, lengths, torch.tanh(self.first(mean)))
 
     def _write(self, target: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Tensor]:
         """Hidden (B, T, E), flat states after each token (B, T, K), attention weights (B, 1, T, S)."""

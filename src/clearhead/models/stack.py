@@ -17,13 +17,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
-from clearhead.models.state import DecoderState
-from clearhead.nn.attention import KeyValues, Memory, MultiHeadAttention
+from clearhead.models.state import DecoderState, Source
+from clearhead.nn.attention import MultiHeadAttention
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.layers import FeedForward, Residual, build_norm
 from clearhead.nn.look import Look
 from clearhead.nn.positions import Position, build_position
+from clearhead.nn.state import State, refuse_unknown_state
 from clearhead.nn.tokens import Tokens
 
 
@@ -60,8 +62,8 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         around: Surroundings,
-        own: KeyValues | None = None,
-        cross: Memory | None = None,
+        own: State | None = None,
+        cross: State | None = None,
         look: Look | None = None,
     ) -> Tensor:
         """(R, T, E) to (R, T, E). `own` and `cross` are this layer's states in step-by-step decoding."""
@@ -116,12 +118,29 @@ class Stack(nn.Module):
         final = config.norm.place == "pre" if config.norm.final is None else config.norm.final
         self.norm = build_norm(config.norm, config.width) if final else None
 
+    def new_state(self, source: Source | None = None) -> DecoderState:
+        """An empty past: what each layer's parts remember before the first token."""
+        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
+        cross = [layer.cross_attention.new_memory() for layer in layers if layer.cross_attention is not None]
+        return DecoderState([layer.attention.new_state() for layer in layers], cross, source)
+
+    def refuse_foreign(self, state: object) -> None:
+        """Say so when a state was begun by another model."""
+        refuse_unknown_state(state, DecoderState)
+        assert isinstance(state, DecoderState)
+        if len(state.own) != len(self.layers):
+            raise UserError(
+                f"The state was begun by a model of {len(state.own)} layers, and this one has "
+                f"{len(self.layers)}: use the state that the same model began with."
+            )
+
     def forward(
         self, x: Tensor, around: Surroundings, state: DecoderState | None = None, look: Look | None = None
     ) -> Tensor:
         """(R, T, E) through all layers."""
         for i, layer in enumerate(self.layers):
-            own, cross = (state.own[i], state.cross[i]) if state is not None else (None, None)
+            own = None if state is None else state.own[i]
+            cross = None if state is None or not state.cross else state.cross[i]
             x = layer(x, around, own, cross, look.at(i) if look else None)
         if self.norm is not None:
             x = self.norm(x)

@@ -1,34 +1,85 @@
-"""What a decoder remembers between steps: all its layers' states, and how far each row has come.
+"""What a decoder remembers between steps: all its layers' states, its source, and how far each row has come.
 
-Beam search and a server see three things only: `reorder(rows)`, `truncate(length)`
-and `lengths`. Rows may have different lengths.
+Beam search and a server see `reorder(rows)`, `join(other)`, `take(rows)`, `to(device)`, `lengths` and, for
+states that can be cut, `truncate(length)`. Rows may have different lengths.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
 import torch
 from torch import Tensor
 
-from clearhead.models.inputs import Lengths, row_lengths
-from clearhead.nn.attention import KeyValues, Memory
+from clearhead.base.errors import UserError
+from clearhead.models.inputs import Lengths, padding, row_lengths
 from clearhead.nn.attention.masks import Everything, Mask, Padding
-from clearhead.nn.attention.state import stacked
+from clearhead.nn.state import Cuttable, State, TensorState, all_but, refuse_unknown_state
 from clearhead.nn.tokens import Tokens, can_be_checked
 
 BLOCK = 64  # a GPU is asked for the longest row after this many slots
 
 
-class DecoderState:
-    """The past of a decoding run. Made by `model.begin(…)`, handed to each `forward`, changed in place."""
+class Source(TensorState):
+    """What the encoder made of B sources, and how much of each is real."""
 
-    def __init__(self, layers: int) -> None:
-        self.own = [KeyValues() for _ in range(layers)]
-        self.cross = [Memory() for _ in range(layers)]
-        self.memory: Tensor | None = None  # encoder output, (B, S, E)
-        self.memory_lengths: Tensor | None = None
+    _slots: ClassVar = {"memory": 1, "memory_lengths": 0}
+
+    def __init__(self, memory: Tensor, lengths: Lengths | None = None) -> None:
+        self.memory = memory  # (B, S, E)
+        self.memory_lengths = None if lengths is None else torch.as_tensor(lengths, device=memory.device)
+
+    @property
+    def mask(self) -> Mask:
+        """Hides the padding."""
+        return padding(self.memory_lengths, len(self.memory), self.memory.shape[1], self.memory.device)
+
+    def join(self, other: Self) -> None:
+        """Take in another's sources behind one's own; lengths are needed once not all are equally long."""
+        refuse_unknown_state(other, type(self))
+        unequal = self.memory.shape[1] != other.memory.shape[1]
+        if unequal or self.memory_lengths is not None or other.memory_lengths is not None:
+            other = copy.copy(other)
+            self.memory_lengths, other.memory_lengths = self._real(), other._real()
+        super().join(other)
+
+    def _real(self) -> Tensor:
+        if self.memory_lengths is not None:
+            return self.memory_lengths
+        sources, width = self.memory.shape[:2]
+        return torch.full((sources,), width, device=self.memory.device)
+
+
+class DecoderState:
+    """The past of a decoding run. Made by `model.begin(…)`, handed to each `forward`, changed in place.
+
+    `own` and `cross` are what the layers' self-attentions and cross-attentions gave, one for each layer.
+    """
+
+    def __init__(
+        self, own: Sequence[State], cross: Sequence[State] = (), source: Source | None = None
+    ) -> None:
+        self.own, self.cross, self.source = list(own), list(cross), source
+        self.rows = 0 if source is None else len(source.memory)
+        self.device = None if source is None else source.memory.device
         self.slots = 0  # no row is longer than this
         self._look_at = BLOCK
         self.ragged: Tensor | None = None  # (B,) lengths, once rows differ
+
+    @property
+    def memory(self) -> Tensor | None:
+        """The encoder's output, (B, S, E)."""
+        return None if self.source is None else self.source.memory
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the layers' states and the source hold now."""
+        return sum(one.bytes for one in self._parts())
+
+    def _parts(self) -> list[State]:
+        return [*self.own, *self.cross, *([] if self.source is None else [self.source])]
 
     def lengths(self, rows: int, device: torch.device | str | None = None) -> Tensor:
         """How many tokens each row has seen, (B,)."""
@@ -36,26 +87,32 @@ class DecoderState:
             return self.ragged
         return torch.full((rows,), self.slots, device=device)
 
-    def next_tokens(self, ids: Tensor) -> tuple[Tokens, Tokens]:
-        """Where the next tokens (given as ids (B, T)) stand, and where all keys stand after them."""
-        count = ids.shape[1]
-        keys = Tokens.padded(self.slots + count, device=ids.device)
-        if self.ragged is None:
-            return Tokens.padded(count, start=self.slots, device=ids.device), keys
-        return Tokens.ragged(self.ragged, count, self.slots + count), keys
+    def next_tokens(self, ids: Tensor, lengths: Lengths | None) -> tuple[Tokens, Tokens, Mask]:
+        """Where the next tokens stand (ids (B, T), of which `lengths` are real), and all keys after them.
 
-    def visible(self, ids: Tensor, lengths: Lengths | None) -> Mask:
-        """Hides the slots past each row's end; everything is visible while rows are equally long."""
-        if self.ragged is None and lengths is None:
-            return Everything()
-        return Padding(self._lengths_after(ids, lengths))
+        The mask hides the slots past each row's end.
+        """
+        rows, count = ids.shape
+        extent = self.slots + count
+        real = None if lengths is None else row_lengths(lengths, rows, count, ids.device)
+        keys = Tokens.padded(extent, device=ids.device)
+        if self.ragged is not None:
+            tokens = Tokens.ragged(self.ragged, count, extent, real)
+        else:
+            tokens = Tokens.padded(count, start=self.slots, device=ids.device, real=real)
+            if real is None:
+                return tokens, keys, Everything()
+        return tokens, keys, Padding(self._lengths_after(ids, tokens))
 
-    def advance(self, ids: Tensor, lengths: Lengths | None) -> None:
-        """Take note that ids (B, T) have been added, of which `lengths` are real in each row."""
-        if self.ragged is not None or lengths is not None:
-            self.ragged = self._lengths_after(ids, lengths)
-        self.slots += ids.shape[1]
+    def advance(self, ids: Tensor, tokens: Tokens) -> None:
+        """Take note that ids (B, T) have been added, at the places that `next_tokens` gave."""
+        if self.ragged is not None or tokens.real is not None:
+            self.ragged = self._lengths_after(ids, tokens)
+        self.rows, self.device, self.slots = len(ids), ids.device, self.slots + ids.shape[1]
         self._tighten()
+
+    def _lengths_after(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        return self.lengths(len(ids), ids.device) + (ids.shape[1] if tokens.real is None else tokens.real)
 
     def _tighten(self) -> None:
         """Bring `slots` down to the longest row: while rows differ, it has counted padding as well.
@@ -68,12 +125,8 @@ class DecoderState:
             self.slots = int(self.ragged.max()) if len(self.ragged) else 0
             self._look_at = self.slots + BLOCK
             for own in self.own:
-                own.truncate(self.slots)
-
-    def _lengths_after(self, ids: Tensor, lengths: Lengths | None) -> Tensor:
-        rows, count = ids.shape
-        added = count if lengths is None else row_lengths(lengths, rows, count, ids.device)
-        return self.lengths(rows, ids.device) + added
+                if isinstance(own, Cuttable):  # others have never taken padding in
+                    own.truncate(self.slots)
 
     def reorder(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Row i becomes what row `rows[i]` was; rows may be repeated or left out.
@@ -81,59 +134,75 @@ class DecoderState:
         With `sources`, source j becomes what source `sources[j]` was, and afterwards equally many rows that
         stand together share each source: a beam's rows read one memory. Without it, sources go with rows.
         """
-        for own, cross in zip(self.own, self.cross, strict=True):
+        for own in self.own:
             own.reorder(rows)
+        for cross in (*self.cross, *([] if self.source is None else [self.source])):
             cross.reorder(rows if sources is None else sources)
         if self.ragged is not None:
             self.ragged = self.ragged.index_select(0, rows)
-        kept = rows if sources is None else sources
-        if self.memory is not None:
-            self.memory = self.memory.index_select(0, kept)
-        if self.memory_lengths is not None:
-            self.memory_lengths = self.memory_lengths.index_select(0, kept)
+        self.rows = len(rows)
 
     def join(self, other: DecoderState) -> None:
         """Take in the rows of another state behind one's own; they may have other lengths and sources."""
+        refuse_unknown_state(other, DecoderState)
+        if [type(part) for part in self._parts()] != [type(part) for part in other._parts()]:
+            raise UserError("States of different models cannot be joined.")
         if self.slots != other.slots or self.ragged is not None or other.ragged is not None:
             self.ragged = torch.cat([self._row_lengths(), other._row_lengths()])
-        for own, more in zip(self.own, other.own, strict=True):
-            own.join(more)
-        if self.memory is not None and other.memory is not None:
-            self._join_sources(other)
-        self.slots = max(self.slots, other.slots)
+        for mine, theirs in zip(self._parts(), other._parts(), strict=True):
+            mine.join(theirs)
+        self.rows, self.slots = self.rows + other.rows, max(self.slots, other.slots)
 
     def _row_lengths(self) -> Tensor:
-        k = self.own[0].k
-        assert k is not None, "a state has rows once its first tokens have passed"
-        return self.lengths(len(k), k.device)
+        if not self.rows:
+            raise UserError("States can be joined once both have rows: a decoder's when it has read tokens.")
+        return self.lengths(self.rows, self.device)
 
-    def _join_sources(self, other: DecoderState) -> None:
-        assert self.memory is not None
-        assert other.memory is not None
-        if self.memory.shape[1] != other.memory.shape[1] or not (
-            self.memory_lengths is None and other.memory_lengths is None
-        ):
-            self.memory_lengths = torch.cat([self._source_lengths(), other._source_lengths()])
-        self.memory = stacked(self.memory, other.memory, 1)
-        for cross, more_cross in zip(self.cross, other.cross, strict=True):
-            cross.join(more_cross)
+    def take(self, rows: Tensor, sources: Tensor | None = None) -> DecoderState:
+        """These rows leave, as a state of their own; the others close up. `sources` go as in `reorder`."""
+        taken, stay = copy.copy(self), all_but(rows, self.rows)
+        gone = rows if sources is None else sources
+        taken.own = [own.take(rows) for own in self.own]
+        taken.cross = [cross.take(gone) for cross in self.cross]
+        taken.source = None if self.source is None else self.source.take(gone)
+        if self.ragged is not None:
+            self.ragged, taken.ragged = self.ragged.index_select(0, stay), self.ragged.index_select(0, rows)
+        self.rows, taken.rows = len(stay), len(rows)
+        self._tighten()
+        taken._tighten()
+        return taken
 
-    def _source_lengths(self) -> Tensor:
-        assert self.memory is not None
-        if self.memory_lengths is not None:
-            return self.memory_lengths
-        sources, width = self.memory.shape[:2]
-        return torch.full((sources,), width, device=self.memory.device)
+    def to(self, device: torch.device | str) -> Self:
+        """Move to a device, in place; returns itself."""
+        for part in self._parts():
+            part.to(device)
+        self.ragged = None if self.ragged is None else self.ragged.to(device)
+        self.device = torch.device(device)
+        return self
+
+    @property
+    def uncuttable(self) -> str | None:
+        """Why tokens cannot be taken back, as a sentence; None: they can."""
+        for number, own in enumerate(self.own):
+            if not isinstance(own, Cuttable):
+                return (
+                    f"This model cannot take tokens back: what its layer {number} remembers "
+                    f"('{type(own).__name__}') cannot be cut to an earlier length."
+                )
+        return None
 
     def truncate(self, length: int | Tensor) -> None:
         """Forget everything from position `length` on; a tensor (B,) gives each row its own."""
+        if self.uncuttable is not None:
+            raise UserError(self.uncuttable)
         if isinstance(length, Tensor):
-            # Slots past a row's end are hidden by `visible` and overwritten by its next tokens.
+            # Slots past a row's end are hidden by the mask and overwritten by its next tokens.
             self.ragged = self.lengths(len(length), length.device).minimum(length)
             self._tighten()
             return
         for own in self.own:
-            own.truncate(length)
+            if isinstance(own, Cuttable):
+                own.truncate(length)
         self.slots = min(self.slots, length)
         if self.ragged is not None:
             self.ragged = self.ragged.clamp(max=length)

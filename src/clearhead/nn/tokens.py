@@ -57,18 +57,26 @@ class Tokens:
     index_start: int = 0  # where these tokens begin in their row (they may be a slice of it)
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     # What a scheme computes from the positions alone, once for all layers of a pass.
+    real: Tensor | None = None  # (R,) padded: how many tokens of each row are not padding; None: all
 
     @classmethod
-    def padded(cls, length: int, *, start: int = 0, device: torch.device | str | None = None) -> Tokens:
+    def padded(
+        cls,
+        length: int,
+        *,
+        start: int = 0,
+        device: torch.device | str | None = None,
+        real: Tensor | None = None,
+    ) -> Tokens:
         """Rows that all stand at `start, start+1, …`: the plain case."""
         position = torch.arange(start, start + length, device=device).unsqueeze(0)
-        return cls(position, start + length, start)
+        return cls(position, start + length, start, real=real)
 
     @classmethod
-    def ragged(cls, starts: Tensor, length: int, extent: int) -> Tokens:
+    def ragged(cls, starts: Tensor, length: int, extent: int, real: Tensor | None = None) -> Tokens:
         """Rows that begin at different positions, as when rows of a batch have different pasts."""
         steps = torch.arange(length, device=starts.device)
-        return cls(starts.unsqueeze(1) + steps, extent)
+        return cls(starts.unsqueeze(1) + steps, extent, real=real)
 
     @classmethod
     def packed(cls, lengths: Sequence[int] | Tensor, *, device: torch.device | str | None = None) -> Tokens:
@@ -125,7 +133,9 @@ class Tokens:
         start = None if self.start is None else self.start + begin
         extent = self.extent if start is None else start + max(end - begin, 0)
         segment = None if self.segment is None else self.segment[:, begin:end]
-        return Tokens(self.position[:, begin:end], extent, start, segment, None, self.index_start + begin)
+        position, index = self.position[:, begin:end], self.index_start + begin
+        real = None if self.real is None else (self.real - begin).clamp(0, max(end - begin, 0))
+        return Tokens(position, extent, start, segment, None, index, real=real)
 
     def as_queries(self) -> Place:
         """Coordinates shaped (R, 1, T, 1)."""

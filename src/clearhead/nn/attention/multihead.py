@@ -22,14 +22,15 @@ from torch import Tensor, nn
 
 from clearhead.base.bounds import Count, Positive, Share
 from clearhead.base.config import Config
-from clearhead.base.errors import UserError
-from clearhead.nn.attention.kernels import Kernel, attend
+from clearhead.base.errors import UserError, nearest
+from clearhead.nn.attention.kernels import KERNELS, Kernel, attend
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import NO_MASK, Definition, Problem
 from clearhead.nn.attention.scores import build_score
 from clearhead.nn.attention.state import KeyValues, Memory
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
+from clearhead.nn.state import State, refuse_unknown_state
 from clearhead.nn.tokens import Tokens
 
 ScoreName = Literal["dot", "scaled_dot", "bilinear", "reduced_rank", "additive"]
@@ -125,6 +126,9 @@ class MultiHeadAttention(nn.Module):
 
     def _refuse_impossible_pairs(self) -> None:
         """Say at once, not in the first forward pass, which two dials cannot work together."""
+        if self.config.kernel not in ("auto", *KERNELS):
+            known = nearest(self.config.kernel, ["auto", *KERNELS])
+            raise UserError(f"There is no attention kernel '{self.config.kernel}': {known}")
         kernel = f"kernel '{self.kernel}'"
         score = f"score '{self.config.score}'"
         scheme = f"position scheme '{type(self.position).__name__}'"
@@ -174,6 +178,14 @@ class MultiHeadAttention(nn.Module):
             if impossible:
                 raise UserError(f"The {one} and the {other} cannot work together: {why}. Use {instead}.")
 
+    def new_state(self) -> KeyValues:
+        """What self-attention remembers of the tokens so far: nothing yet."""
+        return KeyValues()
+
+    def new_memory(self) -> Memory:
+        """What cross-attention keeps of its source: filled by the first call, read by the others."""
+        return Memory()
+
     def forward(
         self,
         x: Tensor,
@@ -182,7 +194,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | None = None,
         queries: Tokens | None = None,
         keys: Tokens | None = None,
-        state: KeyValues | Memory | None = None,
+        state: State | None = None,
         memo: dict[Hashable, Any] | None = None,
         look: Look | None = None,
     ) -> Tensor:
@@ -209,16 +221,20 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | None = None,
         queries: Tokens | None = None,
         keys: Tokens | None = None,
-        state: KeyValues | Memory | None = None,
+        state: State | None = None,
         memo: dict[Hashable, Any] | None = None,
     ) -> Problem:
         """Project and place: the problem a kernel is then asked to compute."""
         x, queries = _rows(x, queries)
         q = self.position.rotate(_split(self.query(x), self.config.heads), queries)
+        if state is not None:
+            refuse_unknown_state(state, KeyValues, Memory)
         if isinstance(state, Memory) and state.k is not None and state.v is not None:
             k, v = state.k, state.v
             keys = keys or Tokens.padded(k.shape[2], device=k.device)
         elif isinstance(state, KeyValues):
+            if memory is not None:
+                raise UserError("Cross-attention keeps its source in new_memory(), not in new_state().")
             k, v = state.append(*self._keys_values(x, queries), queries)
             keys = keys or Tokens.padded(k.shape[2], device=k.device)
         else:

@@ -1,41 +1,33 @@
 """What an attention layer remembers between steps.
 
 `KeyValues` holds the keys and values of self-attention and grows as tokens come;
-`Memory` holds those of cross-attention, computed once. Both can `reorder(rows)`
-and `truncate(length)`; beam search and a server use only these two. A row's
-tokens always lie at slots 0, 1, 2, … whatever the other rows hold, so there is
-no padding inside the state and rows of different lengths decode together.
+`Memory` holds those of cross-attention, computed once. A row's tokens always lie
+at slots 0, 1, 2, … whatever the other rows hold, so there is no padding inside
+the state and rows of different lengths decode together.
 
 Shapes: B rows, G key/value heads, T new tokens, S slots in use, D head size.
 """
 
 from __future__ import annotations
 
+from typing import ClassVar, Self
+
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from clearhead.nn.state import TensorState
 from clearhead.nn.tokens import Tokens
 
 BLOCK = 64  # buffers grow by this many slots
 
 
-def stacked(a: Tensor, b: Tensor, slots: int) -> Tensor:
-    """Rows of both, one after the other; the one with fewer slots (a dimension) gets empty ones."""
-    missing = a.shape[slots] - b.shape[slots]
-    behind = [0, 0] * (a.dim() - 1 - slots)  # pad() counts dimensions from the last
-    if missing < 0:
-        a = F.pad(a, [*behind, 0, -missing])
-    elif missing > 0:
-        b = F.pad(b, [*behind, 0, missing])
-    return torch.cat([a, b])
-
-
-class KeyValues:
+class KeyValues(TensorState):
     """Self-attention's keys and values so far, in buffers that grow by blocks."""
 
+    _slots: ClassVar = {"k": 2, "v": 2}
+
     def __init__(self) -> None:
-        self.k: Tensor | None = None  # (B, G, capacity, K)
+        self.k: Tensor | None = None  # (B, G, capacity, D)
         self.v: Tensor | None = None
         self.slots = 0  # no row has more than this many tokens
 
@@ -70,15 +62,9 @@ class KeyValues:
                 buffer[:, :, :have] = old
             setattr(self, name, buffer)
 
-    def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
-        if self.k is not None and self.v is not None:
-            self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
-
-    def join(self, other: KeyValues) -> None:
+    def join(self, other: Self) -> None:
         """Take in another's rows behind one's own."""
-        if self.k is not None and self.v is not None and other.k is not None and other.v is not None:
-            self.k, self.v = stacked(self.k, other.k, 2), stacked(self.v, other.v, 2)
+        super().join(other)
         self.slots = max(self.slots, other.slots)
 
     def truncate(self, length: int) -> None:
@@ -86,22 +72,11 @@ class KeyValues:
         self.slots = min(self.slots, length)
 
 
-class Memory:
-    """Cross-attention's keys and values of one source, computed once; grows never."""
+class Memory(TensorState):
+    """Cross-attention's keys and values of one source, computed once; it never grows."""
+
+    _slots: ClassVar = {"k": 2, "v": 2}
 
     def __init__(self) -> None:
-        self.k: Tensor | None = None
+        self.k: Tensor | None = None  # (B, G, S, D)
         self.v: Tensor | None = None
-
-    def reorder(self, rows: Tensor) -> None:
-        """As `KeyValues.reorder`."""
-        if self.k is not None and self.v is not None:
-            self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
-
-    def join(self, other: Memory) -> None:
-        """Take in another's sources behind one's own."""
-        if self.k is not None and self.v is not None and other.k is not None and other.v is not None:
-            self.k, self.v = stacked(self.k, other.k, 2), stacked(self.v, other.v, 2)
-
-    def truncate(self, length: int) -> None:
-        """The source does not grow, so there is nothing to forget."""
