@@ -36,7 +36,6 @@ ROOMS_NAMED_WHOLE = (
     "lectures",
     "interop",
     "cli",
-    "nn/layers",
     "phrasebook",
     "evaluation",
     "verify",

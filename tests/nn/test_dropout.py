@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearhead.nn.layers.dropout import VALUES, Dropout, kept_places
+from clearhead.nn.layers import VALUES, Dropout, kept_places
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.5, 0.9])

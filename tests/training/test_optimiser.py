@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.base.seed import seeded
-from clearhead.nn.layers.embedding import TokenEmbedding
+from clearhead.nn.layers import TokenEmbedding
 from clearhead.training.optimiser import (
     OptimiserConfig,
     build_optimiser,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Word
-from clearhead.models.output import ModelOutput
+from clearhead.models.interface import ModelOutput
 from clearhead.models.recurrent import Recurrent
 from clearhead.nn.attention.problem import Problem
 

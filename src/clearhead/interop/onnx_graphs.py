@@ -21,7 +21,7 @@ from clearhead.models.stack import Surroundings
 from clearhead.models.state import DecoderState
 from clearhead.nn.attention import KeyValues, Memory, MultiHeadAttention
 from clearhead.nn.attention.masks import Mask
-from clearhead.nn.layers.norm import RMSNorm
+from clearhead.nn.layers import RMSNorm
 from clearhead.nn.positions.absolute import Learned
 from clearhead.nn.tokens import Place, Tokens
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clearhead.models.build import FAMILIES, build, count_parameters
 from clearhead.models.config import HeadConfig, ImageConfig, ModelConfig, RecurrentConfig
-from clearhead.models.output import ModelOutput
+from clearhead.models.interface import ModelOutput
 from clearhead.models.presets import PRESETS, preset, presets
 from clearhead.models.state import DecoderState
 

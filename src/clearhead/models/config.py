@@ -13,8 +13,7 @@ from clearhead.base.bounds import Bounds, Count, Share
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.nn.attention import AttentionConfig
-from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, NormConfig
-from clearhead.nn.layers.initialise import InitialisationName
+from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, InitialisationName, NormConfig
 from clearhead.nn.positions import PositionConfig
 
 # at most 2,000, twice the deepest published: a mistyped number should not be a build that never ends

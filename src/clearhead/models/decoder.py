@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
-from clearhead.models.inputs import Lengths, as_rows
-from clearhead.models.output import ModelOutput
+from clearhead.models.interface import Lengths, ModelOutput, as_rows
 from clearhead.models.stack import Stack, Surroundings, position_for_embedding
 from clearhead.models.state import DecoderState
 from clearhead.nn.attention.masks import Causal, Mask

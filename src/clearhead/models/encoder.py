@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
-from clearhead.models.inputs import Lengths, as_rows
-from clearhead.models.output import ModelOutput
+from clearhead.models.interface import Lengths, ModelOutput, as_rows
 from clearhead.models.stack import Stack, Surroundings, position_for_embedding
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.layers import InputEmbedding, TokenEmbedding

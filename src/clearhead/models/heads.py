@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.models.config import HeadConfig, ModelConfig
-from clearhead.nn.layers import ACTIVATIONS, Output, TokenEmbedding, build_norm
-from clearhead.nn.layers.dropout import Dropout
+from clearhead.nn.layers import ACTIVATIONS, Dropout, Output, TokenEmbedding, build_norm
 from clearhead.nn.tokens import Tokens
 
 

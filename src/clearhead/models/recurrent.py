@@ -25,14 +25,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import pool
-from clearhead.models.inputs import Lengths, as_rows, refuse_unlike, row_lengths
-from clearhead.models.output import ModelOutput
+from clearhead.models.interface import Lengths, ModelOutput, as_rows, refuse_unlike, row_lengths
 from clearhead.models.state import Source
 from clearhead.nn.attention import build_score
 from clearhead.nn.attention.problem import masked_softmax
-from clearhead.nn.layers import Output, TokenEmbedding
-from clearhead.nn.layers.dropout import Dropout
-from clearhead.nn.layers.embedding import check_ids
+from clearhead.nn.layers import Dropout, Output, TokenEmbedding, check_ids
 from clearhead.nn.look import Look
 from clearhead.nn.state import refuse_unknown_state
 from clearhead.nn.tokens import Tokens, pack, unpack

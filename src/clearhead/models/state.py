@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.models.inputs import Lengths, padding, row_lengths
+from clearhead.models.interface import Lengths, padding, row_lengths
 from clearhead.nn.attention.masks import Everything, Mask, Padding
 from clearhead.nn.state import Cuttable, State, TensorState, all_but, refuse_unknown_state
 from clearhead.nn.tokens import Tokens, can_be_checked

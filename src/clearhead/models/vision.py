@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
-from clearhead.models.output import ModelOutput
+from clearhead.models.interface import ModelOutput
 from clearhead.models.stack import Stack, Surroundings, position_for_embedding
 from clearhead.nn.attention.masks import Everything
-from clearhead.nn.layers.dropout import Dropout
+from clearhead.nn.layers import Dropout
 from clearhead.nn.look import Look
 from clearhead.nn.tokens import Tokens
 

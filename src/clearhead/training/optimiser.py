@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from clearhead.base.bounds import Epsilon, PositiveOrZero, Share
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
-from clearhead.nn.layers.embedding import TokenEmbedding
+from clearhead.nn.layers import TokenEmbedding
 
 # What torch's Adam keeps for each parameter: the number of its updates and the two moments.
 KEPT = ("step", "exp_avg", "exp_avg_sq")

@@ -15,8 +15,15 @@ from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.attention import MultiHeadAttention
 from clearhead.nn.attention.scores import Dot, ScaledDot
-from clearhead.nn.layers import FeedForward, InputEmbedding, Output, Residual, RMSNorm, TokenEmbedding
-from clearhead.nn.layers.dropout import Dropout
+from clearhead.nn.layers import (
+    Dropout,
+    FeedForward,
+    InputEmbedding,
+    Output,
+    Residual,
+    RMSNorm,
+    TokenEmbedding,
+)
 from clearhead.nn.positions.absolute import Learned, Sinusoidal
 from clearhead.nn.positions.base import Position
 from clearhead.nn.positions.relative import ALiBi, T5Bias

@@ -1,4 +1,4 @@
-"""From ids as a user gives them to rows and tokens, in either layout.
+"""What every family takes and gives: ids in either layout as rows of tokens, and the result of a pass.
 
 2-D ids are padded rows, `lengths` (optional) say where each ends; 1-D ids are packed
 sequences, and `lengths` must say where the boundaries are.
@@ -7,15 +7,30 @@ sequences, and `lengths` must say where the boundaries are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.nn.attention.masks import Everything, Mask, Padding
+from clearhead.nn.extras import Extras
 from clearhead.nn.tokens import Tokens, can_be_checked
 
 Lengths = Sequence[int] | Tensor
+
+
+@dataclass
+class ModelOutput:
+    """The result of a forward pass; what a model does not have is None."""
+
+    logits: Tensor | None = None  # (B, T, vocabulary), (N, vocabulary) packed, (B, classes)
+    hidden: Tensor | None = None  # last hidden states, (B, T, E) or (N, E)
+    pooled: Tensor | None = None  # one vector for each text, (B, E)
+    memory: Tensor | None = None  # the encoder's output in an encoder-decoder
+    state: Any = None  # where step-by-step decoding goes on
+    extras: Extras | None = None  # in training, from parts that have more to say than their result
 
 
 def as_rows(ids: Tensor, lengths: Lengths | None, what: str = "tokens") -> tuple[Tensor, Tokens, Mask]:

@@ -1,0 +1,46 @@
+"""What the parts of a model say besides their result: auxiliary losses and statistics of one pass.
+
+Only parts with `gives_extras = True` are handed an `Extras`, and only while training; a model without such
+parts makes none. An objective adds the losses by their weights, and a log shows the statistics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+
+
+@dataclass
+class Extras:
+    """Losses by name, as (sum over the batch, weight in the objective), and statistics by where they stand.
+
+    >>> import torch
+    >>> extras = Extras()
+    >>> for layer in range(2):
+    ...     extras.at(f"encoder.{layer}").loss("balance", torch.tensor(3.0), weight=0.01)
+    ...     extras.at(f"encoder.{layer}").statistic("load", torch.tensor([0.2, 0.8]))
+    >>> extras.losses, list(extras.statistics)
+    ({'balance': (tensor(6.), 0.01)}, ['encoder.0.load', 'encoder.1.load'])
+    """
+
+    losses: dict[str, tuple[Tensor, float]] = field(default_factory=dict)
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    place: str = ""
+
+    def at(self, place: str) -> Extras:
+        """The same extras, seen from one place in the model."""
+        return Extras(self.losses, self.statistics, f"{self.place}{place}.")
+
+    def loss(self, name: str, value: Tensor, weight: float) -> None:
+        """Add to a loss: what the layers give under one name is summed."""
+        so_far, known = self.losses.get(name, (None, weight))
+        if known != weight:
+            raise UserError(f"The loss '{name}' has the weights {known} and {weight}: give it one of them.")
+        self.losses[name] = (value if so_far is None else so_far + value, weight)
+
+    def statistic(self, name: str, value: Tensor) -> None:
+        """A number or several that a log shows, kept apart from the gradients."""
+        self.statistics[self.place + name] = value.detach()

@@ -1,0 +1,280 @@
+"""What a layer has besides attention, how tokens enter and leave a model, and how weights begin.
+
+    norm           layer  (x − μ) / √(σ² + ε) · γ + β             rms    x / √(mean(x²) + ε) · γ
+    residual       post   norm(x + dropout(f(x)))                 the original Transformer
+                   pre    x + dropout(f(norm(x)))                 trains deeper stacks without warm-up
+    feed-forward   plain  activation(x W₁ + b₁) W₂ + b₂           gated  (activation(x W_g) ∘ (x W₁)) W₂
+    embedding      embedding[id] · √d + position (+ token type), then optional norm, dropout
+    output         tied   x · embeddingᵀ                          untied  x · Wᵀ
+
+Shapes: E model width. All of it works on the last dimension, in any layout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.base.bounds import Count, CountOrZero, Epsilon, Positive, Share
+from clearhead.base.config import Config
+from clearhead.base.errors import UserError
+from clearhead.nn.attention.multihead import MultiHeadAttention
+from clearhead.nn.look import Look
+from clearhead.nn.positions.base import Position
+from clearhead.nn.tokens import Tokens, can_be_checked
+
+LANES, VALUES = 4, 2**16  # elements that one draw of 64 bits serves, and values that each of them can have
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout` with cheaper randomness on the CPU; its state and its settings are the same.
+
+    On a CPU the random numbers are what costs: PyTorch draws one of 64 bits for each element, on one core,
+    and a training step of a small model spends an eighth of its time there. Here one draw serves four
+    elements with 16 bits each, so p is rounded to a multiple of 2⁻¹⁶, and the rest grows by exactly what
+    that p asks for.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (any shape) → the same shape."""
+        if not self.training or self.p in (0.0, 1.0) or not x.is_cpu or torch.compiler.is_compiling():
+            return F.dropout(x, self.p, self.training)
+        dropped = min(max(round(self.p * VALUES), 1), VALUES - 1)
+        kept = kept_places(x.numel(), dropped).view(x.shape)
+        return x * kept.to(x.dtype).mul_(VALUES / (VALUES - dropped))
+
+
+def kept_places(count: int, dropped: int) -> Tensor:
+    """(count,): True where an element stays; `dropped` of the `VALUES` possible values drop it."""
+    draws = torch.empty(-(-count // LANES), dtype=torch.int64).random_(-(2**63), None)
+    return draws.view(torch.int16)[:count] >= dropped - VALUES // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormConfig(Config):
+    """Which norm, and where it stands around a sub-layer."""
+
+    _noun: ClassVar[str] = "norm"
+
+    kind: Literal["layer", "rms"] = "layer"
+    place: Literal["post", "pre"] = "post"  # post: norm(x + f(x)), the original; pre: x + f(norm(x))
+    eps: Epsilon = 1e-5
+    final: bool | None = None  # a norm after the last layer; None: with pre, where it is needed
+
+
+class RMSNorm(nn.Module):
+    """Divides by the root mean square; no mean is taken off, nothing is added."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Computed in float32 at least: a mean of squares loses too much in half precision."""
+        exact = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        return F.rms_norm(exact, self.weight.shape, None, self.eps).to(x.dtype) * self.weight
+
+
+def build_norm(config: NormConfig, width: int) -> nn.Module:
+    """The norm a config names."""
+    if config.kind == "rms":
+        return RMSNorm(width, config.eps)
+    return nn.LayerNorm(width, eps=config.eps)
+
+
+class Residual(nn.Module):
+    """Runs a sub-layer inside its residual connection."""
+
+    def __init__(self, width: int, norm: NormConfig, dropout: float) -> None:
+        super().__init__()
+        self.norm = build_norm(norm, width)
+        self.norm_first = norm.place == "pre"
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], look: Look | None = None) -> Tensor:
+        """x and what the sub-layer adds to it; `look` is offered that contribution."""
+        added = self.dropout(sublayer(self.norm(x) if self.norm_first else x))
+        if look is not None:
+            look.give("added", added)
+        total: Tensor = x + added
+        return total if self.norm_first else self.norm(total)
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """`x · σ(1.702 x)`: a cheap stand-in for GELU that some published weights were trained with."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardConfig(Config):
+    """Size and kind of the feed-forward net."""
+
+    _noun: ClassVar[str] = "feedforward"
+
+    width: Count | None = None  # of the inner layer; None: four times the model's
+    activation: Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"] = "relu"
+    gated: bool = False
+    bias: bool = True
+    dropout: Share = 0.0  # on the activations
+
+
+class FeedForward(nn.Module):
+    """`activation(x W₁) W₂`, or its gated form."""
+
+    def __init__(self, width: int, config: FeedForwardConfig) -> None:
+        super().__init__()
+        inner = config.width or 4 * width
+        self.gate = nn.Linear(width, inner, bias=config.bias) if config.gated else None
+        self.inner = nn.Linear(width, inner, bias=config.bias)
+        self.output = nn.Linear(inner, width, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Works on the last dimension, in any layout."""
+        if self.gate is None:
+            hidden = self.activation(self.inner(x))
+        else:
+            hidden = self.activation(self.gate(x)) * self.inner(x)
+        out: Tensor = self.output(self.dropout(hidden))
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig(Config):
+    """The table at the bottom and the projection at the top."""
+
+    _noun: ClassVar[str] = "embedding"
+
+    scale: bool = True  # multiply by √d, so that positions of size one do not drown the words
+    norm: bool = False  # a norm on the sum (BERT, BART)
+    token_types: CountOrZero = 0  # further embeddings by kind of token (BERT: first or second sentence)
+    tie_output: bool = True  # the output projection is the (target) embedding itself
+    output_bias: bool = False
+    output_scale: Positive | None = None  # factor on the last hidden state before a tied output (T5: d^−½)
+    dropout: Share = 0.0
+
+
+class TokenEmbedding(nn.Module):
+    """One vector for each token of a vocabulary."""
+
+    def __init__(self, vocabulary: int, width: int, scale: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocabulary, width))
+        self.factor = math.sqrt(width) if scale else 1.0
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(…) ids to (…, E)."""
+        found = F.embedding(ids, self.weight)
+        return found * self.factor if self.factor != 1.0 else found
+
+
+class InputEmbedding(nn.Module):
+    """Tokens, positions and token types added up, as the first layer sees them."""
+
+    def __init__(
+        self, table: TokenEmbedding, position: Position, config: EmbeddingConfig, norm: NormConfig
+    ) -> None:
+        super().__init__()
+        width = table.weight.shape[1]
+        self.table = table
+        self.position = position
+        self.types = TokenEmbedding(config.token_types, width, scale=False) if config.token_types else None
+        self.norm = build_norm(norm, width) if config.norm else None
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, ids: Tensor, tokens: Tokens, types: Tensor | None = None) -> Tensor:
+        """(R, T) ids to (R, T, E)."""
+        check_ids(ids, self.table.weight.shape[0])
+        x = self.position.embed(self.table(ids), tokens)
+        if self.types is not None:
+            types = torch.zeros_like(ids) if types is None else types
+            check_ids(types, self.types.weight.shape[0], "Token type", "kinds this model has")
+            x = x + self.types(types)
+        elif types is not None:
+            raise UserError("This model has no token types: leave token_types away, or build it with them.")
+        if self.norm is not None:
+            x = self.norm(x)
+        dropped: Tensor = self.dropout(x)
+        return dropped
+
+
+def check_ids(ids: Tensor, count: int, what: str = "Token id", among: str = "") -> None:
+    """A sentence instead of an index error, where looking costs nothing."""
+    if ids.dtype.is_floating_point:
+        raise UserError(f"{what}s must be whole numbers, not {ids.dtype}.")
+    if can_be_checked(ids):
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= count:
+            wrong = low if low < 0 else high
+            known = f"the {count} {among}" if among else f"the vocabulary of {count} tokens"
+            raise UserError(f"{what} {wrong} is outside {known}.")
+
+
+class Output(nn.Module):
+    """Scores over the vocabulary. Tied: the embedding's own weight is used and none is added."""
+
+    def __init__(self, table: TokenEmbedding, config: EmbeddingConfig) -> None:
+        super().__init__()
+        vocabulary, width = table.weight.shape
+        self.weight = table.weight if config.tie_output else nn.Parameter(torch.empty(vocabulary, width))
+        if not config.tie_output:
+            nn.init.normal_(self.weight, std=width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if config.output_bias else None
+        self.factor = config.output_scale if config.tie_output and config.output_scale else 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, E) to (…, vocabulary)."""
+        return F.linear(x * self.factor if self.factor != 1.0 else x, self.weight, self.bias)
+
+
+InitialisationName = Literal["xavier", "he", "scaled"]
+
+
+def initialise(model: nn.Module, kind: InitialisationName, layers: int) -> None:
+    """Set linear weights and embeddings anew, biases to 0; norms, scores and positions keep theirs.
+
+    - `xavier`: uniform, variance 2 / (in + out), the original Transformer;
+    - `he`: normal, variance 2 / in, which keeps variance through ReLU;
+    - `scaled`: normal 0.02; projections that write to the residual stream 0.02 / √(2·layers).
+    """
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            _weight(module.weight, kind)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, (TokenEmbedding, Output)) and kind == "scaled":
+            nn.init.normal_(module.weight, std=0.02)
+    if kind == "scaled":
+        # Each of the 2·layers sub-layers adds to one stream: shrink each so that the sum keeps its size.
+        for module in model.modules():
+            if isinstance(module, (MultiHeadAttention, FeedForward)):
+                nn.init.normal_(module.output.weight, std=0.02 / math.sqrt(2 * layers))
+
+
+def _weight(weight: Tensor, kind: InitialisationName) -> None:
+    if kind == "xavier":
+        nn.init.xavier_uniform_(weight.flatten(1) if weight.dim() > 2 else weight)
+    elif kind == "he":
+        nn.init.kaiming_normal_(weight, nonlinearity="relu")
+    else:
+        nn.init.normal_(weight, std=0.02)
