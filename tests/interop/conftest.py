@@ -158,6 +158,7 @@ SPECS = [
     Spec("bert", "encoder", "BertModel", BERT),
     Spec("bert, words", "encoder", "BertForMaskedLM", BERT),
     Spec("bert, text classes", "encoder", "BertForSequenceClassification", BERT),
+    Spec("bert, a number", "encoder", "BertForSequenceClassification", BERT | {"num_labels": 1}),
     Spec("bert, token classes", "encoder", "BertForTokenClassification", BERT),
     Spec("vit", "vision", "ViTModel", VIT),
     Spec("vit, classes", "vision", "ViTForImageClassification", VIT | {"qkv_bias": False}),

@@ -19,6 +19,9 @@ from clearhead import Look
 from clearhead.bundle import Bundle
 from clearhead.interop import export_folder, import_folder, is_foreign
 from clearhead.interop.huggingface import FAMILIES, exported_tensors, family_for
+from clearhead.models import build
+
+from .conftest import SPECS, Spec, save_random
 
 TOLERANCE = 1e-4
 LENGTHS = [9, 5, 1]
@@ -102,6 +105,8 @@ class Fed:
         labels = self._labels(self.config.head.classes if self.config.head.kind != "mlm" else 61)
         if self.config.head.kind == "classify":
             labels = torch.tensor([2, 0, 1])
+        if self.config.head.kind == "number":
+            labels = torch.tensor([0.5, -1.0, 3.0])
         given = {"labels": labels} if self.config.head.kind != "none" else {}
         self.there = self.theirs(
             input_ids=tokens,
@@ -114,7 +119,12 @@ class Fed:
         self.here = self.ours(tokens, lengths=LENGTHS, token_types=types, look=self.look)
         if given:
             scores = self.here.logits
-            self.loss = F.cross_entropy(scores.flatten(0, -2), labels.flatten())
+            regression = self.config.head.kind == "number"
+            self.loss = (
+                F.mse_loss(scores.squeeze(-1), labels)
+                if regression
+                else F.cross_entropy(scores.flatten(0, -2), labels.flatten())
+            )
         self.hidden = {"encoder": self.there.hidden_states}
         self.attention = {("encoder", "self"): self.there.attentions}
 
@@ -276,3 +286,42 @@ def test_every_family_has_a_row(request: pytest.FixtureRequest) -> None:
     if from_specs:
         for family in FAMILIES:
             assert any(f"[{family}" in name for name in from_specs), family
+
+
+@pytest.mark.parametrize("labels", [3, 1])
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+def test_heads_on_decoders(name: str, labels: int, transformers: Any, tmp_path: Path) -> None:
+    """The class off the last token, which GPT-2 reads alone and BART behind an encoder, as there."""
+    spec = next(spec for spec in SPECS if spec.name == name)
+    kind = {"gpt2": "GPT2ForSequenceClassification", "bart": "BartForSequenceClassification"}[name]
+    labelling = Spec(name, spec.kind, kind, spec.settings | {"num_labels": labels, "pad_token_id": 1})
+    save_random(transformers, labelling, tmp_path / "labels")
+    theirs = getattr(transformers, kind).from_pretrained(tmp_path / "labels").eval()
+    whole = getattr(transformers, spec.architecture)(theirs.config)
+    body = whole.base_model_prefix
+    getattr(whole, body).load_state_dict(getattr(theirs, "model" if name == "bart" else body).state_dict())
+    whole.save_pretrained(tmp_path / "whole")
+    written = import_folder(tmp_path / "whole").model
+    head = {"kind": "classify" if labels > 1 else "number", "classes": labels, "pooling": "last"}
+    head |= {"pooler": name == "bart"}
+    ours = build(written.config, **{f"head__{key}": value for key, value in head.items()}).eval()
+    with torch.no_grad():
+        missing = ours.load_state_dict(written.state_dict(), strict=False).missing_keys
+        assert all(one.startswith("head.") for one in missing)
+        if name == "gpt2":
+            ours.head.classifier.weight.copy_(theirs.score.weight)
+            ours.head.classifier.bias.zero_()
+        else:
+            ours.head.pooler.load_state_dict(theirs.classification_head.dense.state_dict())
+            ours.head.classifier.load_state_dict(theirs.classification_head.out_proj.state_dict())
+    if name == "gpt2":
+        tokens = ids(9, LENGTHS, ours.config.vocabulary, 1)
+        there = theirs(input_ids=tokens, attention_mask=real(9, LENGTHS).long()).logits
+        close(ours(tokens, lengths=LENGTHS).logits, there, "padded")
+        flat = torch.cat([row[:size] for row, size in zip(tokens, LENGTHS, strict=True)])
+        close(ours(flat, lengths=LENGTHS).logits, there, "packed")
+        return
+    stop, start = theirs.config.eos_token_id, theirs.config.decoder_start_token_id
+    for row in ([5, 6, stop], [7, 8, 9, 4, stop]):  # BART wants one stop token, at the end
+        there = theirs(input_ids=torch.tensor([row])).logits
+        close(ours(torch.tensor([row]), torch.tensor([[start, *row[:-1]]])).logits, there, "shifted right")

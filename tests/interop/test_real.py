@@ -183,7 +183,9 @@ def test_a_sentence_encoder_gives_its_embeddings(transformers: Any) -> None:
     lengths = [len(row) for row in rows]
     batch = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     hidden = bundle.model(batch, lengths=lengths).hidden
-    ours = F.normalize(pool(hidden, Tokens.padded(batch.shape[1]), lengths, "mean"), dim=-1)
+    ours = F.normalize(
+        pool(hidden, Tokens.padded(batch.shape[1], real=torch.as_tensor(lengths)), "mean"), dim=-1
+    )
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     given = tokenizer(SENTENCES, padding=True, return_tensors="pt")

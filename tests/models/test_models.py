@@ -14,7 +14,7 @@ from torch import nn
 
 import clearhead
 from clearhead.base.errors import UserError
-from clearhead.models import FAMILIES, PRESETS, ModelConfig, build, preset
+from clearhead.models import FAMILIES, PRESETS, ModelConfig, ModelOutput, build, preset
 from clearhead.nn.look import Look
 
 from .families import SOURCE, VOCABULARY, ids, model_for
@@ -114,6 +114,11 @@ def names_of(stack: str, kinds: tuple[str, ...], layers: int = 2) -> set[str]:
     return found
 
 
+def head_for(family: str) -> dict[str, str]:
+    """Settings with which a model of the family gives logits."""
+    return {"head__kind": "classify"} if family in ("encoder", "vision") else {}
+
+
 NAMES: dict[str, set[str]] = {
     "encoder-decoder": names_of("encoder", ("self",)) | names_of("decoder", ("self", "cross")) | {"logits"},
     "encoder": names_of("encoder", ("self",)) | {"logits"},
@@ -125,7 +130,7 @@ NAMES: dict[str, set[str]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_name_a_family_offers(family: str) -> None:
-    model = model_for(family, head__kind="classify")
+    model = model_for(family, **head_for(family))
     look = Look("*")
     plain, seen = run(model), run(model, look)
     assert set(look.names) == NAMES[family]
@@ -151,7 +156,7 @@ def test_every_name_a_family_offers(family: str) -> None:
 )
 def test_a_wrong_name_gives_the_nearest(family: str, wrong: str, nearest: str) -> None:
     look = Look(wrong)
-    run(model_for(family, head__kind="classify"), look)
+    run(model_for(family, **head_for(family)), look)
     with pytest.raises(UserError, match=rf"Nothing named '{wrong}' was seen: did you mean '{nearest}'\?"):
         look[wrong]
 
@@ -195,9 +200,16 @@ def test_a_last_norm_stands_where_the_config_says() -> None:
 # --- heads ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pooling", ["first", "mean"])
+@pytest.mark.parametrize("pooling", ["first", "mean", "last"])
 @pytest.mark.parametrize(
-    "kind, wanted", [("none", None), ("classify", (2, 5)), ("tag", (2, 4, 5)), ("mlm", (2, 4, VOCABULARY))]
+    "kind, wanted",
+    [
+        ("none", None),
+        ("classify", (2, 5)),
+        ("number", (2, 1)),
+        ("tag", (2, 4, 5)),
+        ("mlm", (2, 4, VOCABULARY)),
+    ],
 )
 def test_heads_of_an_encoder(kind: str, wanted: tuple[int, ...] | None, pooling: str) -> None:
     model = model_for("encoder", head__kind=kind, head__classes=5, head__pooling=pooling)
@@ -208,14 +220,62 @@ def test_heads_of_an_encoder(kind: str, wanted: tuple[int, ...] | None, pooling:
     expected = out.hidden[:, 0]
     if pooling == "mean":
         expected = torch.stack([out.hidden[0, :4].mean(0), out.hidden[1, :2].mean(0)])
+    if pooling == "last":
+        expected = torch.stack([out.hidden[0, 3], out.hidden[1, 1]])
     assert torch.allclose(out.pooled, expected)
-    if kind == "classify":
+    if kind in ("classify", "number"):
         assert torch.allclose(out.logits, model.head.classifier(out.pooled))
     packed = model(torch.cat([ids(2, 4)[0], ids(2, 4)[1, :2]]), lengths=[4, 2])
     assert packed.hidden.shape == (6, 8)
     assert torch.allclose(packed.pooled, out.pooled)
     if kind == "tag":
         assert packed.logits.shape == (6, 5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+@pytest.mark.parametrize("kind, outputs", [("classify", 5), ("number", 1)])
+@pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
+def test_heads_of_decoders(family: str, kind: str, outputs: int, pooling: str) -> None:
+    """Padding does not count, packed is padded, and what writes is not there."""
+    changes = {"head__kind": kind, "head__classes": 5, "head__pooling": pooling}
+    model = model_for(family, **changes, head__pooler=True)
+    rows, sizes = ids(2, 4), [4, 2]
+    flat = torch.cat([rows[0], rows[1, :2]])
+
+    def read(tokens: torch.Tensor, lengths: list[int] | None) -> ModelOutput:
+        if family == "decoder":
+            return model(tokens, lengths=lengths)
+        return model(tokens, tokens, source_lengths=lengths, target_lengths=lengths)
+
+    out = read(rows, sizes)
+    last = [[3], [1]] if pooling == "last" else [[0, 1, 2, 3], [0, 1]]
+    vectors = torch.stack([out.hidden[row, places].mean(0) for row, places in enumerate(last)])
+    assert torch.allclose(out.pooled, torch.tanh(model.head.pooler(vectors)))
+    assert torch.allclose(out.logits, model.head.classifier(out.pooled))
+    assert out.logits.shape == (2, outputs)
+    packed = read(flat, sizes)
+    assert packed.hidden.shape == (6, 8)
+    assert torch.allclose(packed.logits, out.logits)
+    assert torch.allclose(read(rows[:1], None).logits, out.logits[:1])
+    look = Look("logits")
+    args = (rows,) if family == "decoder" else (rows, rows)
+    assert torch.equal(model(*args, look=look).logits, look["logits"])
+    assert not hasattr(model, "output")
+    assert (out.memory is not None) == (family == "encoder-decoder")
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"family": "decoder", "head__kind": "tag"}, "head.kind=tag cannot stand on .* 'decoder'"),
+        ({"family": "encoder-decoder", "head__kind": "mlm"}, "head.kind=mlm cannot stand on"),
+        ({"family": "recurrent", "head__kind": "classify"}, "'recurrent': use an encoder"),
+        ({"family": "decoder", "head__kind": "number"}, "set head.pooling=last"),
+    ],
+)
+def test_heads_that_make_no_sense(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        preset("tiny").replace(**changes)
 
 
 def test_the_pooler_and_the_transform_of_bert() -> None:

@@ -71,8 +71,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "tiny",
             {"family": "encoder", "head": {"kind": kind, "pooler": pooler}},
         )
-        for kind in ("none", "classify", "tag", "mlm")
+        for kind in ("none", "classify", "number", "tag", "mlm")
         for pooler in (True, False)
+    },
+    **{
+        f"{family} with head {kind}": (
+            "tiny",
+            {"family": family, "head": {"kind": kind, "pooling": "last", "pooler": kind == "classify"}},
+        )
+        for family in ("decoder", "encoder-decoder")
+        for kind in ("classify", "number")
     },
     "mean pooling": ("tiny", {"family": "encoder", "head": {"kind": "classify", "pooling": "mean"}}),
     "two vocabularies, uneven": ("tiny", {"source_vocabulary": 50, "decoder_layers": 3}),

@@ -69,7 +69,7 @@ def early(model: nn.Module, stream: Tensor) -> Tensor | None:
         assert isinstance(model, Encoder)
         norm = model.encoder.norm
         x = x if norm is None else norm(x)
-        pooled = model.head.pooled(x, Tokens.padded(x.shape[1], device=x.device), None)
+        pooled = model.head.pooled(x, Tokens.padded(x.shape[1], device=x.device))
         said: Tensor | None = model.head(x, pooled)
         return None if said is None else said[0]
 

@@ -125,6 +125,14 @@ def word_boxes(output: Output, hidden: Step, get: Get) -> list[Box]:
     ]
 
 
+# Pooling → its formula, and the same in words.
+_POOLED = {
+    "first": ("x₁", "Its first token's."),
+    "mean": ("mean(x₁ … x_n)", "The mean of all its tokens'."),
+    "last": ("x_n", "Its last token's, which has read all of it."),
+}
+
+
 def head_boxes(head: Head, hidden: Step, config: ModelConfig, get: Get) -> list[Box]:
     """What stands on an encoder: a class for the text, a tag or a word for each token, or just a vector."""
     if head.words is not None:
@@ -145,20 +153,22 @@ def head_boxes(head: Head, hidden: Step, config: ModelConfig, get: Get) -> list[
     boxes, read = [], hidden
     if not tagging:
         tokens = Tokens.padded(hidden.axes[0][1])
-        first = config.head.pooling == "first"
-        formula = "x₁" if first else "mean(x₁ … x_n)"
+        formula, said = _POOLED[config.head.pooling]
         formula = f"tanh({formula} W + b)" if head.pooler is not None else formula
         read = Step(
             "pooled",
             "the text's vector",
             formula,
             (("feature", config.width),),
-            "Its first token's." if first else "The mean of all its tokens'.",
-            lambda: head.pooled(get(hidden.name).unsqueeze(0), tokens, None)[0],
+            said,
+            lambda: head.pooled(get(hidden.name).unsqueeze(0), tokens)[0],
         )
         boxes.append(Box("pool", "Pool", "pool", "top", None, (hidden, read)))
     if head.classifier is None:
         return boxes
+    if config.head.kind == "number":
+        number = Step("logits", "number", "x · w + b", (("number", 1),), "What the model says of the text.")
+        return [*boxes, Box("output", "Linear", "output", "top", None, (read, number))]
     axes = (
         (*hidden.axes[:1], ("class", config.head.classes)) if tagging else (("class", config.head.classes),)
     )

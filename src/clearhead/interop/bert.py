@@ -19,7 +19,7 @@ _HEADS = {
     "BertForSequenceClassification": "classify",
     "BertForTokenClassification": "tag",
 }
-_ARCHITECTURES = {head: name for name, head in _HEADS.items()}
+_ARCHITECTURES = {head: name for name, head in _HEADS.items()} | {"number": "BertForSequenceClassification"}
 _THERE, _HERE = "bert.encoder.layer.{i}", "encoder.layers.{i}"
 
 _BODY = (
@@ -71,6 +71,8 @@ def read(settings: Settings, names: Names) -> ModelConfig:
     """config.json to our config."""
     settings.fixed({"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False})
     kind = _HEADS[(settings.plain.get("architectures") or ["BertModel"])[0]]
+    if kind == "classify" and len(labels(settings)) == 1:
+        kind = "number"  # one label is a regression there, whatever it is called
     dropout = settings.number("hidden_dropout_prob", 0.1)
     return ModelConfig.from_dict(
         {
@@ -100,7 +102,7 @@ def read(settings: Settings, names: Names) -> ModelConfig:
             "head": {
                 "kind": kind,
                 "classes": len(labels(settings)) if kind in ("classify", "tag") else 2,
-                "pooler": kind == "classify" or "bert.pooler.dense.weight" in names,
+                "pooler": kind in ("classify", "number") or "bert.pooler.dense.weight" in names,
                 "dropout": settings.number("classifier_dropout", dropout),
             },
             "initialisation": "scaled",
@@ -128,6 +130,8 @@ def write(config: ModelConfig) -> dict[str, Any]:
     }
     if config.head.kind in ("classify", "tag"):
         plain["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.head.classes)}
+    if config.head.kind == "number":
+        plain |= {"id2label": {"0": "LABEL_0"}, "problem_type": "regression"}
     return plain
 
 

@@ -159,7 +159,7 @@ def _idle_in_embedding(config: ModelConfig) -> Collection[str]:
 
 def _idle_in_head(config: ModelConfig) -> Collection[str]:
     head = config.head
-    if config.family not in ("encoder", "vision"):
+    if head.kind == "none" and config.family not in ("encoder", "vision"):
         return ("kind", "classes", "pooling", "pooler", "transform")
     idle = {"classes"} if head.kind not in ("classify", "tag") else set()
     return idle | ({"transform"} if head.kind != "mlm" else set())

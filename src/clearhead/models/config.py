@@ -24,22 +24,44 @@ Family = Literal["encoder-decoder", "encoder", "decoder", "vision", "recurrent"]
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig(Config):
-    """What stands on top of an encoder.
+    """What stands on top of an encoder, or of a decoder in place of its vocabulary.
 
-    - `none`: hidden states and, with a pooler, one vector for the text;
+    - `none`: hidden states and, with a pooler, one vector for the text; a decoder writes;
     - `classify`: scores over classes for the whole text;
+    - `number`: one number for the whole text (regression);
     - `tag`: scores over classes for each token;
     - `mlm`: scores over the vocabulary for each token (masked language modelling).
     """
 
     _noun: ClassVar[str] = "head"
 
-    kind: Literal["none", "classify", "tag", "mlm"] = "none"
+    kind: Literal["none", "classify", "number", "tag", "mlm"] = "none"
     classes: Count = 2
-    pooling: Literal["first", "mean"] = "first"  # the text's vector: its first token, or the mean of all
+    # the text's vector: its first token, the mean of all, or its last token (a decoder's has read them all)
+    pooling: Literal["first", "mean", "last"] = "first"
     pooler: bool = False  # BERT's dense layer with tanh on the pooled vector
     transform: bool = True  # mlm: BERT's dense layer, activation and norm before the vocabulary
     dropout: Share = 0.1  # before the classifier
+
+    @property
+    def of_text(self) -> bool:
+        """Whether the head says one thing of a whole text."""
+        return self.kind in ("classify", "number")
+
+    def refuse_unfit(self, family: str) -> None:
+        """A sentence for a head that makes no sense on this family."""
+        if self.kind == "none" or family in ("encoder", "vision"):
+            return
+        if family == "recurrent" or not self.of_text:
+            raise UserError(
+                f"head.kind={self.kind} cannot stand on a model of the family '{family}': use "
+                + ("an encoder." if self.of_text else "an encoder, whose tokens see the text on both sides.")
+            )
+        if self.pooling == "first":
+            raise UserError(
+                f"head.pooling=first cannot be used with the family '{family}', whose first token has read "
+                f"nothing of the text: set head.pooling=last."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +154,7 @@ class ModelConfig(Config):
             raise UserError(
                 f"An image of {self.image.size} pixels does not divide into patches of {self.image.patch}."
             )
+        self.head.refuse_unfit(self.family)
         if self.family != "recurrent":
             self.attention.replace(width=self.width)  # refuses a width the heads do not divide
 

@@ -1,5 +1,7 @@
 """The decoder-only model (GPT, Llama): each token sees those before it and predicts the next.
 
+With a head it labels texts instead: the last token, which has read them all, gives the class or the number.
+
 Shapes: B rows, T tokens, E model width.
 """
 
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
+from clearhead.models.heads import Head
 from clearhead.models.interface import Lengths, ModelOutput, as_rows
 from clearhead.models.stack import Stack, Surroundings, position_for_embedding
 from clearhead.models.state import DecoderState
@@ -18,7 +21,7 @@ from clearhead.nn.look import Look
 
 
 class Decoder(nn.Module):
-    """Token ids to scores for the next token at each place."""
+    """Token ids to scores for the next token at each position, or to what the head says of the text."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -26,7 +29,10 @@ class Decoder(nn.Module):
         table = TokenEmbedding(config.vocabulary, config.width, config.embedding.scale)
         self.embedding = InputEmbedding(table, position_for_embedding(config), config.embedding, config.norm)
         self.decoder = Stack(config, config.layers, causal=True)
-        self.output = Output(table, config.embedding)
+        if config.head.kind == "none":
+            self.output = Output(table, config.embedding)
+        else:
+            self.head = Head(config, None)
 
     def begin(self) -> DecoderState:
         """An empty past: the state from which step-by-step decoding starts."""
@@ -41,7 +47,7 @@ class Decoder(nn.Module):
         mask: Mask | None = None,
         look: Look | None = None,
     ) -> ModelOutput:
-        """Scores for the token after each given one.
+        """Scores for the token after each given one; with a head, those of the text and `pooled` (B, E).
 
         `mask` takes the place of the causal mask (a `Prefix` or a `Window`, say); padding is hidden in any
         case. With a state, `tokens` are the next ones of each row, `lengths` how many of them are real.
@@ -64,6 +70,8 @@ class Decoder(nn.Module):
         x = self.decoder(x, around, state, inner)
         if state is not None:
             state.advance(ids, around.tokens)
+        if self.config.head.kind != "none":
+            return self.head.output(x, around.tokens, look)
         if tokens.dim() == 1:
             x = x.squeeze(0)
         logits = self.output(x)

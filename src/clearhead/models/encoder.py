@@ -48,10 +48,4 @@ class Encoder(nn.Module):
         if inner is not None:
             inner.give("embedding", x)
         x = self.encoder(x, Surroundings(where, seen), look=inner)
-        pooled = self.head.pooled(x, where, lengths)
-        if tokens.dim() == 1:
-            x = x.squeeze(0)
-        logits = self.head(x, pooled)
-        if look is not None and logits is not None:
-            look.give("logits", logits)
-        return ModelOutput(logits=logits, hidden=x, pooled=pooled)
+        return self.head.output(x, where, look)

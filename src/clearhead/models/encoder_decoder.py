@@ -2,7 +2,9 @@
 
 One `forward` serves training (the whole target in one masked pass) and decoding
 (a few new tokens and a state): a state changes where tokens begin and what is
-remembered, nothing else.
+remembered, nothing else. With a head it labels texts as BART does: the text goes
+to both sides, to the decoder shifted right, and the decoder's last token, which
+has read all of it, gives the class or the number.
 
 Shapes: B rows, S source tokens, T target tokens, E model width.
 """
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
+from clearhead.models.heads import Head
 from clearhead.models.interface import Lengths, ModelOutput, as_rows, refuse_unlike
 from clearhead.models.stack import Stack, Surroundings, position_for_embedding
 from clearhead.models.state import DecoderState, Source
@@ -23,7 +26,7 @@ from clearhead.nn.tokens import Tokens
 
 
 class EncoderDecoder(nn.Module):
-    """Source ids and target ids to scores over the target vocabulary."""
+    """Source ids and target ids to scores over the target vocabulary, or to what the head says of a text."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -40,7 +43,10 @@ class EncoderDecoder(nn.Module):
         )
         self.encoder = Stack(config, config.layers, causal=False)
         self.decoder = Stack(config, config.depth_of_decoder, causal=True, cross=True)
-        self.output = Output(target, config.embedding)
+        if config.head.kind == "none":
+            self.output = Output(target, config.embedding)
+        else:
+            self.head = Head(config, None)
 
     def forward(
         self,
@@ -52,7 +58,7 @@ class EncoderDecoder(nn.Module):
         state: DecoderState | None = None,
         look: Look | None = None,
     ) -> ModelOutput:
-        """Scores for the token after each target token.
+        """Scores for the token after each target token; with a head, those of the text and `pooled` (B, E).
 
         Training: source and the target shifted right. Decoding: `state = model.begin(source)`, then
         `forward(None, new_tokens, state=state)` as often as needed. Packed ids (one dimension) need lengths.
@@ -71,6 +77,10 @@ class EncoderDecoder(nn.Module):
         )
         x = self._write(ids, around, None, look)
         packed = target.dim() == 1
+        if self.config.head.kind != "none":
+            found = self.head.output(x, tokens, look)
+            found.memory = memory.squeeze(0) if packed else memory
+            return found
         return self._result(
             x.squeeze(0) if packed else x, memory.squeeze(0) if packed else memory, None, look
         )

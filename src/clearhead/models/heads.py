@@ -1,41 +1,40 @@
-"""What stands on an encoder: pooling, and heads for classification, tagging and masked words.
+"""What stands on a stack: pooling, and heads for classes and numbers of texts, tags, and masked words.
 
 Shapes: B texts, R rows, T tokens, E model width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
 from clearhead.models.config import HeadConfig, ModelConfig
+from clearhead.models.interface import ModelOutput
 from clearhead.nn.layers import ACTIVATIONS, Dropout, Output, TokenEmbedding, build_norm
+from clearhead.nn.look import Look
 from clearhead.nn.tokens import Tokens
 
 
-def pool(x: Tensor, tokens: Tokens, lengths: Sequence[int] | Tensor | None, how: str) -> Tensor:
-    """One vector for each text, (B, E): its first token, or the mean of its real tokens."""
+def pool(x: Tensor, tokens: Tokens, how: str) -> Tensor:
+    """One vector for each text, (B, E): its first token, its last real one, or the mean of the real ones."""
     if tokens.lengths is not None:
-        pieces = x[0].split(list(tokens.lengths))
         # A text without tokens has no first one and no mean: its vector is 0, as a mean over padding is.
-        return torch.stack([piece[:1].sum(0) if how == "first" else _mean(piece) for piece in pieces])
+        chosen = {"first": slice(0, 1), "last": slice(-1, None), "mean": slice(None)}[how]
+        pieces = [piece[chosen] for piece in x[0].split(list(tokens.lengths))]
+        return torch.stack([piece.sum(0) / max(len(piece), 1) for piece in pieces])
     if how == "first":
         return x[:, 0]
-    if lengths is None:
-        return x.mean(1)
-    sizes = torch.as_tensor(lengths, device=x.device)
-    real = (tokens.position < sizes.unsqueeze(1)).unsqueeze(-1)
-    return (x * real).sum(1) / sizes.clamp(min=1).unsqueeze(1).to(x.dtype)
-
-
-def _mean(piece: Tensor) -> Tensor:
-    return piece.sum(0) / max(len(piece), 1)
+    if tokens.real is None:
+        return x.mean(1) if how == "mean" else x[:, -1]
+    sizes = tokens.real.clamp(min=1)
+    if how == "last":
+        return x[torch.arange(len(x), device=x.device), sizes - 1]
+    real = torch.arange(x.shape[1], device=x.device) < tokens.real.unsqueeze(1)
+    return (x * real.unsqueeze(-1)).sum(1) / sizes.unsqueeze(1).to(x.dtype)
 
 
 class Head(nn.Module):
-    """Pools the hidden states and scores classes or words, as its config says."""
+    """Pools the hidden states and scores classes or words, or gives a number, as its config says."""
 
     def __init__(self, config: ModelConfig, table: TokenEmbedding | None) -> None:
         super().__init__()
@@ -43,7 +42,8 @@ class Head(nn.Module):
         width, kind = config.width, config.head.kind
         self.pooler = nn.Linear(width, width) if config.head.pooler else None
         self.dropout = Dropout(config.head.dropout)
-        self.classifier = nn.Linear(width, config.head.classes) if kind in ("classify", "tag") else None
+        outputs = {"classify": config.head.classes, "number": 1, "tag": config.head.classes}.get(kind)
+        self.classifier = None if outputs is None else nn.Linear(width, outputs)
         self.transform: nn.Module | None = None
         self.words: Output | None = None
         if kind == "mlm" and table is not None:
@@ -51,20 +51,29 @@ class Head(nn.Module):
                 self.transform = _Transform(config)
             self.words = Output(table, config.embedding)
 
-    def pooled(self, x: Tensor, tokens: Tokens, lengths: Sequence[int] | Tensor | None) -> Tensor:
+    def pooled(self, x: Tensor, tokens: Tokens) -> Tensor:
         """(B, E)."""
-        vector = pool(x, tokens, lengths, self.config.pooling)
+        vector = pool(x, tokens, self.config.pooling)
         return vector if self.pooler is None else torch.tanh(self.pooler(vector))
 
     def forward(self, x: Tensor, pooled: Tensor) -> Tensor | None:
-        """Scores, or None without a head: (B, classes), (R, T, classes) or (R, T, vocabulary)."""
+        """Scores, or None without a head: (B, classes), (B, 1), (R, T, classes) or (R, T, vocabulary)."""
         if self.words is not None:
             scores: Tensor = self.words(x if self.transform is None else self.transform(x))
             return scores
         if self.classifier is None:
             return None
-        scores = self.classifier(self.dropout(pooled if self.config.kind == "classify" else x))
+        scores = self.classifier(self.dropout(pooled if self.config.of_text else x))
         return scores
+
+    def output(self, x: Tensor, tokens: Tokens, look: Look | None) -> ModelOutput:
+        """All that a model with this head returns for its last hidden states (R, T, E)."""
+        pooled = self.pooled(x, tokens)
+        x = x if tokens.lengths is None else x.squeeze(0)
+        logits = self(x, pooled)
+        if look is not None and logits is not None:
+            look.give("logits", logits)
+        return ModelOutput(logits=logits, hidden=x, pooled=pooled)
 
 
 class _Transform(nn.Module):

@@ -25,7 +25,7 @@ Lengths = Sequence[int] | Tensor
 class ModelOutput:
     """The result of a forward pass; what a model does not have is None."""
 
-    logits: Tensor | None = None  # (B, T, vocabulary), (N, vocabulary) packed, (B, classes)
+    logits: Tensor | None = None  # (B, T, vocabulary), (N, vocabulary) packed, (B, classes), (B, 1): a number
     hidden: Tensor | None = None  # last hidden states, (B, T, E) or (N, E)
     pooled: Tensor | None = None  # one vector for each text, (B, E)
     memory: Tensor | None = None  # the encoder's output in an encoder-decoder

@@ -192,7 +192,7 @@ class Recurrent(nn.Module):
             sizes = lengths.clamp(min=1).cpu()
             ran, _ = self.encoder(pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False))
             memory, _ = pad_packed_sequence(ran, batch_first=True, total_length=count)
-        mean = pool(memory, Tokens.padded(count, device=source.device), lengths, "mean")
+        mean = pool(memory, Tokens.padded(count, device=source.device, real=lengths), "mean")
         return RecurrentState(memory, lengths, torch.tanh(self.first(mean)))
 
     def _write(self, target: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Tensor]:

@@ -49,8 +49,4 @@ class Vision(nn.Module):
         if inner is not None:
             inner.give("embedding", x)
         x = self.encoder(x, Surroundings(tokens, Everything()), look=inner)
-        pooled = self.head.pooled(x, tokens, None)
-        logits = self.head(x, pooled)
-        if look is not None and logits is not None:
-            look.give("logits", logits)
-        return ModelOutput(logits=logits, hidden=x, pooled=pooled)
+        return self.head.output(x, tokens, look)

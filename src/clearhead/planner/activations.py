@@ -202,7 +202,7 @@ def head_kept(head: Head, width: int, rows: int, tokens: int, storage: Storage) 
     """Pooler, classifier or words."""
     inside = rows * width * storage.item * 2 if head.pooler is not None else 0
     if head.classifier is not None:
-        places = rows if head.config.kind == "classify" else tokens
+        places = rows if head.config.of_text else tokens
         inside += places * width * (storage.item + storage.dropped(head.dropout.p))
         yield from logits_kept(places, head.classifier.out_features)
     if head.transform is not None:

@@ -28,7 +28,7 @@ def _encoder_decoder_products(model: EncoderDecoder, batch: Batch) -> Iterator[P
     read, write, cross = _sights(batch)
     yield from stack_products("encoder", model.encoder, read)
     yield from stack_products("decoder", model.decoder, write, cross)
-    yield from output_products(model.output, batch.target_tokens)
+    yield from _top_products(model, batch)
 
 
 def _encoder_decoder_kept(model: EncoderDecoder, batch: Batch, storage: Storage) -> Iterator[Kept]:
@@ -37,7 +37,7 @@ def _encoder_decoder_kept(model: EncoderDecoder, batch: Batch, storage: Storage)
     yield input_kept(model.target_embedding, batch.target_tokens, storage)
     yield from stack_kept("encoder", model.encoder, read, storage)
     yield from stack_kept("decoder", model.decoder, write, storage, cross)
-    yield from logits_kept(batch.target_tokens, model.output.weight.shape[0])
+    yield from _top_kept(model, batch, storage)
 
 
 def _encoder_products(model: Encoder, batch: Batch) -> Iterator[Product]:
@@ -53,13 +53,28 @@ def _encoder_kept(model: Encoder, batch: Batch, storage: Storage) -> Iterator[Ke
 
 def _decoder_products(model: Decoder, batch: Batch) -> Iterator[Product]:
     yield from stack_products("decoder", model.decoder, _sights(batch)[1])
-    yield from output_products(model.output, batch.target_tokens)
+    yield from _top_products(model, batch)
 
 
 def _decoder_kept(model: Decoder, batch: Batch, storage: Storage) -> Iterator[Kept]:
     yield input_kept(model.embedding, batch.target_tokens, storage)
     yield from stack_kept("decoder", model.decoder, _sights(batch)[1], storage)
-    yield from logits_kept(batch.target_tokens, model.output.weight.shape[0])
+    yield from _top_kept(model, batch, storage)
+
+
+def _top_products(model: Decoder | EncoderDecoder, batch: Batch) -> Iterator[Product]:
+    """What stands on a decoder: the vocabulary, or a head in its place."""
+    if model.config.head.kind == "none":
+        yield from output_products(model.output, batch.target_tokens)
+    else:
+        yield from head_products(model.head, batch.rows, batch.target_tokens)
+
+
+def _top_kept(model: Decoder | EncoderDecoder, batch: Batch, storage: Storage) -> Iterator[Kept]:
+    if model.config.head.kind == "none":
+        yield from logits_kept(batch.target_tokens, model.output.weight.shape[0])
+    else:
+        yield from head_kept(model.head, model.config.width, batch.rows, batch.target_tokens, storage)
 
 
 def _vision_products(model: Vision, batch: Batch) -> Iterator[Product]:

@@ -144,7 +144,7 @@ def head_products(head: Head, rows: int, tokens: int) -> Iterator[Product]:
     if head.pooler is not None:
         yield linear("head", head.pooler, rows)
     if head.classifier is not None:
-        yield linear("head", head.classifier, rows if head.config.kind == "classify" else tokens)
+        yield linear("head", head.classifier, rows if head.config.of_text else tokens)
     if head.transform is not None:
         dense = head.transform.get_submodule("dense")
         assert isinstance(dense, nn.Linear)

@@ -158,7 +158,7 @@ def _decoding(model: nn.Module, item: int) -> tuple[int, int, int]:
         width = model.config.width
         memory = width * (2 if model.config.recurrent.bidirectional else 1)
         return len(model.cells) * model.parts * width * item, 0, memory * item
-    if not isinstance(model, (EncoderDecoder, Decoder)):
+    if not isinstance(model, (EncoderDecoder, Decoder)) or model.config.head.kind != "none":
         return 0, 0, 0
     own = cross = 0
     for layer in model.decoder.layers:
