@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import groupby
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ from torch import nn
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding import graphs
-from clearhead.decoding.backend import Batch, Request
+from clearhead.decoding.backend import Batch, Event, Failed, Finished, Parked, Request, Slot, Wrote
 from clearhead.decoding.engine import Engine
-from clearhead.decoding.graphs import plain
-from clearhead.decoding.graphs.engine import GraphEngine
+from clearhead.decoding.graphs import GraphBackend, plain
+from clearhead.decoding.graphs.backend import IDLE
+from clearhead.decoding.graphs.buffers import Size, bytes_of_request
+from clearhead.decoding.graphs.slots import step_key
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import make_search
@@ -96,14 +99,54 @@ def same(found: dict[int, list[Hypothesis]], wanted: dict[int, list[Hypothesis]]
             assert one.token_logps == pytest.approx(other.token_logps, abs=near)
 
 
+def alone(backend: GraphBackend, requests: list[Request]) -> dict[int, list[Hypothesis]]:
+    """One batch after another, as few at a time as the backend takes."""
+    found: dict[int, list[Hypothesis]] = {}
+    active: dict[Slot, int] = {}
+    waiting = list(enumerate(requests))
+    while waiting or active:
+        if waiting:
+            _, batch = next(groupby(waiting, lambda one: step_key(one[1].options)))
+            batch = list(batch)
+            slots = backend.admit([one for _, one in batch])
+            active |= {slot: number for slot, (number, _) in zip(slots, batch, strict=False)}
+            del waiting[: len(slots)]
+        collect(backend.advance(64), active, found)
+    nothing_left(backend)
+    return found
+
+
+def collect(
+    events: list[Event], active: dict[Slot, int], found: dict[int, list[Hypothesis]]
+) -> dict[int, tuple[int, ...]]:
+    """Sort what has happened; returns the tokens told, by the requests' numbers."""
+    told = {}
+    for event in events:
+        if isinstance(event, Failed):
+            raise event.error
+        if isinstance(event, Finished):
+            found[active.pop(event.slot)] = event.texts
+        else:
+            told[active[event.slot]] = event.ids
+    return told
+
+
+def nothing_left(backend: GraphBackend) -> None:
+    assert backend.free == backend.capacity
+    assert not backend.sets
+    assert not backend.slots
+    assert len(backend.idle) <= IDLE
+    assert not any(any(held.active) or bool((held.buffers.done == 0).any()) for held in backend.idle)
+
+
 def check(
     model: nn.Module, options: Options, capacity: int, near: float = 1e-4, symbols: Symbols = SYMBOLS
 ) -> dict[int, list[Hypothesis]]:
     requests = requests_for(model, options)
     wanted = general(model, requests, 64, symbols)
-    engine = GraphEngine(model, symbols, capacity)
-    same(dict(engine.run(requests)), wanted, near)
-    same(dict(engine.run(requests)), wanted, near)  # slots that were used before
+    backend = GraphBackend(model, symbols, capacity)
+    same(alone(backend, requests), wanted, near)
+    same(alone(backend, requests), wanted, near)  # slots that were used before
     return wanted
 
 
@@ -141,41 +184,184 @@ def test_requests_that_ask_for_different_things() -> None:
         replace(one, options=OPTIONS["beam" if number % 2 else "greedy"])
         for number, one in enumerate(requests_for(model, OPTIONS["greedy"]))
     ]
-    engine = GraphEngine(model, SYMBOLS, capacity=8)
-    same(dict(engine.run(requests)), general(model, requests, 8), 1e-4)
+    same(alone(GraphBackend(model, SYMBOLS, 8), requests), general(model, requests, 8), 1e-4)
 
 
-def test_a_caller_may_leave() -> None:
+def mixed(model: nn.Module, count: int) -> list[Request]:
+    """Requests of every kind, their limits far apart; some stream."""
+    names = ["greedy", "least", "beam", "sampling", "wide", "warmer"]
+    kinds = {**OPTIONS, "warmer": OPTIONS["sampling"].replace(temperature=1.4)}
+    return [
+        replace(
+            one,
+            limit=70 if number % 7 == 3 else 3 + 5 * number % 18,
+            options=kinds[names[number % 6]].replace(max_length=None, seed=number),
+            stream=number % 4 == 0,
+        )
+        for number, one in enumerate(requests_for(model, Options(), count))
+    ]
+
+
+def disturbed(
+    backend: GraphBackend, requests: list[Request], chance: random.Random
+) -> dict[int, list[Hypothesis]]:
+    """Requests come, go, are parked, go on and are begun anew at random moments."""
+    found: dict[int, list[Hypothesis]] = {}
+    told: dict[int, tuple[int, ...]] = {}
+    active: dict[Slot, int] = {}
+    parked: list[tuple[int, Parked]] = []
+    waiting = list(range(len(requests)))
+    chance.shuffle(waiting)
+    dropped = 0
+    while waiting or active or parked:
+        what = chance.choice(["admit", "evict", "park", "resume", "advance", "advance"])
+        if what == "admit" and waiting:
+            first = waiting[0]
+            batch = [one for one in waiting if requests[one].options == requests[first].options]
+            slots = backend.admit([requests[one] for one in batch[: chance.randint(1, 5)]])
+            assert slots or active
+            active |= dict(zip(slots, batch, strict=False))
+            waiting = [one for one in waiting if one not in active.values()]
+        elif what in ("evict", "park") and active:
+            slot = chance.choice(list(active))
+            number = active.pop(slot)
+            if what == "park":
+                parked.append((number, backend.park(slot, on_host=chance.random() < 0.5)))
+            elif dropped < 6:
+                dropped += 1
+                backend.evict(slot)
+                told.pop(number, None)
+                waiting.append(number)
+            else:
+                active[slot] = number
+        elif what == "resume" and parked:
+            number, one = parked.pop(chance.randrange(len(parked)))
+            active[backend.resume(one)] = number
+        elif active:
+            for number, ids in collect(backend.advance(chance.randint(1, 9)), active, found).items():
+                told[number] = told.get(number, ()) + ids
+    nothing_left(backend)
+    streaming = [n for n, one in enumerate(requests) if one.stream and one.options.beam == 1]
+    assert {n: ids for n, ids in told.items() if ids} == {
+        n: found[n][0].ids for n in streaming if found[n][0].ids
+    }
+    return found
+
+
+@pytest.mark.parametrize(
+    ("family", "seed", "count"),
+    [
+        ("encoder-decoder", 1, 14),
+        ("decoder", 2, 14),
+        *(pytest.param("encoder-decoder", seed, 40, marks=pytest.mark.slow) for seed in range(3, 9)),
+    ],
+)
+def test_any_order_of_coming_and_going(family: str, seed: int, count: int) -> None:
+    """Parked on either side, resumed in other and larger slots, evicted, begun anew: the same texts."""
+    model = model_of(family, {"position__name": "rotary"})
+    requests = mixed(model, count)
+    backend = GraphBackend(model, SYMBOLS, capacity=21)
+    same(disturbed(backend, requests, random.Random(seed)), general(model, requests, 64), 1e-4)
+
+
+def test_parking_is_exact() -> None:
+    """Every part of a slot comes out of larger slots as it went in."""
     model = model_of("encoder-decoder", {})
-    requests = requests_for(model, OPTIONS["greedy"])
-    engine = GraphEngine(model, SYMBOLS, capacity=4)
-    leaving = engine.run(requests)
-    next(leaving)
-    leaving.close()
-    same(dict(engine.run(requests)), general(model, requests, 8), 1e-4)
+    backend = GraphBackend(model, SYMBOLS, capacity=64)
+    options = OPTIONS["wide"].replace(max_length=None)
+    [slot] = backend.admit([Request((5, 6, 7, 2), 20, options)])
+    backend.advance(4)
+    parked = backend.park(slot)
+    assert parked.used == (5, 4)
+    backend.admit([Request((3,) * 30, 150, options), Request((3, 4), 5, options)])  # slots of another size
+    again = backend.park(backend.resume(parked))
+    assert backend.sets[0].size.positions > 64
+    assert parked.taken.keys() == again.taken.keys() == backend.sets[0].buffers.tables.keys()
+    assert all(torch.equal(one, again.taken[name]) for name, one in parked.taken.items())
 
 
-@pytest.mark.parametrize("options", [OPTIONS["greedy"], OPTIONS["beam"]], ids=["greedy", "beam"])
-def test_two_callers_take_turns(options: Options) -> None:
+def test_settings_that_differ_by_request_share_a_step() -> None:
+    """Temperature and least length are looked at row by row; other settings make another set of slots."""
     model = model_of("encoder-decoder", {})
-    late = replace(options, min_length=50, max_length=60)  # nobody ends of himself, and no two together
-    requests = [replace(one, limit=3 + 5 * at) for at, one in enumerate(requests_for(model, late))]
-    engine = GraphEngine(model, SYMBOLS, capacity=4 * options.beam)
-    callers = [engine.run(requests), engine.run(requests[::-1]), engine.run(requests[2:])]
-    found: list[dict[int, list[Hypothesis]]] = [{}, {}, {}]
-    for answers in zip_longest(*callers):
-        for one, answer in zip(found, answers, strict=True):
-            one.update([answer] if answer else [])
-    for one, asked in zip(found, (requests, requests[::-1], requests[2:]), strict=True):
-        same(one, general(model, asked, 8), 1e-4)
+    backend = GraphBackend(model, SYMBOLS, capacity=64)
+    drawn = OPTIONS["sampling"]
+    asked = [drawn, drawn.replace(temperature=1.7), drawn.replace(min_length=4, max_length=None)]
+    requests = [replace(requests_for(model, one)[number], options=one) for number, one in enumerate(asked)]
+    active = {backend.admit([one])[0]: number for number, one in enumerate(requests)}
+    assert len({held.key for held in backend.sets}) == 1
+    other = backend.admit([Request((4, 2), 9, drawn.replace(top_k=3))])
+    assert len({held.key for held in backend.sets}) == 2
+    backend.evict(other[0])
+    found: dict[int, list[Hypothesis]] = {}
+    while active:
+        collect(backend.advance(3), active, found)
+    same(found, general(model, requests, 8), 1e-4)
+
+
+def test_callers_with_different_settings_progress_together() -> None:
+    """Neither waits for the other to end, and newcomers find slots beside those in use."""
+    model = model_of("encoder-decoder", {})
+    late = Options(min_length=50)  # nobody ends of itself
+    backend = GraphBackend(model, SYMBOLS, capacity=64)
+    first = backend.admit([Request((4, 5, 2), 40, late, stream=True)])
+    second = backend.admit([Request((4, 5, 2), 40, replace(late, sample=True), stream=True)])
+    third = backend.admit([Request((6, 2), 40, late, stream=True)])
+    for _ in range(3):
+        events = backend.advance(1)
+        assert {event.slot for event in events} == {*first, *second, *third}
+        assert all(isinstance(event, Wrote) and len(event.ids) == 1 for event in events)
+
+
+def test_few_sets_of_slots_serve_many_who_come_one_by_one() -> None:
+    model = model_of("encoder-decoder", {})
+    backend = GraphBackend(model, SYMBOLS, capacity=64)
+    for number in range(33):
+        backend.admit([Request((4 + number % 5, 2), 40, Options(min_length=50))])
+    assert [held.size.requests for held in backend.sets] == [1, 2, 4, 8, 16, 32]
+    assert backend.free.rows == 31
+    backend.reset()
+    nothing_left(backend)
+
+
+def test_memory_is_bounded() -> None:
+    """No more slots than memory allows, but always one; idle ones make room for others."""
+    model = model_of("encoder-decoder", {})
+    backend = GraphBackend(model, SYMBOLS, capacity=64)
+    each = bytes_of_request(backend.weights, Size(1, 1, 1, 64, 8))
+    backend.memory = 3.5 * each
+    requests = [Request((4, 5, 2), 20) for _ in range(8)]
+    slots = backend.admit(requests)
+    assert len(slots) == 3
+    assert backend.admit(requests) == []
+    backend.evict(slots[0])
+    assert len(backend.admit(requests)) == 1
+    parked = backend.park(slots[1])
+    backend.admit(requests)
+    backend.evict(backend.resume(parked))  # who was let in once is let in again
+    for slot in list(backend.slots):
+        backend.evict(slot)
+    assert sum(held.size.requests for held in backend.idle) <= 3
+    assert len(backend.admit([Request((4, 5, 2), 800)])) == 1  # larger than all memory: alone
+    assert not backend.idle
 
 
 @pytest.mark.parametrize("options", [OPTIONS["greedy"], OPTIONS["beam"]], ids=["greedy", "beam"])
 def test_damaged_weights_are_a_sentence(options: Options) -> None:
     model = model_of("encoder-decoder", {})
     model.decoder.layers[1].feedforward.output.weight.data[0, 0] = torch.nan
-    with pytest.raises(UserError, match="not finite"):
-        dict(GraphEngine(model, SYMBOLS, 8).run(requests_for(model, options)))
+    backend, requests = GraphBackend(model, SYMBOLS, 64), requests_for(model, options)
+    slots, failures = backend.admit(requests), dict[Slot, Exception]()
+    while backend.slots:
+        failures |= {one.slot: one.error for one in backend.advance(8) if isinstance(one, Failed)}
+    assert failures.keys() == set(slots)
+    assert all(isinstance(one, UserError) and "not finite" in str(one) for one in failures.values())
+
+
+def test_nobody_is_admitted_where_one_cannot_be() -> None:
+    backend = GraphBackend(model_of("decoder", DECODERS["gpt"]), SYMBOLS, 64)
+    with pytest.raises(UserError, match="gives the model nothing"):
+        backend.admit([Request((4, 5), 5), Request((), 5)])
+    nothing_left(backend)
 
 
 def test_what_is_left_to_the_general_engine() -> None:
@@ -231,6 +417,16 @@ def test_recorded_with_several_stop_symbols(onto_gpu, options: Options) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_recorded_in_any_order(onto_gpu, family: str, seed: int) -> None:
+    model = onto_gpu(model_of(family, {"position__name": "rotary"}))
+    requests = mixed(model, 24)
+    backend = GraphBackend(model, SYMBOLS, capacity=21)
+    same(disturbed(backend, requests, random.Random(seed)), general(model, requests, 64), 1e-4)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("options", [OPTIONS["greedy"], OPTIONS["wide"]], ids=["greedy", "wide"])
 def test_kernels_are_the_plain_functions(onto_gpu, options: Options, dtype: torch.dtype) -> None:
@@ -239,10 +435,10 @@ def test_kernels_are_the_plain_functions(onto_gpu, options: Options, dtype: torc
     model = clearhead.build("tiny", vocabulary=9001, position__name="rotary", attention__kv_heads=2).eval()
     model = onto_gpu(model).to(dtype)
     requests = [replace(one, limit=150) for one in requests_for(model, options)]
-    fast = dict(GraphEngine(model, SYMBOLS, 40).run(requests))
-    slow_engine = GraphEngine(model, SYMBOLS, 40, kernels=plain.KERNELS)
-    slow_engine.device = torch.device("cpu")  # nothing is recorded: the plain functions ask the device
-    slow = dict(slow_engine.run(requests))
+    fast = alone(GraphBackend(model, SYMBOLS, 40), requests)
+    unrecorded = GraphBackend(model, SYMBOLS, 40, kernels=plain.KERNELS)
+    unrecorded.device = torch.device("cpu")  # nothing is recorded: the plain functions ask the device
+    slow = alone(unrecorded, requests)
     if dtype == torch.float32:
         same(fast, slow, 1e-3)
     else:  # rounding decides between near-equals, rarely and late

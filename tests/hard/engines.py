@@ -20,7 +20,7 @@ from clearhead.base.errors import UserError
 from clearhead.decoding import graphs, native
 from clearhead.decoding.backend import Request, Rows
 from clearhead.decoding.engine import Engine
-from clearhead.decoding.graphs.engine import GraphEngine
+from clearhead.decoding.graphs import GraphBackend
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
@@ -202,7 +202,7 @@ def _judged(chance: random.Random, model: nn.Module, symbols: Symbols, requests:
             return f"! C++ and PyTorch differ ({model.config.family}, {requests[0].options})"
         verdict = "tie"
     if all(graphs.why_not_options(one.options) is None for one in requests):
-        recorded = dict(GraphEngine(model, symbols, chance.choice([6, 64])).run(requests))
+        recorded = dict(GraphBackend(model, symbols, chance.choice([6, 64])).run(requests))
         if same(recorded, wanted) is None and not drawn_near_an_edge(model, symbols, requests, wanted):
             return f"! recorded decoding and PyTorch differ ({model.config.family}, {requests[0].options})"
     dtype = chance.choice(["float32", "bf16", "int8"])

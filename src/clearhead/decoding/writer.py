@@ -26,7 +26,7 @@ from clearhead.bundle.folder import Bundle
 from clearhead.bundle.mapped import own_memory
 from clearhead.data.length_limits import LengthLimits
 from clearhead.decoding import graphs, native
-from clearhead.decoding.backend import Batch, Extra, Request, Rows, Search
+from clearhead.decoding.backend import Batch, Capacity, Extra, Request, Rows, Search
 from clearhead.decoding.batches import (
     framings_of,
     heads_read,
@@ -127,7 +127,7 @@ class Writer:
         self.why_not_graphs = (
             "it was not asked for" if way == "torch" else graphs.why_not(bundle.model, self.device)
         )
-        self._graphs: graphs.GraphEngine | None = None
+        self._graphs: graphs.GraphBackend | None = None
 
     def _why_not_native(self) -> str | None:
         if self.device.type != "cpu":
@@ -191,13 +191,13 @@ class Writer:
                 yield waiting.pop(turn)
                 turn += 1
 
-    def engine(self, options: Options, room: int | None = None) -> Engine | graphs.GraphEngine:
+    def engine(self, options: Options, room: int | None = None) -> Engine | graphs.GraphBackend:
         """What serves requests with such settings, `room` rows at a time."""
         room = room or self.room
         if self.why_not_graphs is None and graphs.why_not_options(options) is None:
             if self._graphs is None:
-                self._graphs = graphs.GraphEngine(self._torch_model(), self.symbols, room)
-            self._graphs.capacity = room
+                self._graphs = graphs.GraphBackend(self._torch_model(), self.symbols, room)
+            self._graphs.capacity = Capacity(room)
             return self._graphs
         return Engine(self.rows(options), self.symbols, self.search, room)
 

@@ -11,7 +11,6 @@ what was written before is left to the general engine. Knows nothing about text.
 
 from __future__ import annotations
 
-from clearhead.decoding.graphs.engine import GraphEngine
-from clearhead.decoding.graphs.supported import why_not, why_not_options
+from clearhead.decoding.graphs.backend import GraphBackend, why_not, why_not_options
 
-__all__ = ["GraphEngine", "why_not", "why_not_options"]
+__all__ = ["GraphBackend", "why_not", "why_not_options"]

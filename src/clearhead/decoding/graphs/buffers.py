@@ -1,6 +1,10 @@
 """The tensors that a recorded step reads and writes: always the same ones, so that it can be replayed.
 
-Row r belongs to request r // K of a run with beams of K. Each row has a cell for every position; a row that
+They are a table. Each tensor has a name, has entries for rows or for requests, and may count positions or
+source tokens; so the part that belongs to one request can be copied out between two steps, and into other
+buffers that are as large or larger.
+
+Row r belongs to request r // K of buffers with beams of K. Each row has a cell for every position; a row that
 goes on from another does not copy its past: `ancestry` says for each earlier position in which of the
 request's K rows its key and value lie.
 
@@ -10,8 +14,9 @@ heads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +25,14 @@ from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.steps import Symbols
 
 NONE = float("-inf")
+Counted = Literal["positions", "source"]  # what a dimension may count
+
+
+class Needed(NamedTuple):
+    """How much of a slot one request uses."""
+
+    positions: int
+    source: int
 
 
 class TokenRules:
@@ -39,7 +52,7 @@ class TokenRules:
 
 @dataclass(frozen=True)
 class Size:
-    """How much a run may hold."""
+    """How much buffers may hold."""
 
     requests: int
     beam: int
@@ -47,59 +60,89 @@ class Size:
     positions: int
     source: int
 
-    @property
-    def rows(self) -> int:
-        return self.requests * self.beam
+
+class Table(NamedTuple):
+    """One tensor, and how its entries belong to requests."""
+
+    tensor: Tensor
+    rows: int  # entries for each request, side by side
+    axis: int  # the dimension that counts something
+    counts: Counted | None
+
+    def part(self, request: int, used: Needed) -> Tensor:
+        """What belongs to one request, a view: the first so many positions, or source tokens."""
+        own = self.tensor[request * self.rows : (request + 1) * self.rows]
+        return own if self.counts is None else own.narrow(self.axis, 0, getattr(used, self.counts))
 
 
 class Buffers:
     """One set of them. All requests are idle at first."""
 
     def __init__(self, weights: Weights, size: Size) -> None:
-        self.size = size
-        self.readings: dict[int, Any] = {}  # recorded readings into these buffers, by how many at a time
-        device, dtype, shape = weights.device, weights.dtype, weights.heads
-        rows, requests = size.rows, size.requests
-
-        def whole(*dims: int) -> Tensor:
-            return torch.zeros(dims, dtype=torch.int32, device=device)
-
-        def numbers(*dims: int) -> Tensor:
-            return torch.zeros(dims, dtype=dtype, device=device)
-
-        layers = range(len(weights.blocks))
-        self.keys = [numbers(rows, shape.groups, size.positions, shape.key) for _ in layers]
-        self.values = [numbers(rows, shape.groups, size.positions, shape.value) for _ in layers]
-        source = size.source if weights.has_source else 0
-        self.source_keys = [numbers(requests, shape.groups, source, shape.key) for _ in layers]
-        self.source_values = [numbers(requests, shape.groups, source, shape.value) for _ in layers]
-        self.source_sizes = whole(requests)
-        self.token = torch.zeros(rows, dtype=torch.int64, device=device)  # read by this step
-        self.length = whole(rows)  # where it stands: so many tokens lie before it
-        self.ancestry = torch.zeros(rows, size.positions, dtype=torch.uint8, device=device)
-        # state by request
-        self.written = whole(requests)  # tokens so far
-        self.limit = whole(requests)
-        self.least = whole(requests)  # tokens before the stop symbol is allowed
-        self.done = torch.ones(requests, dtype=torch.int32, device=device)
+        self.size, self.device = size, weights.device
+        self.tables: dict[str, Table] = {}
+        self.prefills: dict[int, Any] = {}  # recorded prefills of these buffers, by how many at a time
+        number, heads, layers = weights.dtype, weights.heads, range(len(weights.blocks))
+        row, request, beam, kept = self._row, self._request, size.beam, size.kept
+        self.keys = [row(f"keys {n}", number, heads.groups, "positions", heads.key) for n in layers]
+        self.values = [row(f"values {n}", number, heads.groups, "positions", heads.value) for n in layers]
+        self.source_keys, self.source_values = [], []
+        if weights.has_source:
+            kind: tuple[int, Counted] = (heads.groups, "source")
+            self.source_keys = [request(f"source keys {n}", number, *kind, heads.key) for n in layers]
+            self.source_values = [request(f"source values {n}", number, *kind, heads.value) for n in layers]
+        self.source_sizes = request("source_sizes", torch.int32)
+        self.token = row("token", torch.int64)  # read by this step
+        self.length = row("length", torch.int32)  # where it stands: so many tokens lie before it
+        self.ancestry = row("ancestry", torch.uint8, "positions")
+        self.written = request("written", torch.int32)  # tokens so far
+        self.limit = request("limit", torch.int32)
+        self.least = request("least", torch.int32)  # tokens before the stop symbol is allowed
+        self.done = request("done", torch.int32, fill=1)
+        self.key = request("key", torch.int64)  # of chance
+        self.temperature = request("temperature", torch.float32, fill=1.0)
         # what rows wrote, by number of the token: the token, what the model thought of it, whom it followed
-        self.ids = whole(rows, size.positions)
-        self.logps = torch.zeros(rows, size.positions, device=device)
-        self.parents = torch.zeros(rows, size.positions, dtype=torch.uint8, device=device)
-        self.willing = whole(requests, size.kept)  # whether an end was the model's own choice
-        self.key = torch.zeros(requests, dtype=torch.int64, device=device)  # of chance
+        self.ids = row("ids", torch.int32, "positions")
+        self.logps = row("logps", torch.float32, "positions")
+        self.parents = row("parents", torch.uint8, "positions")
+        self.willing = request("willing", torch.int32, kept)  # whether an end was the model's own choice
         # beams: live scores and the finished texts
-        exact = {"dtype": torch.float64, "device": device}
-        self.live = torch.full((requests, size.beam), NONE, **exact)
-        self.pool = torch.full((requests, size.kept), NONE, **exact)
-        self.pool_count = whole(requests, size.kept)  # tokens without the stop symbol
-        self.pool_row = whole(requests, size.kept)  # the row it went on from
-        self.pool_stop = whole(requests, size.kept)  # the stop symbol it ended with
-        self.pool_logp = torch.zeros(requests, size.kept, device=device)  # the stop symbol's
+        self.live = request("live", torch.float64, beam, fill=NONE)
+        self.pool = request("pool", torch.float64, kept, fill=NONE)
+        self.pool_count = request("pool_count", torch.int32, kept)  # tokens without the stop symbol
+        self.pool_row = request("pool_row", torch.int32, kept)  # the row it went on from
+        self.pool_stop = request("pool_stop", torch.int32, kept)  # the stop symbol it ended with
+        self.pool_logp = request("pool_logp", torch.float32, kept)  # the stop symbol's
+
+    def _row(self, name: str, dtype: torch.dtype, *dims: int | Counted) -> Tensor:
+        return self._new(name, self.size.beam, dtype, dims, 0)
+
+    def _request(self, name: str, dtype: torch.dtype, *dims: int | Counted, fill: float = 0) -> Tensor:
+        return self._new(name, 1, dtype, dims, fill)
+
+    def _new(
+        self, name: str, rows: int, dtype: torch.dtype, dims: tuple[int | Counted, ...], fill: float
+    ) -> Tensor:
+        shape = [one if isinstance(one, int) else getattr(self.size, one) for one in dims]
+        counted = [(axis, one) for axis, one in enumerate(dims, 1) if not isinstance(one, int)]
+        axis, counts = counted[0] if counted else (0, None)
+        tensor = torch.full((self.size.requests * rows, *shape), fill, dtype=dtype, device=self.device)
+        self.tables[name] = Table(tensor, rows, axis, counts)
+        return tensor
+
+    def take(self, request: int, used: Needed) -> dict[str, Tensor]:
+        """A copy of all that belongs to one request, of which so much is used."""
+        return {name: table.part(request, used).clone() for name, table in self.tables.items()}
+
+    def put(self, request: int, taken: Mapping[str, Tensor], used: Needed) -> None:
+        """What `take` gave, from buffers of the same beam and number of texts that were no larger."""
+        for name, table in self.tables.items():
+            table.part(request, used).copy_(taken[name])
 
 
-def bytes_of_row(weights: Weights, positions: int) -> int:
-    """What the keys and values of one row take."""
+def bytes_of_request(weights: Weights, size: Size) -> int:
+    """What the keys and values of one request take in buffers of this size."""
     shape = weights.heads
-    numbers = shape.groups * (shape.key + shape.value) * positions * len(weights.blocks)
+    cells = size.beam * size.positions + (size.source if weights.has_source else 0)
+    numbers = shape.groups * (shape.key + shape.value) * cells * len(weights.blocks)
     return numbers * torch.finfo(weights.dtype).bits // 8

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from clearhead.decoding.graphs import choice_kernels, layer_kernels
 from clearhead.decoding.graphs.buffers import Buffers, TokenRules
-from clearhead.decoding.graphs.kernels import Kernels
+from clearhead.decoding.graphs.plain import Kernels
 from clearhead.decoding.graphs.weights import Heads, Norm, PositionTables, Product
 
 # The numbers here were measured on an H200.

@@ -1,6 +1,7 @@
 """What each part of a recorded step computes, said in PyTorch: the reference for the Triton kernels.
 
-Every function here has a twin of the same name and signature in `fused`. These run anywhere.
+`Kernels` is the table of the functions that a step is made of. Every function here has a twin of the same
+name and signature in `fused`. These run anywhere.
 
 Shapes: R rows, K rows of a request, B requests, E model width, T positions, S source tokens, H heads,
 G key/value heads, D head size, V vocabulary, N finished texts kept.
@@ -8,13 +9,32 @@ G key/value heads, D head size, V vocabulary, N finished texts kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.decoding.graphs.buffers import NONE, Buffers, TokenRules
-from clearhead.decoding.graphs.kernels import Kernels
 from clearhead.decoding.graphs.weights import Heads, Norm, PositionTables, Product
+
+Stream = Any  # what runs through the layers, as one set of kernels keeps it between two of them
+
+
+class Kernels(NamedTuple):
+    """One set of them."""
+
+    embed: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], Stream]
+    read: Callable[[Stream, Norm | None, Product, bool], tuple[Tensor, Tensor, Tensor]]
+    add: Callable[[Tensor, Tensor, Product], Stream]
+    normalized: Callable[[Stream, Norm], Stream]
+    attend_self: Callable[[Tensor, Tensor, Tensor, Buffers, Heads, PositionTables], Tensor]
+    attend_source: Callable[[Tensor, Tensor, Tensor, Buffers, Heads], Tensor]
+    peaks: Callable[[Tensor, TokenRules, Buffers, int], Any]  # what it finds is for the next two alone
+    choose_token: Callable[[Any, Tensor, Buffers, TokenRules, Tensor | None], None]
+    advance_beam: Callable[[Any, Tensor, Buffers, TokenRules, Tensor], None]
+
 
 Peaks = tuple[Tensor, Tensor, Tensor]  # the best scores (R, C), their tokens (R, C), log Σ exp of all (R,)
 

@@ -44,8 +44,6 @@ class Prefill:
 
     def read(self, buffers: Buffers, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         """Put what the first step needs into these slots."""
-        if min(map(len, given)) < 1:
-            raise UserError("A row without any token gives the model nothing to start from.")
         has_source, device = self.weights.has_source, self.weights.device
         span = buffers.size.source if has_source else max(map(len, given))
         count = len(given)
@@ -59,7 +57,7 @@ class Prefill:
             self._replay(buffers, torch.from_numpy(table))
 
     def _replay(self, buffers: Buffers, table: Tensor) -> None:
-        known = buffers.readings.get(len(table))
+        known = buffers.prefills.get(len(table))
         if known is not None:
             known.sent.copy_(table.pin_memory(), non_blocking=True)
             known.graph.replay()
@@ -72,7 +70,7 @@ class Prefill:
         torch.cuda.current_stream().wait_stream(side)
         with torch.cuda.graph(made.graph):
             self._source(buffers, made.sent)
-        buffers.readings[len(table)] = made
+        buffers.prefills[len(table)] = made
 
     def _source(self, buffers: Buffers, sent: Tensor) -> None:
         """`sent` (B, S + 2): ids, how many of them are real, and the slot of each request."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead.decoding.graphs.buffers import Buffers, TokenRules
-from clearhead.decoding.graphs.kernels import Kernels, Stream
+from clearhead.decoding.graphs.plain import Kernels, Stream
 from clearhead.decoding.graphs.weights import Norm, Product, Weights
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
@@ -33,8 +33,10 @@ class Step:
         penalty = LengthPenalty(options.length_penalty, options.length_kind)
         divisors = [penalty.at(length) if length else 1.0 for length in range(size.positions + 4)]
         self.divisors = torch.tensor(divisors, dtype=torch.float64, device=weights.device)
-        ready = pipeline(options, symbols, weights.vocabulary, weights.has_source)
-        self.after = ready.after  # what shapes the distribution that is drawn from
+        # what shapes the distribution that is drawn from; each row has its own temperature
+        self.warm = options.temperature != 1
+        others = options.replace(temperature=1.0)
+        self.after = pipeline(others, symbols, weights.vocabulary, weights.has_source).after
 
     def __call__(self) -> None:
         """One token for every row."""
@@ -112,6 +114,10 @@ class Step:
         early = buffers.written < buffers.least
         scores = logits.float().log_softmax(-1) + self.rules.allowed[early.long()]
         past = Past(buffers.ids[:, :0].long(), [], buffers.written, 0)  # none of these looks at it
+        if self.warm:  # as `Temperature`
+            lowest = torch.finfo(scores.dtype).min
+            peak = scores.amax(dim=-1, keepdim=True).clamp(min=lowest)
+            scores = (scores - peak) / buffers.temperature.unsqueeze(1)
         for processor in self.after:
             scores = processor(scores, past)
         return drawn(scores, uniform(buffers.key, buffers.written))

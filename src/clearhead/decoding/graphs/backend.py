@@ -1,0 +1,312 @@
+"""The backend of recorded decoding: requests into slots, bursts of steps, events out.
+
+Requests that the same recorded step serves share a `GraphSlots`. There may be several of them at a time, and
+all advance equally far, so that callers with different settings progress together. A set of slots that nobody
+uses is kept for a while, so that the next requests of that shape start at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, takewhile
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.base.exiting import compiled_work, too_late
+from clearhead.decoding.backend import Capacity, Cost, Event, Failed, Finished, Parked, Request, Slot, Wrote
+from clearhead.decoding.engine import REFILL, WINDOW, Waiting
+from clearhead.decoding.graphs import plain
+from clearhead.decoding.graphs.buffers import Needed, Size, bytes_of_request
+from clearhead.decoding.graphs.plain import Kernels
+from clearhead.decoding.graphs.prefill import Prefill
+from clearhead.decoding.graphs.slots import Active, GraphSlots, step_key
+from clearhead.decoding.graphs.weights import Weights
+from clearhead.decoding.native.dials import supports
+from clearhead.decoding.options import Options
+from clearhead.decoding.steps import Hypothesis, Symbols, config_of
+
+BURST = 8  # steps between two looks at who is done
+POSITIONS, SOURCE = 64, 8  # buffers for texts and sources grow by so many tokens
+IDLE = 8  # sets of slots kept for later requests
+SHARE = 0.5  # of the device's free memory that keys and values may take
+WIDEST = 8192  # a row of the model is one block of a kernel
+LARGEST_HEAD = 256
+WIDEST_BEAM = 16
+
+
+@dataclass(frozen=True)
+class ParkedSlot:
+    """A request that has left its slot, with its part of every buffer."""
+
+    request: Request
+    active: Active
+    used: Needed
+    taken: dict[str, Tensor]
+
+
+class GraphBackend:
+    """Writes with one model on one device, at most `capacity` rows at a time.
+
+    `kernels`: the Triton ones on a GPU, the plain ones elsewhere.
+    """
+
+    def __init__(
+        self, model: nn.Module, symbols: Symbols, capacity: int, kernels: Kernels | None = None
+    ) -> None:
+        self.symbols, self.kernels = symbols, kernels
+        self.capacity = Capacity(max(capacity, 1))
+        self.weights = Weights(model)
+        self.device = self.weights.device
+        self.prefill = Prefill(model, self.weights, symbols)
+        self.sets: list[GraphSlots] = []  # those with active requests
+        self.idle: list[GraphSlots] = []  # those without, the one used last at the end
+        self.slots: dict[Slot, tuple[GraphSlots, int]] = {}  # where each active request is
+        self.numbers = count()
+        self.memory = float("inf")  # bytes that keys and values may take
+        if self.device.type == "cuda":
+            self.memory = torch.cuda.mem_get_info(self.device)[0] * SHARE
+
+    @property
+    def free(self) -> Capacity:
+        taken = sum(held.size.beam for held, _ in self.slots.values())
+        return Capacity(max(self.capacity.rows - taken, 0))
+
+    def why_not(self, request: Request) -> str | None:
+        return why_not_options(request.options)
+
+    def cost(self, request: Request) -> Cost:
+        return Cost(request.options.beam, self._needed(request).positions)
+
+    def _needed(self, one: Request) -> Needed:
+        """What its slot must hold: a prompt, or a start symbol, and all that may be written; a source."""
+        given = len(one.given)
+        return Needed(one.limit + 2, given) if self.weights.has_source else Needed(given + one.limit + 1, 0)
+
+    # -- requests come and go ---------------------------------------------------------------------
+
+    @torch.no_grad()
+    def admit(self, requests: Sequence[Request]) -> list[Slot]:
+        if not all(one.given for one in requests):
+            raise UserError("A row without any token gives the model nothing to start from.")
+        options = requests[0].options
+        most = max(self.free.rows // options.beam, 0 if self.slots else 1)
+        homes = self._homes([self._needed(one) for one in requests[:most]], options, not self.slots)
+        together: dict[GraphSlots, list[tuple[int, Request]]] = {}
+        for (held, at), one in zip(homes, requests, strict=False):
+            together.setdefault(held, []).append((at, one))
+        try:
+            for held, some in together.items():
+                slots = [at for at, _ in some]
+                self.prefill.read(held.buffers, slots, [one.given for _, one in some])
+                held.start(slots, [one for _, one in some])
+        except BaseException:  # then nobody is admitted
+            for held, at in homes:
+                held.active[at] = None
+            raise
+        return [self._number(held, at) for held, at in homes]
+
+    def _homes(
+        self, needed: Sequence[Needed], options: Options, at_least_one: bool
+    ) -> list[tuple[GraphSlots, int]]:
+        """Free slots for requests, from the first on, as far as there is memory for them."""
+        key = step_key(options)
+        sets = sorted((one for one in self.sets if one.key == key), key=lambda one: -len(one.free))
+        free = [(held, at) for held in sets for at in held.free]
+        homes: list[tuple[GraphSlots, int] | None] = []
+        for one in needed:
+            found = next((n for n, (held, _) in enumerate(free) if held.fits(one)), None)
+            homes.append(None if found is None else free.pop(found))
+        homeless = [one for one, home in zip(needed, homes, strict=True) if home is None]
+        # as many again as there are slots that would have been large enough: few sets serve many newcomers
+        full = sum(held.size.requests for held in sets if all(map(held.fits, homeless)))
+        made = self._set_for(homeless, options, full + len(homeless), at_least_one) if homeless else None
+        new = iter([] if made is None else [(made, at) for at in made.free])
+        filled = (next(new, None) if home is None else home for home in homes)
+        return [home for home in takewhile(bool, filled) if home is not None]
+
+    def _set_for(
+        self, needed: Sequence[Needed], options: Options, wanted: int, at_least_one: bool
+    ) -> GraphSlots | None:
+        """Slots for these, `wanted` if memory allows it; None: there is not enough for a single one."""
+        positions = _rounded(max(one.positions for one in needed), POSITIONS)
+        source = _rounded(max(one.source for one in needed), SOURCE)
+        size = Size(1, options.beam, options.nbest, positions, source)
+        each, spare = bytes_of_request(self.weights, size), self._spare(self.sets)
+        most = min(_power(wanted), max(self.capacity.rows // options.beam, len(needed)))
+        if most * each > spare:
+            most = int(spare // each)
+        if most < 1 and not at_least_one:
+            return None
+        size = replace(size, requests=max(most, 1))
+        for held in reversed(self.idle):
+            if (held.size, held.key) == (size, step_key(options)):
+                self.idle.remove(held)
+                return held
+        self._forget_idle(IDLE - 1, size.requests * each)
+        kernels = self.kernels or kernels_for(self.weights, size.requests * size.beam)
+        held = GraphSlots(self.weights, size, self.symbols, options, kernels)
+        if self.device.type == "cuda":
+            held.record()
+        return held
+
+    def _number(self, held: GraphSlots, at: int) -> Slot:
+        """The request in this slot is active now."""
+        one = held.active[at]
+        assert one is not None
+        if held not in self.sets:
+            self.sets.append(held)
+        one.slot = next(self.numbers)
+        self.slots[one.slot] = held, at
+        return one.slot
+
+    def evict(self, slot: Slot) -> None:
+        held, at = self.slots.pop(slot)
+        held.drop(at)
+        self._release()
+
+    def park(self, slot: Slot, *, on_host: bool = True) -> ParkedSlot:
+        """As the protocol says; `on_host`: its memory leaves the device, so that others can have it."""
+        held, at = self.slots[slot]
+        one, used = held.active[at], held.used(at)
+        assert one is not None
+        taken = held.buffers.take(at, used)
+        if on_host:
+            taken = {name: tensor.cpu() for name, tensor in taken.items()}
+        self.evict(slot)
+        return ParkedSlot(one.request, one, used, taken)
+
+    @torch.no_grad()
+    def resume(self, parked: Parked) -> Slot:
+        assert isinstance(parked, ParkedSlot)
+        [(held, at)] = self._homes([self._needed(parked.request)], parked.request.options, True)
+        held.buffers.put(at, parked.taken, parked.used)
+        held.active[at] = replace(parked.active)
+        return self._number(held, at)
+
+    def reset(self) -> None:
+        self.sets, self.slots = [], {}
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def advance(self, most_steps: int) -> list[Event]:
+        for held in self.sets:  # nobody waits for the device until all have been started
+            held.burst(min(most_steps, BURST))
+        events = [event for held in self.sets for event in held.events()]
+        for event in events:
+            if not isinstance(event, Wrote):
+                del self.slots[event.slot]
+        self._release()
+        return events
+
+    def _release(self) -> None:
+        """Sets of slots without a request are idle."""
+        self.idle += [held for held in self.sets if not any(held.active)]
+        self.sets = [held for held in self.sets if any(held.active)]
+        self._forget_idle(IDLE)
+
+    def _forget_idle(self, most: int, wanted: int = 0) -> None:
+        """Leave at most so many idle sets of slots, and `wanted` bytes of memory for others."""
+        while len(self.idle) > most or (self.idle and self._spare(self.sets + self.idle) < wanted):
+            del self.idle[0]
+
+    def _spare(self, sets: Sequence[GraphSlots]) -> float:
+        """Bytes that are left beside these."""
+        return self.memory - sum(one.size.requests * bytes_of_request(self.weights, one.size) for one in sets)
+
+    def run(self, requests: Iterable[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Each request's number and its texts as they end; for as long as no engine drives backends."""
+        rows = self.capacity.rows
+        waiting, numbers = Waiting(requests, WINDOW * rows), dict[Slot, int]()
+        try:
+            while True:
+                with compiled_work():
+                    while not numbers or self.free.rows * REFILL >= rows:
+                        batch = waiting.take(self.free.rows, at_least_one=not numbers)
+                        slots = self.admit([one for _, one in batch]) if batch else []
+                        waiting.ready.extend(reversed(batch[len(slots) :]))
+                        numbers |= {slot: number for slot, (number, _) in zip(slots, batch, strict=False)}
+                        if not slots:
+                            break
+                    events = self.advance(BURST) if numbers else []
+                if not numbers:
+                    return
+                for event in events:
+                    if event.slot not in numbers:
+                        continue
+                    number = numbers.pop(event.slot)
+                    if isinstance(event, Failed):
+                        raise event.error
+                    if isinstance(event, Finished):
+                        yield number, event.texts
+        finally:
+            if not too_late():
+                with compiled_work():
+                    for slot in numbers:
+                        if slot in self.slots:
+                            self.evict(slot)
+
+
+# -- what can be recorded -----------------------------------------------------------------------------
+
+
+def why_not(model: nn.Module, device: torch.device) -> str | None:
+    """Why steps of this model cannot be recorded on this device, as the end of a sentence; None: they can."""
+    if device.type != "cuda":
+        return "graphs are recorded on CUDA devices."
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed."
+    reason = supports(model, device.type)
+    if reason is not None:
+        return reason
+    config = config_of(model)
+    attention = config.attention.replace(width=config.width)
+    if config.width > WIDEST or max(attention.key_size, attention.value_size) > LARGEST_HEAD:
+        return "it is too wide for these kernels."
+    return None
+
+
+def why_not_options(options: Options) -> str | None:
+    """Why requests with these settings need another backend; None: the device can keep their state.
+
+    >>> why_not_options(Options(beam=4))
+    >>> why_not_options(Options(frequency=0.5))
+    'what was written before changes what is chosen.'
+    """
+    shaped = options.repetition != 1 or options.frequency or options.presence or options.no_repeat
+    begun = options.prefix or options.not_first
+    if shaped or options.banned or begun or options.must_include or options.contrastive:
+        return "what was written before changes what is chosen."
+    if options.bias or options.choices or options.regex is not None or options.stop_texts:
+        return "scores are changed or constrained."
+    if options.coverage or options.groups > 1:
+        return "coverage and diverse groups have a state of their own."
+    if options.beam > 1 and (options.min_length or options.beam > WIDEST_BEAM):
+        return "so wide a beam, or a least length with a beam, has a state of its own."
+    if options.beam > 1 and (options.early_stopping != "never" or options.forced != "scored"):
+        return "beams are stopped and scored by one rule there."
+    if options.sample and options.nbest > 1:
+        return "several texts are drawn for one request."
+    return None
+
+
+def kernels_for(weights: Weights, rows: int) -> Kernels:
+    """Triton's on a GPU."""
+    if weights.device.type == "cuda":
+        from clearhead.decoding.graphs import fused  # Triton comes with PyTorch for GPUs alone
+
+        return fused.kernels_of(rows, weights.widest)
+    return plain.KERNELS
+
+
+def _rounded(count: int, block: int) -> int:
+    return -(-count // block) * block
+
+
+def _power(count: int) -> int:
+    """The next power of two: few shapes are recorded."""
+    return 1 << (count - 1).bit_length()
