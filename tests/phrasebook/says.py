@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clearhead.phrasebook.adjectives import ADJECTIVE
 from clearhead.phrasebook.meaning import Clause, Name, Party, Phrase, Place, Pronoun, Statement
-from clearhead.phrasebook.nouns import NAMES, NOUN
-from clearhead.phrasebook.verbs import VERB
+from clearhead.phrasebook.words import ADJECTIVE, NAMES, NOUN, VERB
 
 I, YOU, HE, SHE, WE, THEY = (Pronoun(key) for key in ("I", "you", "he", "she", "we", "they"))  # noqa: E741
 

@@ -18,10 +18,10 @@ from clearhead.phrasebook import compose_phrases as phrases
 from clearhead.phrasebook.book import _distinct
 from clearhead.phrasebook.compose import compose
 from clearhead.phrasebook.compose_clauses import OBJECTS
-from clearhead.phrasebook.draw import Draw
+from clearhead.phrasebook.compose_phrases import Draw
 from clearhead.phrasebook.english import say
 from clearhead.phrasebook.meaning import Clause, Phrase, Sentence, Statement, construction, content_words
-from clearhead.phrasebook.verbs import VERB
+from clearhead.phrasebook.words import VERB
 
 WORD = re.compile(r"\w+")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from clearhead.phrasebook import english, french, german, times
-from clearhead.phrasebook.adjectives import ADJECTIVE
+from clearhead.phrasebook import english, french, german
+from clearhead.phrasebook import numbers_and_times as times
+from clearhead.phrasebook.book import SHOWCASE
 from clearhead.phrasebook.meaning import (
     Age,
     Birth,
@@ -25,7 +26,7 @@ from clearhead.phrasebook.meaning import (
     WhatQuestion,
     Who,
 )
-from clearhead.phrasebook.showcase import SHOWCASE
+from clearhead.phrasebook.words import ADJECTIVE
 
 from .says import HE, SHE, THEY, WE, YOU, I, clause, name, np
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from clearhead.phrasebook import english, french, german, times
+from clearhead.phrasebook import english, french, german
+from clearhead.phrasebook import numbers_and_times as times
 from clearhead.phrasebook.meaning import Both, Sentence
 
 from .says import HE, SHE, THEY, WE, YOU, I, name, np, st

@@ -6,14 +6,11 @@ import re
 
 import pytest
 
-from clearhead.phrasebook import german_words
-from clearhead.phrasebook.adjectives import ADJECTIVE, ADJECTIVES
+from clearhead.phrasebook import german as german_words
 from clearhead.phrasebook.french import agree_participle, elide, with_preposition
 from clearhead.phrasebook.meaning import Phrase
-from clearhead.phrasebook.nouns import NOUN, NOUNS
-from clearhead.phrasebook.numbers import english_number, french_number, german_number
-from clearhead.phrasebook.times import date
-from clearhead.phrasebook.verbs import VERB, VERBS
+from clearhead.phrasebook.numbers_and_times import date, english_number, french_number, german_number
+from clearhead.phrasebook.words import ADJECTIVE, ADJECTIVES, NOUN, NOUNS, VERB, VERBS
 
 from .says import THEY, np
 

@@ -20,14 +20,15 @@ from typing import NamedTuple
 from clearhead.base.errors import UserError, nearest
 from clearhead.phrasebook import compose_phrases as phrases
 from clearhead.phrasebook import english, french, german
+from clearhead.phrasebook import meaning as m
+from clearhead.phrasebook import numbers_and_times as times
 from clearhead.phrasebook.compose import compose
 from clearhead.phrasebook.compose_clauses import OBJECTS, PEOPLE
-from clearhead.phrasebook.draw import Draw
-from clearhead.phrasebook.meaning import Sentence, construction, content_words
-from clearhead.phrasebook.showcase import SHOWCASE
+from clearhead.phrasebook.compose_phrases import Draw
+from clearhead.phrasebook.words import ADJECTIVE, NOUN, VERB
 
 PAIRS = ("en-fr", "en-de")
-_SAY: dict[str, Callable[[Sentence], str]] = {"en-fr": french.say, "en-de": german.say}
+_SAY: dict[str, Callable[[m.Sentence], str]] = {"en-fr": french.say, "en-de": german.say}
 _HELD_OUT_PARTS = 20  # one part in twenty of all combinations is kept from training
 _PATIENCE = 40  # draws for each sentence wanted before giving up; a fresh phrasebook needs about one
 _LONGEST = 14  # English words; the few sentences that come out longer are passed over
@@ -76,9 +77,9 @@ def split(pair: str = "en-fr", train: int = 100_000, held_out: int = 1000, seed:
         part = _part(sentence, seed)
         if part == 0 and known is None:
             parts.train.append((source, say(sentence)))
-            constructions.add(construction(sentence))
+            constructions.add(m.construction(sentence))
         elif part:
-            waiting.append((part, (source, say(sentence)), construction(sentence)))
+            waiting.append((part, (source, say(sentence)), m.construction(sentence)))
         if len(parts.train) >= train:
             known = known or _words_of(parts.train) | constructions
             _admit(waiting, parts, known, held_out)
@@ -126,7 +127,7 @@ def examples(pair: str = "en-fr") -> list[Pair]:
     return [(english.say(sentence), say(sentence)) for sentence in SHOWCASE]
 
 
-def _sayer(pair: str) -> Callable[[Sentence], str]:
+def _sayer(pair: str) -> Callable[[m.Sentence], str]:
     if pair not in _SAY:
         raise UserError(f"The phrasebook has no pair '{pair}': {nearest(pair, PAIRS)}")
     return _SAY[pair]
@@ -139,7 +140,7 @@ def _check_counts(*counts: int) -> None:
         )
 
 
-def _distinct(count: int | None, seed: int) -> Iterator[tuple[str, Sentence]]:
+def _distinct(count: int | None, seed: int) -> Iterator[tuple[str, m.Sentence]]:
     """English sentences with their meanings, none twice; without `count`, for ever."""
     draw = Draw(seed)
     seen: set[str] = set()
@@ -151,9 +152,9 @@ def _distinct(count: int | None, seed: int) -> Iterator[tuple[str, Sentence]]:
             yield source, sentence
 
 
-def _part(sentence: Sentence, seed: int) -> int:
+def _part(sentence: m.Sentence, seed: int) -> int:
     """Which part of a split a sentence belongs to: 0 training, 1 validation, 2 test."""
-    words = content_words(sentence)
+    words = m.content_words(sentence)
     if len(words) < 2:
         return 0
     digest = hashlib.blake2b(f"{seed}|{'|'.join(words)}".encode(), digest_size=8).digest()
@@ -172,3 +173,50 @@ def _admit(waiting: list[tuple[int, Pair, str]], parts: Split, known: set[str], 
         if len(parts[part]) < held_out and {name, *_words_of((both,))} <= known:
             parts[part].append(both)
     waiting.clear()
+
+
+# -- a few meanings to show: each holds something that a translator must learn to do -------------------------
+
+_I = m.Pronoun("I")
+_DEEP_LEARNING = m.Phrase(NOUN["deep learning"], "generic")
+_PAUL = m.Name("Paul", "m")
+_CAR = m.Phrase(NOUN["car"])
+_CAT = m.Phrase(NOUN["cat"])
+_KEY = m.Phrase(NOUN["key"], adjectives=(ADJECTIVE["old"],))
+
+SHOWCASE: tuple[m.Sentence, ...] = (
+    m.Statement(m.Clause(_I, VERB["love"], target=_DEEP_LEARNING)),
+    m.Question(m.Clause(m.Pronoun("you"), VERB["love"], target=_DEEP_LEARNING)),
+    # adjectives on either side of the noun
+    m.Statement(
+        m.Clause(
+            m.Pronoun("she"),
+            VERB["read"],
+            target=m.Phrase(NOUN["book"], adjectives=(ADJECTIVE["old"], ADJECTIVE["red"])),
+            progressive=True,
+        )
+    ),
+    # "it" takes its gender from the car, and from the cat
+    m.Joined(
+        m.Clause(_I, VERB["buy"], target=_CAR, negative=True, progressive=True),
+        "because",
+        m.Clause(m.Pronoun("it", _CAR), VERB["be"], quality=ADJECTIVE["expensive"], degree="too"),
+    ),
+    m.Joined(
+        m.Clause(_CAT, VERB["sleep"], progressive=True),
+        "because",
+        m.Clause(m.Pronoun("it", _CAT), VERB["be"], quality=ADJECTIVE["tired"]),
+    ),
+    # a pronoun moves before the verb, and the participle agrees with it
+    m.Joined(
+        m.Clause(_PAUL, VERB["look for"], "past", _KEY),
+        "but",
+        m.Clause(m.Pronoun("he", _PAUL), VERB["find"], "past", m.Pronoun("it", _KEY), negative=True),
+    ),
+    m.Described(
+        m.Phrase(NOUN["apple"], plural=True),
+        m.Clause(m.Name("Emma", "f"), VERB["eat"], "past"),
+        ADJECTIVE["good"],
+    ),
+    m.Birth(m.Name("Marie", "f"), times.date(14, 7, 1998)),
+)

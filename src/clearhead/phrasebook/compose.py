@@ -10,33 +10,11 @@ from collections.abc import Callable
 
 from clearhead.phrasebook import compose_clauses as clauses
 from clearhead.phrasebook import compose_phrases as phrases
-from clearhead.phrasebook import times
-from clearhead.phrasebook.adjectives import ADJECTIVE
-from clearhead.phrasebook.compose_clauses import BE, OBJECTS, OPEN, PEOPLE
-from clearhead.phrasebook.compose_questions import asked, what
-from clearhead.phrasebook.draw import Draw, Urn
-from clearhead.phrasebook.meaning import (
-    Age,
-    Birth,
-    Both,
-    Clause,
-    Clock,
-    Described,
-    Exclamation,
-    Existence,
-    Joined,
-    Name,
-    Order,
-    Party,
-    Phrase,
-    Price,
-    Pronoun,
-    Reported,
-    Sentence,
-    Statement,
-    Who,
-)
-from clearhead.phrasebook.verbs import VERB
+from clearhead.phrasebook import meaning as m
+from clearhead.phrasebook import numbers_and_times as times
+from clearhead.phrasebook.compose_clauses import BE, OBJECTS, OPEN, PEOPLE, asked, what
+from clearhead.phrasebook.compose_phrases import Draw, Urn
+from clearhead.phrasebook.words import ADJECTIVE, VERB
 
 _ORDERED = tuple(
     VERB[key]
@@ -122,7 +100,7 @@ _TOO_MUCH = tuple(
 )
 
 
-def _comparison(draw: Draw) -> Sentence:
+def _comparison(draw: Draw) -> m.Sentence:
     """ "The horse is bigger than my dog." """
     kind = draw.pick(("animal", "building", "vehicle", "text", "thing", "furniture", "person"))
     while True:
@@ -133,23 +111,23 @@ def _comparison(draw: Draw) -> Sentence:
     determiners = ("the", "the", "this", "mine")
     mine = phrases.phrase_of(draw, first, draw.pick(determiners), 0.0)
     other = phrases.phrase_of(draw, second, draw.pick(determiners), 0.0)
-    return Statement(Clause(mine, BE, quality=draw.pick(shared), degree="more", than=other))
+    return m.Statement(m.Clause(mine, BE, quality=draw.pick(shared), degree="more", than=other))
 
 
-def pronoun_for(party: Party) -> Pronoun:
+def pronoun_for(party: m.Party) -> m.Pronoun:
     """The pronoun that takes up a party named before."""
-    if isinstance(party, Pronoun):
+    if isinstance(party, m.Pronoun):
         return party
-    if isinstance(party, Who):
+    if isinstance(party, m.Who):
         raise TypeError("nobody has been named yet")
-    if isinstance(party, Both) or (isinstance(party, Phrase) and party.plural):
-        return Pronoun("they", party)
-    if isinstance(party, Name):
-        return Pronoun("he" if party.gender == "m" else "she", party)
-    return Pronoun(party.noun.pronoun, party)
+    if isinstance(party, m.Both) or (isinstance(party, m.Phrase) and party.plural):
+        return m.Pronoun("they", party)
+    if isinstance(party, m.Name):
+        return m.Pronoun("he" if party.gender == "m" else "she", party)
+    return m.Pronoun(party.noun.pronoun, party)
 
 
-def _two_acts(draw: Draw) -> Sentence:
+def _two_acts(draw: Draw) -> m.Sentence:
     """ "I bought a car and I sold it." """
     first, verb, nouns = draw.pick(_TWO_ACTS)
     noun = draw.pick(nouns)
@@ -159,13 +137,13 @@ def _two_acts(draw: Draw) -> Sentence:
     if tense not in verb.tenses:
         tense = "present"
     subject, negative = clauses.told_again(draw), draw.chance(0.3)
-    return Joined(
+    return m.Joined(
         clauses.settled(
-            Clause(subject, first, tense, target, progressive=tense == "present" and not first.stative)
+            m.Clause(subject, first, tense, target, progressive=tense == "present" and not first.stative)
         ),
         "but" if negative else "and",
         clauses.settled(
-            Clause(
+            m.Clause(
                 pronoun_for(subject),
                 verb,
                 tense,
@@ -177,27 +155,27 @@ def _two_acts(draw: Draw) -> Sentence:
     )
 
 
-def _too_much(draw: Draw) -> Sentence:
+def _too_much(draw: Draw) -> m.Sentence:
     """ "I am not buying the car because it is too expensive." """
     verb, cases = draw.pick(_TOO_MUCH)
     noun, fitting = draw.pick(cases)
     target = phrases.phrase_of(draw, noun, draw.pick(("the", "the", "this")), 0.0)
     tense = draw.pick(("present", "present", "near"))
-    first = Clause(
+    first = m.Clause(
         clauses.told_again(draw), verb, tense, target, negative=True, progressive=tense == "present"
     )
     if draw.chance(0.3):
         first = first._replace(tense="present", progressive=False, modal=VERB[draw.pick(("can", "want"))])
-    reason = Clause(pronoun_for(target), BE, quality=draw.pick(fitting), degree="too")
-    return Joined(first, "because", reason)
+    reason = m.Clause(pronoun_for(target), BE, quality=draw.pick(fitting), degree="too")
+    return m.Joined(first, "because", reason)
 
 
-def _because_it_feels(draw: Draw) -> Sentence:
+def _because_it_feels(draw: Draw) -> m.Sentence:
     """ "The cat is sleeping because it is tired." """
     noun = draw.pick(phrases.OF_KIND[draw.pick(_BEINGS)])
     while not noun.pronoun:
         noun = draw.pick(phrases.OF_KIND[draw.pick(_BEINGS)])
-    party: Party = phrases.phrase_of(draw, noun, draw.pick(("the", "mine", "this", "of")), 0.0)
+    party: m.Party = phrases.phrase_of(draw, noun, draw.pick(("the", "mine", "this", "of")), 0.0)
     animal = noun.kinds[0] == "animal"
     if not animal and draw.chance(0.5):
         party = draw.pick(phrases.NAMED)
@@ -207,11 +185,11 @@ def _because_it_feels(draw: Draw) -> Sentence:
     feeling = ADJECTIVE[draw.pick(acts[act])]
     verb = VERB[f"{act} (animal)"] if animal and negative else VERB[act]
     place = phrases.where(draw, "in") if act == "stay" or draw.chance(0.3) else None
-    first = Clause(party, verb, place=place, negative=negative, progressive=True)
-    return Joined(first, "because", Clause(pronoun_for(party), BE, quality=feeling))
+    first = m.Clause(party, verb, place=place, negative=negative, progressive=True)
+    return m.Joined(first, "because", m.Clause(pronoun_for(party), BE, quality=feeling))
 
 
-def _reported(draw: Draw) -> Sentence:
+def _reported(draw: Draw) -> m.Sentence:
     """ "Paul thinks that the cat is sleeping."; hopes are for what will happen."""
     subject = phrases.subject(draw, PEOPLE) if draw.chance(0.3) else draw.pick(phrases.PRONOUNS)
     make = draw.pick((clauses.transitive, clauses.transitive, clauses.happening, clauses.being, clauses.able))
@@ -219,21 +197,21 @@ def _reported(draw: Draw) -> Sentence:
     keys = (
         ("think", "say", "know that", "hope") if content.tense == "future" else ("think", "say", "know that")
     )
-    return Reported(Clause(subject, VERB[draw.pick(keys)]), content)
+    return m.Reported(m.Clause(subject, VERB[draw.pick(keys)]), content)
 
 
-def _order(draw: Draw) -> Sentence:
+def _order(draw: Draw) -> m.Sentence:
     verb = draw.pick(_ORDERED)
     noun = draw.pick(OBJECTS[verb])
     determiner = draw.pick(("the", "the", "the", "this", "mine", "of", "a"))
     target = phrases.thing_for(draw, verb, noun, determiner)
     if target.determiner == "a" and target.plural:
         target = target._replace(determiner="the")
-    clause = Clause(Pronoun("you"), verb, target=target)
-    return Order(clause._replace(negative=draw.chance(0.3)), polite=draw.chance(0.4))
+    clause = m.Clause(m.Pronoun("you"), verb, target=target)
+    return m.Order(clause._replace(negative=draw.chance(0.3)), polite=draw.chance(0.4))
 
 
-def _described(draw: Draw) -> Sentence:
+def _described(draw: Draw) -> m.Sentence:
     """ "The car that I bought is red." """
     while True:
         verb = draw.pick(OPEN)
@@ -242,12 +220,12 @@ def _described(draw: Draw) -> Sentence:
         if qualities and noun.kinds[0] not in ("family", "activity", "language"):
             break
     tense, progressive = clauses.tense_for(draw, verb)
-    head = Phrase(noun, "the", noun.counted and draw.chance(0.25))
-    clause = Clause(clauses.told_again(draw), verb, tense, progressive=progressive)
-    return Described(head, clauses.settled(clause), draw.pick(qualities))
+    head = m.Phrase(noun, "the", noun.counted and draw.chance(0.25))
+    clause = m.Clause(clauses.told_again(draw), verb, tense, progressive=progressive)
+    return m.Described(head, clauses.settled(clause), draw.pick(qualities))
 
 
-def _existence(draw: Draw) -> Sentence:
+def _existence(draw: Draw) -> m.Sentence:
     """ "There is a cat in the garden." """
     place = phrases.where(draw)
     kinds = ("person", "animal", "plant", "vehicle")
@@ -257,10 +235,10 @@ def _existence(draw: Draw) -> Sentence:
         kinds = ("person", "animal", "animal", "thing")
     noun = draw.pick(phrases.OF_KIND[draw.pick(kinds)])
     thing = phrases.phrase_of(draw, noun, draw.pick(("a", "a", "a", "count", "many")))
-    return Existence(thing, place, thing.determiner == "a" and draw.chance(0.25))
+    return m.Existence(thing, place, thing.determiner == "a" and draw.chance(0.25))
 
 
-def _exclamation(draw: Draw) -> Sentence:
+def _exclamation(draw: Draw) -> m.Sentence:
     """ "What a beautiful house!" """
     kinds = (
         "animal",
@@ -278,38 +256,38 @@ def _exclamation(draw: Draw) -> Sentence:
     adjectives = phrases.adjectives_for(draw, noun, 1.0)
     while any(adjective.attributive_only for adjective in adjectives):
         adjectives = phrases.adjectives_for(draw, noun, 1.0)
-    return Exclamation(Phrase(noun, "a", draw.chance(0.3), adjectives))
+    return m.Exclamation(m.Phrase(noun, "a", draw.chance(0.3), adjectives))
 
 
-def _clock(draw: Draw) -> Sentence:
-    return Clock(times.clock(*clauses.hour(draw)))
+def _clock(draw: Draw) -> m.Sentence:
+    return m.Clock(times.clock(*clauses.hour(draw)))
 
 
-def _age(draw: Draw) -> Sentence:
+def _age(draw: Draw) -> m.Sentence:
     party = clauses.told_again(draw)
-    if isinstance(party, Phrase):
+    if isinstance(party, m.Phrase):
         grown = party.noun.kinds[0] == "family" or "adult" in party.noun.kinds
-        return Age(party, 20 + draw.below(80) if grown else 2 + draw.below(16))
-    return Age(party, 2 + draw.below(98))
+        return m.Age(party, 20 + draw.below(80) if grown else 2 + draw.below(16))
+    return m.Age(party, 2 + draw.below(98))
 
 
-def _price(draw: Draw) -> Sentence:
+def _price(draw: Draw) -> m.Sentence:
     noun = draw.pick(_PRICED)
-    return Price(phrases.phrase_of(draw, noun, draw.pick(("the", "this", "mine")), 0.4), 2 + draw.below(98))
+    return m.Price(phrases.phrase_of(draw, noun, draw.pick(("the", "this", "mine")), 0.4), 2 + draw.below(98))
 
 
-def _birth(draw: Draw) -> Sentence:
+def _birth(draw: Draw) -> m.Sentence:
     party = clauses.told_again(draw)
-    while isinstance(party, Pronoun) and party.key in ("I", "we", "you"):
+    while isinstance(party, m.Pronoun) and party.key in ("I", "we", "you"):
         party = clauses.told_again(draw)
-    return Birth(party, times.date(1 + draw.below(28), 1 + draw.below(12), 1950 + draw.below(75)))
+    return m.Birth(party, times.date(1 + draw.below(28), 1 + draw.below(12), 1950 + draw.below(75)))
 
 
-def _stated(make: Callable[[Draw], Clause]) -> Callable[[Draw], Sentence]:
-    return lambda draw: Statement(make(draw))
+def _stated(make: Callable[[Draw], m.Clause]) -> Callable[[Draw], m.Sentence]:
+    return lambda draw: m.Statement(make(draw))
 
 
-CONSTRUCTIONS: Urn[Callable[[Draw], Sentence]] = Urn(
+CONSTRUCTIONS: Urn[Callable[[Draw], m.Sentence]] = Urn(
     {
         _stated(clauses.transitive): 30,
         _stated(clauses.happening): 10,
@@ -334,6 +312,6 @@ CONSTRUCTIONS: Urn[Callable[[Draw], Sentence]] = Urn(
 )
 
 
-def compose(draw: Draw) -> Sentence:
+def compose(draw: Draw) -> m.Sentence:
     """One meaning at random."""
     return CONSTRUCTIONS.draw(draw)(draw)

@@ -1,16 +1,55 @@
 """Random phrases and parties that make sense: who acts, what is acted on, where.
 
 Chooses nouns by kind, determiners and adjectives that fit the noun. Returns meanings;
-knows no language.
+knows no language. Draws come out alike on every machine and Python version: only `random.Random.random` is
+used, the one method whose stream Python promises to keep.
 """
 
 from __future__ import annotations
 
-from clearhead.phrasebook.adjectives import ADJECTIVES
-from clearhead.phrasebook.draw import Draw, Urn
+import random
+from bisect import bisect
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Generic, TypeVar
+
 from clearhead.phrasebook.meaning import Both, Name, Party, Phrase, Place, Pronoun
-from clearhead.phrasebook.nouns import NAMES, NOUN, NOUNS
-from clearhead.phrasebook.words import Adjective, Noun, Verb
+from clearhead.phrasebook.words import ADJECTIVES, NAMES, NOUN, NOUNS, Adjective, Noun, Verb
+
+T = TypeVar("T")
+
+
+class Draw:
+    """A stream of choices, a pure function of its seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed).random
+
+    def share(self) -> float:
+        """A number from 0 to just below 1."""
+        return self._random()
+
+    def chance(self, share: float) -> bool:
+        return self._random() < share
+
+    def below(self, count: int) -> int:
+        return int(self._random() * count)
+
+    def pick(self, items: Sequence[T]) -> T:
+        return items[int(self._random() * len(items))]
+
+
+class Urn(Generic[T]):
+    """Things to draw with unequal shares."""
+
+    def __init__(self, shares: dict[T, float]) -> None:
+        self._items = tuple(shares)
+        self._bounds = tuple(accumulate(shares.values()))
+        self._total = self._bounds[-1]
+
+    def draw(self, draw: Draw) -> T:
+        return self._items[bisect(self._bounds, draw.share() * self._total, hi=len(self._items) - 1)]
+
 
 NAMED: tuple[Name, ...] = tuple(Name(key, gender) for key, gender in NAMES.items())
 PRONOUNS: tuple[Pronoun, ...] = tuple(Pronoun(key) for key in ("I", "you", "he", "she", "we", "they"))

@@ -7,31 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from clearhead.phrasebook.meaning import (
-    Age,
-    Birth,
-    Both,
-    Clause,
-    Clock,
-    Described,
-    Exclamation,
-    Existence,
-    Joined,
-    Name,
-    Order,
-    Party,
-    Phrase,
-    Place,
-    Price,
-    Pronoun,
-    Question,
-    Reported,
-    Sentence,
-    Statement,
-    WhatQuestion,
-    person,
-)
-from clearhead.phrasebook.numbers import english_number
+from clearhead.phrasebook import meaning as m
+from clearhead.phrasebook.numbers_and_times import english_number
 
 _OBJECT_FORMS = {"I": "me", "you": "you", "he": "him", "she": "her", "it": "it", "we": "us", "they": "them"}
 _BE = ("am", "is", "are", "are", "are")
@@ -39,62 +16,62 @@ _WAS = ("was", "was", "were", "were", "were")
 _VOWELS = "aeiou"
 
 
-def say(sentence: Sentence) -> str:
+def say(sentence: m.Sentence) -> str:
     """The English sentence, with its capital and its mark."""
     words, mark = _sentence(sentence)
     text = " ".join(words).replace(" ,", ",")
     return text[0].upper() + text[1:] + mark
 
 
-def _sentence(sentence: Sentence) -> tuple[list[str], str]:
+def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
     match sentence:
-        case Statement(clause):
+        case m.Statement(clause):
             return statement(clause), "."
-        case Question(clause, word):
-            if word or isinstance(clause.subject, Pronoun | Phrase | Name | Both):
+        case m.Question(clause, word):
+            if word or isinstance(clause.subject, m.Pronoun | m.Phrase | m.Name | m.Both):
                 return [*([word] if word else []), *_inverted(clause)], "?"
             return statement(clause), "?"  # who asks for the subject and keeps the order
-        case WhatQuestion(clause, counted):
+        case m.WhatQuestion(clause, counted):
             asked = ["how", "many", *phrase(counted)] if counted else ["what"]
             return [*asked, *_inverted(clause)], "?"
-        case Order(clause, polite):
+        case m.Order(clause, polite):
             base = ["do", "not", clause.verb.base] if clause.negative else [clause.verb.base]
             return [*(["please"] if polite else []), *base, *_company(clause)], "." if polite else "!"
-        case Joined(first, link, second):
+        case m.Joined(first, link, second):
             comma = [","] if link == "but" else []
             return [*statement(first), *comma, link, *statement(second)], "."
-        case Reported(main, content):
+        case m.Reported(main, content):
             return [*statement(main), "that", *statement(content)], "."
-        case Described(head, relative, quality):
+        case m.Described(head, relative, quality):
             verb = "are" if head.plural else "is"
             return [*phrase(head), "that", *statement(relative), verb, quality.key], "."
         case _:
             return _fixed(sentence)
 
 
-def _fixed(sentence: Sentence) -> tuple[list[str], str]:
+def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
     """The constructions built around one fixed wording."""
     match sentence:
-        case Existence(thing, place, negative):
+        case m.Existence(thing, place, negative):
             words = phrase(thing)
             if negative:
                 words = ["no", *(words if thing.plural or not thing.noun.counted else words[1:])]
             return ["there", "are" if thing.plural else "is", *words, *_place(place)], "."
-        case Exclamation(thing):
+        case m.Exclamation(thing):
             return ["what", *phrase(thing)], "!"
-        case Clock(time):
+        case m.Clock(time):
             return ["it", "is", time.english], "."
-        case Age(party, years):
-            return [*subject(party), _BE[person(party)], english_number(years), "years", "old"], "."
-        case Price(thing, euros):
+        case m.Age(party, years):
+            return [*subject(party), _BE[m.person(party)], english_number(years), "years", "old"], "."
+        case m.Price(thing, euros):
             return [*phrase(thing), "cost" if thing.plural else "costs", str(euros), "euros"], "."
-        case Birth(party, time):
-            return [*subject(party), _WAS[person(party)], "born", time.english], "."
+        case m.Birth(party, time):
+            return [*subject(party), _WAS[m.person(party)], "born", time.english], "."
         case _:
             raise TypeError(f"no English for {type(sentence).__name__}")
 
 
-def statement(clause: Clause) -> list[str]:
+def statement(clause: m.Clause) -> list[str]:
     """Subject first."""
     auxiliary, tail = _verb_group(clause, inverted=False)
     words = subject(clause.subject)
@@ -105,16 +82,16 @@ def statement(clause: Clause) -> list[str]:
     return [*words, *auxiliary, *tail, *_company(clause)]
 
 
-def _inverted(clause: Clause) -> list[str]:
+def _inverted(clause: m.Clause) -> list[str]:
     """The auxiliary first, as questions have it."""
     auxiliary, tail = _verb_group(clause, inverted=True)
     first, *rest = auxiliary
     return [first, *subject(clause.subject), *rest, *tail, *_company(clause)]
 
 
-def _verb_group(clause: Clause, inverted: bool) -> tuple[list[str], list[str]]:
+def _verb_group(clause: m.Clause, inverted: bool) -> tuple[list[str], list[str]]:
     """The auxiliary with "not" (empty where none is needed), and the rest of the verb."""
-    verb, who = clause.verb, person(clause.subject)
+    verb, who = clause.verb, m.person(clause.subject)
     negation = ["not"] if clause.negative else []
     third = who == 1
     if clause.modal:
@@ -140,10 +117,10 @@ def _verb_group(clause: Clause, inverted: bool) -> tuple[list[str], list[str]]:
     return [], [verb.past if past else verb.third if third else verb.base]
 
 
-def _company(clause: Clause) -> list[str]:
+def _company(clause: m.Clause) -> list[str]:
     """What follows the verb."""
     words: list[str] = []
-    pronoun_recipient = isinstance(clause.recipient, Pronoun)
+    pronoun_recipient = isinstance(clause.recipient, m.Pronoun)
     if clause.recipient and pronoun_recipient:
         words += _object(clause.recipient)
     if clause.target:
@@ -164,31 +141,31 @@ def _company(clause: Clause) -> list[str]:
     return words
 
 
-def _place(place: Place) -> list[str]:
+def _place(place: m.Place) -> list[str]:
     return [place.preposition, *phrase(place.phrase)]
 
 
-def subject(party: Party) -> list[str]:
-    if isinstance(party, Phrase):
+def subject(party: m.Party) -> list[str]:
+    if isinstance(party, m.Phrase):
         return phrase(party)
-    if isinstance(party, Both):
+    if isinstance(party, m.Both):
         return [*subject(party.first), "and", *subject(party.second)]
     return [party.key]
 
 
-def _object(party: Party) -> list[str]:
-    if isinstance(party, Pronoun):
+def _object(party: m.Party) -> list[str]:
+    if isinstance(party, m.Pronoun):
         return [_OBJECT_FORMS[party.key]]
     return subject(party)
 
 
-def phrase(thing: Phrase) -> list[str]:
+def phrase(thing: m.Phrase) -> list[str]:
     """A noun with its article and adjectives."""
     return list(_phrase(thing))
 
 
 @lru_cache(maxsize=1 << 16)
-def _phrase(thing: Phrase) -> tuple[str, ...]:
+def _phrase(thing: m.Phrase) -> tuple[str, ...]:
     noun = thing.noun.english_plural if thing.plural else thing.noun.key
     rest = [*(adjective.key for adjective in thing.adjectives), noun]
     determiner = thing.determiner

@@ -10,36 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from clearhead.phrasebook.meaning import (
-    Age,
-    Birth,
-    Both,
-    Clause,
-    Clock,
-    Described,
-    Exclamation,
-    Existence,
-    Joined,
-    Name,
-    Order,
-    Party,
-    Phrase,
-    Place,
-    Price,
-    Pronoun,
-    Question,
-    Reported,
-    Sentence,
-    Statement,
-    WhatQuestion,
-    Who,
-    is_plural,
-    person,
-)
-from clearhead.phrasebook.numbers import french_number
-from clearhead.phrasebook.times import ADVERBS
-from clearhead.phrasebook.verbs import VERB
-from clearhead.phrasebook.words import Adjective
+from clearhead.phrasebook import meaning as m
+from clearhead.phrasebook.numbers_and_times import ADVERBS, french_number
+from clearhead.phrasebook.words import VERB, Adjective
 
 _ELIDING = {"je", "me", "le", "la", "ne", "de", "que"}
 _VOWELS = tuple("aâeéèêiîoôuœhAEO")  # every h of the lexicon is mute
@@ -71,7 +44,7 @@ _LINKS = {"and": ["et"], "but": [",", "mais"], "because": ["parce", "que"]}
 _DEGREES = {"": [], "very": ["très"], "too": ["trop"], "more": ["plus"]}
 
 
-def say(sentence: Sentence) -> str:
+def say(sentence: m.Sentence) -> str:
     """The French sentence, with its capital and its mark."""
     words, mark = _sentence(sentence)
     text = elide(words).replace(" ,", ",")
@@ -97,30 +70,30 @@ def begins_with_vowel(word: str) -> bool:
     return word.startswith(_VOWELS) and not word.startswith(_UNELIDED)
 
 
-def _sentence(sentence: Sentence) -> tuple[list[str], str]:
+def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
     match sentence:
-        case Statement(clause):
+        case m.Statement(clause):
             return clause_words(clause), "."
-        case Question(clause, word):
-            if isinstance(clause.subject, Who):
+        case m.Question(clause, word):
+            if isinstance(clause.subject, m.Who):
                 return clause_words(clause), " ?"
             if word == "where" and clause.verb.key == "be":  # "où est-ce que la clé est" is not said
                 return ["où", _finite_be(clause), *subject(clause.subject)], " ?"
             return [*_ASKING[word], "est-ce", "que", *clause_words(clause)], " ?"
-        case WhatQuestion(clause, None):
+        case m.WhatQuestion(clause, None):
             return ["qu'est-ce", "que", *clause_words(clause)], " ?"
-        case WhatQuestion(clause, counted):
+        case m.WhatQuestion(clause, counted):
             assert counted is not None
             asked = ["combien", "de", *phrase(counted), "est-ce", "que"]
             return [*asked, *clause_words(clause, before=counted)], " ?"
-        case Order(clause, polite):
+        case m.Order(clause, polite):
             words = clause_words(clause)[1:]  # without its "vous"
             return ([*words, ",", "s'il", "vous", "plaît"], ".") if polite else (words, " !")
-        case Joined(first, link, second):
+        case m.Joined(first, link, second):
             return [*clause_words(first), *_LINKS[link], *clause_words(second)], "."
-        case Reported(main, content):
+        case m.Reported(main, content):
             return [*clause_words(main), "que", *clause_words(content)], "."
-        case Described(head, relative, quality):
+        case m.Described(head, relative, quality):
             verb = "sont" if head.plural else "est"
             told = clause_words(relative, before=head)
             return [*phrase(head), "que", *told, verb, agree(quality, head)], "."
@@ -128,32 +101,32 @@ def _sentence(sentence: Sentence) -> tuple[list[str], str]:
             return _fixed(sentence)
 
 
-def _fixed(sentence: Sentence) -> tuple[list[str], str]:
+def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
     """The constructions built around one fixed wording."""
     match sentence:
-        case Existence(thing, place, negative):
+        case m.Existence(thing, place, negative):
             there = ["il", "n'y", "a", "pas"] if negative else ["il", "y", "a"]
             return [*there, *phrase(thing, negated=negative), *_place(place)], "."
-        case Exclamation(thing):
+        case m.Exclamation(thing):
             feminine = thing.noun.french_gender == "f"
             which = ("quelle" if feminine else "quel") + ("s" if thing.plural else "")
             return [which, *phrase(thing._replace(determiner="none"))], " !"
-        case Clock(time):
+        case m.Clock(time):
             return ["il", "est", time.french], "."
-        case Age(party, years):
-            has = VERB["have"].french_present[person(party)]
+        case m.Age(party, years):
+            has = VERB["have"].french_present[m.person(party)]
             return [*subject(party), has, french_number(years), "ans"], "."
-        case Price(thing, euros):
+        case m.Price(thing, euros):
             costs = "coûtent" if thing.plural else "coûte"
             return [*phrase(thing), costs, str(euros), "euros"], "."
-        case Birth(party, time):
-            is_ = VERB["be"].french_present[person(party)]
+        case m.Birth(party, time):
+            is_ = VERB["be"].french_present[m.person(party)]
             return [*subject(party), is_, agree_participle("né", party), time.french], "."
         case _:
             raise TypeError(f"no French for {type(sentence).__name__}")
 
 
-def clause_words(clause: Clause, before: Phrase | None = None) -> list[str]:
+def clause_words(clause: m.Clause, before: m.Phrase | None = None) -> list[str]:
     """A clause in its one order; `before` is an object that stood earlier, which the participle heeds."""
     clitic, ahead = _clitic(clause)
     finite, tail = _verb_group(clause, ahead or before)
@@ -173,24 +146,24 @@ def clause_words(clause: Clause, before: Phrase | None = None) -> list[str]:
     return words
 
 
-def _clitic(clause: Clause) -> tuple[list[str], Party | None]:
+def _clitic(clause: m.Clause) -> tuple[list[str], m.Party | None]:
     """The pronoun before the verb, and the object that it makes the participle agree with."""
-    if isinstance(clause.target, Pronoun) and not clause.verb.french_preposition:
+    if isinstance(clause.target, m.Pronoun) and not clause.verb.french_preposition:
         target = clause.target
         if target.key in _CLITICS:
             return [_CLITICS[target.key]], target
-        if is_plural(target):
+        if m.is_plural(target):
             return ["les"], target
         return ["la" if gender(target) == "f" else "le"], target
-    if isinstance(clause.recipient, Pronoun):
+    if isinstance(clause.recipient, m.Pronoun):
         key = clause.recipient.key
         return [_CLITICS.get(key) or ("leur" if key == "they" else "lui")], None
     return [], None
 
 
-def _verb_group(clause: Clause, ahead: Party | None) -> tuple[str, list[str]]:
+def _verb_group(clause: m.Clause, ahead: m.Party | None) -> tuple[str, list[str]]:
     """The finite verb, and the participle or infinitive that follows it."""
-    verb, who = clause.verb, person(clause.subject)
+    verb, who = clause.verb, m.person(clause.subject)
     if clause.modal:
         return clause.modal.french_present[who], [verb.french]
     if clause.tense == "present":
@@ -207,11 +180,11 @@ def _verb_group(clause: Clause, ahead: Party | None) -> tuple[str, list[str]]:
     return VERB["have"].french_present[who], [participle]
 
 
-def _finite_be(clause: Clause) -> str:
+def _finite_be(clause: m.Clause) -> str:
     return _verb_group(clause, None)[0]
 
 
-def _company(clause: Clause) -> list[str]:
+def _company(clause: m.Clause) -> list[str]:
     """What follows the verb, but for the time."""
     words: list[str] = []
     if clause.quality:
@@ -222,16 +195,16 @@ def _company(clause: Clause) -> list[str]:
         words += with_preposition(
             clause.verb.french_preposition, _object(_without_article(clause.target), False)
         )
-    elif clause.target and not isinstance(clause.target, Pronoun):
+    elif clause.target and not isinstance(clause.target, m.Pronoun):
         words += _object(clause.target, clause.negative or clause.adverb == "never")
-    if clause.recipient and not isinstance(clause.recipient, Pronoun):
+    if clause.recipient and not isinstance(clause.recipient, m.Pronoun):
         words += with_preposition("à", _object(clause.recipient, False))
     if clause.place:
         words += _place(clause.place)
     return words
 
 
-def _place(place: Place) -> list[str]:
+def _place(place: m.Place) -> list[str]:
     *ahead, last = _PREPOSITIONS[place.preposition].split()
     return [*ahead, *with_preposition(last, phrase(place.phrase))]
 
@@ -253,68 +226,68 @@ def with_preposition(preposition: str, words: list[str]) -> list[str]:
     return [melted, *words[1:]] if melted else [preposition, *words]
 
 
-def subject(party: Party) -> list[str]:
-    if isinstance(party, Phrase):
+def subject(party: m.Party) -> list[str]:
+    if isinstance(party, m.Phrase):
         return phrase(party)
-    if isinstance(party, Both):
+    if isinstance(party, m.Both):
         return [*subject(party.first), "et", *subject(party.second)]
-    if isinstance(party, Name):
+    if isinstance(party, m.Name):
         return [party.key]
-    if isinstance(party, Who):
+    if isinstance(party, m.Who):
         return ["qui"]
     if party.key in _SUBJECTS:
         return [_SUBJECTS[party.key]]
     return [("elle" if gender(party) == "f" else "il") + ("s" if party.key == "they" else "")]
 
 
-def _object(party: Party, negated: bool) -> list[str]:
-    if isinstance(party, Phrase):
+def _object(party: m.Party, negated: bool) -> list[str]:
+    if isinstance(party, m.Phrase):
         return phrase(party, negated)
-    if isinstance(party, Both):
+    if isinstance(party, m.Both):
         return [*_object(party.first, negated), "et", *_object(party.second, negated)]
-    if isinstance(party, Pronoun):  # after a preposition
+    if isinstance(party, m.Pronoun):  # after a preposition
         return [_STRESSED[party.key]]
     return subject(party)
 
 
-def _without_article(party: Party) -> Party:
+def _without_article(party: m.Party) -> m.Party:
     """What is spoken of in general has no article after "de": parler de musique."""
-    if isinstance(party, Phrase) and party.determiner == "generic":
+    if isinstance(party, m.Phrase) and party.determiner == "generic":
         return party._replace(determiner="none")
     return party
 
 
-def gender(party: Party) -> str:
+def gender(party: m.Party) -> str:
     """m or f; a mixed company, and a company nothing is known of, is masculine."""
-    if isinstance(party, Phrase):
+    if isinstance(party, m.Phrase):
         return party.noun.french_gender
-    if isinstance(party, Name):
+    if isinstance(party, m.Name):
         return party.gender
-    if isinstance(party, Both):
+    if isinstance(party, m.Both):
         return "f" if gender(party.first) == gender(party.second) == "f" else "m"
-    if isinstance(party, Pronoun) and party.stands_for:
+    if isinstance(party, m.Pronoun) and party.stands_for:
         return gender(party.stands_for)
     return "f" if party.key == "she" else "m"
 
 
-def agree(adjective: Adjective, party: Party) -> str:
+def agree(adjective: Adjective, party: m.Party) -> str:
     """The form of an adjective that agrees with the party."""
-    return adjective.french[2 * is_plural(party) + (gender(party) == "f")]
+    return adjective.french[2 * m.is_plural(party) + (gender(party) == "f")]
 
 
-def agree_participle(participle: str, party: Party) -> str:
+def agree_participle(participle: str, party: m.Party) -> str:
     """The form of a participle that agrees with the party."""
     word = participle + ("e" if gender(party) == "f" else "")
-    return word + "s" if is_plural(party) and not word.endswith("s") else word
+    return word + "s" if m.is_plural(party) and not word.endswith("s") else word
 
 
-def phrase(thing: Phrase, negated: bool = False) -> list[str]:
+def phrase(thing: m.Phrase, negated: bool = False) -> list[str]:
     """A noun with its article and adjectives; `negated` as the object of a negated verb (pas de chat)."""
     return list(_phrase(thing, negated))
 
 
 @lru_cache(maxsize=1 << 16)
-def _phrase(thing: Phrase, negated: bool) -> tuple[str, ...]:
+def _phrase(thing: m.Phrase, negated: bool) -> tuple[str, ...]:
     noun = thing.noun
     feminine, plural = noun.french_gender == "f", thing.plural
     head = noun.french_plural if plural else noun.french
@@ -329,7 +302,7 @@ def _phrase(thing: Phrase, negated: bool) -> tuple[str, ...]:
     return (*_article(thing, words[0], negated, bool(before)), *words)
 
 
-def _article(thing: Phrase, following: str, negated: bool, adjective_first: bool) -> list[str]:
+def _article(thing: m.Phrase, following: str, negated: bool, adjective_first: bool) -> list[str]:
     """The determiner in front of `following`."""
     determiner, plural = thing.determiner, thing.plural
     feminine = thing.noun.french_gender == "f"

@@ -7,35 +7,13 @@ and the place of "nicht". Polite throughout (Sie). The past is told in the perfe
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
-from clearhead.phrasebook.german_words import phrase, place_words, relative_pronoun, words_of
-from clearhead.phrasebook.meaning import (
-    Age,
-    Birth,
-    Both,
-    Clause,
-    Clock,
-    Described,
-    Exclamation,
-    Existence,
-    Joined,
-    Order,
-    Party,
-    Phrase,
-    Price,
-    Pronoun,
-    Question,
-    Reported,
-    Sentence,
-    Statement,
-    WhatQuestion,
-    Who,
-    person,
-)
-from clearhead.phrasebook.numbers import german_number
-from clearhead.phrasebook.times import ADVERBS
-from clearhead.phrasebook.verbs import VERB
+from clearhead.phrasebook import meaning as m
+from clearhead.phrasebook.numbers_and_times import ADVERBS, german_number
+from clearhead.phrasebook.words import VERB, Noun
 
 _FORM = (0, 1, 2, 2, 2)  # person -> which of ich, er, wir the verb takes
 _WERDEN = ("werde", "wird", "werden")
@@ -43,6 +21,63 @@ _WURDE = ("wurde", "wurde", "wurden")
 _ASKING = {"why": "warum", "when": "wann", "where": "wo"}
 _DEGREES = {"": [], "very": ["sehr"], "too": ["zu"], "more": []}
 _INDEFINITE = ("a", "some", "generic", "count", "many")
+_Endings: TypeAlias = Mapping[str, tuple[str, str, str, str]]  # case -> the endings of a row
+
+# each row: masculine, feminine, neuter, plural
+_COLUMN = {"m": 0, "f": 1, "n": 2, "p": 3}
+_THE = {
+    "nominative": ("der", "die", "das", "die"),
+    "accusative": ("den", "die", "das", "die"),
+    "dative": ("dem", "der", "dem", "den"),
+}
+_THIS = {  # endings of dies- and jed-
+    "nominative": ("er", "e", "es", "e"),
+    "accusative": ("en", "e", "es", "e"),
+    "dative": ("em", "er", "em", "en"),
+}
+_A = {  # endings of ein, kein and the possessives
+    "nominative": ("", "e", "", "e"),
+    "accusative": ("en", "e", "", "e"),
+    "dative": ("em", "er", "em", "en"),
+}
+_WEAK = {  # adjective endings after der and dieser
+    "nominative": ("e", "e", "e", "en"),
+    "accusative": ("en", "e", "e", "en"),
+    "dative": ("en", "en", "en", "en"),
+}
+_MIXED = {  # after ein, kein and the possessives
+    "nominative": ("er", "e", "es", "en"),
+    "accusative": ("en", "e", "es", "en"),
+    "dative": ("en", "en", "en", "en"),
+}
+_STRONG = {  # where no article shows the case
+    "nominative": ("er", "e", "es", "e"),
+    "accusative": ("en", "e", "es", "e"),
+    "dative": ("em", "er", "em", "en"),
+}
+_POSSESSIVES = {"my": "mein", "your": "Ihr", "his": "sein", "her": "ihr", "our": "unser", "their": "ihr"}
+_PRONOUNS = {  # nominative, accusative, dative
+    "I": ("ich", "mich", "mir"),
+    "you": ("Sie", "Sie", "Ihnen"),
+    "he": ("er", "ihn", "ihm"),
+    "she": ("sie", "sie", "ihr"),
+    "it": ("es", "es", "ihm"),
+    "we": ("wir", "uns", "uns"),
+    "they": ("sie", "sie", "ihnen"),
+}
+_CASES = {"nominative": 0, "accusative": 1, "dative": 2}
+_IT = {"m": "he", "f": "she", "n": "it"}
+_PREPOSITIONS = {
+    "in": "in",
+    "on": "auf",
+    "under": "unter",
+    "behind": "hinter",
+    "in front of": "vor",
+    "next to": "neben",
+    "to": "zu",
+}
+_CONTRACTIONS = {("in", "dem"): "im", ("zu", "dem"): "zum", ("zu", "der"): "zur"}
+_NOT_COUNTED = ("a", "some", "generic")  # said without an article where "ein" cannot stand
 
 
 class Parts(NamedTuple):
@@ -55,34 +90,34 @@ class Parts(NamedTuple):
     joins: bool  # the end and the finite verb are one word when they meet: auf + macht
 
 
-def say(sentence: Sentence) -> str:
+def say(sentence: m.Sentence) -> str:
     """The German sentence, with its capital and its mark."""
     words, mark = _sentence(sentence)
     text = " ".join(words).replace(" ,", ",")
     return text[0].upper() + text[1:] + mark
 
 
-def _sentence(sentence: Sentence) -> tuple[list[str], str]:
+def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
     match sentence:
-        case Statement(clause):
+        case m.Statement(clause):
             return verb_second(clause), "."
-        case Question(clause, word):
-            if isinstance(clause.subject, Who):
+        case m.Question(clause, word):
+            if isinstance(clause.subject, m.Who):
                 return verb_second(clause), "?"
             return [*([_ASKING[word]] if word else []), *verb_first(clause)], "?"
-        case WhatQuestion(clause, counted):
+        case m.WhatQuestion(clause, counted):
             asked = ["wie", "viele", *phrase(counted, "accusative")] if counted else ["was"]
             return [*asked, *verb_first(clause)], "?"
-        case Order(clause, polite):
+        case m.Order(clause, polite):
             return [*(["bitte"] if polite else []), *verb_first(clause)], "." if polite else "!"
-        case Joined(first, "because", second):
+        case m.Joined(first, "because", second):
             return [*verb_second(first), ",", "weil", *verb_last(second)], "."
-        case Joined(first, link, second):
+        case m.Joined(first, link, second):
             joint = [",", "aber"] if link == "but" else ["und"]
             return [*verb_second(first), *joint, *verb_second(second)], "."
-        case Reported(main, content):
+        case m.Reported(main, content):
             return [*verb_second(main), ",", "dass", *verb_last(content)], "."
-        case Described(head, relative, quality):
+        case m.Described(head, relative, quality):
             opening = [",", relative_pronoun(head, relative.verb.german_case)]
             verb = "sind" if head.plural else "ist"
             return [
@@ -97,30 +132,30 @@ def _sentence(sentence: Sentence) -> tuple[list[str], str]:
             return _fixed(sentence)
 
 
-def _fixed(sentence: Sentence) -> tuple[list[str], str]:
+def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
     """The constructions built around one fixed wording."""
     match sentence:
-        case Existence(thing, place, negative):
+        case m.Existence(thing, place, negative):
             verb = "sind" if thing.plural else "ist"
             return [*place_words(place), verb, *phrase(thing, "nominative", negative)], "."
-        case Exclamation(thing):
+        case m.Exclamation(thing):
             return ["was", "für", *phrase(thing, "nominative")], "!"
-        case Clock(time):
+        case m.Clock(time):
             return ["es", "ist", time.german], "."
-        case Age(party, years):
-            is_ = VERB["be"].german_present[_FORM[person(party)]]
+        case m.Age(party, years):
+            is_ = VERB["be"].german_present[_FORM[m.person(party)]]
             return [*words_of(party, "nominative"), is_, german_number(years), "Jahre", "alt"], "."
-        case Price(thing, euros):
+        case m.Price(thing, euros):
             costs = "kosten" if thing.plural else "kostet"
             return [*phrase(thing, "nominative"), costs, str(euros), "Euro"], "."
-        case Birth(party, time):
-            was = _WURDE[_FORM[person(party)]]
+        case m.Birth(party, time):
+            was = _WURDE[_FORM[m.person(party)]]
             return [*words_of(party, "nominative"), was, time.german, "geboren"], "."
         case _:
             raise TypeError(f"no German for {type(sentence).__name__}")
 
 
-def verb_second(clause: Clause) -> list[str]:
+def verb_second(clause: m.Clause) -> list[str]:
     """A main clause: one part, then the verb."""
     subject, finite, middle, end, _ = _parts(clause)
     if clause.time and clause.time_first:
@@ -128,26 +163,26 @@ def verb_second(clause: Clause) -> list[str]:
     return [*subject, finite, *middle, *end]
 
 
-def verb_first(clause: Clause) -> list[str]:
+def verb_first(clause: m.Clause) -> list[str]:
     """A question or an order: the verb, then the subject."""
     subject, finite, middle, end, _ = _parts(clause)
     return [finite, *subject, *middle, *end]
 
 
-def verb_last(clause: Clause) -> list[str]:
+def verb_last(clause: m.Clause) -> list[str]:
     """A subordinate clause: the verb at the very end, and one word with its separable part."""
     subject, finite, middle, end, joins = _parts(clause)
     closing = [end[0] + finite] if joins else [*end, finite]
     return [*subject, *middle, *closing]
 
 
-def _parts(clause: Clause) -> Parts:
+def _parts(clause: m.Clause) -> Parts:
     finite, end, joins = _verb_group(clause)
     return Parts(words_of(clause.subject, "nominative"), finite, _middle(clause), end, joins)
 
 
-def _verb_group(clause: Clause) -> tuple[str, list[str], bool]:
-    verb, form = clause.verb, _FORM[person(clause.subject)]
+def _verb_group(clause: m.Clause) -> tuple[str, list[str], bool]:
+    verb, form = clause.verb, _FORM[m.person(clause.subject)]
     infinitive = [verb.separable + verb.german]
     if clause.modal:
         return clause.modal.german_present[form], infinitive, False
@@ -161,7 +196,7 @@ def _verb_group(clause: Clause) -> tuple[str, list[str], bool]:
     return helper.german_present[form], [verb.german_participle], False
 
 
-def _middle(clause: Clause) -> list[str]:
+def _middle(clause: m.Clause) -> list[str]:
     """The middle field: pronouns, adverb, time, what is known, place, what is new.
 
     "nicht" and "nie" stand before the place, and then what is known comes before the time.
@@ -174,14 +209,14 @@ def _middle(clause: Clause) -> list[str]:
     says_kein = clause.negative and _takes_kein(clause)
     if clause.recipient:
         words = words_of(clause.recipient, "dative")
-        (pronouns if isinstance(clause.recipient, Pronoun) else known).extend(words)
+        (pronouns if isinstance(clause.recipient, m.Pronoun) else known).extend(words)
     if clause.place:
         closing += place_words(clause.place)
     if target:
         words = words_of(target, verb.german_case, says_kein)
         if verb.german_preposition:
             closing += [verb.german_preposition, *words]
-        elif isinstance(target, Pronoun):
+        elif isinstance(target, m.Pronoun):
             pronouns += words
         else:
             (new if _is_new(target, clause) else known).extend(words)
@@ -200,19 +235,107 @@ def _middle(clause: Clause) -> list[str]:
     return [*pronouns, *ordered, *closing, *new]
 
 
-def _is_new(target: Party, clause: Clause) -> bool:
+def _is_new(target: m.Party, clause: m.Clause) -> bool:
     """Whether an object comes late; what is loved or not in general is never new."""
-    if isinstance(target, Both):
+    if isinstance(target, m.Both):
         target = target.first
     if clause.negative and not _takes_kein(clause):
         return False
-    return isinstance(target, Phrase) and target.determiner in _INDEFINITE
+    return isinstance(target, m.Phrase) and target.determiner in _INDEFINITE
 
 
-def _takes_kein(clause: Clause) -> bool:
+def _takes_kein(clause: m.Clause) -> bool:
     """Whether the negation melts into the object; love of things in general is denied with "nicht"."""
     target = clause.target
-    if not isinstance(target, Phrase) or clause.verb.german_preposition:
+    if not isinstance(target, m.Phrase) or clause.verb.german_preposition:
         return False
     general = target.determiner == "generic"
     return target.determiner in ("a", "some") or (general and clause.verb.key != "love")
+
+
+# -- below the clause: nouns, articles, adjectives and pronouns in their cases ------------------------------
+
+
+def column(thing: m.Phrase) -> int:
+    """Which column of the tables the phrase uses: its gender, or the plural."""
+    return _COLUMN["p" if thing.plural else thing.noun.german_gender]
+
+
+def declined(noun: Noun, case: str, plural: bool) -> str:
+    """The noun itself: -n in the dative plural, and the weak nouns' form outside the nominative."""
+    if plural:
+        word = noun.german_plural
+        return word if case != "dative" or word.endswith(("n", "s")) else word + "n"
+    return noun.german_plural if noun.weak and case != "nominative" else noun.german
+
+
+def relative_pronoun(thing: m.Phrase, case: str) -> str:
+    """The pronoun that opens a clause about the phrase: den, der, dem, and denen for many."""
+    return "denen" if thing.plural and case == "dative" else _THE[case][column(thing)]
+
+
+def words_of(party: m.Party, case: str, negated: bool = False) -> list[str]:
+    """Any party in a case."""
+    if isinstance(party, m.Phrase):
+        return phrase(party, case, negated)
+    if isinstance(party, m.Both):
+        return [*words_of(party.first, case), "und", *words_of(party.second, case)]
+    if isinstance(party, m.Name):
+        return [party.key]
+    if isinstance(party, m.Who):
+        return ["wer"]
+    return [_pronoun(party, case)]
+
+
+def _pronoun(pronoun: m.Pronoun, case: str) -> str:
+    key = pronoun.key
+    if key == "it" and isinstance(pronoun.stands_for, m.Phrase):
+        key = _IT[pronoun.stands_for.noun.german_gender]
+    return _PRONOUNS[key][_CASES[case]]
+
+
+def place_words(place: m.Place) -> list[str]:
+    """A preposition with the dative, melted with its article where German does that: im, zum, zur."""
+    preposition = _PREPOSITIONS[place.preposition]
+    first, *rest = phrase(place.phrase, "dative")
+    melted = _CONTRACTIONS.get((preposition, first)) if place.phrase.determiner == "the" else None
+    return [melted, *rest] if melted else [preposition, first, *rest]
+
+
+def phrase(thing: m.Phrase, case: str, negated: bool = False) -> list[str]:
+    """A noun with its article and adjectives; `negated` turns "ein" and no article into "kein"."""
+    return list(_phrase(thing, case, negated))
+
+
+@lru_cache(maxsize=1 << 16)
+def _phrase(thing: m.Phrase, case: str, negated: bool) -> tuple[str, ...]:
+    article, endings = _article(thing, case, negated)
+    ending = endings[case][column(thing)]
+    adjectives = [adjective.german_stem + ending for adjective in thing.adjectives]
+    return (*article, *adjectives, declined(thing.noun, case, thing.plural))
+
+
+def _article(thing: m.Phrase, case: str, negated: bool) -> tuple[list[str], _Endings]:
+    """The determiner, and the adjective endings that it calls for."""
+    at = column(thing)
+    determiner = thing.determiner
+    if determiner in _POSSESSIVES:
+        return [_POSSESSIVES[determiner] + _A[case][at]], _MIXED
+    if negated and determiner in _NOT_COUNTED:
+        return ["kein" + _A[case][at]], _MIXED
+    match determiner:
+        case "the":
+            return [_THE[case][at]], _WEAK
+        case "this":
+            return ["dies" + _THIS[case][at]], _WEAK
+        case "every":
+            return ["jed" + _THIS[case][at]], _WEAK
+        case "many":
+            return ["viel" + _THIS[case][at]], _STRONG
+        case "count":
+            return [german_number(thing.number)], _STRONG
+        case "of":
+            return [f"{thing.owner.key}s"] if thing.owner else [], _STRONG
+        case "a" if not thing.plural:
+            return ["ein" + _A[case][at]], _MIXED
+    return [], _STRONG

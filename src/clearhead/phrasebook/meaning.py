@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from clearhead.phrasebook.times import Time
+from clearhead.phrasebook.numbers_and_times import Time
 from clearhead.phrasebook.words import Adjective, Noun, Verb
 
 

@@ -1,14 +1,24 @@
-"""The kinds of word in the phrasebook: what a noun, an adjective, a verb and a name carry.
+"""The words of the phrasebook: what a noun, an adjective and a verb carry, and all of them.
 
 Each entry holds one meaning with its forms in English, French and German, so that
-one abstract sentence can be said in every language. Only the containers live here;
-the entries stand in `nouns`, `adjectives` and `verbs`. No torch, no randomness.
+one abstract sentence can be said in every language. The entries themselves stand in
+`lexicon.txt`. No torch, no randomness.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
+
+_COLOURS = {"red", "blue", "green", "white", "black", "yellow"}
+_ATTRIBUTIVE_ONLY = {"new"}  # "la voiture est nouvelle" is not what one says
+TENSES = ("present", "past", "future", "near")
+_KINDS_OF_PEOPLE = ("person", "family")
+_FRENCH_IMPERFECT = {
+    "be": ("étais", "était", "étions", "étiez", "étaient"),
+    "have": ("avais", "avait", "avions", "aviez", "avaient"),
+}
+_GERMAN_PAST = {"be": ("war", "war", "waren"), "have": ("hatte", "hatte", "hatten")}
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -89,7 +99,137 @@ def forms(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def rows(table: str) -> Iterator[list[str]]:
-    """The cells of a table written as text: one row a line, cells parted by bars; `-` is an empty cell."""
-    for line in table.strip().splitlines():
-        yield ["" if cell.strip() == "-" else cell.strip() for cell in line.split("|")]
+def _tables() -> dict[str, list[list[str]]]:
+    """The cells of each row of each table of the lexicon."""
+    found: dict[str, list[list[str]]] = {}
+    for line in files(__package__).joinpath("lexicon.txt").read_text("utf-8").splitlines():
+        if line.startswith("["):
+            rows = found.setdefault(line.strip("[]"), [])
+        elif line and not line.startswith("#"):
+            rows.append(["" if cell.strip() == "-" else cell.strip() for cell in line.split("|")])
+    return found
+
+
+def _noun(cells: list[str]) -> Noun:
+    key, plural, french, french_plural, french_gender, german, german_plural, gender, pronoun, kinds = cells
+    return Noun(
+        key=key,
+        english_plural=plural,
+        french=french,
+        french_plural=french_plural,
+        french_gender=french_gender,
+        german=german,
+        german_plural=german_plural,
+        german_gender=gender[0],
+        weak=gender.endswith("w"),
+        pronoun=pronoun,
+        kinds=tuple(kinds.split()),
+    )
+
+
+def masculine_plural(singular: str) -> str:
+    """The rule of French: -eau takes x, what ends in s or x stays, everything else takes s.
+
+    >>> masculine_plural("beau"), masculine_plural("vieux"), masculine_plural("vert")
+    ('beaux', 'vieux', 'verts')
+    """
+    if singular.endswith(("s", "x")):
+        return singular
+    return singular + ("x" if singular.endswith("eau") else "s")
+
+
+def _adjective(cells: list[str]) -> Adjective:
+    key, comparative, masculine, feminine, vowel, place, german, stem, german_comparative, kinds = cells
+    return Adjective(
+        key=key,
+        comparative=comparative,
+        french=(masculine, feminine, masculine_plural(masculine), feminine + "s"),
+        french_vowel=vowel or masculine,
+        before=place == "before",
+        german=german,
+        german_stem=stem,
+        german_comparative=german_comparative,
+        kinds=tuple(kinds.split()),
+        colour=key in _COLOURS,
+        attributive_only=key in _ATTRIBUTIVE_ONLY,
+    )
+
+
+def _five(forms: str) -> tuple[str, str, str, str, str]:
+    je, il, nous, vous, ils = forms.split()
+    return je, il, nous, vous, ils
+
+
+def regular_er(infinitive: str) -> list[str]:
+    """The French cells of a regular verb in -er.
+
+    >>> regular_er("donner")
+    ['donner', 'donne donne donnons donnez donnent', 'donné', 'donner', 'avoir', '']
+    """
+    stem = infinitive.removesuffix("er")
+    present = " ".join(stem + ending for ending in ("e", "e", "ons", "ez", "ent"))
+    return [infinitive, present, stem + "é", infinitive, "avoir", ""]
+
+
+def _people(kinds: str) -> tuple[str, ...]:
+    """The kinds of a cell, with `people` spelt out."""
+    found: list[str] = []
+    for kind in kinds.split():
+        found.extend(_KINDS_OF_PEOPLE if kind == "people" else (kind,))
+    return tuple(found)
+
+
+def _verbs(tables: dict[str, list[list[str]]]) -> dict[str, Verb]:
+    english, german, use = (
+        {cells[0]: cells[1:] for cells in tables[name]}
+        for name in ("verbs in English", "verbs in German", "use of verbs")
+    )
+    found = {}
+    for key, *french in tables["verbs in French"]:
+        base, third, past, ing = english[key]
+        infinitive, present, participle, future, auxiliary, preposition = (
+            french if len(french) > 1 else regular_er(french[0])
+        )
+        german_infinitive, german_present, german_participle, german_auxiliary, governs = german[key]
+        separable, _, stem = german_infinitive.rpartition("+")
+        ich, er, wir = german_present.split()
+        tenses, flags, subjects, objects = use.get(key, ["present", "stative", "people", ""])
+        found[key] = Verb(
+            key=key,
+            base=base,
+            third=third,
+            past=past,
+            ing=ing,
+            french=infinitive,
+            french_present=_five(present),
+            french_imperfect=_FRENCH_IMPERFECT.get(key, ()),
+            participle=participle,
+            future=future,
+            with_etre=auxiliary == "être",
+            french_preposition=preposition,
+            german=stem,
+            german_present=(ich, er, wir),
+            german_past=_GERMAN_PAST.get(key, ()),
+            german_participle=german_participle,
+            separable=separable,
+            with_sein=german_auxiliary == "sein",
+            german_preposition="" if governs in ("accusative", "dative") else governs,
+            german_case="dative" if governs == "dative" else "accusative",
+            stative="stative" in flags,
+            tenses=TENSES if tenses == "all" else tuple(tenses.split()),
+            generic="generic" in flags,
+            gives="gives" in flags,
+            subjects=_people(subjects),
+            objects=tuple(objects.split()),
+        )
+    return found
+
+
+_TABLES = _tables()
+NOUNS: tuple[Noun, ...] = tuple(_noun(cells) for cells in _TABLES["nouns"])
+NOUN: dict[str, Noun] = {noun.key: noun for noun in NOUNS}
+NAMES: dict[str, str] = dict(_TABLES["names"])
+ADJECTIVES: tuple[Adjective, ...] = tuple(_adjective(cells) for cells in _TABLES["adjectives"])
+ADJECTIVE: dict[str, Adjective] = {adjective.key: adjective for adjective in ADJECTIVES}
+VERB: dict[str, Verb] = _verbs(_TABLES)
+VERBS: tuple[Verb, ...] = tuple(VERB.values())
