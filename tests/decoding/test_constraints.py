@@ -16,9 +16,8 @@ from tokenizers import decoders, models
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Request, Search
 from clearhead.decoding.constraints import Pieces, constraint_processors, pieces_of
-from clearhead.decoding.constraints.compiled import byte_tree, compiled
-from clearhead.decoding.constraints.expression import known_class
-from clearhead.decoding.constraints.sequences import holds
+from clearhead.decoding.constraints.choices import holds
+from clearhead.decoding.constraints.expression import byte_tree, characters, compiled
 from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
@@ -65,7 +64,7 @@ def test_an_expression_means_what_it_means_in_python(expression: str, texts: lis
 @pytest.mark.parametrize("letter", "dDwWsS")
 def test_classes_hold_the_characters_that_python_says(letter: str) -> None:
     automaton, known = compiled(rf"\{letter}"), re.compile(rf"\{letter}")
-    edges = {code + by for pair in known_class(letter) for code in pair for by in (-1, 0, 1)}
+    edges = {code + by for pair in characters(rf"\{letter}") for code in pair for by in (-1, 0, 1)}
     edges |= {0, 0x7F, 0x80, 0x7FF, 0x800, 0xFFFF, 0x10000, 0x10FFFF}
     for code in edges:
         if 0 <= code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF:

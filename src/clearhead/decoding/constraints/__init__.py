@@ -1,17 +1,17 @@
 """What a text must be, hold and not hold, as processors: choices, expressions, required and banned texts.
 
 A constraint looks ahead: it rules out whatever could not be brought to a good end within the limit, so that
-every search, greedy or drawn or with a beam, ends with a text that keeps to it.
+every search, greedy or drawn or with a beam, ends with a text that keeps to it. (A stop text needs no look
+ahead: the text ends behind it, and it is cut off.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from clearhead.decoding.constraints.choices import Choosing
 from clearhead.decoding.constraints.pieces import Pieces, pieces_of
-from clearhead.decoding.constraints.stop_texts import StopTexts, before_stop, until_stop
-from clearhead.decoding.constraints.text import TextConstraint
+from clearhead.decoding.constraints.text import StopTexts, TextConstraint
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Processor
 from clearhead.decoding.steps import Symbols
@@ -43,14 +43,48 @@ def constraint_processors(
     from, None where they stand alone. Contradictions that can be seen before anything is written are a
     sentence here.
     """
-    known = pieces or Pieces([])
     if options.choices:  # all that is asked beside is asked of these
-        return [Choosing(options, symbols, limits, known)]
+        return [Choosing(options, symbols, limits, pieces or Pieces([]))]
     found: list[Processor] = []
     ends = options.regex is not None or bool(options.must_include)  # stop texts: see `TextConstraint`
     if ends or any(isinstance(one, str) for one in options.banned):
-        found.append(TextConstraint(options, symbols, known, limits, prompts))
+        found.append(TextConstraint(options, symbols, pieces or Pieces([]), limits, prompts))
     if options.stop_texts and not ends:
         before = [()] * len(limits) if prompts is None else prompts
-        found.append(StopTexts(options.stop_texts, symbols, known, before))
+        found.append(StopTexts(options.stop_texts, symbols, pieces or Pieces([]), before))
     return found
+
+
+def before_stop(text: str, stops: Sequence[str]) -> str:
+    """The text up to the first of these strings.
+
+    >>> before_stop("one. two. three", [" three", ". "])
+    'one'
+    """
+    return text[: min((text.index(one) for one in stops if one in text), default=len(text))]
+
+
+def until_stop(pieces: Iterator[str], stops: Sequence[str]) -> Iterator[str]:
+    """A text that comes in pieces, up to the first of these strings; no part of one is ever let through.
+
+    >>> list(until_stop(iter(["one.", " two", ". T", "hree"]), [". T"]))
+    ['one', '. two']
+    """
+    seen, shown = "", 0
+    for piece in pieces:
+        seen += piece
+        text = before_stop(seen, stops)
+        ended = len(text) < len(seen)
+        sure = len(text) if ended else len(seen) - _begun(seen, stops)
+        if sure > shown:
+            yield text[shown:sure]
+            shown = sure
+        if ended:
+            return
+    if seen[shown:]:
+        yield seen[shown:]
+
+
+def _begun(text: str, stops: Sequence[str]) -> int:
+    """How many of the last characters may yet become one of these strings."""
+    return max((size for one in stops for size in range(1, len(one)) if text.endswith(one[:size])), default=0)

@@ -1,7 +1,8 @@
 """Automata over the bytes of a text: what they are, and how they are put together.
 
-State 0 is where nothing leads out of, 1 the start. `searched` finds strings in a text, all of them at once
-(Aho and Corasick 1975); `both` asks for two things together. Knows nothing about tokens.
+State 0 is where nothing leads out of; 1 is the start, unless `both` names others. `searched` finds strings in
+a text, all of them at once (Aho and Corasick 1975); `both` asks for two things together. Knows nothing about
+tokens.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def without(strings: Automaton) -> Automaton:
 def both(one: Automaton, other: Automaton, starts: Sequence[tuple[int, int]]) -> tuple[Automaton, list[int]]:
     """Texts that fit two automata, from pairs of states on; and the states that stand for these pairs.
 
-    The first pair becomes state 1. Strings are looked for by `other` alone.
+    Strings are looked for by `other` alone.
     """
     size = len(other.table)
     codes = numpy.array(sorted({0, *(a * size + b for a, b in starts if a and b)}), dtype=numpy.int64)
@@ -112,8 +113,7 @@ def both(one: Automaton, other: Automaton, starts: Sequence[tuple[int, int]]) ->
     table = numpy.searchsorted(codes, _moves(one, other, codes).reshape(-1, 256)).astype(numpy.int32)
     first, second = codes // size, codes % size
     whole = Automaton(table, one.accepts[first] & other.accepts[second], other.met[second])
-    numbers = [int(numpy.searchsorted(codes, a * size + b)) if a and b else 0 for a, b in starts]
-    return _started(whole, numbers)
+    return whole, [int(numpy.searchsorted(codes, a * size + b)) if a and b else 0 for a, b in starts]
 
 
 def _moves(one: Automaton, other: Automaton, codes: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
@@ -122,15 +122,3 @@ def _moves(one: Automaton, other: Automaton, codes: NDArray[numpy.int64]) -> NDA
     first, second = one.table[codes // size].astype(numpy.int64), other.table[codes % size]
     found: NDArray[numpy.int64] = numpy.where((first > 0) & (second > 0), first * size + second, 0)
     return found.ravel()
-
-
-def _started(whole: Automaton, numbers: list[int]) -> tuple[Automaton, list[int]]:
-    """The same with its first start as state 1."""
-    start = numbers[0]
-    if start <= 1:
-        return whole, numbers
-    order = numpy.arange(len(whole.table))
-    order[[1, start]] = order[[start, 1]]
-    place = order.astype(numpy.int32)  # a swap is its own opposite
-    moved = Automaton(place[whole.table[order]], whole.accepts[order], whole.met[order])
-    return moved, [int(place[number]) for number in numbers]

@@ -11,27 +11,24 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.constraints.compiled import compiled
-from clearhead.decoding.constraints.past import Walk, ruled_out
+from clearhead.decoding.constraints.expression import compiled
 from clearhead.decoding.constraints.pieces import Pieces
-from clearhead.decoding.constraints.sequences import holds, refuse_symbols, repeats
 from clearhead.decoding.options import Ids, Options
 from clearhead.decoding.processors import Past
 from clearhead.decoding.steps import Symbols
 
-_NOWHERE = -1
-
 
 class Choosing:
-    """Follows the tree of the choices; the stop symbol stands only where one of them ends.
+    """Allows what one of the choices goes on with; the stop symbol stands only where one of them ends.
 
     Choices that other settings rule out are left out from the start.
     """
 
     def __init__(self, options: Options, symbols: Symbols, limits: Sequence[int], pieces: Pieces) -> None:
         choices = [pieces.ids(one) if isinstance(one, str) else one for one in options.choices]
-        refuse_symbols("choice", choices, symbols)
-        self.stops = symbols.stops
+        for token in (token for choice in choices for token in choice):
+            if token in symbols.stops or token in symbols.forbidden or token < 0:
+                raise UserError(f"A choice holds the token {token}, which is no part of any text.")
         longest = max(map(len, choices))
         if longest > min(limits, default=longest):
             raise UserError(
@@ -43,34 +40,17 @@ class Choosing:
                 "None of the choices can be written: the prefix, a least length, bans or what else is asked "
                 "of the text rules each out."
             )
-        self.children: list[dict[int, int]] = [{}]  # node → token → node
-        self.ends: set[int] = set()
+        self.following: dict[Ids, set[int]] = {}  # what may stand behind each beginning of a choice
         for choice in left:
-            self._add(choice)
-        self.walk: Walk[int] = Walk(
-            lambda node, token: self.children[node].get(token, _NOWHERE) if node >= 0 else node
-        )
-
-    def _add(self, choice: Ids) -> None:
-        node = 0
-        for token in choice:
-            if token not in self.children[node]:
-                self.children[node][token] = len(self.children)
-                self.children.append({})
-            node = self.children[node][token]
-        self.ends.add(node)
+            for place, token in enumerate(choice):
+                self.following.setdefault(choice[:place], set()).add(token)
+            self.following.setdefault(choice, set()).update(symbols.stops)
 
     def __call__(self, logp: Tensor, past: Past) -> Tensor:
-        rows: list[int] = []
-        ids: list[int] = []
-        for row, node in enumerate(self.walk.states(past.tokens, [0] * len(past.tokens))):
-            found = [*self.children[node]] if node >= 0 else []
-            found += self.stops if node in self.ends else ()
-            rows += [row] * len(found)
-            ids += found
         allowed = torch.zeros(logp.shape, dtype=torch.bool)
-        allowed[rows, ids] = True
-        return ruled_out(logp, allowed.to(logp.device))
+        for row, written in enumerate(past.tokens.tolist()):
+            allowed[row, list(self.following.get(tuple(written), ()))] = True
+        return logp.masked_fill(~allowed.to(logp.device), -torch.inf)
 
 
 def _possible(choice: Ids, options: Options, pieces: Pieces) -> bool:
@@ -85,9 +65,30 @@ def _possible(choice: Ids, options: Options, pieces: Pieces) -> bool:
     return (
         choice[: len(options.prefix)] == options.prefix
         and len(choice) >= options.min_length
-        and not repeats(choice, options.no_repeat)
+        and not _repeats(choice, options.no_repeat)
         and not any(holds(choice, one) for one in sequences)
         and not any(one in text for one in texts)
         and all(one in text for one in required)
         and (options.regex is None or compiled(options.regex).matches(text))
     )
+
+
+def holds(text: Ids, part: Ids) -> bool:
+    """Whether a sequence stands in another.
+
+    >>> holds((1, 2, 3), (2, 3)), holds((1, 2, 3), (1, 3))
+    (True, False)
+    """
+    return any(text[at : at + len(part)] == part for at in range(len(text) - len(part) + 1))
+
+
+def _repeats(text: Ids, size: int | None) -> bool:
+    """Whether some n-gram of this size stands in it twice.
+
+    >>> _repeats((1, 2, 1, 2), 2), _repeats((1, 2, 1, 2), 3), _repeats((1, 1), None)
+    (True, False, False)
+    """
+    if size is None:
+        return False
+    grams = [text[at : at + size] for at in range(len(text) - size + 1)]
+    return len(set(grams)) < len(grams)

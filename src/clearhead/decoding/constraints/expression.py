@@ -1,8 +1,8 @@
-"""Regular expressions as trees: what is written between the slashes, understood.
+"""From a regular expression to an automaton over bytes, always for the whole text.
 
-The language is that of Python's `re` on strings, as far as it is regular, and always for the whole text:
-characters, `.`, classes, the escapes `\\d \\w \\s` and their opposites, alternatives, groups, and the
-quantifiers `* + ? {m} {m,} {,n} {m,n}`. Characters are code points here; bytes are the affair of `automaton`.
+Python's own parser reads the expression, so it means what it means in `re`, as far as it is regular. The tree
+becomes a machine with free moves (Thompson 1968), characters their UTF-8 bytes, and the machine a table with
+one next state for each byte (subset construction).
 """
 
 from __future__ import annotations
@@ -10,285 +10,278 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any
+
+import numpy
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.constraints.automaton import LARGEST, Automaton
 
 Ranges = tuple[tuple[int, int], ...]  # of code points, first and last, in order and apart
+Edge = tuple[int, int, int]  # first byte, last byte, next state
 
-LAST = sys.maxunicode
-EVERYTHING: Ranges = ((0, 0xD7FF), (0xE000, LAST))  # the halves of surrogate pairs are no characters
-_PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
-_HEX = {"x": 2, "u": 4, "U": 8}
-_ANCHORS = {"b": "a word boundary", "B": "a word boundary", "A": "an anchor", "Z": "an anchor"}
-_GROUPS = {
-    "?=": "look-ahead",
-    "?!": "look-ahead",
-    "?<=": "look-behind",
-    "?<!": "look-behind",
-    "?P=": "a backreference",
-    "?>": "an atomic group",
-    "?(": "a condition",
+PARTS = 60_000  # states of the machine with free moves
+_PARSER: Any = re._parser  # type: ignore[attr-defined]  # private, but the only one that reads as `re` does
+_END = -1  # the node behind the last byte of a character
+_SIZES = (0x7F, 0x7FF, 0xFFFF, 0x10FFFF)  # the last code points with 1, 2, 3 and 4 bytes
+_NOT_REGULAR = {  # by the parser's names
+    "AT_BOUNDARY": "a word boundary ('\\b')",
+    "AT_NON_BOUNDARY": "a word boundary ('\\B')",
+    "AT": "an anchor inside, where the whole text is matched anyhow,",
+    "GROUPREF": "a backreference",
+    "GROUPREF_EXISTS": "a condition",
+    "ATOMIC_GROUP": "an atomic group",
+    "POSSESSIVE_REPEAT": "a possessive quantifier",
+}
+_MALFORMED = {  # by what the parser says, in words of our own where its own help nobody
+    "unknown group name": "a backreference is not supported",
+    "invalid group reference": "a backreference is not supported",
+    "multiple repeat": "a quantifier follows another: put a group around the first",
+    "min repeat": "a quantifier asks for more than it allows",
+    "missing )": "a '(' is not closed",
+    "unterminated character set": "a '[' is not closed",
+    "unbalanced parenthesis": "a ')' closes no group",
+    "bad character range": "a range in [ ] goes backwards, or not from one character to another",
+    "bad escape (end": "it ends with a backslash",
+    "incomplete escape": "an escape needs more hexadecimal digits",
 }
 
 
-@dataclass(frozen=True)
-class Chars:
-    """One character out of these."""
+def compiled(expression: str) -> Automaton:
+    """The automaton of an expression; a sentence if it is none, is not regular, or would be too large.
 
-    ranges: Ranges
-
-
-@dataclass(frozen=True)
-class Chain:
-    """One after the other; none: the empty text."""
-
-    parts: tuple[Tree, ...]
-
-
-@dataclass(frozen=True)
-class Either:
-    """One of them."""
-
-    options: tuple[Tree, ...]
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """The same, so many times; `most` None: any number."""
-
-    inner: Tree
-    least: int
-    most: int | None
-
-
-Tree = Chars | Chain | Either | Repeat
-
-
-def parse(expression: str) -> Tree:
-    """The tree of an expression; a sentence where it is none, or is not regular.
-
-    >>> parse("a?")
-    Repeat(inner=Chars(ranges=((97, 97),)), least=0, most=1)
+    >>> compiled("[a-c]+|x").matches("abba"), compiled("[a-c]+|x").matches("ax")
+    (True, False)
     """
-    return _Parser(expression).tree()
+    body = expression.removeprefix("(?i)")
+    flags = 0 if body == expression else re.IGNORECASE
+    body = body.removeprefix("^")  # the whole text is matched anyhow
+    if re.search(r"(?<!\\)(\\\\)*\$$", body):
+        body = body[:-1]
+    try:
+        tree = _PARSER.parse(body)
+    except re.error as error:
+        told = next((ours for theirs, ours in _MALFORMED.items() if error.msg.startswith(theirs)), error.msg)
+        place = (error.pos or 0) + len(expression) - len(body) + 1
+        raise _refusal(expression, f"{told} (near character {place})") from error
+    except (OverflowError, RecursionError) as error:
+        raise _too_large(expression) from error
+    if tree.state.flags & ~re.UNICODE:
+        raise _refusal(expression, f"a group that begins with {expression[:3]} is not supported")
+    return _Machine(expression, flags, tree).table()
 
 
-def joined(ranges: list[tuple[int, int]]) -> Ranges:
-    """In order, with what overlaps or touches made one.
+def _refusal(expression: str, why: str) -> UserError:
+    return UserError(f"The regular expression '{expression}' cannot be used: {why}.")
 
-    >>> joined([(5, 9), (1, 2), (3, 3), (8, 12)])
-    ((1, 3), (5, 12))
+
+def _too_large(expression: str) -> UserError:
+    shown = expression if len(expression) <= 60 else expression[:57] + "..."
+    return UserError(f"The regular expression '{shown}' is too large: use fewer or smaller repetitions.")
+
+
+# -- characters to bytes ----------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def characters(pattern: str, flags: int = 0) -> Ranges:
+    """The characters that a pattern for one character matches: `re` itself is asked about all there are.
+
+    >>> characters("[b-da]"), characters("k", re.IGNORECASE)
+    (((97, 100),), ((75, 75), (107, 107), (8490, 8490)))
     """
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
-        else:
-            found.append((first, last))
-    return tuple(found)
-
-
-def opposite(ranges: Ranges) -> Ranges:
-    """All other characters."""
-    fences = [(-1, -1), *joined([*ranges, (0xD800, 0xDFFF)]), (LAST + 1, LAST + 1)]
-    return tuple((one[1] + 1, other[0] - 1) for one, other in pairwise(fences) if one[1] + 1 <= other[0] - 1)
-
-
-def known_class(letter: str) -> Ranges:
-    """What `\\d`, `\\w` and `\\s` mean in Python, and their opposites."""
-    return _known_classes()[letter]
+    runs = re.finditer(f"(?:{pattern})+", _every_character(), flags)
+    return tuple((run.start(), run.end() - 1) for run in runs)
 
 
 @functools.cache
-def _known_classes() -> dict[str, Ranges]:
-    every = "".join(map(chr, range(LAST + 1)))  # one long look is faster than a million short ones
-    found: dict[str, Ranges] = {}
-    for letter in "dws":
-        found[letter] = tuple((run.start(), run.end() - 1) for run in re.finditer(rf"\{letter}+", every))
-        found[letter.upper()] = opposite(found[letter])
-    return found
+def _every_character() -> str:
+    return "".join(map(chr, range(sys.maxunicode + 1)))
 
 
-@functools.cache
-def _cases() -> dict[int, tuple[int, ...]]:
-    """The other cases of every letter that has some, where they are one character."""
-    groups: dict[str, set[int]] = {}
-    for code in range(LAST + 1):
-        letter = chr(code)
-        small = letter.upper().lower()
-        if small != letter or letter.upper() != letter:
-            groups.setdefault(small, set()).update(
-                {code, *(ord(one) for one in (small, letter.upper()) if len(one) == 1)}
-            )
-    return {code: tuple(group) for group in groups.values() for code in group if len(group) > 1}
+def _pattern(name: str, given: Any) -> str:
+    """What the parser has read as one character, written down again."""
+    if name == "ANY":
+        return "."
+    if name == "LITERAL":
+        return re.escape(chr(given))
+    if name == "NOT_LITERAL":
+        return f"[^{re.escape(chr(given))}]"
+    if name == "RANGE":
+        return "-".join(re.escape(chr(one)) for one in given)
+    if name == "CATEGORY":
+        kind = str(given).removeprefix("CATEGORY_")  # DIGIT, NOT_SPACE, …
+        return "\\" + (kind[4].upper() if kind.startswith("NOT_") else kind[0].lower())
+    if name == "NEGATE":
+        return "^"
+    return f"[{''.join(_pattern(str(one), other) for one, other in given)}]"
 
 
-def in_any_case(ranges: Ranges) -> Ranges:
-    """These letters, small and capital."""
-    more = [
-        (other, other)
-        for code, others in _cases().items()
-        if any(first <= code <= last for first, last in ranges)
-        for other in others
-    ]
-    return joined([*ranges, *more])
+def _sequences(first: int, last: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Ranges of bytes, one after another, that together spell the code points from first to last."""
+    for limit in _SIZES:
+        if first <= limit < last:
+            yield from _sequences(first, limit)
+            yield from _sequences(limit + 1, last)
+            return
+    for place in range(1, len(chr(first).encode("utf-8"))):
+        low = (1 << 6 * place) - 1  # the bits of the last `place` bytes
+        if first & ~low != last & ~low:
+            cut = first | low if first & low else (last & ~low) - 1
+            if first & low or last & low != low:
+                yield from _sequences(first, cut)
+                yield from _sequences(cut + 1, last)
+                return
+    yield tuple(zip(chr(first).encode("utf-8"), chr(last).encode("utf-8"), strict=True))
 
 
-class _Parser:
-    """Reads one expression from left to right."""
+@functools.lru_cache(maxsize=256)
+def byte_tree(ranges: Ranges) -> tuple[tuple[Edge, ...], ...]:
+    """The characters of a class as a tree of bytes with like branches shared; the last node is its root."""
+    nodes: list[tuple[Edge, ...]] = []
+    numbers: dict[tuple[Edge, ...], int] = {}
 
-    def __init__(self, expression: str) -> None:
-        self.text, self.at, self.any_case = expression, 0, False
-        if expression.startswith("(?i)"):
-            self.at, self.any_case = 4, True
-        if self._peek() == "^":
-            self.at += 1  # the whole text is matched anyhow
-
-    def tree(self) -> Tree:
-        found = self._either()
-        if self.at < len(self.text):
-            self._refuse("a ')' closes no group")
-        return found
-
-    def _either(self) -> Tree:
-        options = [self._chain()]
-        while self._peek() == "|":
-            self.at += 1
-            options.append(self._chain())
-        return options[0] if len(options) == 1 else Either(tuple(options))
-
-    def _chain(self) -> Tree:
-        parts: list[Tree] = []
-        while (sign := self._peek()) and sign not in "|)":
-            if sign == "$" and self.at == len(self.text) - 1:
-                self.at += 1
+    def node(sequences: list[tuple[tuple[int, int], ...]]) -> int:
+        groups: dict[tuple[int, int], list[tuple[tuple[int, int], ...]]] = {}
+        for sequence in sequences:
+            groups.setdefault(sequence[0], []).append(sequence[1:])
+        edges: list[Edge] = []
+        for (low, high), rest in sorted(groups.items()):
+            child = node(rest) if rest[0] else _END
+            if edges and edges[-1][2] == child and edges[-1][1] == low - 1:
+                edges[-1] = (edges[-1][0], high, child)
             else:
-                parts.append(self._quantified())
-        return parts[0] if len(parts) == 1 else Chain(tuple(parts))
+                edges.append((low, high, child))
+        key = tuple(edges)
+        if key not in numbers:
+            numbers[key] = len(nodes)
+            nodes.append(key)
+        return numbers[key]
 
-    def _quantified(self) -> Tree:
-        if self._quantifier() is not None:
-            self._refuse("there is nothing to repeat")
-        inner = self._one()
-        times = self._quantifier()
-        if times is None:
-            return inner
-        if self._peek() == "?":
-            self.at += 1  # lazy or greedy is one and the same where the whole text must match
-        elif self._peek() == "+":
-            self._refuse("a possessive quantifier is not supported")
-        if self._quantifier() is not None:
-            self._refuse("a quantifier follows another: put a group around the first")
-        return Repeat(inner, *times)
+    # without the halves of surrogate pairs, which have no UTF-8
+    whole = [
+        (low, high)
+        for first, last in ranges
+        for low, high in ((first, min(last, 0xD7FF)), (max(first, 0xE000), last))
+        if low <= high
+    ]
+    every = [one for first, last in whole for one in _sequences(first, last)]
+    root = node(every) if every else None
+    assert root in (None, len(nodes) - 1)  # nothing is like the root, which alone holds all leading bytes
+    return tuple(nodes)
 
-    def _quantifier(self) -> tuple[int, int | None] | None:
-        sign = self._peek()
-        if sign and sign in "*+?":
-            self.at += 1
-            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[sign]
-        found = re.compile(r"\{([0-9]*)(,?)([0-9]*)\}").match(self.text, self.at)
-        if found is None or not any(found.groups()) or (found[3] and not found[2]):
-            return None
-        self.at = found.end()
-        least = int(found[1] or 0)
-        most = least if not found[2] else int(found[3]) if found[3] else None
-        if most is not None and most < least:
-            self._refuse(f"'{found[0]}' asks for more than it allows")
-        return least, most
 
-    def _one(self) -> Tree:
-        sign = self._take()
-        if sign == "(":
-            return self._group()
-        if sign == "[":
-            return Chars(self._class())
-        if sign == ".":
-            return Chars(opposite(((10, 10),)))
-        if sign in "^$":
-            self._refuse(f"the anchor '{sign}' stands inside; the whole text is matched without any")
-        if sign == "\\":
-            ranges = self._escape()
+# -- the machine ------------------------------------------------------------------------------------
+
+
+class _Machine:
+    """States with moves on bytes and free moves, built from the end to the beginning."""
+
+    def __init__(self, expression: str, flags: int, tree: Iterable[Any]) -> None:
+        self.expression, self.flags = expression, flags
+        self.edges: list[tuple[Edge, ...]] = []
+        self.free: list[list[int]] = []
+        self.alike: dict[tuple[Edge, ...], int] = {}  # states with moves on bytes only, by these
+        self.accept = self._new()
+        self.start = self._add(tree, self.accept)
+
+    def _new(self, edges: tuple[Edge, ...] = (), free: tuple[int, ...] = ()) -> int:
+        if len(self.edges) >= PARTS:
+            raise _too_large(self.expression)
+        self.edges.append(edges)
+        self.free.append(list(free))
+        return len(self.edges) - 1
+
+    def _add(self, parts: Iterable[Any], end: int) -> int:
+        """The state from which these parts, one after the other, lead to `end`."""
+        for kind, given in reversed(list(parts)):
+            name = str(kind)
+            if name in ("LITERAL", "NOT_LITERAL", "IN", "ANY"):
+                end = self._character(name, given, end)
+            elif name == "BRANCH":
+                end = self._new(free=tuple(self._add(option, end) for option in given[1]))
+            elif name == "SUBPATTERN" and not given[1] and not given[2]:  # no flags
+                end = self._add(given[3], end)
+            elif name in ("MAX_REPEAT", "MIN_REPEAT"):  # one and the same where the whole text must match
+                end = self._repeat(end, *given)
+            else:
+                raise _refusal(self.expression, f"{_named(name, given)} is not supported")
+        return end
+
+    def _character(self, name: str, given: Any, end: int) -> int:
+        if name == "LITERAL" and not self.flags:
+            ranges: Ranges = ((given, given),)
         else:
-            ranges = ((ord(sign), ord(sign)),)
-        return Chars(in_any_case(ranges) if self.any_case else ranges)
+            ranges = characters(_pattern(name, given), self.flags)
+        numbers = [] if ranges else [self._new()]
+        for node in byte_tree(ranges):
+            edges = tuple((low, high, end if to == _END else numbers[to]) for low, high, to in node)
+            if edges not in self.alike:
+                self.alike[edges] = self._new(edges)
+            numbers.append(self.alike[edges])
+        return numbers[-1]
 
-    def _group(self) -> Tree:
-        opening = re.compile(r"\?:|\?P<\w+>").match(self.text, self.at)
-        if opening is not None:
-            self.at = opening.end()
-        elif self._peek() == "?":
-            rest = self.text[self.at :]
-            kind = next((name for sign, name in _GROUPS.items() if rest.startswith(sign)), None)
-            self._refuse(f"{kind or 'a group that begins with (' + rest[:2]} is not supported")
-        found = self._either()
-        if self._peek() != ")":
-            self._refuse("a '(' is not closed")
-        self.at += 1
-        return found
+    def _repeat(self, end: int, least: int, most: Any, inner: Iterable[Any]) -> int:
+        endless = most is _PARSER.MAXREPEAT
+        if max(least, 0 if endless else most) > LARGEST:
+            raise _too_large(self.expression)
+        start = end
+        if endless:
+            loop = self._new(free=(end,))
+            first = self._add(inner, loop)
+            self.free[loop].append(first)
+            start, least = (loop, 0) if not least else (first, least - 1)
+        else:
+            for _ in range(most - least):
+                start = self._new(free=(self._add(inner, start), end))
+        for _ in range(least):
+            start = self._add(inner, start)
+        return start
 
-    def _class(self) -> Ranges:
-        negated = self._peek() == "^"
-        self.at += negated
-        found: list[tuple[int, int]] = []
-        first = True
-        while self._peek() != "]" or first:
-            first = False
-            low = self._member()
-            if self._peek() == "-" and self.text[self.at + 1 : self.at + 2] not in ("]", ""):
-                self.at += 1
-                high = self._member()
-                if len(low) != 1 or len(high) != 1 or low[0][0] != low[0][1] or high[0][0] != high[0][1]:
-                    self._refuse("a range in [ ] goes from one character to another")
-                if high[0][0] < low[0][0]:
-                    self._refuse("a range in [ ] goes backwards")
-                low = ((low[0][0], high[0][0]),)
-            found += low
-        self.at += 1
-        ranges = joined(found)
-        ranges = in_any_case(ranges) if self.any_case else ranges
-        return opposite(ranges) if negated else ranges
+    def table(self) -> Automaton:
+        """One state for each set of states in which the machine can be at a time."""
+        reach = functools.cache(self._closure)
+        sets: dict[frozenset[int], int] = {}
+        waiting: list[frozenset[int]] = []
 
-    def _member(self) -> Ranges:
-        if not self._peek():
-            self._refuse("a '[' is not closed")
-        sign = self._take()
-        if sign == "\\":
-            return ((8, 8),) if self._peek() == "b" and self._take() else self._escape()
-        return ((ord(sign), ord(sign)),)
+        def number(states: frozenset[int]) -> int:
+            if states not in sets:
+                if len(sets) >= LARGEST:
+                    raise _too_large(self.expression)
+                sets[states] = len(sets) + 1
+                waiting.append(states)
+            return sets[states]
 
-    def _escape(self) -> Ranges:
-        if not self._peek():
-            self._refuse("it ends with a backslash")
-        sign = self._take()
-        if sign in "dDwWsS":
-            return known_class(sign)
-        if sign in _HEX:
-            digits = self.text[self.at : self.at + _HEX[sign]]
-            if not re.fullmatch(f"[0-9a-fA-F]{{{_HEX[sign]}}}", digits) or int(digits, 16) > LAST:
-                self._refuse(f"'\\{sign}' needs {_HEX[sign]} hexadecimal digits of a character")
-            self.at += _HEX[sign]
-            return ((int(digits, 16), int(digits, 16)),)
-        if sign == "0":
-            return ((0, 0),)
-        if sign.isascii() and sign.isdigit():
-            self._refuse("a backreference is not supported")
-        if sign in _PLAIN_ESCAPES:
-            sign = _PLAIN_ESCAPES[sign]
-        elif sign.isascii() and sign.isalpha():
-            self._refuse(f"{_ANCHORS.get(sign, 'this escape')} ('\\{sign}') is not supported")
-        return ((ord(sign), ord(sign)),)
+        number(reach(self.start))
+        rows: list[Any] = [numpy.zeros(256, dtype=numpy.int32)]
+        for states in waiting:  # grows while it is read
+            row = numpy.zeros(256, dtype=numpy.int32)
+            edges = [edge for state in states for edge in self.edges[state]]
+            fences = sorted({low for low, _, _ in edges} | {high + 1 for _, high, _ in edges})
+            for low, following in pairwise(fences):  # bytes that all edges treat as one
+                if targets := {to for first, last, to in edges if first <= low <= last}:
+                    row[low:following] = number(frozenset().union(*map(reach, targets)))
+            rows.append(row)
+        accepts = numpy.array([False, *(self.accept in states for states in waiting)])
+        return Automaton.plain(numpy.stack(rows), accepts)
 
-    def _peek(self) -> str:
-        return self.text[self.at : self.at + 1]
+    def _closure(self, state: int) -> frozenset[int]:
+        """What free moves lead to, of which only states with moves on bytes, and the end, matter."""
+        seen, ahead = {state}, [state]
+        while ahead:
+            for one in self.free[ahead.pop()]:
+                if one not in seen:
+                    seen.add(one)
+                    ahead.append(one)
+        return frozenset(one for one in seen if self.edges[one] or one == self.accept)
 
-    def _take(self) -> str:
-        self.at += 1
-        return self.text[self.at - 1]
 
-    def _refuse(self, why: str) -> NoReturn:
-        raise UserError(
-            f"The regular expression '{self.text}' cannot be used: {why} (near character {self.at + 1})."
-        )
+def _named(name: str, given: Any) -> str:
+    """What is not regular, in words."""
+    if name in ("ASSERT", "ASSERT_NOT"):
+        return "look-ahead" if given[0] > 0 else "look-behind"
+    if name == "SUBPATTERN":
+        return "a group with flags of its own"
+    return _NOT_REGULAR.get(str(given), _NOT_REGULAR.get(name, name))

@@ -37,10 +37,10 @@ class Pieces(list[bytes]):
         self.opening_lost, self.never_first, self.tokenizer = opening_lost, never_first, tokenizer
         self.prepared: dict[Any, Any] = {}  # what was made ready for constraints, for the next request
 
-    def text(self, ids: Iterable[int]) -> bytes:
-        """What these tokens make together."""
+    def text(self, ids: Iterable[int], goes_on: bool = False) -> bytes:
+        """What these tokens make together; `goes_on`: behind other text, where no space is lost."""
         whole = b"".join(self[id] if 0 <= id < len(self) else b"" for id in ids)
-        return whole[1:] if self.opening_lost and whole.startswith(b" ") else whole
+        return whole[1:] if self.opening_lost and not goes_on and whole.startswith(b" ") else whole
 
     def ids(self, text: str) -> tuple[int, ...]:
         """A text as the tokenizer divides it; a sentence where it cannot be written."""

@@ -9,8 +9,10 @@ Shapes: R rows, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy
 import torch
@@ -18,8 +20,7 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.constraints.automaton import Automaton, both, searched, without
-from clearhead.decoding.constraints.compiled import compiled
-from clearhead.decoding.constraints.past import Walk, fitting, ruled_out
+from clearhead.decoding.constraints.expression import compiled
 from clearhead.decoding.constraints.pieces import Pieces, as_bytes
 from clearhead.decoding.constraints.tokens import FAR, PieceTree, TokenAutomaton
 from clearhead.decoding.options import Options
@@ -30,7 +31,8 @@ READY = 8  # machines that are kept ready for one vocabulary
 MASKS = 256  # (V,) that are remembered
 MOST = 12  # required texts: the sets of those met are 2 to this power
 
-State = tuple[int, int]  # of the automaton, and which of the required texts have been met, as bits
+Place = tuple[int, int]  # a state of the automaton, and which of the required texts have been met, as bits
+State = TypeVar("State")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,35 @@ class Wanted:
     barred: frozenset[int]  # tokens that are never written
     prefix: tuple[int, ...]  # tokens that every text begins with; a ban may be begun but not ended in them
     has_source: bool  # the text stands alone; else it goes on from a prompt, where a ban may be begun as well
+
+
+class Walk(Generic[State]):
+    """Where rows of tokens stand, from a first state and a step: a pure function of what they have written.
+
+    The states of the last call's rows are remembered, so that a row costs one step and not its whole past.
+
+    >>> sums = Walk(lambda state, token: state + token)
+    >>> sums.states(torch.tensor([[1, 2], [3, 4]]), [0, 0]), sums.states(torch.tensor([[1, 2, 5]]), [0])
+    ([3, 7], [8])
+    """
+
+    def __init__(self, step: Callable[[State, int], State]) -> None:
+        self.step = step
+        self._known: dict[tuple[State, tuple[int, ...]], State] = {}
+
+    def states(self, tokens: Tensor, firsts: Sequence[State]) -> list[State]:
+        """Of the rows of tokens (R, L), each from its own first state."""
+        rows = list(zip(firsts, map(tuple, tokens.tolist()), strict=True))
+        known = {row: self._state(*row) for row in dict.fromkeys(rows)}
+        self._known = known  # no row that goes on needs more than the state it stands in
+        return [known[row] for row in rows]
+
+    def _state(self, first: State, row: tuple[int, ...]) -> State:
+        if (first, row) in self._known:
+            return self._known[first, row]
+        if row and (first, row[:-1]) in self._known:
+            return self.step(self._known[first, row[:-1]], row[-1])
+        return functools.reduce(self.step, row, first)
 
 
 class TextConstraint:
@@ -72,7 +103,7 @@ class TextConstraint:
         if self.ready.look_ahead:
             self._refuse_impossible()
 
-    def _after(self, here: State, token: int) -> State:
+    def _after(self, here: Place, token: int) -> Place:
         state, met = here
         if state in self.machine.starts and token in self.ready.never_first:
             return 0, met
@@ -114,10 +145,15 @@ class TextConstraint:
             self._mask(place, wanting, self.limits[request] - past.written, logp.device)
             for place, request in zip(places, requests, strict=True)
         ]
-        return ruled_out(logp, fitting(torch.stack(masks), logp.shape[1])) if masks else logp
+        if not masks:
+            return logp
+        barred = torch.stack(masks)[:, : logp.shape[1]]
+        if (missing := logp.shape[1] - barred.shape[1]) > 0:  # what no tokenizer knows is not allowed
+            barred = torch.nn.functional.pad(barred, (0, missing), value=True)
+        return logp.masked_fill(barred, -torch.inf)
 
-    def _mask(self, place: State, wanting: int, room: int, device: torch.device) -> Tensor:
-        """(V,): what may follow in a state, where `wanting` tokens must and `room` may yet be written."""
+    def _mask(self, place: Place, wanting: int, room: int, device: torch.device) -> Tensor:
+        """(V,): what may not follow in a state, where `wanting` tokens must and `room` may yet be written."""
         state, met = place
         room = min(room, wanting + self.machine.farthest + 1)  # more of it changes nothing
         key = (state, met, wanting, room)
@@ -132,8 +168,35 @@ class TextConstraint:
                 mask[self.ready.silent] = live[met if self.wanted.required else 0, state]
             ended = bool(self.machine.automaton.accepts[state]) and met == self.machine.everything
             mask[self.stops] = ended and not wanting
-            self._masks[key] = torch.from_numpy(mask).to(device)
+            self._masks[key] = torch.from_numpy(~mask).to(device)
         return self._masks[key]
+
+
+class StopTexts:
+    """Leaves a row nothing but the stop symbol, at no cost, as soon as its text holds one of the strings.
+
+    The string itself is written, since only then is it certain; it is cut off the text afterwards.
+    """
+
+    def __init__(
+        self, texts: Sequence[str], symbols: Symbols, pieces: Pieces, prompts: Sequence[Sequence[int]]
+    ) -> None:
+        self.stop = symbols.stop
+        self.texts = [as_bytes(one) for one in texts]
+        # whether a text's first space, if it begins with one, is no part of it
+        self.lost = [pieces.opening_lost and not pieces.text(prompt) for prompt in prompts]
+        self.walk: Walk[bytes] = Walk(lambda text, token: text + pieces.text([token], goes_on=True))
+
+    def __call__(self, logp: Tensor, past: Past) -> Tensor:
+        texts = self.walk.states(past.tokens, [b""] * len(past.tokens))
+        rows = zip(texts, past.request.tolist(), strict=True)
+        written = [text.removeprefix(b" " if self.lost[request] else b"") for text, request in rows]
+        ended = [row for row, text in enumerate(written) if any(one in text for one in self.texts)]
+        if not ended:
+            return logp
+        logp = logp.index_fill(0, torch.tensor(ended, device=logp.device), -torch.inf)
+        logp[ended, self.stop] = 0.0
+        return logp
 
 
 def _wanted(options: Options, symbols: Symbols, pieces: Pieces, has_source: bool) -> Wanted:
@@ -204,7 +267,7 @@ class _Ready:
         longest = max(map(len, self.wanted.banned), default=0)
         return self.bans.after(text[-longest:] if longest else b"")
 
-    def first(self, prompt: Sequence[int]) -> State:
+    def first(self, prompt: Sequence[int]) -> Place:
         """The state behind a prompt and the prefix, and what the prefix has met."""
         if self.wanted.has_source:
             return self.starts[0], self.met

@@ -55,10 +55,14 @@ class PieceTree:
         self.is_end = numpy.zeros(self.nodes, dtype=bool)
         self.is_end[at] = True
 
-    def walk(self, automaton: Automaton, states: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    def walk(
+        self, automaton: Automaton, states: Numbers, like: tuple[Numbers, Numbers]
+    ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Where pieces and their beginnings lead: the node, which of the states it began in, the new state.
 
-        And what was met on the way. Only what fits is told.
+        And what was met on the way. Only what differs from `like` is told: (N,) states and what was met, all
+        0 for "does not fit", or those of another state. Where two ways come to the same state with the same
+        met, so do all that follow: texts that are looked for are soon forgotten, and little is walked.
         """
         nodes, rows, here = numpy.zeros_like(states), numpy.arange(len(states)), states
         met = numpy.zeros_like(states)
@@ -67,37 +71,14 @@ class PieceTree:
             counts = self.children[nodes]
             behind = numpy.repeat(numpy.cumsum(counts) - counts, counts)
             nodes = numpy.repeat(self.first_child[nodes], counts) + numpy.arange(len(behind)) - behind
-            rows, met = numpy.repeat(rows, counts), numpy.repeat(met, counts)
             here = flat[numpy.repeat(here, counts) * 256 + self.letters[nodes]].astype(numpy.int64)
-            live = numpy.flatnonzero(here)  # most ways end after a byte or two
-            nodes, rows, here = nodes[live], rows[live], here[live]
-            met = met[live] | automaton.met[here]
+            met = numpy.where(here > 0, numpy.repeat(met, counts) | automaton.met[here], 0)
+            differs = numpy.flatnonzero((here != like[0][nodes]) | (met != like[1][nodes]))
+            rows = numpy.repeat(rows, counts)[differs]
+            nodes, here, met = nodes[differs], here[differs], met[differs]
             found.append((nodes, rows, here, met))
         whole = [numpy.concatenate(parts) for parts in zip(*found, strict=True)]
         return whole[0], whole[1], whole[2], whole[3]
-
-    def walk_as(
-        self, automaton: Automaton, state: int, like: tuple[Numbers, Numbers]
-    ) -> tuple[Numbers, Numbers]:
-        """(N,) the state at every node and what was met, told how that is from another state.
-
-        Where both ways come to the same state with the same met, so do all that follow: texts that are looked
-        for are soon forgotten, and little has to be walked.
-        """
-        leads, meets = like[0].copy(), like[1].copy()
-        nodes, here, met = numpy.zeros((3, 1), dtype=numpy.int64)
-        here[0] = state
-        flat = automaton.table.ravel()
-        while len(nodes):
-            counts = self.children[nodes]
-            behind = numpy.repeat(numpy.cumsum(counts) - counts, counts)
-            nodes = numpy.repeat(self.first_child[nodes], counts) + numpy.arange(len(behind)) - behind
-            here = flat[numpy.repeat(here, counts) * 256 + self.letters[nodes]].astype(numpy.int64)
-            met = numpy.where(here > 0, numpy.repeat(met, counts) | automaton.met[here], 0)
-            differs = numpy.flatnonzero((here != leads[nodes]) | (met != meets[nodes]))
-            nodes, here, met = nodes[differs], here[differs], met[differs]
-            leads[nodes], meets[nodes] = here, met
-        return leads, meets
 
 
 class TokenAutomaton:
@@ -121,8 +102,10 @@ class TokenAutomaton:
         self.never_first = numpy.isin(tree.ids, list(never_first))
         self.everything = everything  # that is looked for, as bits
         self._ways: dict[int, tuple[Numbers, Numbers]] = {}
-        self._like: tuple[Numbers, Numbers] | None = None
-        self._like = self._walked(next(iter(starts))) if alike else None
+        self.alike = alike
+        nothing = numpy.zeros(tree.nodes, dtype=numpy.int64)
+        self._like = nothing, nothing
+        self._like = self._walked(starts[0]) if alike else self._like
         self._live: dict[tuple[int, int, int], Flags] = {}
         self.need: Ints = numpy.zeros((1, len(automaton.table)), dtype=numpy.int32)  # (M, S)
         self.need[:, 0] = FAR
@@ -147,10 +130,8 @@ class TokenAutomaton:
 
     def _walked(self, state: int) -> tuple[Numbers, Numbers]:
         """(N,) the state at every node of the tree, and what was met on the way there."""
-        if self._like is not None:
-            return self.tree.walk_as(self.automaton, state, self._like)
-        leads, meets = numpy.zeros((2, self.tree.nodes), dtype=numpy.int64)
-        nodes, _, states, met = self.tree.walk(self.automaton, numpy.array([state]))
+        leads, meets = self._like[0].copy(), self._like[1].copy()
+        nodes, _, states, met = self.tree.walk(self.automaton, numpy.array([state]), self._like)
         leads[nodes], meets[nodes] = states, met
         return leads, meets
 
@@ -163,7 +144,7 @@ class TokenAutomaton:
         ahead = numpy.array(sorted(self.starts - {0}), dtype=numpy.int64)
         begun = bool(self.never_first.any())
         while len(ahead):
-            alone = self._like is not None or (begun and int(ahead[0]) in self.starts)
+            alone = self.alike or (begun and int(ahead[0]) in self.starts)
             count = 1 if alone else TOGETHER
             states, ahead = ahead[:count], ahead[count:]
             if alone:
@@ -171,7 +152,7 @@ class TokenAutomaton:
                 sources = numpy.full_like(targets, states[0])[targets > 0]
                 targets, met = targets[targets > 0], met[targets > 0]
             else:
-                nodes, rows, targets, met = self.tree.walk(self.automaton, states)
+                nodes, rows, targets, met = self.tree.walk(self.automaton, states, self._like)
                 ending = self.tree.is_end[nodes]
                 sources, targets, met = states[rows[ending]], targets[ending], met[ending]
             every.append(numpy.unique((sources * size + targets) * sets + met))
