@@ -18,7 +18,7 @@ from clearhead.decoding.engine import Engine
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.native.pack import Dtype
-from clearhead.decoding.native.rows import NativeScores
+from clearhead.decoding.native.scores import NativeScores
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.searches import make_search

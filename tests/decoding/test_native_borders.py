@@ -177,7 +177,7 @@ def test_parts_of_another_size_are_seen() -> None:
 def test_numbers_that_make_no_sense_are_refused_at_the_door() -> None:
     rows = NativeRows(build(), SYMBOLS, threads=2)
     rows.admit([[5, 6, 2]])
-    library, handle, room = rows._library, rows._handle, rows._engine.room(1)
+    library, handle, buffer = rows._library, rows._handle, rows._engine.buffer(1)
 
     def longs(*values: int) -> ctypes.Array[ctypes.c_int64]:
         return (ctypes.c_int64 * len(values))(*values)
@@ -193,14 +193,14 @@ def test_numbers_that_make_no_sense_are_refused_at_the_door() -> None:
         ([5], [1], 1 << 40, 1),
     ):
         given = longs(*ids), longs(*lengths)
-        assert library.admit(handle, *given, count, start, room.pointer) == -1
+        assert library.admit(handle, *given, count, start, buffer.pointer) == -1
     for parent, token, count in ([0], [100], 1), ([1], [5], 1), ([0], [5], -1), ([0], [5], 1 << 40):
-        assert library.step(handle, longs(*parent), longs(*token), count, room.pointer) == -1
+        assert library.step(handle, longs(*parent), longs(*token), count, buffer.pointer) == -1
     numbers = torch.empty(100).data_ptr()
     for begin, end, best in (0, 1, 0), (0, 1, 101), (-1, 1, 1), (1, 0, 1):
-        assert library.top(handle, room.pointer, begin, end, best, numbers, numbers) == -1
+        assert library.top(handle, buffer.pointer, begin, end, best, numbers, numbers) == -1
     kernels = rows._engine.packed.kernels
     for outputs, inputs, kind in (0, 5, 0), (5, 0, 0), (5, 5, 3), (1 << 31, 5, 0), (5, 1 << 40, 0):
-        assert library.matrix_room(kernels, outputs, inputs, kind) == 0
+        assert library.bytes_for_matrix(kernels, outputs, inputs, kind) == 0
         assert library.matrix(kernels, outputs, inputs, kind, None) is None
     assert rows.count == 1

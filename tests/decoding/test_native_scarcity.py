@@ -132,7 +132,8 @@ class Scarce:
 class Library:
     def __init__(self, real):
         self.real = real
-        self.admit, self.step, self.top, self.logp = map(Scarce, (real.admit, real.step, real.top, real.logp))
+        for name in "admit", "step", "top", "logp", "take", "join":
+            setattr(self, name, Scarce(getattr(real, name)))
 
     def __getattr__(self, name):
         return getattr(self.real, name)
@@ -163,6 +164,9 @@ for number in range(4):
     again, failed = attempts(rows, library.step, lambda: rows.step(parent, ids[parent, 0]))
     assert failed > 2 or number, failed
     assert rows.count == len(sources)
+    taken, failed = attempts(rows, library.take, lambda: rows.take(0, len(sources)))
+    assert failed, "the list of rows that leave"
+    attempts(rows, library.join, lambda: rows.join(taken))
     scores = again
     found.append(attempts(rows, library.logp, scores.logp)[0])
 assert torch.equal(torch.stack(found), wanted)

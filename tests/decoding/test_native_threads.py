@@ -14,7 +14,7 @@ from torch import nn
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding.native import NativeRows, Packed, pack, why_not
-from clearhead.decoding.native.rows import NativeScores
+from clearhead.decoding.native.scores import NativeScores
 from clearhead.decoding.steps import Symbols
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
@@ -126,15 +126,15 @@ def test_a_bundle_is_packed_once_for_all_threads() -> None:
     assert found[0] is found[1] is found[2]
 
 
-def test_rooms_are_given_back_by_any_thread() -> None:
+def test_buffers_are_given_back_by_any_thread() -> None:
     rows = NativeRows(build(), SYMBOLS, threads=1)
     engine = rows._engine
 
     def take_and_give() -> None:
         for number in range(400):
-            held = [rows._lease(1 + (number + i) % 7, 0) for i in range(5)]
-            assert len({id(lease.room) for lease, _, _ in held}) == 5
-            assert all(lease.room.rows >= 1 + (number + i) % 7 for i, (lease, _, _) in enumerate(held))
+            held = [rows._scores(1 + (number + i) % 7, 0) for i in range(5)]
+            assert len({id(one.buffer) for one in held}) == 5
+            assert all(one.buffer.rows >= 1 + (number + i) % 7 for i, one in enumerate(held))
 
     together(*[take_and_give] * 3)
     gc.collect()

@@ -7,6 +7,7 @@ with every way of stopping, long prompts and tables that grow.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from clearhead.decoding.options import Options
 from clearhead.decoding.steps import Symbols
 
 from ..decoding.test_native import DIALS, SYMBOLS, build
+from ..decoding.test_native_take import Parking
 from ..decoding.test_search import stopping
 from .recording import recording
 
@@ -100,6 +102,17 @@ def beams(model: nn.Module, dtype: Dtype, symbols: Symbols, **options: Any) -> N
     assert len(found) == len(requests)
 
 
+def leave_and_come_back(model: nn.Module, dtype: Dtype, striding: bool) -> None:
+    """Requests of several beams leave at any time, and come back in another order or not at all."""
+    rows = NativeRows(model, SYMBOLS, dtype, threads=2)
+    parking = Parking(rows, random.Random(3), copies=False)  # a recording knows only what calls have filled
+    asked = Options(beam=4, nbest=3)
+    given = sources(9, model.config.vocabulary)  # type: ignore[union-attr, arg-type]
+    parking.admit([Request(tuple(one), 3 + 4 * i % 11, asked) for i, one in enumerate(given)])
+    parking.run({4}, striding)
+    assert rows.memory()[0] == 0
+
+
 def _push(family: str, push: float, vocabulary: int) -> nn.Module:
     return stopping(family, push=push, dtype=torch.float32, vocabulary=vocabulary).eval()
 
@@ -120,6 +133,10 @@ def cases() -> list[Case]:
     small = partial(come_and_go, int8_embeddings=True)
     for name in "original", "odd sizes":
         found.append(Case(f"int8 embeddings {name}", partial(build, **DIALS[name]), "int8", small))
+    for family, striding in (families[0], True), (families[0], False), (families[1], True):
+        scene = partial(leave_and_come_back, striding=striding)
+        made = partial(_push, family, 2.0, 40)
+        found.append(Case(f"leave and come back {family} {striding}", made, "float32", scene))
     kinds: list[dict[str, Any]] = [
         {"early_stopping": "never", "length_penalty": 0.6, "length_kind": "wu"},
         {"early_stopping": False, "forced": "free", "length_penalty": 2.0},

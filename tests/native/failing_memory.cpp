@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -112,7 +113,7 @@ class World {
   const PackedMatrix* matrix(int outputs, int inputs, float beyond = 0) {
     const Kernels* kernels = clearhead_kernels("");
     memory_.push_back(
-        static_cast<char*>(std::aligned_alloc(64, clearhead_matrix_room(kernels, outputs, inputs, kind_))));
+        static_cast<char*>(std::aligned_alloc(64, clearhead_bytes_for_matrix(kernels, outputs, inputs, kind_))));
     matrices_.push_back(clearhead_matrix(kernels, outputs, inputs, kind_, memory_.back()));
     clearhead_matrix_bias(matrices_.back(), numbers(outputs, 0.1f), beyond);
     const float* weights = numbers(size_t(outputs) * inputs, 0.4f);
@@ -154,7 +155,7 @@ class Session {
     logits_.resize(MOST * stride);
     peaks_.resize(MOST * world.model.output->panels * 2);
     norms_.resize(MOST);
-    room = {logits_.data(), stride, peaks_.data(), norms_.data(), nullptr, nullptr, 0};
+    buffer = {logits_.data(), stride, peaks_.data(), norms_.data(), nullptr, nullptr, 0};
   }
   ~Session() { clearhead_engine_free(engine); }
 
@@ -186,7 +187,7 @@ class Session {
   void say(const void* numbers, size_t bytes) { said.append(static_cast<const char*>(numbers), bytes); }
 
   Engine* engine;
-  Room room{};
+  ScoreBuffer buffer{};
   bool scarce = false;
   long failures = 0;
   std::string said;
@@ -194,6 +195,31 @@ class Session {
  private:
   std::vector<float> logits_, peaks_, norms_;
 };
+
+// Some rows leave, and some of those come back; the last step's scores of the rows are no longer in their order. All go
+// on with one token; how many there are.
+int64_t leave_and_come_back(Session& session) {
+  Engine* engine = session.engine;
+  int64_t held[3];
+  for (int64_t& one : held) one = session.insist([&] { return clearhead_take(engine, 1, 3); });
+  const int64_t slots = clearhead_slots(engine);
+  for (const int which : {2, 0})
+    session.insist([&] { return clearhead_join(engine, held[which]); });
+  demand(clearhead_slots(engine) == slots && clearhead_join(engine, held[0]) == -1, "rows join twice");
+  Session::with(0, [&]() -> int64_t {  // needs no memory
+    clearhead_drop(engine, held[1]);
+    return 1;
+  });
+  demand(clearhead_slots(engine) < slots, "dropped rows keep their memory");
+  std::vector<int64_t> parent, token;
+  for (int64_t i = 0; i < clearhead_rows(engine); ++i) {
+    parent.push_back(i);
+    token.push_back(5 + i);
+  }
+  const int64_t rows = int64_t(parent.size());
+  session.insist([&] { return clearhead_step(engine, parent.data(), token.data(), rows, &session.buffer); });
+  return rows;
+}
 
 // New requests, steps that cross rows over and drop some, more requests, and everything that scores are asked.
 void walk(Session& session, bool scarce) {
@@ -207,15 +233,15 @@ void walk(Session& session, bool scarce) {
   std::vector<int64_t> best(values.size());
   auto ask = [&](int64_t rows) {
     session.insist(
-        [&] { return clearhead_top(session.engine, &session.room, 0, rows, 40, values.data(), best.data()); });
-    session.insist([&] { return clearhead_logp(session.engine, &session.room, 0, rows, all.data()); });
+        [&] { return clearhead_top(session.engine, &session.buffer, 0, rows, 40, values.data(), best.data()); });
+    session.insist([&] { return clearhead_logp(session.engine, &session.buffer, 0, rows, all.data()); });
     session.say(values.data(), rows * 40 * sizeof(float));
     session.say(best.data(), rows * 40 * sizeof(int64_t));
     session.say(all.data(), rows * World::VOCABULARY * sizeof(float));
   };
   auto admit = [&](int64_t count) {
     session.insist([&] {
-      return clearhead_admit(session.engine, ids.data(), lengths.data(), count, 1, &session.room);
+      return clearhead_admit(session.engine, ids.data(), lengths.data(), count, 1, &session.buffer);
     });
     ask(count);
   };
@@ -229,34 +255,54 @@ void walk(Session& session, bool scarce) {
       token.push_back(best[(step == 3 ? 0 : parent.back()) * 40 + i % 3]);
     }
     session.insist([&] {
-      return clearhead_step(session.engine, parent.data(), token.data(), int64_t(parent.size()), &session.room);
+      return clearhead_step(session.engine, parent.data(), token.data(), int64_t(parent.size()), &session.buffer);
     });
     ask(int64_t(parent.size()));
     if (step == 2) admit(7);
+    if (step == 4) ask(leave_and_come_back(session));
   }
-  clearhead_step(session.engine, nullptr, nullptr, 0, &session.room);
+  clearhead_step(session.engine, nullptr, nullptr, 0, &session.buffer);
   demand(clearhead_rows(session.engine) == 0 && clearhead_slots(session.engine) == 0, "slots were not given back");
 }
 
-// A beam search, in whose `failing`-th step memory runs out after `granted` pieces; whether it got so far.
-bool search(const World& world, int threads, bool striding, int failing, long granted, std::string& said) {
-  Session session(world, threads);
-  const int64_t count = 6;
-  std::vector<int64_t> ids(count * 3), lengths(count, 3), limits(count, 9), parent(count * 4), token(count * 4);
+constexpr int64_t REQUESTS = 6;
+using OwnBeam = std::unique_ptr<Beam, void (*)(Beam*)>;
+using Found = std::map<int64_t, std::vector<int32_t>>;  // the best text of each request, by number
+
+// Requests that have just been admitted, and the beam that searches for them.
+OwnBeam begin(Session& session) {
+  std::vector<int64_t> ids(REQUESTS * 3), lengths(REQUESTS, 3), limits(REQUESTS, 9);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(5 * i + 3);
   std::vector<uint8_t> kinds(World::VOCABULARY, 0);
   for (int i = 2; i < World::VOCABULARY; i += 40) kinds[i] = STOP;
-  std::vector<double> last(count, 9.0), divisors{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  const std::vector<double> last(REQUESTS, 9.0);
   const BeamDials dials{4, 4, 32, 2, 1, NEVER, SCORED, kinds.data()};
-  std::unique_ptr<Beam, void (*)(Beam*)> beam(
-      clearhead_beam(&dials, World::VOCABULARY, limits.data(), last.data(), count), clearhead_beam_free);
-  clearhead_admit(session.engine, ids.data(), lengths.data(), count, 1, &session.room);
+  clearhead_admit(session.engine, ids.data(), lengths.data(), REQUESTS, 1, &session.buffer);
+  return {clearhead_beam(&dials, World::VOCABULARY, limits.data(), last.data(), REQUESTS), clearhead_beam_free};
+}
+
+void collect(const Beam* beam, Found& found) {
+  for (int64_t i = 0; i < clearhead_beam_decided(beam); ++i) {
+    BeamAnswer answer;
+    BeamText text;
+    clearhead_beam_answer(beam, i, &answer);
+    clearhead_beam_text(beam, i, 0, &text);
+    found[answer.number].assign(text.tokens, text.tokens + text.count);
+  }
+}
+
+// A beam search, in whose `failing`-th step memory runs out after `granted` pieces; whether it got so far.
+bool search(const World& world, int threads, bool striding, int failing, long granted, Found& found) {
+  Session session(world, threads);
+  const OwnBeam beam = begin(session);
+  std::vector<int64_t> parent(REQUESTS * 4), token(REQUESTS * 4);
+  const std::vector<double> divisors{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   for (int step = 0;; ++step) {
     const int64_t before = clearhead_rows(session.engine);
-    Strider strider{beam.get(), &session.room, 0, before, divisors.data() + step};
+    Strider strider{beam.get(), &session.buffer, 0, before, divisors.data() + step};
     auto advance = [&]() -> int64_t {
-      if (striding) return clearhead_beam_stride(session.engine, &strider, 1, 1, 99, &session.room);
-      return 1 + clearhead_beam_advance(beam.get(), session.engine, &session.room, 0, step + 1.0, step + 2.0,
+      if (striding) return clearhead_beam_stride(session.engine, &strider, 1, 1, 99, &session.buffer);
+      return 1 + clearhead_beam_advance(beam.get(), session.engine, &session.buffer, 0, step + 1.0, step + 2.0,
                                         parent.data(), token.data());
     };
     const int64_t rows = step == failing ? Session::with(granted, advance) : advance();
@@ -264,20 +310,55 @@ bool search(const World& world, int threads, bool striding, int failing, long gr
       demand(step == failing, "a search fails without a reason");
       demand(clearhead_rows(session.engine) == before, "a search that failed has changed the rows");
       demand(clearhead_beam_decided(beam.get()) == 0 && advance() <= 0, "a search goes on after it was cut off");
-      clearhead_step(session.engine, nullptr, nullptr, 0, &session.room);
+      clearhead_step(session.engine, nullptr, nullptr, 0, &session.buffer);
       demand(clearhead_slots(session.engine) == 0, "slots were not given back");
       return false;
     }
-    if (!striding) clearhead_step(session.engine, parent.data(), token.data(), rows - 1, &session.room);
+    if (!striding) clearhead_step(session.engine, parent.data(), token.data(), rows - 1, &session.buffer);
     if (clearhead_rows(session.engine) == 0) break;
   }
-  demand(clearhead_beam_decided(beam.get()) == count, "not all requests were decided");
-  for (int64_t i = 0; i < count; ++i) {
-    BeamText text;
-    clearhead_beam_text(beam.get(), i, 0, &text);
-    said.append(reinterpret_cast<const char*>(text.tokens), text.count * sizeof(int32_t));
-  }
+  demand(clearhead_beam_decided(beam.get()) == REQUESTS, "not all requests were decided");
+  collect(beam.get(), found);
   return true;
+}
+
+// The same search by three beams that the first becomes after a few steps; whenever memory runs out meanwhile, all
+// beams stay what they were.
+Found search_in_parts(const World& world, int threads, long& failures) {
+  Session session(world, threads);
+  std::vector<OwnBeam> beams;
+  beams.push_back(begin(session));
+  const std::vector<double> divisors{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  Strider first{beams[0].get(), &session.buffer, 0, REQUESTS, divisors.data()};
+  demand(clearhead_beam_stride(session.engine, &first, 1, 3, 99, &session.buffer) == 3, "a search cannot begin");
+  for (const int64_t first : {4, 2}) {
+    for (const int64_t wrong : {-1, 5, 9})
+      demand(!clearhead_beam_take(beams[0].get(), wrong, 2), "requests leave that are not there");
+    Beam* made = nullptr;
+    for (long granted = 0; !made; ++granted) {
+      scarcity::left = granted;
+      made = clearhead_beam_take(beams[0].get(), first, 2);
+      scarcity::left = -1;
+      failures += !made;
+    }
+    beams.emplace(beams.begin() + 1, made, clearhead_beam_free);
+  }
+  std::vector<Strider> striders;
+  int64_t offset = 0;
+  for (size_t i = 0; i < beams.size(); ++i) {
+    int64_t layout[2 * REQUESTS];
+    demand(clearhead_beam_layout(beams[i].get(), layout) == 2, "a beam has lost requests");
+    demand(layout[0] == int64_t(2 * i) && layout[2] == int64_t(2 * i + 1), "requests have other numbers");
+    const int64_t rows = layout[1] + layout[3];
+    striders.push_back({beams[i].get(), &session.buffer, offset, rows, divisors.data() + 3});
+    offset += rows;
+  }
+  demand(offset == clearhead_rows(session.engine), "rows belong to no beam");
+  clearhead_beam_stride(session.engine, striders.data(), 3, 8, 99, &session.buffer);
+  demand(clearhead_slots(session.engine) == 0, "slots were not given back");
+  Found found;
+  for (const OwnBeam& one : beams) collect(one.get(), found);
+  return found;
 }
 
 void check(bool has_source, Kind kind, int threads) {
@@ -294,10 +375,11 @@ void check(bool has_source, Kind kind, int threads) {
     failures += session.failures;
   }
   for (const bool striding : {false, true}) {
-    std::string wanted;
+    Found wanted;
     search(world, threads, striding, -1, 0, wanted);
+    demand(search_in_parts(world, threads, failures) == wanted, "a beam in parts finds something else");
     for (int step : {0, 1, 4}) {
-      std::string found;
+      Found found;
       for (long granted = 0; !search(world, threads, striding, step, granted, found); ++granted) ++failures;
       demand(found == wanted, "a search finds something else");
     }

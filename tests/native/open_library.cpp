@@ -22,16 +22,16 @@ int main(int count, char** given) {
   }
   auto* set = find<const char*(int64_t)>(library, "clearhead_instruction_set");
   auto* kernels = find<const void*(const char*)>(library, "clearhead_kernels");
-  auto* room = find<int64_t(const void*, int64_t, int64_t, int32_t)>(library, "clearhead_matrix_room");
+  auto* bytes_for = find<int64_t(const void*, int64_t, int64_t, int32_t)>(library, "clearhead_bytes_for_matrix");
   auto* matrix = find<void*(const void*, int64_t, int64_t, int32_t, char*)>(library, "clearhead_matrix");
   auto* pack = find<int32_t(void*, const float*, int64_t, int64_t, int32_t)>(library, "clearhead_matrix_pack");
   auto* free_matrix = find<void(void*)>(library, "clearhead_matrix_free");
-  if (!set || !kernels || !room || !matrix || !pack || !free_matrix) return 1;
+  if (!set || !kernels || !bytes_for || !matrix || !pack || !free_matrix) return 1;
   constexpr int64_t OUTPUTS = 4096, INPUTS = 64;
   const std::vector<float> weights(OUTPUTS * INPUTS, 0.5f);
   for (int64_t i = 0; set(i); ++i) {
     const void* table = kernels(set(i));
-    std::vector<char> memory(room(table, OUTPUTS, INPUTS, 0) + 64);
+    std::vector<char> memory(bytes_for(table, OUTPUTS, INPUTS, 0) + 64);
     char* aligned = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
     void* one = matrix(table, OUTPUTS, INPUTS, 0, aligned);
     const bool packed = one && pack(one, weights.data(), 0, OUTPUTS, 4) == 1;  // by four threads

@@ -31,11 +31,16 @@ enum Record : int64_t {
             //   steps; rows of each beam; expected scores
   ANSWER,   // beam, which; number, broken, dead; texts: score double, willing; tokens int32, logps float32
   FORGET,   // beam
+  TAKE,     // engine, begin, end: the taken rows are counted from 0
+  JOIN,     // engine, taken rows
+  DROP,     // engine, taken rows
+  SPLIT,    // beam; layout int64; first, count of requests: a new beam
 };
 const char* const NAMES[] = {"matrix", "model", "engine",  "tables", "admit",  "step",
-                             "top",    "beam",  "advance", "stride", "answer", "forget"};
+                             "top",    "beam",  "advance", "stride", "answer", "forget",
+                             "take",   "join",  "drop",    "split"};
 
-inline const char* name_of(int64_t kind) { return kind >= MATRIX && kind <= FORGET ? NAMES[kind] : "unknown"; }
+inline const char* name_of(int64_t kind) { return kind >= MATRIX && kind <= SPLIT ? NAMES[kind] : "unknown"; }
 
 struct Wrong {
   std::string what;

@@ -26,6 +26,7 @@ from clearhead.decoding.native.pack import Dtype
 from ..decoding.test_native import expected
 
 MATRIX, MODEL, ENGINE, TABLES, ADMIT, STEP, TOP, BEAM, ADVANCE, STRIDE, ANSWER, FORGET = range(12)
+TAKE, JOIN, DROP, SPLIT = range(12, 16)
 # The largest and the mean difference that is rounding. In int8 an activation that lies just between two whole
 # numbers may become either.
 BOUNDS: dict[Dtype, tuple[float, float]] = {
@@ -102,9 +103,10 @@ class Recorder:
         self.models: list[bytes] = []
         self.calls: list[bytes] = []
         self.engines: dict[int, Running] = {}
-        self.scores: dict[int, int] = {}  # address of a room → number of the call that filled it last
+        self.scores: dict[int, int] = {}  # address of a buffer → number of the call that filled it last
         self.beams: dict[int, tuple[int, int]] = {}  # handle → number, most rows
-        self.counts = {ENGINE: 0, ADMIT: 0, BEAM: 0}
+        self.taken: dict[tuple[int, int], tuple[int, list[Text]]] = {}  # engine, number → number, texts
+        self.counts = {ENGINE: 0, ADMIT: 0, BEAM: 0, TAKE: 0}
 
     def write(self, path: Path) -> None:
         """All that was recorded, as a file."""
@@ -185,22 +187,29 @@ class Recorder:
         self.calls.append(struct.pack("<qqq", TABLES, running.index, size) + b"".join(parts))
 
     def admit(
-        self, call: Callable[..., int], handle: int, ids: int, lengths: int, count: int, start: int, room: Any
+        self,
+        call: Callable[..., int],
+        handle: int,
+        ids: int,
+        lengths: int,
+        count: int,
+        start: int,
+        buffer: Any,
     ) -> int:
-        done = call(handle, ids, lengths, count, start, room)
+        done = call(handle, ids, lengths, count, start, buffer)
         assert done == 1
         running, sizes = self.engines[handle], some(lengths, count, "<i8")
         given = some(ids, int(sizes.sum()), "<i8")
         fresh: list[Text] = [(part.tolist(), []) for part in np.split(given, np.cumsum(sizes)[:-1])]
         running.texts += fresh
         head = struct.pack("<qqq", ADMIT, running.index, start) + listed(sizes) + listed(given)
-        self.calls.append(head + self._scores(handle, room, fresh))
+        self.calls.append(head + self._scores(handle, buffer, fresh))
         return done
 
     def step(
-        self, call: Callable[..., int], handle: int, parent: int, token: int, rows: int, room: Any
+        self, call: Callable[..., int], handle: int, parent: int, token: int, rows: int, buffer: Any
     ) -> int:
-        done = call(handle, parent, token, rows, room)
+        done = call(handle, parent, token, rows, buffer)
         assert done == 1
         running = self.engines[handle]
         parents, tokens = some(parent, rows, "<i8"), some(token, rows, "<i8")
@@ -208,15 +217,36 @@ class Recorder:
         pairs = zip(parents.tolist(), tokens.tolist(), strict=True)
         running.texts = [_longer(old[row], new) for row, new in pairs]
         head = struct.pack("<qq", STEP, running.index) + listed(parents) + listed(tokens)
-        self.calls.append(head + self._scores(handle, room, running.texts))
+        self.calls.append(head + self._scores(handle, buffer, running.texts))
         return done
 
-    def _scores(self, handle: int, room: Any, texts: list[Text]) -> bytes:
+    def take(self, call: Callable[..., int], handle: int, begin: int, end: int) -> int:
+        found = call(handle, begin, end)
+        running = self.engines[handle]
+        self.taken[handle, found] = self._next(TAKE), running.texts[begin:end]
+        del running.texts[begin:end]
+        self.calls.append(struct.pack("<qqqq", TAKE, running.index, begin, end))
+        return found
+
+    def join(self, call: Callable[..., int], handle: int, taken: int) -> int:
+        found = call(handle, taken)
+        number, texts = self.taken.pop((handle, taken))
+        self.engines[handle].texts += texts
+        self.calls.append(struct.pack("<qqq", JOIN, self.engines[handle].index, number))
+        return found
+
+    def drop(self, call: Callable[..., None], handle: int, taken: int) -> None:
+        call(handle, taken)
+        self.calls.append(
+            struct.pack("<qqq", DROP, self.engines[handle].index, self.taken.pop((handle, taken))[0])
+        )
+
+    def _scores(self, handle: int, buffer: Any, texts: list[Text]) -> bytes:
         """What was expected of a call, and how near to it another engine must come."""
-        model, where = self.engines[handle].model, room._obj
+        model, where = self.engines[handle].model, buffer._obj
         self.scores[ctypes.addressof(where)] = self._next(ADMIT)
         found = torch.empty(len(texts), model.vocabulary)
-        _original(self.library.logp)(handle, room, 0, len(texts), found.data_ptr())
+        _original(self.library.logp)(handle, buffer, 0, len(texts), found.data_ptr())
         largest, mean = BOUNDS[self.dtype]
         for row, text in enumerate(texts):
             if self.dtype == "float32" and text is not None:
@@ -229,17 +259,24 @@ class Recorder:
         return struct.pack("<qqdd", len(texts), stride, largest, mean) + listed(found.numpy()) + kept
 
     def top(
-        self, call: Callable[..., int], handle: int, room: Any, begin: int, end: int, count: int, *found: int
+        self,
+        call: Callable[..., int],
+        handle: int,
+        buffer: Any,
+        begin: int,
+        end: int,
+        count: int,
+        *found: int,
     ) -> int:
-        done = call(handle, room, begin, end, count, *found)
+        done = call(handle, buffer, begin, end, count, *found)
         values, ids = some(found[0], (end - begin) * count), some(found[1], (end - begin) * count, "<i8")
         largest, _ = BOUNDS[self.dtype]
         every = torch.empty(end - begin, self.engines[handle].model.vocabulary)
-        _original(self.library.logp)(handle, room, begin, end, every.data_ptr())
+        _original(self.library.logp)(handle, buffer, begin, end, every.data_ptr())
         gaps = every.sort(descending=True).values[:, : count + 1].diff().neg()
         if gaps.numel() and float(gaps.min()) < 2 * largest:
             return done  # nearly equal: either may be the better one elsewhere
-        where = self.engines[handle].index, self.scores[ctypes.addressof(room._obj)]
+        where = self.engines[handle].index, self.scores[ctypes.addressof(buffer._obj)]
         head = struct.pack("<qqqqqqd", TOP, *where, begin, end, count, largest)
         self.calls.append(head + listed(values) + listed(ids))
         return done
@@ -268,33 +305,50 @@ class Recorder:
         call: Callable[..., int],
         handle: int,
         engine: int,
-        room: Any,
+        buffer: Any,
         begin: int,
         now: float,
         after: float,
         *moves: int,
     ) -> int:
-        rows = call(handle, engine, room, begin, now, after, *moves)
-        where = self.engines[engine].index, self.scores[ctypes.addressof(room._obj)], begin
+        rows = call(handle, engine, buffer, begin, now, after, *moves)
+        where = self.engines[engine].index, self.scores[ctypes.addressof(buffer._obj)], begin
         head = struct.pack("<qqqqqdd", ADVANCE, self.beams[handle][0], *where, now, after)
         self.calls.append(head + b"".join(listed(some(one, rows, "<i8")) for one in moves))
         return rows
 
     def beam_stride(
-        self, call: Callable[..., int], engine: int, table: Any, count: int, most: int, enough: int, room: Any
+        self,
+        call: Callable[..., int],
+        engine: int,
+        table: Any,
+        count: int,
+        most: int,
+        enough: int,
+        buffer: Any,
     ) -> int:
         parts = []
         for one in table:
-            where = self.beams[one.beam][0], self.scores[one.room], one.begin, one.rows
+            where = self.beams[one.beam][0], self.scores[one.buffer], one.begin, one.rows
             parts.append(struct.pack("<qqqq", *where) + listed(at(one.divisors, most + 1, "<f8")))
-        steps = call(engine, table, count, most, enough, room)
+        steps = call(engine, table, count, most, enough, buffer)
         running = self.engines[engine]
         running.texts = [None] * sum(one.rows for one in table)
         wide = sum(self.beams[one.beam][1] for one in table)
         head = struct.pack("<qqqqqq", STRIDE, running.index, most, enough, wide, count)
         after = number(steps) + numbers([one.rows for one in table])
-        self.calls.append(head + b"".join(parts) + after + self._scores(engine, room, running.texts))
+        self.calls.append(head + b"".join(parts) + after + self._scores(engine, buffer, running.texts))
         return steps
+
+    def beam_take(self, call: Callable[..., int], handle: int, first: int, count: int) -> int:
+        number, most = self.beams[handle]
+        layout = np.zeros(2 * most, dtype="<i8")
+        layout = layout[: 2 * self.library.beam_layout(handle, layout.ctypes.data)]
+        head = struct.pack("<qq", SPLIT, number) + listed(layout)
+        self.calls.append(head + struct.pack("<qq", first, count))
+        found = call(handle, first, count)
+        self.beams[found] = self._next(BEAM), most
+        return found
 
     def beam_answer(self, call: Callable[..., None], handle: int, which: int, to: Any) -> None:
         call(handle, which, to)
@@ -316,7 +370,8 @@ class Recorder:
 
 RECORDED = (
     *("matrix", "matrix_bias", "matrix_pack", "engine", "tables", "admit", "step", "top"),
-    *("beam", "beam_advance", "beam_stride", "beam_answer", "beam_forget"),
+    *("take", "join", "drop", "beam", "beam_advance", "beam_take"),
+    *("beam_stride", "beam_answer", "beam_forget"),
 )
 
 

@@ -27,7 +27,7 @@ class Shared {
     demand(int64_t(weights.size()) == outputs * inputs, "a matrix has another size");
     // exactly as many bytes as the engine asks for: a sanitizer sees one beyond
     memory_.emplace_back(static_cast<char*>(
-        std::aligned_alloc(64, clearhead_matrix_room(kernels_, outputs, inputs, int32_t(kind)))));
+        std::aligned_alloc(64, clearhead_bytes_for_matrix(kernels_, outputs, inputs, int32_t(kind)))));
     PackedMatrix* made = clearhead_matrix(kernels_, outputs, inputs, int32_t(kind), memory_.back().get());
     demand(made, "a matrix cannot be made");
     matrices_.push_back(made);
@@ -121,7 +121,7 @@ class Shared {
 // Scores of admit or step: exactly as much room as the Python side gives.
 struct Scores {
   std::vector<float> logits, peaks, norms, hidden, attention;
-  Room room;
+  ScoreBuffer buffer;
 
   Scores(const Model& model, int64_t panel, int64_t rows, int64_t stride, bool hides, bool attends) {
     const int64_t panels = (model.vocabulary + panel - 1) / panel;
@@ -130,7 +130,7 @@ struct Scores {
     norms.resize(rows);
     if (hides) hidden.resize(rows * model.width);
     if (attends) attention.resize(rows * stride);
-    room = {logits.data(), panels * panel, peaks.data(), norms.data(),
+    buffer = {logits.data(), panels * panel, peaks.data(), norms.data(),
             hides ? hidden.data() : nullptr, attends ? attention.data() : nullptr, stride};
   }
 };
@@ -157,6 +157,10 @@ class Replay {
       case STRIDE: return stride(from);
       case ANSWER: return answer(from);
       case FORGET: return clearhead_beam_forget(beams_.at(from.number()));
+      case TAKE: return take(from);
+      case JOIN: return join(from);
+      case DROP: return drop(from);
+      case SPLIT: return split(from);
       default: throw Wrong{"there is no such record"};
     }
   }
@@ -196,16 +200,16 @@ class Replay {
     Running& one = engines_.at(from.number());
     const int64_t start = from.number();
     const auto lengths = from.list<int64_t>(), ids = from.list<int64_t>();
-    compare(one, from, int64_t(lengths.size()), 0, [&](const Room* room) {
-      return clearhead_admit(one.engine, ids.data(), lengths.data(), int64_t(lengths.size()), int32_t(start), room);
+    compare(one, from, int64_t(lengths.size()), 0, [&](const ScoreBuffer* buffer) {
+      return clearhead_admit(one.engine, ids.data(), lengths.data(), int64_t(lengths.size()), int32_t(start), buffer);
     });
   }
 
   void step(Reader& from) {
     Running& one = engines_.at(from.number());
     const auto parents = from.list<int64_t>(), tokens = from.list<int64_t>();
-    compare(one, from, int64_t(parents.size()), 0, [&](const Room* room) {
-      return clearhead_step(one.engine, parents.data(), tokens.data(), int64_t(parents.size()), room);
+    compare(one, from, int64_t(parents.size()), 0, [&](const ScoreBuffer* buffer) {
+      return clearhead_step(one.engine, parents.data(), tokens.data(), int64_t(parents.size()), buffer);
     });
   }
 
@@ -219,10 +223,10 @@ class Replay {
     scores_.push_back(std::make_unique<Scores>(*one.model, shared_.panel(), std::max(rows, most), stride,
                                                !hidden.empty(), !attention.empty()));
     const Scores& mine = *scores_.back();
-    demand(call(&mine.room) == 1, "the engine refuses the call");
+    demand(call(&mine.buffer) == 1, "the engine refuses the call");
     demand(int64_t(logp.size()) == rows * one.model->vocabulary, "the recording has too few scores");
     std::vector<float> found(logp.size());
-    demand(clearhead_logp(one.engine, &mine.room, 0, rows, found.data()) == 1, "there are no such rows");
+    demand(clearhead_logp(one.engine, &mine.buffer, 0, rows, found.data()) == 1, "there are no such rows");
     demand(clearhead_rows(one.engine) >= rows, "the engine has lost rows");
     Differences here;
     here.add(logp, found.data(), largest, "log-probability");
@@ -244,7 +248,7 @@ class Replay {
     demand(int64_t(ids.size()) == (end - begin) * count, "the recording has another number of best tokens");
     std::vector<float> found(ids.size());
     std::vector<int64_t> best(ids.size());
-    demand(clearhead_top(one.engine, &scores.room, begin, end, count, found.data(), best.data()) == 1,
+    demand(clearhead_top(one.engine, &scores.buffer, begin, end, count, found.data(), best.data()) == 1,
            "there are no such rows");
     differences_.add(values, found.data(), largest, "best log-probability");
     demand(best == ids, "other tokens are the best");
@@ -276,7 +280,7 @@ class Replay {
     const double now = from.real(), next = from.real();
     const auto parents = from.list<int64_t>(), tokens = from.list<int64_t>();
     std::vector<int64_t> parent(rows_.at(number)), token(rows_.at(number));
-    const int64_t rows = clearhead_beam_advance(beams_.at(number), one.engine, &scores.room, begin, now, next,
+    const int64_t rows = clearhead_beam_advance(beams_.at(number), one.engine, &scores.buffer, begin, now, next,
                                                 parent.data(), token.data());
     demand(rows == int64_t(parents.size()), "a beam goes on with another number of rows");
     parent.resize(rows);
@@ -291,7 +295,7 @@ class Replay {
     std::vector<std::vector<double>> divisors(count);
     for (int64_t i = 0; i < count; ++i) {
       beams[i].beam = beams_.at(from.number());
-      beams[i].room = &scores_.at(from.number())->room;
+      beams[i].buffer = &scores_.at(from.number())->buffer;
       beams[i].begin = from.number();
       beams[i].rows = from.number();
       divisors[i] = from.list<double>();
@@ -301,12 +305,45 @@ class Replay {
     const auto left = from.list<int64_t>();
     int64_t rows = 0;
     for (int64_t each : left) rows += each;
-    compare(one, from, rows, wide, [&](const Room* room) {
-      demand(clearhead_beam_stride(one.engine, beams.data(), count, most, enough, room) == steps,
+    compare(one, from, rows, wide, [&](const ScoreBuffer* buffer) {
+      demand(clearhead_beam_stride(one.engine, beams.data(), count, most, enough, buffer) == steps,
              "beams take another number of steps");
       for (int64_t i = 0; i < count; ++i) demand(beams[i].rows == left[i], "a beam goes on with other rows");
       return 1;
     });
+  }
+
+  void take(Reader& from) {
+    Running& one = engines_.at(from.number());
+    const int64_t begin = from.number(), end = from.number(), before = clearhead_rows(one.engine);
+    taken_.push_back(clearhead_take(one.engine, begin, end));
+    demand(taken_.back() > 0 && clearhead_rows(one.engine) == before - (end - begin), "rows cannot be taken");
+  }
+
+  void join(Reader& from) {
+    Running& one = engines_.at(from.number());
+    const int64_t number = taken_.at(from.number());
+    demand(clearhead_join(one.engine, number) == 1, "rows cannot join again");
+    demand(clearhead_join(one.engine, number) == -1, "rows join twice");
+  }
+
+  void drop(Reader& from) {
+    Running& one = engines_.at(from.number());
+    const int64_t number = taken_.at(from.number()), slots = clearhead_slots(one.engine);
+    clearhead_drop(one.engine, number);
+    demand(clearhead_slots(one.engine) < slots, "rows that were dropped keep their memory");
+  }
+
+  void split(Reader& from) {
+    const int64_t number = from.number();
+    const auto layout = from.list<int64_t>();
+    const int64_t first = from.number(), count = from.number();
+    std::vector<int64_t> mine(2 * rows_.at(number));
+    mine.resize(2 * clearhead_beam_layout(beams_.at(number), mine.data()));
+    demand(mine == layout, "requests of a beam have other rows");
+    beams_.push_back(clearhead_beam_take(beams_.at(number), first, count));
+    demand(beams_.back(), "a beam cannot be split");
+    rows_.push_back(rows_.at(number));
   }
 
   void answer(Reader& from) {
@@ -339,6 +376,7 @@ class Replay {
   std::vector<std::unique_ptr<Scores>> scores_;
   std::vector<Beam*> beams_;
   std::vector<int64_t> rows_;  // of a beam, at most
+  std::vector<int64_t> taken_;
   Differences differences_;
 };
 

@@ -20,8 +20,13 @@ pytestmark = pytest.mark.native
 # File, what stands there, what is put in its place, and what then differs.
 CHANGES = [
     ("model.h", "heads, groups,", "groups, heads,", "Model"),
-    ("engine.h", "int64_t attention_stride;", "int32_t attention_stride;", "Room"),
-    ("engine.cpp", "int64_t rows, const Room*", "int32_t rows, const Room*", "clearhead_step()"),
+    ("engine.h", "int64_t attention_stride;", "int32_t attention_stride;", "ScoreBuffer"),
+    (
+        "engine.cpp",
+        "int64_t rows, const ScoreBuffer*",
+        "int32_t rows, const ScoreBuffer*",
+        "clearhead_step()",
+    ),
     ("interface.h", "INTERFACE = ", "INTERFACE = 1 + ", "interface"),
 ]
 

@@ -10,7 +10,8 @@ from clearhead.decoding.native.binding import why_not
 from clearhead.decoding.native.compiler import NoLibrary
 from clearhead.decoding.native.dials import supports
 from clearhead.decoding.native.pack import Dtype, Packed, pack
-from clearhead.decoding.native.rows import NativeRows, NativeScores
+from clearhead.decoding.native.rows import NativeRows
+from clearhead.decoding.native.scores import NativeScores
 from clearhead.decoding.native.shared import Sharing
 
 __all__ = [

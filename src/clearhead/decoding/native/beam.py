@@ -1,4 +1,4 @@
-"""Beam search with its books in the compiled engine: `NativeBeam`.
+"""Beam search with its state in the compiled engine: `NativeBeam`.
 
 Makes the choices of `decoding/beam.py`, number for number, where a search asks for nothing but places: one
 group, no coverage, no processors beyond forbidden symbols. Everything else is that file's to do, and so is
@@ -7,7 +7,7 @@ the explanation. Here a step is one call, whatever the number of requests.
 Rows that cannot win any more are dropped (`source/beam.h` says why that changes nothing), so that a request
 has at most K of them.
 
-Shapes: B requests under way, K places of each.
+Shapes: B active requests, K places of each.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import math
 import weakref
 from array import array
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 
+from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Moves, Rows, Scores, Search
 from clearhead.decoding.beam import candidates_of
 from clearhead.decoding.finished import hypothesis
@@ -33,7 +35,8 @@ from clearhead.decoding.native.binding import (
     BeamText,
     functions,
 )
-from clearhead.decoding.native.rows import NativeRows, NativeScores, no_memory
+from clearhead.decoding.native.rows import NativeRows
+from clearhead.decoding.native.scores import NativeScores, no_memory
 from clearhead.decoding.processors import nothing_left
 from clearhead.decoding.steps import Hypothesis, LengthPenalty
 from clearhead.decoding.stopping import kept_of, last_divisors
@@ -42,63 +45,87 @@ STRIDE = 8  # steps that are taken in one call at most: a few, since nobody can 
 
 
 class NativeBeam:
-    """Searches for one cohort over the scores of `NativeRows`."""
+    """Searches for one batch over the scores of `NativeRows`."""
 
-    def __init__(self, cohort: Batch) -> None:
+    def __init__(self, batch: Batch) -> None:
         self.library = functions()
-        options = cohort.options
+        options = batch.options
         self.penalty = LengthPenalty(options.length_penalty, options.length_kind)
-        symbols = cohort.symbols
-        kinds = torch.zeros(cohort.vocabulary, dtype=torch.uint8)
+        symbols = batch.symbols
+        kinds = torch.zeros(batch.vocabulary, dtype=torch.uint8)
         kinds[list(symbols.stops)] |= STOP
         kinds[list(symbols.forbidden)] |= FORBIDDEN
         dials = BeamDials(
             places=options.beam,
             kept=kept_of(options),
-            candidates=candidates_of(cohort),
+            candidates=candidates_of(batch),
             stop=symbols.stop,
             stops=len(symbols.stops),
             early=EARLY.index(options.early_stopping),
             forced=FORCED.index(options.forced),
             kinds=kinds.data_ptr(),
         )
-        limits = torch.tensor(cohort.limits, dtype=torch.int64)
-        last = torch.tensor(last_divisors(options, cohort.limits), dtype=torch.float64)
-        self.handle = self.library.beam(
-            ctypes.byref(dials), cohort.vocabulary, limits.data_ptr(), last.data_ptr(), len(limits)
-        )
-        if not self.handle:
-            raise no_memory()
-        freeing = weakref.finalize(self, self.library.beam_free, self.handle)
-        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
-        self.places, self.under_way, self.written = options.beam, len(limits), 0
+        limits = torch.tensor(batch.limits, dtype=torch.int64)
+        last = torch.tensor(last_divisors(options, batch.limits), dtype=torch.float64)
+        counts = limits.data_ptr(), last.data_ptr(), len(limits)
+        self._own(self.library.beam(ctypes.byref(dials), batch.vocabulary, *counts))
+        self.places, self.active, self.written = options.beam, len(limits), 0
         self.nbest = options.nbest
 
+    def _own(self, handle: int | None) -> None:
+        if not handle:
+            raise no_memory()
+        self.handle = handle
+        freeing = weakref.finalize(self, self.library.beam_free, handle)
+        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
+
     @staticmethod
-    def fits(cohort: Batch) -> bool:
-        """Whether a cohort whose processors do nothing but forbid symbols can be searched for here."""
-        options = cohort.options
+    def fits(batch: Batch) -> bool:
+        """Whether a batch whose processors do nothing but forbid symbols can be searched for here."""
+        options = batch.options
         return (
             options.beam > 1
             and options.groups == 1
             and not options.coverage
-            and candidates_of(cohort) >= options.beam
+            and candidates_of(batch) >= options.beam
         )
 
     def advance(self, scores: Scores) -> Moves:
         """One more token for every text; requests that are decided leave."""
         assert isinstance(scores, NativeScores)
-        moves = torch.empty(2, self.under_way * self.places, dtype=torch.int64)
+        moves = torch.empty(2, self.active * self.places, dtype=torch.int64)
         parent, token = moves
         now, after = self.penalty.at(self.written + 1), self.penalty.at(self.written + 2)
-        with scores.where() as (engine, room, begin):
-            rows = self.library.beam_advance(
-                self.handle, engine, room, begin, now, after, parent.data_ptr(), token.data_ptr()
-            )
+        moves_to = parent.data_ptr(), token.data_ptr()
+        with scores.engine() as engine:
+            where = engine, scores.buffer.pointer, scores.begin
+            rows = self.library.beam_advance(self.handle, *where, now, after, *moves_to)
         if rows < 0:
             raise no_memory()
         self.written += 1
         return Moves(parent[:rows], token[:rows])
+
+    def layout(self) -> list[tuple[int, int]]:
+        """The number of each active request and how many rows it has now, in the order of the rows."""
+        found = array("q", bytes(16 * self.active))
+        count = self.library.beam_layout(self.handle, found.buffer_info()[0])
+        return list(zip(found[: 2 * count : 2], found[1 : 2 * count : 2], strict=True))
+
+    def take(self, numbers: Sequence[int]) -> NativeBeam:
+        """These active requests, whose rows stand side by side, leave as a beam of their own."""
+        every = [number for number, _ in self.layout()]
+        first = every.index(numbers[0]) if numbers and numbers[0] in every else -1
+        if first < 0 or every[first : first + len(numbers)] != list(numbers):
+            raise UserError(f"The requests {list(numbers)} are not active side by side in this search.")
+        taken = copy(self)
+        taken._own(self.library.beam_take(self.handle, first, len(numbers)))
+        taken.active = len(numbers)
+        self.active -= len(numbers)
+        return taken
+
+    def certain(self, number: int) -> Sequence[int]:
+        """Nothing is, before the end."""
+        return ()
 
     def stride(
         self, rows: Rows, searches: Sequence[Search], scores: Sequence[Scores], enough: int
@@ -115,7 +142,7 @@ class NativeBeam:
             for one in beams
         ]
         handles = [one.handle for one in beams]
-        most = sum(one.under_way * one.places for one in beams)
+        most = sum(one.active * one.places for one in beams)
         steps, found = rows.stride(list(zip(handles, seen, strict=True)), divisors, most, enough)
         for one in beams:
             one.written += steps
@@ -127,7 +154,7 @@ class NativeBeam:
         if not count:
             return []
         found = [self._answer(which) for which in range(count)]
-        self.under_way -= count
+        self.active -= count
         self.library.beam_forget(self.handle)
         return found
 

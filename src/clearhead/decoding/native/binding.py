@@ -89,7 +89,7 @@ class Tables(ctypes.Structure):
     ]
 
 
-class Room(ctypes.Structure):
+class ScoreBuffer(ctypes.Structure):
     """Where scores go."""
 
     _fields_ = [
@@ -125,7 +125,7 @@ class Strider(ctypes.Structure):
 
     _fields_ = [
         ("beam", Pointer),
-        ("room", Pointer),
+        ("buffer", Pointer),
         ("begin", ctypes.c_int64),
         ("rows", ctypes.c_int64),
         ("divisors", Pointer),
@@ -160,7 +160,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "kernels_name": (ctypes.c_char_p, [Pointer]),
     "panel": (_LONG, [Pointer]),
     "instruction_set": (ctypes.c_char_p, [_LONG]),
-    "matrix_room": (_LONG, [Pointer, _LONG, _LONG, _INT]),
+    "bytes_for_matrix": (_LONG, [Pointer, _LONG, _LONG, _INT]),
     "matrix": (Pointer, [Pointer, _LONG, _LONG, _INT, Pointer]),
     "matrix_bias": (None, [Pointer, Pointer, ctypes.c_float]),
     "matrix_pack": (_INT, [Pointer, Pointer, _LONG, _LONG, _INT]),
@@ -175,17 +175,31 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "longest_source": (_LONG, [Pointer]),
     "slots": (_LONG, [Pointer]),
     "bytes": (_LONG, [Pointer]),
-    "admit": (_INT, [Pointer, Pointer, Pointer, _LONG, _INT, ctypes.POINTER(Room)]),
-    "step": (_INT, [Pointer, Pointer, Pointer, _LONG, ctypes.POINTER(Room)]),
-    "top": (_INT, [Pointer, ctypes.POINTER(Room), _LONG, _LONG, _LONG, Pointer, Pointer]),
-    "logp": (_INT, [Pointer, ctypes.POINTER(Room), _LONG, _LONG, Pointer]),
+    "admit": (_INT, [Pointer, Pointer, Pointer, _LONG, _INT, ctypes.POINTER(ScoreBuffer)]),
+    "step": (_INT, [Pointer, Pointer, Pointer, _LONG, ctypes.POINTER(ScoreBuffer)]),
+    "take": (_LONG, [Pointer, _LONG, _LONG]),
+    "join": (_INT, [Pointer, _LONG]),
+    "drop": (None, [Pointer, _LONG]),
+    "top": (_INT, [Pointer, ctypes.POINTER(ScoreBuffer), _LONG, _LONG, _LONG, Pointer, Pointer]),
+    "logp": (_INT, [Pointer, ctypes.POINTER(ScoreBuffer), _LONG, _LONG, Pointer]),
     "beam": (Pointer, [ctypes.POINTER(BeamDials), _LONG, Pointer, Pointer, _LONG]),
     "beam_free": (None, [Pointer]),
     "beam_advance": (
         _LONG,
-        [Pointer, Pointer, ctypes.POINTER(Room), _LONG, ctypes.c_double, ctypes.c_double, Pointer, Pointer],
+        [
+            Pointer,
+            Pointer,
+            ctypes.POINTER(ScoreBuffer),
+            _LONG,
+            ctypes.c_double,
+            ctypes.c_double,
+            Pointer,
+            Pointer,
+        ],
     ),
-    "beam_stride": (_LONG, [Pointer, Pointer, _LONG, _LONG, _LONG, ctypes.POINTER(Room)]),
+    "beam_layout": (_LONG, [Pointer, Pointer]),
+    "beam_take": (Pointer, [Pointer, _LONG, _LONG]),
+    "beam_stride": (_LONG, [Pointer, Pointer, _LONG, _LONG, _LONG, ctypes.POINTER(ScoreBuffer)]),
     "beam_decided": (_LONG, [Pointer]),
     "beam_forget": (None, [Pointer]),
     "beam_answer": (None, [Pointer, _LONG, ctypes.POINTER(BeamAnswer)]),
@@ -193,7 +207,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 }
 
 
-STRUCTS = (Norm, Layer, Model, Tables, Room, BeamDials, BeamAnswer, BeamText, Strider)
+STRUCTS = (Norm, Layer, Model, Tables, ScoreBuffer, BeamDials, BeamAnswer, BeamText, Strider)
 INTERFACE = 1  # of `source/interface.h`, where the same is said from the other side
 
 

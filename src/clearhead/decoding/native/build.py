@@ -10,8 +10,12 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from clearhead.base.errors import UserError
 from clearhead.base.lock import held
@@ -27,10 +31,34 @@ from clearhead.decoding.native.compiler import (
     find_compiler,
     this_machine,
 )
-from clearhead.decoding.native.turn import one_at_a_time
 
 PACKAGED = Path(__file__).parent / "built"  # of a wheel
 PATIENCE = 600.0  # seconds to wait while another process compiles
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
+
+def one_at_a_time(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """A function that threads call one after another, and that leaves nothing half done if it is cut off:
+
+    a forked process may call it, whatever its parent's threads were doing.
+    """
+    lock = threading.RLock()
+
+    def renew() -> None:
+        nonlocal lock
+        lock = threading.RLock()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=renew)
+
+    @wraps(function)
+    def alone(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+        with lock:
+            return function(*args, **kwargs)
+
+    return alone
 
 
 @one_at_a_time

@@ -23,11 +23,10 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.mapped import MappedFile, PassingView, mapped_file
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions, plain
-from clearhead.decoding.native.build import library
+from clearhead.decoding.native.build import library, one_at_a_time
 from clearhead.decoding.native.dials import supports
 from clearhead.decoding.native.shared import FilledMemory, Sharing, Unfit, find, key_of, put
 from clearhead.decoding.native.storage import PrivateMemory, no_memory
-from clearhead.decoding.native.turn import one_at_a_time
 from clearhead.models.config import ModelConfig
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.attention import MultiHeadAttention
@@ -158,7 +157,7 @@ class Packed:
         """Matrices (outputs, inputs) with one input as one packed matrix; `beyond`: see `matrix.h`."""
         engine, kind = functions(), binding.KINDS[self.dtype]
         outputs, inputs = sum(len(one) for one in weights), weights[0].shape[1]
-        memory = self.memory.take(engine.matrix_room(self.kernels, outputs, inputs, kind))
+        memory = self.memory.take(engine.bytes_for_matrix(self.kernels, outputs, inputs, kind))
         handle = engine.matrix(self.kernels, outputs, inputs, kind, memory)
         if not handle:
             raise no_memory()

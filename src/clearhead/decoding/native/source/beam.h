@@ -1,4 +1,4 @@
-// The books of a beam search for one cohort: the same choices, number for number, that decoding/beam.py makes with
+// The state of a beam search for one batch of requests: the same choices, number for number, that decoding/beam.py makes with
 // tables, for the plain case (one group, nothing that shapes scores but forbidden symbols). What a step does and
 // why it is right is said there; here it is done request by request.
 //
@@ -14,7 +14,9 @@
 #pragma once
 
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "engine.h"
@@ -23,7 +25,7 @@ namespace clearhead {
 
 constexpr double NOTHING = -std::numeric_limits<double>::infinity();
 
-// What all requests of a cohort have in common. The Python side's struct has the same fields in this order.
+// What all requests of a batch have in common. The Python side's struct has the same fields in this order.
 struct BeamDials {
   int32_t places;           // K, texts of a request under way
   int32_t kept;             // N, the best finished texts that are wanted
@@ -53,7 +55,7 @@ struct Ended {
 };
 
 struct Decided {
-  int64_t number;  // of the request in the cohort
+  int64_t number;  // of the request in the batch
   bool broken;     // a score is not a number
   bool dead;       // nothing may be written, before the limit was reached
   std::vector<Ended> texts;
@@ -80,15 +82,42 @@ class Beam {
   void forget() { decided_.clear(); }
   int64_t most_rows() const { return int64_t(requests_.size()) * dials_.places; }  // after the next step
 
+  // The number of each active request and how many rows it has, in their order.
+  int64_t layout(int64_t* to) const {
+    for (const Request& one : requests_) {
+      *to++ = one.number;
+      *to++ = one.rows;
+    }
+    return int64_t(requests_.size());
+  }
+
+  // `count` active requests from the `at`-th on leave with their rows as a beam of their own; both keep their numbers.
+  // nullptr: there are no such requests. Where memory runs out, nothing has changed.
+  std::unique_ptr<Beam> take(int64_t at, int64_t count) {
+    if (at < 0 || count < 1 || count > int64_t(requests_.size()) - at) return nullptr;
+    const auto first = requests_.begin() + at, last = first + count;
+    const int64_t begin = first->first, end = last[-1].first + last[-1].rows;
+    std::unique_ptr<Beam> made(new Beam(*this, begin, end));
+    made->requests_.reserve(count);
+    std::move(first, last, std::back_inserter(made->requests_));  // from here on nothing needs memory
+    for (Request& one : made->requests_) one.first -= begin;
+    for (auto one = last; one != requests_.end(); ++one) one->first -= end - begin;
+    requests_.erase(first, last);
+    live_.erase(live_.begin() + begin, live_.begin() + end);
+    tokens_.erase(tokens_.begin() + begin * stride_, tokens_.begin() + end * stride_);
+    logps_.erase(logps_.begin() + begin * stride_, logps_.begin() + end * stride_);
+    return made;
+  }
+
   // Whether one of the decided requests has no text to show.
   bool failed() const {
     return std::any_of(decided_.begin(), decided_.end(), [](const Decided& one) { return one.broken || one.dead; });
   }
 
-  // One more token for every text, from the room's rows from `begin` on: which row each new one goes on from, counted
+  // One more token for every text, from the buffer's rows from `begin` on: which row each new one goes on from, counted
   // from `begin`, and what it writes. Returns how many there are. Where memory runs out half-way, some requests have
   // their next token and others have not: nothing more is to be had of such a beam.
-  int64_t advance(Engine& engine, const Room& room, int64_t begin, Divisors divisors, int64_t* parent,
+  int64_t advance(Engine& engine, const ScoreBuffer& buffer, int64_t begin, Divisors divisors, int64_t* parent,
                   int64_t* token) {
     if (broken_off_) throw std::bad_alloc();
     broken_off_ = true;
@@ -96,7 +125,7 @@ class Beam {
     const int count = int(requests_.size()), places = dials_.places;
     choices_.resize(size_t(count) * places);
     desks_.resize(std::max(desks_.size(), size_t(engine.team().count())));
-    auto decide = [&](int i, int self) { this->decide(engine, room, begin, i, desks_[self]); };
+    auto decide = [&](int i, int self) { this->decide(engine, buffer, begin, i, desks_[self]); };
     if (count < 4)  // not worth waking anybody
       for (int i = 0; i < count; ++i) decide(i, 0);
     else
@@ -132,13 +161,24 @@ class Beam {
     std::vector<int64_t> ids;
   };
 
+  // Rows begin..end−1 of another beam, without their requests.
+  Beam(const Beam& from, int64_t begin, int64_t end)
+      : dials_(from.dials_),
+        kinds_(from.kinds_),
+        live_(from.live_.begin() + begin, from.live_.begin() + end),
+        tokens_(from.tokens_.begin() + begin * from.stride_, from.tokens_.begin() + end * from.stride_),
+        logps_(from.logps_.begin() + begin * from.stride_, from.logps_.begin() + end * from.stride_),
+        written_(from.written_),
+        stride_(from.stride_),
+        broken_off_(from.broken_off_) {}
+
   // In the order of a stable sort: the larger, then what comes first; what is not a number last.
   static bool before(const Choice& a, const Choice& b) {
     if (a.score != a.score) return false;
     return b.score != b.score || a.score > b.score;
   }
 
-  void decide(Engine& engine, const Room& room, int64_t begin, int which, Desk& desk) {
+  void decide(Engine& engine, const ScoreBuffer& buffer, int64_t begin, int which, Desk& desk) {
     Request& request = requests_[which];
     const int places = dials_.places, wide = dials_.candidates, rows = request.rows;
     std::vector<Choice>& offers = desk.offers;
@@ -147,7 +187,7 @@ class Beam {
     willing.assign(rows, 1);
     for (int p = 0; p < rows; ++p) {
       const int row = int(request.first) + p;
-      offer(engine.scored(room, begin + row), row, request.limit <= written_, desk, willing[p]);
+      offer(engine.scored(buffer, begin + row), row, request.limit <= written_, desk, willing[p]);
     }
     const int look = std::min((1 + dials_.stops) * places, rows * wide);
     // Offers stand in the order of their places: an insertion keeps equals in it, as a stable sort does.
@@ -182,7 +222,7 @@ class Beam {
     while (hopeful < taken && chosen[hopeful].score / request.divisor > worst) ++hopeful;
     request.goes = !request.broken && hopeful && goes_on(request, chosen[0].score, worst);
     if (!request.goes && !request.broken && request.pool.empty() && request.limit <= written_)
-      cut(request, engine.scored(room, begin + best_row(request)), best_row(request));
+      cut(request, engine.scored(buffer, begin + best_row(request)), best_row(request));
     request.rows = hopeful;
   }
 
@@ -245,7 +285,7 @@ class Beam {
 
   Ended text(int row, int32_t stop, float last, double score, bool willing) const {
     Ended ended{score, willing, {}, {}};
-    const size_t from = size_t(row) * room_;
+    const size_t from = size_t(row) * stride_;
     ended.tokens.assign(tokens_.begin() + from, tokens_.begin() + from + written_);
     ended.logps.assign(logps_.begin() + from, logps_.begin() + from + written_);
     ended.tokens.push_back(stop);
@@ -268,11 +308,11 @@ class Beam {
 
   // Requests that are decided leave; the rows of each of the others stand together.
   int64_t go_on(int64_t* parent, int64_t* token) {
-    const int places = dials_.places, room = room_ > written_ ? room_ : int(written_) + 32;
+    const int places = dials_.places, stride = stride_ > written_ ? stride_ : int(written_) + 32;
     size_t left = 0;
     for (const Request& request : requests_) left += request.goes ? request.rows : 0;
-    next_tokens_.resize(left * room);
-    next_logps_.resize(left * room);
+    next_tokens_.resize(left * stride);
+    next_logps_.resize(left * stride);
     live_.resize(left);
     size_t rows = 0, kept = 0;
     for (size_t i = 0; i < requests_.size(); ++i) {
@@ -285,7 +325,7 @@ class Beam {
       request.first = int64_t(rows);
       for (int p = 0; p < request.rows; ++p, ++rows) {
         const Choice& one = choices_[i * places + p];
-        const size_t from = size_t(one.row) * room_, to = rows * room;
+        const size_t from = size_t(one.row) * stride_, to = rows * stride;
         std::copy_n(tokens_.begin() + from, written_, next_tokens_.begin() + to);
         std::copy_n(logps_.begin() + from, written_, next_logps_.begin() + to);
         next_tokens_[to + written_] = one.token;
@@ -300,7 +340,7 @@ class Beam {
     requests_.resize(kept);
     tokens_.swap(next_tokens_);
     logps_.swap(next_logps_);
-    room_ = room;
+    stride_ = stride;
     ++written_;
     return int64_t(rows);
   }
@@ -310,13 +350,13 @@ class Beam {
   Divisors divisors_{};
   std::vector<Request> requests_;  // under way
   std::vector<double> live_;       // (rows) scores of the texts under way, not yet divided
-  std::vector<int32_t> tokens_, next_tokens_;  // (rows, room_) what they have written
-  std::vector<float> logps_, next_logps_;      // (rows, room_) the model's own opinion of it
+  std::vector<int32_t> tokens_, next_tokens_;  // (rows, stride_) what they have written
+  std::vector<float> logps_, next_logps_;      // (rows, stride_) the model's own opinion of it
   std::vector<Choice> choices_;    // (requests, K) the next rows, the hopeful ones first
   std::vector<Desk> desks_;        // of each thread
   std::vector<Decided> decided_;
   int64_t written_ = 0;
-  int room_ = 0;
+  int stride_ = 0;
   bool broken_off_ = false;  // memory ran out in the midst of a step
 };
 

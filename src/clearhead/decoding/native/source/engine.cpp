@@ -3,7 +3,6 @@
 // What can fail returns 1 for done, 0 where memory ran out, −1 where it was given what makes no sense; what makes
 // something returns nullptr where memory ran out. In both cases of failure everything is as it was before. Nothing
 // is thrown across this border. An engine and its beams are for one thread at a time: the Python side sees to that.
-#include "fits.h"
 #include "interface.h"
 #include "processor.h"
 
@@ -59,9 +58,9 @@ const char* clearhead_instruction_set(int64_t number) {
 }
 
 // Bytes that a packed matrix takes; 0 for what is no matrix.
-int64_t clearhead_matrix_room(const Kernels* kernels, int64_t outputs, int64_t inputs, int32_t kind) {
+int64_t clearhead_bytes_for_matrix(const Kernels* kernels, int64_t outputs, int64_t inputs, int32_t kind) {
   if (!is_matrix(outputs, inputs, kind)) return 0;
-  return int64_t(PackedMatrix::room(kernels, int(outputs), int(inputs), Kind(kind)));
+  return int64_t(PackedMatrix::bytes_for(kernels, int(outputs), int(inputs), Kind(kind)));
 }
 
 // A matrix that lies, or is to be packed, in `memory`, which must outlive it.
@@ -107,21 +106,34 @@ int64_t clearhead_slots(const Engine* engine) { return engine->slots_in_use(); }
 int64_t clearhead_bytes(const Engine* engine) { return engine->bytes(); }
 
 int32_t clearhead_admit(Engine* engine, const int64_t* ids, const int64_t* lengths, int64_t count, int32_t start,
-                        const Room* room) {
-  return attempt([&] { return engine->admit(ids, lengths, count, start, *room); });
+                        const ScoreBuffer* buffer) {
+  return attempt([&] { return engine->admit(ids, lengths, count, start, *buffer); });
 }
 
-int32_t clearhead_step(Engine* engine, const int64_t* parent, const int64_t* token, int64_t rows, const Room* room) {
-  return attempt([&] { return engine->step(parent, token, rows, *room); });
+int32_t clearhead_step(Engine* engine, const int64_t* parent, const int64_t* token, int64_t rows, const ScoreBuffer* buffer) {
+  return attempt([&] { return engine->step(parent, token, rows, *buffer); });
 }
+
+// Rows leave, come back, or are forgotten: see engine.h. `take` gives their number, 0: no memory, −1: no such rows.
+int64_t clearhead_take(Engine* engine, int64_t begin, int64_t end) {
+  try {
+    return engine->take(begin, end);
+  } catch (...) {
+    return 0;
+  }
+}
+int32_t clearhead_join(Engine* engine, int64_t number) {
+  return attempt([&] { return engine->join(number); });
+}
+void clearhead_drop(Engine* engine, int64_t number) { engine->drop(number); }
 
 // The best `count` of rows begin..end−1: values (rows, count) as log-probabilities, ids (rows, count).
-int32_t clearhead_top(Engine* engine, const Room* room, int64_t begin, int64_t end, int64_t count, float* values,
+int32_t clearhead_top(Engine* engine, const ScoreBuffer* buffer, int64_t begin, int64_t end, int64_t count, float* values,
                       int64_t* ids) {
   if (!is_part(begin, end) || count < 1 || count > engine->model().vocabulary) return -1;
   Team& team = engine->team();
   auto row = [&](int64_t i) {
-    best(engine->scored(*room, begin + i), int(count), values + i * count, ids + i * count);
+    best(engine->scored(*buffer, begin + i), int(count), values + i * count, ids + i * count);
   };
   return attempt([&] {
     if (end - begin < 16)  // not worth waking anybody
@@ -133,13 +145,13 @@ int32_t clearhead_top(Engine* engine, const Room* room, int64_t begin, int64_t e
 }
 
 // All log-probabilities of rows begin..end−1, (rows, vocabulary).
-int32_t clearhead_logp(Engine* engine, const Room* room, int64_t begin, int64_t end, float* to) {
+int32_t clearhead_logp(Engine* engine, const ScoreBuffer* buffer, int64_t begin, int64_t end, float* to) {
   if (!is_part(begin, end)) return -1;
   const int vocabulary = engine->model().vocabulary;
   Team& team = engine->team();
   auto row = [&](int i) {
-    const float* from = room->logits + (begin + i) * room->stride;
-    const float norm = room->norms[begin + i];
+    const float* from = buffer->logits + (begin + i) * buffer->stride;
+    const float norm = buffer->norms[begin + i];
     float* out = to + int64_t(i) * vocabulary;
     for (int id = 0; id < vocabulary; ++id) out[id] = from[id] - norm;
   };
@@ -156,24 +168,32 @@ Beam* clearhead_beam(const BeamDials* dials, int64_t vocabulary, const int64_t* 
 
 void clearhead_beam_free(Beam* beam) { delete beam; }
 
-// The next rows of a cohort whose scores begin at row `begin` of the room; how many there are, −1: no memory. Then
+// The next rows of a batch whose scores begin at row `begin` of the buffer; how many there are, −1: no memory. Then
 // nothing more is to be had of this beam; the engine's rows are what they were.
-int64_t clearhead_beam_advance(Beam* beam, Engine* engine, const Room* room, int64_t begin, double now, double next,
+int64_t clearhead_beam_advance(Beam* beam, Engine* engine, const ScoreBuffer* buffer, int64_t begin, double now, double next,
                                int64_t* parent, int64_t* token) {
   try {
-    return beam->advance(*engine, *room, begin, {now, next}, parent, token);
+    return beam->advance(*engine, *buffer, begin, {now, next}, parent, token);
   } catch (...) {
     return -1;
   }
 }
 
+// The number of each active request and how many rows it has, in their order: (requests, 2). How many there are.
+int64_t clearhead_beam_layout(const Beam* beam, int64_t* to) { return beam->layout(to); }
+
+// Active requests first..first + count − 1 leave as a beam of their own. nullptr: no memory, or there are none such.
+Beam* clearhead_beam_take(Beam* beam, int64_t first, int64_t count) {
+  return made([&] { return beam->take(first, count).release(); });
+}
+
 // Several steps at once, see stride.h: how many were done, 0: no memory, −1: a beam chose what there is not. Then
 // nothing more is to be had of these beams; the engine's rows are those of the last step that was done.
 int64_t clearhead_beam_stride(Engine* engine, Strider* beams, int64_t count, int64_t most, int64_t enough,
-                              const Room* room) {
+                              const ScoreBuffer* buffer) {
   int64_t done = 0;
   try {
-    done = stride(*engine, beams, count, most, enough, *room);
+    done = stride(*engine, beams, count, most, enough, *buffer);
   } catch (...) {
   }
   for (int64_t i = 0; done <= 0 && i < count; ++i) beams[i].beam->break_off();
@@ -202,14 +222,15 @@ const char* clearhead_interface() {
     return new std::string(
         "interface " + std::to_string(INTERFACE) + "\n" + structs() +
         FUNCTION(clearhead_kernels) + FUNCTION(clearhead_kernels_name) + FUNCTION(clearhead_panel) +
-        FUNCTION(clearhead_instruction_set) + FUNCTION(clearhead_matrix_room) + FUNCTION(clearhead_matrix) +
+        FUNCTION(clearhead_instruction_set) + FUNCTION(clearhead_bytes_for_matrix) + FUNCTION(clearhead_matrix) +
         FUNCTION(clearhead_matrix_bias) + FUNCTION(clearhead_matrix_pack) + FUNCTION(clearhead_matrix_free) +
         FUNCTION(clearhead_matrix_bytes) + FUNCTION(clearhead_misfit) + FUNCTION(clearhead_engine) + FUNCTION(clearhead_engine_free) +
         FUNCTION(clearhead_tables) + FUNCTION(clearhead_rows) + FUNCTION(clearhead_longest) +
         FUNCTION(clearhead_longest_source) + FUNCTION(clearhead_slots) + FUNCTION(clearhead_bytes) +
-        FUNCTION(clearhead_admit) + FUNCTION(clearhead_step) + FUNCTION(clearhead_top) + FUNCTION(clearhead_logp) +
+        FUNCTION(clearhead_admit) + FUNCTION(clearhead_step) + FUNCTION(clearhead_take) +
+        FUNCTION(clearhead_join) + FUNCTION(clearhead_drop) + FUNCTION(clearhead_top) + FUNCTION(clearhead_logp) +
         FUNCTION(clearhead_beam) + FUNCTION(clearhead_beam_free) + FUNCTION(clearhead_beam_advance) +
-        FUNCTION(clearhead_beam_stride) + FUNCTION(clearhead_beam_decided) + FUNCTION(clearhead_beam_forget) +
+        FUNCTION(clearhead_beam_layout) + FUNCTION(clearhead_beam_take) + FUNCTION(clearhead_beam_stride) + FUNCTION(clearhead_beam_decided) + FUNCTION(clearhead_beam_forget) +
         FUNCTION(clearhead_beam_answer) + FUNCTION(clearhead_beam_text));
   });
   return text ? text->c_str() : nullptr;

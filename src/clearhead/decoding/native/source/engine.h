@@ -1,6 +1,9 @@
 // Texts under way: which slots each holds, new ones read in, all of them carried one token further.
 #pragma once
 
+#include <iterator>
+#include <map>
+
 #include "best.h"
 #include "forward.h"
 
@@ -18,7 +21,7 @@ struct Request {
 
 // Where scores go: logits (rows, stride), the softmax's shares (rows, panels, 2), logsumexp (rows); and, where not
 // nullptr, the last hidden states (rows, width) and the last cross-attention (rows, attention_stride).
-struct Room {
+struct ScoreBuffer {
   float* logits;
   int64_t stride;
   float* peaks;
@@ -34,7 +37,7 @@ class Engine {
       : model_(model),
         store_(model.decoder_layers, model.groups * model.key_dim, model.groups * model.value_dim),
         team_(threads),
-        small_(weights_of(model) <= SMALL) {}
+        small_(decoder_bytes(model) <= SMALL) {}
 
   void set_tables(const Tables& tables) { tables_ = tables; }
   Team& team() { return team_; }
@@ -58,28 +61,28 @@ class Engine {
     return int64_t(most);
   }
 
-  // The scores of one row of a room.
-  Scored scored(const Room& room, int64_t row) const {
+  // The scores of one row of a buffer.
+  Scored scored(const ScoreBuffer& buffer, int64_t row) const {
     const int panels = model_.output->panels;
-    return {room.logits + row * room.stride, room.peaks + row * panels * 2, room.norms[row], model_.vocabulary, panels,
+    return {buffer.logits + row * buffer.stride, buffer.peaks + row * panels * 2, buffer.norms[row], model_.vocabulary, panels,
             &kernels()};
   }
 
   // New requests, `ids` one after another; `start` is what a target begins with. False, and nothing is done, where
   // a number makes no sense. Where memory runs out, the rows stay those that were there.
-  bool admit(const int64_t* ids, const int64_t* lengths, int64_t fresh, int32_t start, Room room) {
+  bool admit(const int64_t* ids, const int64_t* lengths, int64_t fresh, int32_t start, ScoreBuffer buffer) {
     if (!readable(ids, lengths, fresh, start)) return false;
     const size_t before = texts_.size();
     try {
-      make_room(texts_, before + fresh);
-      make_room(requests_, requests_.size() + fresh);
-      make_room(spare_, requests_.size() + fresh);  // for all: closing a request needs no memory
-      read(ids, lengths, fresh, room);
+      grow_to(texts_, before + fresh);
+      grow_to(requests_, requests_.size() + fresh);
+      grow_to(spare_, requests_.size() + fresh);  // for all: closing a request needs no memory
+      read(ids, lengths, fresh, buffer);
       if (model_.has_source && fresh) {
         tokens_.clear();
         tokens_.reserve(fresh);
         for (size_t i = before; i < texts_.size(); ++i) extend(texts_[i].slots, texts_[i].request, start);
-        write(room);
+        write(buffer);
       }
     } catch (...) {
       for (; texts_.size() > before; texts_.pop_back()) close_text(texts_.back());
@@ -90,7 +93,7 @@ class Engine {
 
   // Row i goes on from old row parent[i], which writes token[i]. False, and nothing is done, where a number is
   // none of a row's or of a token's. Where memory runs out, the rows stay what they were.
-  bool step(const int64_t* parent, const int64_t* token, int64_t rows, Room room) {
+  bool step(const int64_t* parent, const int64_t* token, int64_t rows, ScoreBuffer buffer) {
     if (!writable(parent, token, rows)) return false;
     int64_t grown = 0;  // new rows that have their slot
     try {
@@ -101,7 +104,7 @@ class Engine {
       tokens_.clear();
       tokens_.reserve(rows);
       for (; grown < rows; ++grown) grow(next_[grown], parent[grown], int32_t(token[grown]));
-      if (rows) write(room);
+      if (rows) write(buffer);
     } catch (...) {
       while (grown--) {
         Slots& slots = next_[grown].slots.empty() ? texts_[parent[grown]].slots : next_[grown].slots;
@@ -114,18 +117,49 @@ class Engine {
     return true;
   }
 
+  // Rows begin..end−1 leave; the others keep their order. Keys and values stay where they are until the rows are joined
+  // again or dropped. Returns their number, by which they are called then; −1: there are no such rows. Where memory
+  // runs out, nothing has changed.
+  int64_t take(int64_t begin, int64_t end) {
+    if (begin < 0 || end < begin || end > count()) return -1;
+    std::vector<Text> leaving;
+    leaving.reserve(end - begin);
+    taken_[last_taken_ + 1].swap(leaving);
+    std::move(texts_.begin() + begin, texts_.begin() + end, std::back_inserter(taken_[last_taken_ + 1]));
+    texts_.erase(texts_.begin() + begin, texts_.begin() + end);
+    return ++last_taken_;
+  }
+
+  // They come back, behind all others. False: there are none of that number.
+  bool join(int64_t number) {
+    const auto found = taken_.find(number);
+    if (found == taken_.end()) return false;
+    grow_to(texts_, texts_.size() + found->second.size());
+    std::move(found->second.begin(), found->second.end(), std::back_inserter(texts_));
+    taken_.erase(found);
+    return true;
+  }
+
+  // They are forgotten, and their memory is used again; needs none itself.
+  void drop(int64_t number) {
+    const auto found = taken_.find(number);
+    if (found == taken_.end()) return;
+    for (Text& text : found->second) close_text(text);
+    taken_.erase(found);
+  }
+
  private:
   static constexpr int64_t PORTION = 384;  // tokens read at a time
   static constexpr int64_t MOST = int64_t(1) << 28;  // rows, and tokens of a text: counts are 32 bits wide
   static constexpr size_t SMALL = size_t(8) << 20;  // bytes of weights that several threads may read side by side
 
-  Room at(Room room, int64_t row) const {
-    room.logits += row * room.stride;
-    room.peaks += row * model_.output->panels * 2;
-    room.norms += row;
-    if (room.hidden) room.hidden += row * model_.width;
-    if (room.attention) room.attention += row * room.attention_stride;
-    return room;
+  ScoreBuffer at(ScoreBuffer buffer, int64_t row) const {
+    buffer.logits += row * buffer.stride;
+    buffer.peaks += row * model_.output->panels * 2;
+    buffer.norms += row;
+    if (buffer.hidden) buffer.hidden += row * model_.width;
+    if (buffer.attention) buffer.attention += row * buffer.attention_stride;
+    return buffer;
   }
 
   // A new request and its first text, both without slots; there is room for them. The request's number.
@@ -180,14 +214,14 @@ class Engine {
     return true;
   }
 
-  void read(const int64_t* ids, const int64_t* lengths, int64_t fresh, Room room) {
+  void read(const int64_t* ids, const int64_t* lengths, int64_t fresh, ScoreBuffer buffer) {
     for (int64_t first = 0; first < fresh;) {  // in portions that keep the activations in the cache
       int64_t last = first, size = 0;
       while (last < fresh && (last == first || size + lengths[last] <= PORTION)) size += lengths[last++];
       if (model_.has_source)
         read_sources(ids, lengths, first, last);
       else
-        read_prompts(ids, lengths, first, last, at(room, first));
+        read_prompts(ids, lengths, first, last, at(buffer, first));
       ids += size;
       first = last;
     }
@@ -231,20 +265,17 @@ class Engine {
 
   // One more token of a text, to be written in the next pass; `tokens_` has room for it.
   void extend(Slots& slots, int32_t request, int32_t id) {
-    make_room(slots, slots.size() + 1);
+    grow_to(slots, slots.size() + 1);
     const int32_t slot = store_.take(), position = int32_t(slots.size());
     slots.push_back(slot);
     const Slots& source = requests_[request].source;
     tokens_.push_back({id, position, slot, slots.data(), position + 1, source.data(), int32_t(source.size())});
   }
 
-  void write(Room room) {
+  void write(ScoreBuffer buffer) {
     choose_all();
     const int parts = parts_of(tokens_.size());
-    if (parts > 1)
-      pass_in_parts(parts, room);
-    else
-      pass(room);
+    parts > 1 ? pass_in_parts(parts, buffer) : pass(buffer);
   }
 
   void choose_all() {
@@ -272,7 +303,7 @@ class Engine {
     });
   }
 
-  void read_prompts(const int64_t* ids, const int64_t* lengths, int64_t first, int64_t last, Room room) {
+  void read_prompts(const int64_t* ids, const int64_t* lengths, int64_t first, int64_t last, ScoreBuffer buffer) {
     tokens_.clear();
     chosen_.clear();
     for (int64_t i = first; i < last; ++i) {
@@ -284,7 +315,7 @@ class Engine {
       chosen_.push_back(int(tokens_.size()) - 1);
     }
     if (int64_t(tokens_.size()) > PORTION) read_ahead();
-    pass(room);
+    pass(buffer);
   }
 
   // A long prompt, which comes alone: all but its last portion goes through the layers piece by piece, so that
@@ -306,17 +337,17 @@ class Engine {
   }
 
   // tokens_ through the decoder, by all threads together; scores of the chosen ones.
-  void pass(Room room) {
+  void pass(ScoreBuffer buffer) {
     Forward forward(model_, store_, team_, scratch_);
     forward.prepare(tokens_.data(), tokens_.size(), tables_);
-    forward.watch(room.attention, room.attention_stride);
-    team_.run([&](int self) { decode(forward, self, chosen_, room); });
+    forward.watch(buffer.attention, buffer.attention_stride);
+    team_.run([&](int self) { decode(forward, self, chosen_, buffer); });
   }
 
   // The same for one token of each row, but every thread takes a part of the rows through all layers by itself:
   // nobody waits for anybody, and activations stay in one core's cache. Each part reads all weights, which pays
   // where they fit into the caches and there are rows enough.
-  void pass_in_parts(int parts, Room room) {
+  void pass_in_parts(int parts, ScoreBuffer buffer) {
     const size_t count = tokens_.size();
     scratches_.resize(std::max(scratches_.size(), size_t(parts)));
     std::vector<Forward> forwards;
@@ -325,39 +356,26 @@ class Engine {
       const size_t begin = count * p / parts, end = count * (p + 1) / parts;
       forwards.emplace_back(model_, store_, alone_, scratches_[p]);
       forwards[p].prepare(tokens_.data() + begin, end - begin, tables_);
-      if (room.attention) forwards[p].watch(room.attention + begin * room.attention_stride, room.attention_stride);
+      if (buffer.attention) forwards[p].watch(buffer.attention + begin * buffer.attention_stride, buffer.attention_stride);
       chosen[p].assign(chosen_.begin(), chosen_.begin() + (end - begin));
     }
     team_.run([&](int) {
-      team_.share(parts, [&](int p) { decode(forwards[p], 0, chosen[p], at(room, count * p / parts)); });
+      team_.share(parts, [&](int p) { decode(forwards[p], 0, chosen[p], at(buffer, count * p / parts)); });
     });
   }
 
-  void decode(Forward& forward, int self, const std::vector<int>& chosen, Room room) {
+  void decode(Forward& forward, int self, const std::vector<int>& chosen, ScoreBuffer buffer) {
     const int rows = int(chosen.size()), panels = model_.output->panels;
     forward.embed(false);
     forward.layers(false, self);
-    forward.last(model_.decoder_norm, chosen, model_.output_factor, room.hidden);
-    forward.scores(rows, room.logits, room.stride, room.peaks);
-    forward.team().each(rows, [&](int i) { room.norms[i] = kernels().log_sum(room.peaks + size_t(i) * panels * 2, panels); });
+    forward.last(model_.decoder_norm, chosen, model_.output_factor, buffer.hidden);
+    forward.scores(rows, buffer.logits, buffer.stride, buffer.peaks);
+    forward.team().each(rows, [&](int i) { buffer.norms[i] = kernels().log_sum(buffer.peaks + size_t(i) * panels * 2, panels); });
   }
 
   // In how many parts rows are dealt out to the threads; 1: not at all.
   int parts_of(size_t rows) const {
-    if (!small_ || team_.count() == 1 || rows < size_t(team_.count()) * kernels().rows * 2) return 1;
-    return team_.count();
-  }
-
-  // Bytes that a step reads of a model.
-  static size_t weights_of(const Model& model) {
-    size_t total = model.output->size();
-    for (int i = 0; i < model.decoder_layers; ++i) {
-      const Layer& one = model.decoder[i];
-      for (const PackedMatrix* matrix : {one.query_key_value, one.attention_output, one.cross_query, one.cross_output,
-                                   one.inner, one.outer})
-        if (matrix) total += matrix->size();
-    }
-    return total;
+    return small_ && rows >= size_t(team_.count()) * kernels().rows * 2 ? team_.count() : 1;
   }
 
   const Model model_;
@@ -369,6 +387,8 @@ class Engine {
   std::vector<Scratch> scratches_;  // of each part
   std::vector<Text> texts_;
   std::vector<Text> next_;         // the rows that a step makes
+  std::map<int64_t, std::vector<Text>> taken_;  // by their numbers
+  int64_t last_taken_ = 0;
   std::vector<int32_t> children_;  // of each text that are still to be made
   std::vector<Request> requests_;
   std::vector<int32_t> spare_;

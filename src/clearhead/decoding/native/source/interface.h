@@ -104,13 +104,13 @@ inline std::string structs() {
                 FIELD(target_offset)) +
          STRUCT(Tables, FIELD(capacity), FIELD(source), FIELD(target), FIELD(cosine), FIELD(sine),
                 FIELD(encoder_bias), FIELD(decoder_bias)) +
-         STRUCT(Room, FIELD(logits), FIELD(stride), FIELD(peaks), FIELD(norms), FIELD(hidden), FIELD(attention),
+         STRUCT(ScoreBuffer, FIELD(logits), FIELD(stride), FIELD(peaks), FIELD(norms), FIELD(hidden), FIELD(attention),
                 FIELD(attention_stride)) +
          STRUCT(BeamDials, FIELD(places), FIELD(kept), FIELD(candidates), FIELD(stop), FIELD(stops), FIELD(early),
                 FIELD(forced), FIELD(kinds)) +
          STRUCT(BeamAnswer, FIELD(number), FIELD(texts), FIELD(broken), FIELD(dead)) +
          STRUCT(BeamText, FIELD(score), FIELD(count), FIELD(tokens), FIELD(logps), FIELD(willing)) +
-         STRUCT(Strider, FIELD(beam), FIELD(room), FIELD(begin), FIELD(rows), FIELD(divisors));
+         STRUCT(Strider, FIELD(beam), FIELD(buffer), FIELD(begin), FIELD(rows), FIELD(divisors));
 }
 
 #undef FIELD

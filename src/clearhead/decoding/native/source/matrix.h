@@ -22,7 +22,7 @@ struct PackedMatrix : Matrix {
   }
 
   // Bytes of all of it.
-  static size_t room(const Kernels* set, int outputs, int inputs, Kind kind) {
+  static size_t bytes_for(const Kernels* set, int outputs, int inputs, Kind kind) {
     const size_t panels = (outputs + set->panel - 1) / set->panel;
     return lines(panels * set->panel_bytes(kind, inputs)) + (kind == INT8 ? 3 : 1) * lines(panels * set->panel * 4);
   }

@@ -15,9 +15,9 @@ namespace clearhead {
 
 using Slots = std::vector<int32_t>;
 
-// Room for so many elements in all, with some to spare: growing one by one stays cheap.
+// ScoreBuffer for so many elements in all, with some to spare: growing one by one stays cheap.
 template <class T>
-void make_room(std::vector<T>& list, size_t count) {
+void grow_to(std::vector<T>& list, size_t count) {
   if (list.capacity() < count) list.reserve(count + count / 2);
 }
 
@@ -66,8 +66,8 @@ class Store {
   void grow() {
     if (users_.size() > size_t(std::numeric_limits<int32_t>::max() - block_)) throw std::bad_alloc();
     const int32_t first = int32_t(users_.size());
-    make_room(users_, first + block_);
-    make_room(free_, first + block_);  // for every slot, so that giving one back needs no memory
+    grow_to(users_, first + block_);
+    grow_to(free_, first + block_);  // for every slot, so that giving one back needs no memory
     blocks_.emplace_back(size_t(layers_) * block_ * stride_);
     users_.resize(first + block_, 0);
     for (int32_t slot = first + block_ - 1; slot >= first; --slot) free_.push_back(slot);

@@ -1,0 +1,264 @@
+"""The engine's handle, and what a model thinks of the next tokens, in buffers that the engine fills.
+
+One thread at a time calls the engine, whichever it is (`Turn`). What threads give back to it whenever they
+please, buffers and rows that were taken, goes through lists that need no lock.
+
+Shapes: R rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.decoding.native import binding
+from clearhead.decoding.native.binding import functions
+from clearhead.decoding.native.pack import Packed
+
+SPARE = 4  # buffers for scores that are kept for the next step
+
+
+def no_memory() -> UserError:
+    """A sentence for whoever asked for too much at once."""
+    return UserError("There is not enough memory for so many texts at once: decode fewer together.")
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """PyTorch's own words for memory that is not there become the sentence."""
+    try:
+        yield
+    except MemoryError:
+        raise no_memory() from None
+    except RuntimeError as error:
+        if "allocate memory" in str(error) or "size calculation overflowed" in str(error):
+            raise no_memory() from None
+        raise
+
+
+def check(done: int) -> None:
+    """What the engine says it has done."""
+    if done < 0:
+        raise UserError("A call names a row that there is not, or a token outside the vocabulary.")
+    if done == 0:
+        raise no_memory()
+
+
+class Turn:
+    """A lock that the thread that has it may take again, and that a fork does not leave locked for ever.
+
+    A forked process has none of its parent's other threads. If one of them was inside at that moment, what it
+    was changing is half changed in the copy, and nobody is there to finish it: then entering is refused.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._process = threading.RLock(), os.getpid()
+        self._depth = 0  # how often the thread inside has entered
+
+    def look_for_fork(self) -> None:
+        """Refuse to go on in a copy that was made in the midst of a change."""
+        if self._process != os.getpid():
+            if self._depth:
+                raise UserError(
+                    "This process was forked while another thread was decoding with these rows: decode with "
+                    "new ones here."
+                )
+            self._process = os.getpid()
+
+    def __enter__(self) -> None:
+        self.look_for_fork()
+        self._lock.acquire()
+        self._depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        self._lock.release()
+
+
+class EngineHandle:
+    """The compiled engine, freed with the last object that may still call it.
+
+    Calls are made inside `turn`: ctypes lets other threads run meanwhile. The same thread may come again:
+    collecting garbage may close a generator that decodes, at any place.
+    """
+
+    def __init__(self, packed: Packed, threads: int) -> None:
+        self.library, self.packed = functions(), packed
+        if part := self.library.misfit(ctypes.byref(packed.struct)):
+            raise UserError(
+                f"The native engine cannot run this model: the sizes of its {part.decode()} are not those "
+                f"that its config says."
+            )
+        self.handle = self.library.engine(ctypes.byref(packed.struct), threads)
+        if not self.handle:
+            raise UserError("There is not enough memory to decode with.")
+        self.turn = Turn()
+        self.spare: list[ScoreBuffer] = []
+        self.abandoned: deque[int] = deque()  # taken rows that nobody holds any more, by number
+        freeing = weakref.finalize(self, self.library.engine_free, self.handle)
+        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
+
+    def buffer(self, rows: int) -> ScoreBuffer:
+        """A buffer for the scores of so many rows: one that was given back, or a new one."""
+        small: list[ScoreBuffer] = []
+        try:
+            while True:  # a pop is one step for all threads, a search would be many
+                buffer = self.spare.pop()
+                if buffer.rows >= rows:
+                    return buffer
+                small.append(buffer)
+        except IndexError:
+            return ScoreBuffer(self.packed, max(rows, 1))
+        finally:
+            self.spare.extend(small)
+
+    def give_back(self, buffer: ScoreBuffer) -> None:
+        """Keep a buffer for the next step; of two, where one can be kept, the larger. In any thread."""
+        if len(self.spare) >= SPARE:
+            with suppress(IndexError):  # another thread may have taken them meanwhile
+                buffer = max(buffer, self.spare.pop(), key=lambda one: one.rows)
+        self.spare.append(buffer)
+
+    def drop_abandoned(self) -> None:
+        """Use the memory again of taken rows that nobody holds. Called inside `turn`."""
+        while self.abandoned:
+            self.library.drop(self.handle, self.abandoned.popleft())
+
+
+class TakenRows:
+    """Rows that have left `NativeRows`, with their memory in the engine until nobody holds this any more.
+
+    That may be in any thread, in the midst of another one's step or of the interpreter's end: so the engine
+    is only told, and takes the memory back in its next call.
+    """
+
+    def __init__(self, engine: EngineHandle, number: int, rows: int) -> None:
+        self.engine, self.number, self.rows = engine, number, rows
+
+    def __del__(self) -> None:
+        if self.number:  # else they have joined
+            self.engine.abandoned.append(self.number)
+
+
+class ScoreBuffer:
+    """What the engine writes scores into."""
+
+    def __init__(self, packed: Packed, rows: int) -> None:
+        panel = functions().panel(packed.kernels)
+        panels = -(-packed.config.vocabulary // panel)
+        self.rows = rows
+        with enough_memory():
+            self.logits = torch.empty(rows, panels * panel)
+            self.peaks = torch.empty(rows, panels, 2)
+            self.norms = torch.empty(rows)
+        self.struct = binding.ScoreBuffer(
+            self.logits.data_ptr(), panels * panel, self.peaks.data_ptr(), self.norms.data_ptr()
+        )
+        self.pointer, self.address = ctypes.byref(self.struct), ctypes.addressof(self.struct)
+
+
+class _Lease:
+    """A buffer in use; when the last scores that read it are gone, it can be used again."""
+
+    def __init__(self, engine: EngineHandle, buffer: ScoreBuffer) -> None:
+        self.engine, self.buffer = engine, buffer
+
+    def __del__(self) -> None:
+        self.engine.give_back(self.buffer)
+
+
+class NativeScores:
+    """What a model thinks of the next token of R rows. Valid as long as it is held."""
+
+    context: list[Tensor] | None = None  # the hidden states of whole prompts are PyTorch's to give
+
+    def __init__(
+        self,
+        lease: _Lease,
+        begin: int,
+        end: int,
+        hidden: Tensor | None = None,
+        attention: Tensor | None = None,
+    ) -> None:
+        self._lease, self.begin, self._end = lease, begin, end
+        self.hidden, self.attention = hidden, attention
+        self.rows = end - begin
+
+    @classmethod
+    def empty(
+        cls, engine: EngineHandle, rows: int, hidden: Tensor | None = None, attention: Tensor | None = None
+    ) -> NativeScores:
+        """Scores of so many rows, to be written by the engine, and with them what else is asked for."""
+        buffer = engine.buffer(rows)
+        buffer.struct.hidden = None if hidden is None else hidden.data_ptr()
+        buffer.struct.attention = None if attention is None else attention.data_ptr()
+        buffer.struct.attention_stride = 0 if attention is None else attention.shape[1]
+        return cls(_Lease(engine, buffer), 0, rows, hidden, attention)
+
+    @property
+    def buffer(self) -> ScoreBuffer:
+        """Where they lie, from row `begin` on."""
+        return self._lease.buffer
+
+    @contextmanager
+    def engine(self) -> Iterator[int]:
+        """The handle of the engine that has made them, which inside is the calling thread's alone."""
+        with self._lease.engine.turn:
+            yield self._lease.engine.handle
+
+    def logp(self) -> Tensor:
+        """(R, V) float32 natural log-probabilities."""
+        with enough_memory():
+            found = torch.empty(self.rows, self._lease.engine.packed.config.vocabulary)
+        self._ask("logp", found.data_ptr())
+        return found
+
+    def top(self, count: int) -> tuple[Tensor, Tensor]:
+        """(R, count) best log-probabilities and their ids, best first, equals in the order of their ids."""
+        vocabulary = self._lease.engine.packed.config.vocabulary
+        if not 1 <= count <= vocabulary:
+            raise UserError(f"A vocabulary of {vocabulary} has no best {count} tokens.")
+        with enough_memory():
+            values = torch.empty(self.rows, count)
+            ids = torch.empty(self.rows, count, dtype=torch.int64)
+        self._ask("top", count, values.data_ptr(), ids.data_ptr())
+        return values, ids
+
+    def _ask(self, name: str, *told: int) -> None:
+        with self.engine() as handle:
+            function = getattr(self._lease.engine.library, name)
+            check(function(handle, self.buffer.pointer, self.begin, self._end, *told))
+
+    def at(self, ids: Tensor) -> Tensor:
+        """(R, n) log-probabilities of these ids (n,) in every row."""
+        part = slice(self.begin, self._end)
+        return self.buffer.logits[part, ids] - self.buffer.norms[part, None]
+
+    def totals(self) -> Tensor:
+        """(R,) what was taken off the logits."""
+        return self.buffer.norms[self.begin : self._end].clone()
+
+    def part(self, begin: int, end: int) -> NativeScores:
+        """The scores of rows begin..end−1."""
+        extras = (None if one is None else one[begin:end] for one in (self.hidden, self.attention))
+        return NativeScores(self._lease, self.begin + begin, self.begin + end, *extras)
+
+    def copy(self) -> NativeScores:
+        """The same scores in a buffer of their own, as large as they are: they may be held for long."""
+        buffer = ScoreBuffer(self._lease.engine.packed, max(self.rows, 1))
+        for name in ("logits", "peaks", "norms"):
+            getattr(buffer, name)[: self.rows] = getattr(self.buffer, name)[self.begin : self._end]
+        extras = (None if one is None else one.clone() for one in (self.hidden, self.attention))
+        return NativeScores(_Lease(self._lease.engine, buffer), 0, self.rows, *extras)
