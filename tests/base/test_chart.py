@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from clearhead.base.chart import PALETTE, Chart, Mark, line_chart, stack
 from clearhead.base.chart.axis import Axis, round_ticks, tick_names
+from clearhead.base.chart.draw import Dot, Line, Words
 from clearhead.base.chart.font import strokes, text_width
 from clearhead.base.chart.layout import thin
-from clearhead.base.chart.shapes import Dot, Line, Words
 from clearhead.base.errors import UserError
 from clearhead.base.png import encode_png
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearhead.base.chart.shapes import Line, Scene, Words
+from clearhead.base.chart.draw import Line, Scene, Words
 from clearhead.base.errors import UserError
 from clearhead.training import curves
 from clearhead.training.curves import draw_curves

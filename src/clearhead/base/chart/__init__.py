@@ -2,8 +2,8 @@
 
 `line_chart` takes named series of points and gives a `Chart`; `stack` puts several
 below each other. The same data always gives the same bytes. Reading order:
-`axis` (round ticks), `layout` (where things go), `shapes` (what they are), then
-`paint` with `font` (dots) and `svg`. Knows nothing about training.
+`axis` (round ticks), `layout` (where things go), `draw` (what they are, as dots and
+as SVG), `font`. Knows nothing about training.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import numpy
 from numpy.typing import NDArray
 
 from clearhead.base.chart.axis import Axis, fit_axis
+from clearhead.base.chart.draw import Box, Dot, Line, Scene, Shape, Words, paint, write_svg
 from clearhead.base.chart.layout import PALETTE, Mark, Series, lay_out
-from clearhead.base.chart.paint import paint
-from clearhead.base.chart.shapes import Box, Dot, Line, Scene, Shape, Words
-from clearhead.base.chart.svg import write_svg
 from clearhead.base.errors import UserError
 from clearhead.base.png import encode_png
 

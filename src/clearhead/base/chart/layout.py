@@ -15,8 +15,8 @@ import numpy
 from numpy.typing import NDArray
 
 from clearhead.base.chart.axis import Axis, value_name
+from clearhead.base.chart.draw import Box, Dot, Line, Scene, Shape, Words
 from clearhead.base.chart.font import text_width
-from clearhead.base.chart.shapes import Box, Dot, Line, Scene, Shape, Words
 
 # Okabe and Ito's colours, told apart by colour-blind eyes too; without yellow, which is lost on white
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")

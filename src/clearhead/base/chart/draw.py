@@ -1,27 +1,94 @@
-"""A scene as dots: smooth lines, circles and letters on a white ground, with numpy alone.
+"""What a chart is made of once it is laid out, and two ways to draw it: as dots and as SVG.
 
-How much of a dot a stroke covers is told by the distance from the dot's centre to
-the stroke's middle. All pieces of one line go into one layer before it is laid on
-the picture, so that joints are no darker than the rest.
+Lines, dots and words at fixed places; lengths are in dots of an unscaled picture, and y grows downwards.
+
+Dots are made with numpy alone. How much of a dot a stroke covers is told by the distance from the dot's
+centre to the stroke's middle. All pieces of one line go into one layer before it is laid on the picture, so
+that joints are no darker than the rest. SVG has real text that can be searched and read aloud.
 """
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy
 from numpy.typing import NDArray
 
 from clearhead.base.chart.font import Stroke, strokes, text_width
-from clearhead.base.chart.shapes import Box, Dot, Place, Scene, Words
 
+Place = tuple[float, float]
 Picture = NDArray[numpy.float32]  # (height, width, 3): red, green and blue, 0 to 255
 Layer = NDArray[numpy.float32]  # (height, width): how much of each dot is covered, 0 to 1
 
 DASH, PAUSE = 6.0, 4.0
 PEN, BOLD_PEN = 0.098, 0.14  # the pen that writes, as a share of the type size
+# what an XML document may not hold, even escaped
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle, by its edges."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line through `points` with a round pen, seen inside `inside` only (None: everywhere)."""
+
+    points: tuple[Place, ...]
+    colour: str
+    width: float = 1.0
+    dashed: bool = False
+    opacity: float = 1.0
+    inside: Box | None = None
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A filled circle."""
+
+    x: float
+    y: float
+    radius: float
+    colour: str
+    inside: Box | None = None
+
+
+@dataclass(frozen=True)
+class Words:
+    """A line of text that starts, is centred or ends at x, with y as its base line."""
+
+    x: float
+    y: float
+    text: str
+    size: float = 13.0
+    anchor: Literal["start", "middle", "end"] = "start"
+    colour: str = "#333333"
+    bold: bool = False
+
+
+Shape = Line | Dot | Words
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Shapes on a white ground."""
+
+    width: int
+    height: int
+    shapes: tuple[Shape, ...]
+    title: str = ""
 
 
 def paint(scene: Scene, scale: int) -> NDArray[numpy.uint8]:
@@ -122,3 +189,57 @@ def _dashes(points: Sequence[Place]) -> Sequence[Sequence[Place]]:
         if drawing:
             pieces[-1].append(end)
     return pieces
+
+
+def write_svg(scene: Scene) -> str:
+    """The document."""
+    size = f'width="{scene.width}" height="{scene.height}" viewBox="0 0 {scene.width} {scene.height}"'
+    boxes = sorted(
+        {shape.inside for shape in scene.shapes if not isinstance(shape, Words) and shape.inside},
+        key=lambda box: (box.top, box.left),
+    )
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" '
+        'font-family="Helvetica, Arial, sans-serif">',
+        f"<title>{_safe(scene.title or 'chart')}</title>",
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+    ]
+    for number, box in enumerate(boxes):
+        parts.append(
+            f'<clipPath id="plot-{number}"><rect x="{_n(box.left)}" y="{_n(box.top)}" '
+            f'width="{_n(box.right - box.left)}" height="{_n(box.bottom - box.top)}"/></clipPath>'
+        )
+    parts += [_element(shape, boxes) for shape in scene.shapes]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _element(shape: Shape, boxes: list[Box]) -> str:
+    if isinstance(shape, Words):
+        weight = ' font-weight="bold"' if shape.bold else ""
+        return (
+            f'<text x="{_n(shape.x)}" y="{_n(shape.y)}" font-size="{_n(shape.size)}" fill="{shape.colour}" '
+            f'text-anchor="{shape.anchor}"{weight}>{_safe(shape.text)}</text>'
+        )
+    clip = f' clip-path="url(#plot-{boxes.index(shape.inside)})"' if shape.inside else ""
+    if isinstance(shape, Dot):
+        place = f'cx="{_n(shape.x)}" cy="{_n(shape.y)}" r="{_n(shape.radius)}"'
+        return f'<circle {place} fill="{shape.colour}"{clip}/>'
+    return _line(shape, clip)
+
+
+def _line(line: Line, clip: str) -> str:
+    points = " ".join(f"{_n(x)},{_n(y)}" for x, y in line.points)
+    dashes = f' stroke-dasharray="{_n(DASH)} {_n(PAUSE)}"' if line.dashed else ""
+    faint = f' stroke-opacity="{_n(line.opacity)}"' if line.opacity < 1 else ""
+    return (
+        f'<polyline points="{points}" fill="none" stroke="{line.colour}" stroke-width="{_n(line.width)}" '
+        f'stroke-linecap="round" stroke-linejoin="round"{dashes}{faint}{clip}/>'
+    )
+
+
+def _safe(text: str) -> str:
+    return html.escape(_FORBIDDEN.sub("\ufffd", text))
+
+
+def _n(number: float) -> str:
+    return f"{number:.2f}".rstrip("0").rstrip(".")
