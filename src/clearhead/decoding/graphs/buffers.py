@@ -92,7 +92,7 @@ class Buffers:
             self.source_keys = [request(f"source keys {n}", number, *kind, heads.key) for n in layers]
             self.source_values = [request(f"source values {n}", number, *kind, heads.value) for n in layers]
         self.source_sizes = request("source_sizes", torch.int32)
-        self.token = row("token", torch.int64)  # read by this step
+        self.next_token = row("next_token", torch.int64)  # what the next step reads
         self.length = row("length", torch.int32)  # where it stands: so many tokens lie before it
         self.ancestry = row("ancestry", torch.uint8, "positions")
         self.written = request("written", torch.int32)  # tokens so far

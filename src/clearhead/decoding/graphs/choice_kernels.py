@@ -87,7 +87,7 @@ def _total(peak, mass, row, parts, PARTS: tl.constexpr):
 # one row
 @triton.jit
 def choose_token(
-    score, token, peak, mass, logits, drawn, next, length, written, limit, done, willing, ids, logps,
+    score, token, peak, mass, logits, drawn, next_token, length, written, limit, done, willing, ids, logps,
     ends, stop, vocabulary, positions, parts,
     KEPT: tl.constexpr, DRAWN: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -113,7 +113,7 @@ def choose_token(
     tl.store(willing + row * KEPT, asked.to(tl.int32), alive & stops)
     goes = alive & (stops == 0)
     tl.store(done + row, tl.where(goes, 0, 1))
-    tl.store(next + row, tl.where(goes, chosen, 0).to(tl.int64))
+    tl.store(next_token + row, tl.where(goes, chosen, 0).to(tl.int64))
     tl.store(written + row, count + tl.where(goes, 1, 0))
     tl.store(length + row, tl.where(goes, tl.load(length + row) + 1, 0))
 
@@ -164,7 +164,7 @@ def _best(text, own, words, flat, BEYOND: tl.constexpr):
 # one request: its K rows' candidates become K live texts and finished ones
 @triton.jit
 def advance_beam(
-    score, token, peak, mass, logits, divisors, next, length, written, limit, done,
+    score, token, peak, mass, logits, divisors, next_token, length, written, limit, done,
     live, pool, pool_count, pool_row, pool_stop, pool_logp, willing, ids, logps, parents,
     ends, stop, vocabulary, positions, parts, columns,
     STOPS: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, N: tl.constexpr, NP: tl.constexpr,
@@ -213,7 +213,7 @@ def advance_beam(
         bound = tl.maximum(tl.load(divisors + tl.load(limit + request) + 1), tl.load(divisors + count + 2))
         best = tl.max(new_live, 0)
         goes = tl.where((best > -float("inf")) & (best / bound > tl.min(finished, 0)), 1, 0)
-        _write(next, length, live, ids, logps, parents, row, in_beam, count, positions, goes,
+        _write(next_token, length, live, ids, logps, parents, row, in_beam, count, positions, goes,
                new_live, new_token, new_parent, new_logp)  # fmt: skip
         tl.store(done + request, 1 - goes)
         tl.store(written + request, count + goes)
@@ -222,7 +222,7 @@ def advance_beam(
 # what K rows of a request have written, and where they go on
 @triton.jit
 def _write(
-    next, length, live, ids, logps, parents, row, in_beam, count, positions, goes,
+    next_token, length, live, ids, logps, parents, row, in_beam, count, positions, goes,
     new_live, new_token, new_parent, new_logp,
 ):  # fmt: skip
     going = row * 0 + goes > 0  # (K,), the same for all
@@ -230,7 +230,7 @@ def _write(
     tl.store(logps + row * positions + count, new_logp, in_beam)
     tl.store(parents + row * positions + count, new_parent.to(tl.uint8), in_beam)
     tl.store(live + row, tl.where(going, new_live, -float("inf")), in_beam)
-    tl.store(next + row, tl.where(going, new_token, 0).to(tl.int64), in_beam)
+    tl.store(next_token + row, tl.where(going, new_token, 0).to(tl.int64), in_beam)
     lengths = tl.load(length + row, in_beam, 0)
     tl.store(length + row, tl.where(going, lengths + 1, 0), in_beam)
 

@@ -9,7 +9,8 @@ G key/value heads, D head size, V vocabulary, P parts of a vocabulary, C candida
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import inspect
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -287,26 +288,17 @@ def choose_token(
     found: Parts, logits: Tensor, buffers: Buffers, rules: TokenRules, drawn: Tensor | None
 ) -> None:
     rows, parts = found.peak.shape
-    choice_kernels.choose_token[(rows,)](
-        found.score,
-        found.token,
-        found.peak,
-        found.mass,
-        logits,
-        logits if drawn is None else drawn,
-        buffers.token,
-        buffers.length,
-        buffers.written,
-        buffers.limit,
-        buffers.done,
-        buffers.willing,
-        buffers.ids,
-        buffers.logps,
-        rules.table,
-        rules.stop,
-        logits.shape[1],
-        buffers.size.positions,
-        parts,
+    kernel = choice_kernels.choose_token
+    kernel[(rows,)](
+        **found._asdict(),
+        **_state(kernel, buffers),
+        logits=logits,
+        drawn=logits if drawn is None else drawn,
+        ends=rules.table,
+        stop=rules.stop,
+        vocabulary=logits.shape[1],
+        positions=buffers.size.positions,
+        parts=parts,
         KEPT=buffers.size.kept,
         DRAWN=drawn is not None,
         PARTS=triton.next_power_of_2(parts),
@@ -317,55 +309,36 @@ def choose_token(
 def advance_beam(found: Parts, logits: Tensor, buffers: Buffers, rules: TokenRules, divisors: Tensor) -> None:
     size, parts = buffers.size, found.peak.shape[1]
     many = found.score.shape[1]
-    choice_kernels.advance_beam[(size.requests,)](
-        found.score,
-        found.token,
-        found.peak,
-        found.mass,
-        logits,
-        divisors,
-        buffers.token,
-        buffers.length,
-        buffers.written,
-        buffers.limit,
-        buffers.done,
-        buffers.live,
-        buffers.pool,
-        buffers.pool_count,
-        buffers.pool_row,
-        buffers.pool_stop,
-        buffers.pool_logp,
-        buffers.willing,
-        buffers.ids,
-        buffers.logps,
-        buffers.parents,
-        rules.table,
-        rules.stop,
-        logits.shape[1],
-        size.positions,
-        parts,
-        many,
+    kernel, inherit = choice_kernels.advance_beam, choice_kernels.inherit
+    beam = {"K": size.beam, "KP": triton.next_power_of_2(size.beam)}
+    kernel[(size.requests,)](
+        **found._asdict(),
+        **_state(kernel, buffers),
+        **beam,
+        logits=logits,
+        divisors=divisors,
+        ends=rules.table,
+        stop=rules.stop,
+        vocabulary=logits.shape[1],
+        positions=size.positions,
+        parts=parts,
+        columns=many,
         STOPS=rules.count,
-        K=size.beam,
-        KP=triton.next_power_of_2(size.beam),
         N=size.kept,
         NP=triton.next_power_of_2(size.kept),
         PARTS=triton.next_power_of_2(parts),
         COLUMNS=triton.next_power_of_2(many),
         num_warps=4,
     )
-    choice_kernels.inherit[(size.requests,)](
-        buffers.ancestry,
-        buffers.parents,
-        buffers.length,
-        buffers.written,
-        buffers.done,
-        size.positions,
-        K=size.beam,
-        KP=triton.next_power_of_2(size.beam),
-        SPAN=128,
-        num_warps=4,
+    inherit[(size.requests,)](
+        **_state(inherit, buffers), **beam, positions=size.positions, SPAN=128, num_warps=4
     )
+
+
+def _state(kernel: Any, buffers: Buffers) -> dict[str, Tensor]:
+    """Those of the buffers that a kernel names among its arguments."""
+    names = inspect.signature(kernel.fn).parameters
+    return {name: table.tensor for name, table in buffers.tables.items() if name in names}
 
 
 WIDE = Kernels(embed, read, add, normalized, attend_self, attend_source, peaks, choose_token, advance_beam)

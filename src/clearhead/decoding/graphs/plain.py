@@ -162,7 +162,7 @@ def choose_token(
     buffers.willing[:, 0] = torch.where(alive & stops, willing.int(), buffers.willing[:, 0])
     goes = alive & ~stops
     buffers.done.copy_((~goes).int())
-    buffers.token.copy_(torch.where(goes, token, 0))
+    buffers.next_token.copy_(torch.where(goes, token, 0))
     buffers.written.add_(goes.int())
     buffers.length.copy_(torch.where(goes, buffers.length + 1, 0))
 
@@ -204,7 +204,7 @@ def advance_beam(found: Peaks, logits: Tensor, buffers: Buffers, rules: TokenRul
         table[rows, written] = torch.where(alive, new, table[rows, written])
     _inherit(buffers, rows, parent)
     buffers.live.copy_(torch.where(goes, live, NONE))
-    buffers.token.copy_(torch.where(goes, token, 0).flatten())
+    buffers.next_token.copy_(torch.where(goes, token, 0).flatten())
     buffers.length.copy_(torch.where(goes, buffers.length.reshape(count, beam) + 1, 0).flatten())
     buffers.done.copy_((~goes).int()[:, 0])
     buffers.written.add_(goes.int()[:, 0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,18 +19,18 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.graphs.buffers import Buffers
+from clearhead.decoding.graphs.step import recorded
 from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.steps import Symbols
 
 MOST = 2**16  # tokens of a recorded reading: its buffers are kept
 
 
-class Recorded:
-    """A reading that can be repeated with other numbers in `sent`."""
+class Recorded(NamedTuple):
+    """A prefill that can be repeated with other numbers in `sent`."""
 
-    def __init__(self, sent: Tensor) -> None:
-        self.sent = sent
-        self.graph = torch.cuda.CUDAGraph()
+    sent: Tensor
+    graph: torch.cuda.CUDAGraph
 
 
 class Prefill:
@@ -62,15 +62,9 @@ class Prefill:
             known.sent.copy_(table.pin_memory(), non_blocking=True)
             known.graph.replay()
             return
-        made = Recorded(table.to(self.weights.device))
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._source(buffers, made.sent)  # a rehearsal that is already the reading
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(made.graph):
-            self._source(buffers, made.sent)
-        buffers.prefills[len(table)] = made
+        sent = table.to(self.weights.device)
+        graph = recorded(lambda: self._source(buffers, sent), rehearsals=1)  # which is already the prefill
+        buffers.prefills[len(table)] = Recorded(sent, graph)
 
     def _source(self, buffers: Buffers, sent: Tensor) -> None:
         """`sent` (B, S + 2): ids, how many of them are real, and the slot of each request."""
@@ -87,7 +81,7 @@ class Prefill:
                 table[at] = part.reshape(count, span, shape.groups, -1).transpose(1, 2)
         buffers.source_sizes[at] = lengths.int()
         rows = self._rows(buffers, at)
-        buffers.token.index_fill_(0, rows, self.start)
+        buffers.next_token.index_fill_(0, rows, self.start)
         buffers.length.index_fill_(0, rows, 0)
 
     def _prompt(self, buffers: Buffers, sent: Tensor) -> None:
@@ -101,7 +95,7 @@ class Prefill:
             buffers.values[number][at * beam, :, :span] = own.v[:, :, :span]
         rows = self._rows(buffers, at)
         last = ids.gather(1, lengths.unsqueeze(1) - 1).squeeze(1)
-        buffers.token[rows] = last.repeat_interleave(beam)
+        buffers.next_token[rows] = last.repeat_interleave(beam)
         buffers.length[rows] = (lengths - 1).int().repeat_interleave(beam)
         if beam > 1:
             buffers.ancestry[rows] = 0  # the prompt lies in the first row of each request

@@ -20,7 +20,7 @@ from clearhead.decoding.backend import Event, Failed, Finished, Request, Slot, W
 from clearhead.decoding.finished import hypothesis
 from clearhead.decoding.graphs.buffers import Buffers, Needed, Size
 from clearhead.decoding.graphs.plain import Kernels
-from clearhead.decoding.graphs.step import Step
+from clearhead.decoding.graphs.step import Step, recorded
 from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors.truncation import COLDEST
@@ -52,15 +52,7 @@ class GraphSlots:
 
     def record(self) -> None:
         """Record the step; what the rehearsals write is written over by whoever comes."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.step()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.step()
+        self.graph = recorded(self.step, rehearsals=2)
         self.buffers.done.fill_(1)
 
     @property

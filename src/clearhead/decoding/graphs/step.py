@@ -5,6 +5,8 @@ The forward pass is that of `models.stack`, for one new token a row, written onc
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,22 @@ from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.random_draws import drawn, uniform
 from clearhead.decoding.steps import LengthPenalty, Symbols
+
+
+def recorded(work: Callable[[], None], rehearsals: int) -> torch.cuda.CUDAGraph:
+    """What `work` does on the device, to be replayed. It is rehearsed, which compiles its kernels, and then
+    recorded, which does nothing else.
+    """
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(rehearsals):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph
 
 
 class Step:
@@ -53,7 +71,9 @@ class Step:
         weights, buffers, kernels = self.weights, self.buffers, self.kernels
         tables, shape = self.tables, weights.heads
         self.pending = weights.input_norm  # the norm that whoever reads the stream next has to take
-        stream = kernels.embed(buffers.token, buffers.length, weights.table, weights.factor, tables.added)
+        stream = kernels.embed(
+            buffers.next_token, buffers.length, weights.table, weights.factor, tables.added
+        )
         if weights.norm_first and weights.input_norm is not None:
             stream = kernels.normalized(stream, weights.input_norm)
         for number, block in enumerate(weights.blocks):
