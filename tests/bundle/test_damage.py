@@ -381,6 +381,8 @@ def test_a_copy_is_a_bundle(folder: Path, tmp_path: Path) -> None:
             {"source_limit": 0},
             "'source_limit' of this bundle must be a whole number from 1 up to 2 billion",
         ),
+        ({"numbers": {"mean": 1.0, "deviation": 0}}, "a mean and a deviation above 0, not {'mean': 1.0"),
+        ({"numbers": [1, 2]}, "a mean and a deviation above 0, not [1, 2]"),
         ({"source_limit": -3}, "from 1 up to 2 billion, not -3"),
         ({"source_limit": [4]}, "from 1 up to 2 billion, not [4]"),
         ({"context": True}, "from 1 up to 2 billion, not True"),

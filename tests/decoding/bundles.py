@@ -8,7 +8,7 @@ import torch
 
 from clearhead.bundle import Bundle
 from clearhead.models import build as build_anyhow
-from clearhead.text.framing import Framing, Framings
+from clearhead.text.framing import Framing, Framings, bert_framing
 from clearhead.text.tokenizer import Tokenizer
 
 ENGLISH = ["the cat sleeps", "a dog eats the fish", "one bird sings", "who sees the old green house"]
@@ -63,14 +63,28 @@ def writer(**changes: Any) -> Bundle:
     return Bundle(shaken(model), tokenizer, {"task": "generate"})
 
 
-def labeller(kind: str, labels: list[str], **changes: Any) -> Bundle:
+def labeller(
+    kind: str, labels: list[str], family: str = "encoder", two: bool = False, **changes: Any
+) -> Bundle:
+    """A model that labels texts, or two of them together; one of numbers has no labels, but a scale."""
     tokenizer = Tokenizer.words(ENGLISH)
+    if family != "encoder":
+        changes = {"head__pooling": "last", **changes}
     model = build(
         "tiny",
-        family="encoder",
+        family=family,
         vocabulary=tokenizer.vocabulary_size,
         head__kind=kind,
-        head__classes=len(labels),
+        head__classes=max(len(labels), 1),
+        embedding__token_types=2 if two and family == "encoder" else 0,
         **changes,
     )
-    return Bundle(shaken(model), tokenizer, {"task": kind, "labels": labels})
+    metadata: dict[str, Any] = {"task": kind, "labels": labels}
+    if kind == "number":
+        metadata = {"task": "regress", "numbers": {"mean": 10.0, "deviation": 2.0}}
+        metadata["framing"] = Framings(source=Framing.of(before=tokenizer.start)).to_dict()
+    if two or family != "encoder":
+        framing = bert_framing(tokenizer.start, tokenizer.stop)
+        framing = framing if family == "encoder" else framing.in_one_segment()
+        metadata["framing"] = Framings(source=framing if two else framing.replace(pair=())).to_dict()
+    return Bundle(shaken(model), tokenizer, metadata)

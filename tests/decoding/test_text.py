@@ -25,7 +25,7 @@ from clearhead.decoding import (
 from clearhead.decoding.alignment import END, _groups
 from clearhead.decoding.batches import by_length
 from clearhead.decoding.beam import LengthPenalty, beam_search
-from clearhead.decoding.labels import class_probabilities, unread_sentence
+from clearhead.decoding.labels import class_probabilities, regress, unread_sentence
 from clearhead.decoding.score import score
 from clearhead.decoding.steps import Symbols
 from clearhead.nn.look import Look
@@ -173,6 +173,10 @@ def test_a_text_of_which_only_the_head_is_read_is_marked(beam: int) -> None:
         (lambda: translate(labeller("tag", ["a"]), ["a"]), "does not translate"),
         (lambda: generate(translator(), "the"), "does not continue"),
         (lambda: classify(translator(), ["the"]), "does not classify"),
+        (lambda: regress(labeller("classify", ["a", "b"]), ["the"]), "does not give numbers"),
+        (lambda: classify(labeller("number", []), ["the"]), "does not classify"),
+        (lambda: translate(labeller("classify", ["a"], "encoder-decoder"), ["the"]), "does not translate"),
+        (lambda: generate(labeller("classify", ["a"], "decoder"), "the"), "labels texts and writes no text"),
         (lambda: tag(labeller("classify", ["a", "b"]), ["the"]), "does not tag"),
         (lambda: alignment(writer(), "a"), "no source"),
         (lambda: alignment(translator(), " "), "empty text"),
@@ -255,6 +259,47 @@ def test_classes(pooling: str) -> None:
         assert name == ["good", "bad", "neither"][int(wanted.argmax())]
     for shares in class_probabilities(bundle, texts):
         assert sum(shares.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("two", [False, True])
+@pytest.mark.parametrize("kind", ["classify", "number"])
+@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder"])
+def test_one_text_or_two_get_a_class_or_a_number_in_every_family(family: str, kind: str, two: bool) -> None:
+    bundle = labeller(kind, ["good", "bad"], family, two)
+    words = bundle.tokenizer.encode
+    some = many()
+    texts = list(zip(some, reversed(some), strict=True)) if two else some
+    found = (regress if kind == "number" else class_probabilities)(bundle, texts, batch_tokens=40)
+    wanted = []
+    for text in texts:
+        ids, segments = [1, *words(text[0] if two else text)], None
+        ids += [] if family == "encoder" and not two else [2]
+        if two:
+            segments = [0] * len(ids) + [1] * (len(words(text[1])) + 1)
+            ids += [*words(text[1]), 2]
+        row = torch.tensor([ids])
+        types = torch.tensor([segments]) if two and family == "encoder" else None
+        with torch.no_grad():
+            if family == "encoder":
+                logits = bundle.model(row, token_types=types).logits[0]
+            else:
+                logits = bundle.model(*[row] * (1 if family == "decoder" else 2)).logits[0]
+        wanted.append(10 + 2 * float(logits) if kind == "number" else logits.softmax(-1).tolist())
+    flat = found if kind == "number" else [list(one.values()) for one in found]
+    assert torch.allclose(torch.tensor(flat), torch.tensor(wanted), atol=1e-4)
+    assert len({str(one) for one in flat}) > 10, "the texts are all judged alike"
+    with pytest.raises(UserError, match="judges two texts" if two else "one text at a time"):
+        class_probabilities(labeller("classify", ["a", "b"], family, two), ["the"] if two else [("the", "a")])
+
+
+def test_the_head_of_either_text_is_read_where_training_cut_them() -> None:
+    bundle = labeller("number", [], two=True)
+    bundle.metadata["source_limit"] = 5  # with the ids around one text
+    assert unread_sentence(bundle, [("the old cat", "a dog")], before=2) is None
+    pairs = [("the old cat", "a dog"), ("a dog", "the old cat sees a dog")]
+    said = str(unread_sentence(bundle, pairs, before=2))
+    assert "line 4 has 6 tokens, and this model reads the first 3" in said
+    assert regress(bundle, pairs[1:]) == regress(bundle, [("a dog", "the old cat")])
 
 
 def test_tags() -> None:

@@ -12,13 +12,20 @@ import torch
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.decoding.labels import class_probabilities, tag
+from clearhead.decoding.labels import class_probabilities, regress, tag
 from clearhead.explorer import verdict as module
+from clearhead.explorer.contexts import contexts
+from clearhead.explorer.depth import depth
+from clearhead.explorer.evidence import evidence
+from clearhead.explorer.inside import inside, tensor
+from clearhead.explorer.report import explain
 from clearhead.explorer.session import Session
 from clearhead.explorer.verdict import verdict
 from clearhead.models import build
 from clearhead.text.framing import Framing, Framings
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
+
+from ..decoding.bundles import labeller
 
 Make = Callable[..., Any]
 TEXT = "the old cat  sleeps ."
@@ -116,3 +123,42 @@ def test_a_model_that_writes_gives_no_label(session_of: Make, kind: str) -> None
         verdict(session_of(kind), TEXT)
     with pytest.raises(UserError, match="empty"):
         verdict(session_of("encoder"), "  ")
+
+
+@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder"])
+@pytest.mark.parametrize("kind", ["classify", "number"])
+def test_every_labelling_family_has_a_verdict_and_a_report(family: str, kind: str) -> None:
+    session = Session(labeller(kind, ["good", "bad"], family))
+    text = "the old cat sees a dog"
+    found, page = verdict(session, text), explain(session, text)
+    shorter = "the old sees a dog"  # without its third word
+    if kind == "number":
+        [whole, without] = regress(session.bundle, [text, shorter])
+        assert found["number"] == pytest.approx(whole, abs=1e-5)
+        assert found["parts"][2]["support"] == pytest.approx(whole - without, abs=1e-5)
+        assert "raises it by" in page
+    else:
+        [whole, without] = class_probabilities(session.bundle, [text, shorter])
+        assert found["classes"][0]["p"] == pytest.approx(max(whole.values()), abs=1e-6)
+        assert found["parts"][2]["p"] == pytest.approx(without[found["label"]], abs=1e-6)
+        assert f"It says <strong>{found['label']}</strong>" in page
+    assert "It wrote" not in page
+    names = {box["id"] for box in inside(session, text)["boxes"]}
+    assert {"pool", "output"} <= names
+    tensor(session, text, name="logits")
+    assert bool(depth(session, text)["predictions"]) == (kind == "classify")
+    contexts(session, "cat", [text, "a cat sleeps"])
+    attention = "encoder.self" if family == "encoder" else "decoder.self"
+    ask = {"kind": attention, "layer": 0, "head": 0, "row": 1}
+    if family == "encoder" and kind == "classify":
+        evidence(session, text, **ask)
+    else:
+        with pytest.raises(UserError, match="Evidence is weighed for"):
+            evidence(session, text, **ask)
+
+
+def test_two_texts_are_refused_in_one_sentence() -> None:
+    session = Session(labeller("classify", ["good", "bad"], two=True))
+    for look in (verdict, explain):
+        with pytest.raises(UserError, match="judges two texts together, and one is looked at here"):
+            look(session, TEXT)

@@ -209,6 +209,15 @@ FAMILIES = [
         _BERT_IDS,
         more={"model_input_names": ["input_ids", "attention_mask"]},
     ),
+    Foreign(
+        "bert, a number",
+        "BertForSequenceClassification",
+        BERT | {"num_labels": 1},
+        bert,
+        _BERT_ROLES,
+        _BERT_IDS,
+        more={"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
+    ),
     Foreign("bert, tags", "BertForTokenClassification", BERT, old_bert, _BERT_ROLES, _BERT_IDS),
     # the template is in the class alone
     Foreign(

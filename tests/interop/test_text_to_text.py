@@ -19,7 +19,7 @@ from clearhead.bundle.metadata import write_metadata
 from clearhead.cli.main import main
 from clearhead.decoding import Options, Writer, classify, score, tag
 from clearhead.decoding.defaults import options_of
-from clearhead.decoding.labels import class_probabilities
+from clearhead.decoding.labels import class_probabilities, regress
 from clearhead.evaluation.loss import corpus_loss
 from clearhead.interop import export_folder, import_folder
 from clearhead.text.framing import Framings
@@ -51,6 +51,10 @@ class There:
         written = self.model.generate(**given, **settings)[0]
         begun = 0 if self.model.config.is_encoder_decoder else given["input_ids"].shape[1]
         return str(self.tokenizer.decode(written[begun:], skip_special_tokens=True))
+
+    @torch.no_grad()
+    def number(self, *texts: str) -> float:
+        return float(self.model(**self.tokenizer(*texts, return_tensors="pt")).logits)
 
     @torch.no_grad()
     def shares(self, *texts: str) -> list[float]:
@@ -104,6 +108,10 @@ def test_text_to_text_on_the_way_in_and_out(folder: Path, transformers: Any, tmp
             assert written_here(bundle, TEXTS) == [other.write(text, max_new_tokens=STEPS) for text in TEXTS]
         elif bundle.config.head.kind == "tag":
             assert tag(bundle, TEXTS) == [other.tags(text) for text in TEXTS]
+        elif bundle.config.head.kind == "number":
+            pairs = list(zip(TEXTS, reversed(TEXTS), strict=True))
+            wanted = [other.number(text) for text in TEXTS] + [other.number(*pair) for pair in pairs]
+            assert regress(bundle, [*TEXTS, *pairs]) == pytest.approx(wanted, abs=1e-5)
         else:
             pairs = list(zip(TEXTS, reversed(TEXTS), strict=True))
             found = class_probabilities(bundle, [*TEXTS, *pairs])

@@ -6,6 +6,7 @@ that nobody who reads one need wonder. Knows nothing about files.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -88,6 +89,14 @@ def _labels(value: Any) -> Fault:
     return None if len(set(value)) == len(value) else "a list of different names"
 
 
+def _numbers(value: Any) -> Fault:
+    names = ("mean", "deviation")
+    known = isinstance(value, dict) and all(
+        isinstance(value.get(name), int | float) and math.isfinite(value[name]) for name in names
+    )
+    return None if known and value["deviation"] > 0 else "a table with a mean and a deviation above 0"
+
+
 def _reach(value: Any) -> Fault:
     pairs = isinstance(value, list) and all(isinstance(one, list) and len(one) == 2 for one in value)
     if pairs and value and all(_is_count(number, 1) for one in value for number in one):
@@ -104,6 +113,7 @@ def _shown(value: Any) -> str:
 
 _ENTRIES: dict[str, Callable[[Any], Fault]] = {
     "labels": _labels,
+    "numbers": _numbers,
     "documents": _flag,
     "context": _count,
     "source_limit": _count,

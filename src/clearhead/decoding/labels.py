@@ -1,7 +1,7 @@
-"""Text to labels with a bundle: the class of a text or of two together, the tags of a text's words.
+"""Text to labels with a bundle: the class or number of a text or of two together, the tags of its words.
 
 The names of the labels stand in the bundle's metadata, in the order of the
-model's scores.
+model's scores, and so does the scale of its numbers.
 
 Shapes: B texts, T tokens of a text, C labels.
 """
@@ -23,6 +23,7 @@ from clearhead.decoding.batches import (
     by_length,
     framings_of,
     heads_read,
+    is_imported,
     padded,
     read_sources,
     refuse_too_long,
@@ -56,22 +57,56 @@ def class_probabilities(
     device: str | torch.device | None = None,
 ) -> list[dict[str, float]]:
     """The probability of every class for each text, or for each pair of texts."""
-    names, rows = labels_of(bundle, "classify"), _read(bundle, texts)
+    names, rows = labels_of(bundle, "classify"), read_texts(bundle, texts)
     found: list[dict[str, float]] = [{}] * len(rows)
-    for group, logits in _scores(bundle, rows, batch_tokens, device):
+    for group, logits in scores_of(bundle, rows, batch_tokens, device):
         shares = logits.cpu().double().softmax(-1).tolist()  # (B,C)
         for number, share in zip(group, shares, strict=True):
             found[number] = dict(zip(names, share, strict=True))
     return found
 
 
-def unread_sentence(bundle: Bundle, texts: Sequence[str], before: int = 0) -> str | None:
-    """What to say where a classifier reads only the head of one of these texts; `before` came others."""
+@in_compiled_work
+def regress(
+    bundle: Bundle,
+    texts: Texts,
+    *,
+    batch_tokens: int = 4096,
+    device: str | torch.device | None = None,
+) -> list[float]:
+    """The number that the model gives each text, or each pair of texts."""
+    _refuse_other_head(bundle, "number")
+    rows, (mean, deviation) = read_texts(bundle, texts), scale_of(bundle)
+    found = [0.0] * len(rows)
+    for group, outputs in scores_of(bundle, rows, batch_tokens, device):
+        for number, [output] in zip(group, outputs.cpu().double().tolist(), strict=True):  # (B,1)
+            found[number] = mean + deviation * output
+    return found
+
+
+def scale_of(bundle: Bundle) -> tuple[float, float]:
+    """The mean and the deviation of training's numbers, in whose units the model gives its own."""
+    noted = bundle.metadata.get("numbers") or {}
+    return float(noted.get("mean", 0.0)), float(noted.get("deviation", 1.0))
+
+
+def reads_two(bundle: Bundle) -> bool | None:
+    """Whether the model judges two texts together; None: one or two, as a tokenizer from elsewhere allows."""
+    if not framings_of(bundle).source.pair:
+        return False
+    return None if is_imported(bundle) else True
+
+
+def unread_sentence(bundle: Bundle, texts: Texts, before: int = 0) -> str | None:
+    """What to say where a model reads only the head of one of these texts; `before` came others."""
     if "source_limit" not in bundle.metadata:
         return None
-    heads = heads_read(bundle, texts, read_sources(bundle, texts, "classify"))
-    for number, head in enumerate(heads, start=before + 1):
+    each = [(at, one) for at, both in enumerate(texts) for one in ([both] if isinstance(both, str) else both)]
+    parts = [one for _, one in each]
+    heads = heads_read(bundle, parts, read_sources(bundle, parts, "classify"))
+    for (at, _), head in zip(each, heads, strict=True):
         if head is not None:
+            number = before + at + 1
             return (
                 f"line {number} has {head[1]:,} tokens, and this model reads the first {head[0]:,} of a "
                 f"text, as in its training: the rest is not read. Other such lines are treated alike."
@@ -94,7 +129,7 @@ def tag(
     real = [number for number, pieces in enumerate(words) if pieces]
     framing = framings_of(bundle).source
     rows = [framing.frame(list(chain.from_iterable(words[number]))) for number in real]
-    for group, logits in _scores(bundle, rows, batch_tokens, device):
+    for group, logits in scores_of(bundle, rows, batch_tokens, device):
         best = logits.argmax(-1).tolist()  # (B,T)
         for i, tags in zip(group, best, strict=True):
             firsts = first_pieces(words[real[i]], len(framing.before))
@@ -111,8 +146,10 @@ def first_pieces(words: Sequence[Sequence[int]], before: int) -> Iterator[int]:
     return islice(accumulate((len(pieces) for pieces in words), initial=before), len(words))
 
 
-def _read(bundle: Bundle, texts: Texts) -> list[Framed]:
+def read_texts(bundle: Bundle, texts: Texts) -> list[Framed]:
     """Texts, and pairs of texts, as the model reads them; cut where training cut them."""
+    if reads_two(bundle) and any(isinstance(one, str) for one in texts):
+        raise UserError("This model judges two texts together: give the second one as well.")
     reader, framing = tokenizers_of(bundle)[0], framings_of(bundle).source
     limit = bundle.metadata.get("source_limit")
     room = max(limit - framing.extra, 0) if isinstance(limit, int) else None
@@ -127,10 +164,8 @@ def _read(bundle: Bundle, texts: Texts) -> list[Framed]:
 
 def labels_of(bundle: Bundle, kind: str) -> list[str]:
     """The names of the model's labels; a sentence for a bundle that does not do this."""
-    config = bundle.config
-    if config.family != "encoder" or config.head.kind != kind:
-        raise UserError(f"This bundle holds a model that does not {kind}: train one with --task {kind}.")
-    names = bundle.metadata.get("labels")
+    _refuse_other_head(bundle, kind)
+    config, names = bundle.config, bundle.metadata.get("labels")
     if not isinstance(names, list) or len(names) != config.head.classes:
         raise UserError(
             f"This bundle does not name the {config.head.classes} labels of its model: its metadata lacks "
@@ -139,10 +174,20 @@ def labels_of(bundle: Bundle, kind: str) -> list[str]:
     return [str(name) for name in names]
 
 
-def _scores(
+def _refuse_other_head(bundle: Bundle, kind: str) -> None:
+    """A sentence for a bundle whose model does not say this of texts."""
+    if bundle.config.family == "vision" or bundle.config.head.kind != kind:
+        does, task = ("give numbers", "regress") if kind == "number" else (kind, kind)
+        raise UserError(f"This bundle holds a model that does not {does}: train one with --task {task}.")
+
+
+def scores_of(
     bundle: Bundle, rows: Sequence[Framed], batch_tokens: int, device: str | torch.device | None
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Groups of rows and the model's scores for them, (B, C) or (B, T, C), in float32 at least."""
+    """Groups of rows and the model's scores for them, (B, C) or (B, T, C), in float32 at least.
+
+    An encoder-decoder reads a text on both sides.
+    """
     sizes = [len(row.ids) for row in rows]
     refuse_too_long(bundle, sizes)
     pad, kinds = tokenizers_of(bundle)[0].pad, bundle.config.embedding.token_types
@@ -153,5 +198,16 @@ def _scores(
         for group in by_length(sizes, batch_tokens):
             ids, lengths = padded([rows[number].ids for number in group], pad, place)
             types = padded([rows[number].segments for number in group], 0, place)[0] if kinds else None
-            logits = bundle.model(ids, lengths=lengths, token_types=types).logits
+            logits = _logits(bundle, ids, lengths, types)
             yield group, logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _logits(bundle: Bundle, ids: Tensor, lengths: Tensor, segments: Tensor | None) -> Tensor:
+    if bundle.config.family == "encoder":
+        found = bundle.model(ids, lengths=lengths, token_types=segments)
+    elif bundle.config.family == "decoder":
+        found = bundle.model(ids, lengths=lengths)
+    else:
+        found = bundle.model(ids, ids, source_lengths=lengths, target_lengths=lengths)
+    logits: Tensor = found.logits
+    return logits

@@ -70,16 +70,23 @@ def anatomy_of(model: nn.Module, ids: tuple[Tensor, Tensor], get: Get) -> Anatom
         memory = low.build(model.source_embedding, ids[0], model.encoder)
         high = _Tower(found, "decoder", target, config, get, memory=(memory, source))
         last = high.build(model.target_embedding, ids[1], model.decoder)
-        _crown(found, last, word_boxes(model.output, high.hidden, get))
+        _crown(found, last, _top(model, high.hidden, get))
     elif isinstance(model, Decoder):
         high = _Tower(found, "decoder", target, model.config, get)
         last = high.build(model.embedding, ids[1], model.decoder)
-        _crown(found, last, word_boxes(model.output, high.hidden, get))
+        _crown(found, last, _top(model, high.hidden, get))
     elif isinstance(model, Encoder):
         low = _Tower(found, "encoder", source, model.config, get)
         last = low.build(model.embedding, ids[0], model.encoder)
         _crown(found, last, head_boxes(model.head, low.hidden, model.config, get))
     return found
+
+
+def _top(model: EncoderDecoder | Decoder, hidden: Step, get: Get) -> list[Box]:
+    """What stands on a decoder: the words of its vocabulary, or a head."""
+    if model.config.head.kind == "none":
+        return word_boxes(model.output, hidden, get)
+    return head_boxes(model.head, hidden, model.config, get)
 
 
 def _crown(found: Anatomy, last: str, boxes: list[Box]) -> None:

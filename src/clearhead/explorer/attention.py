@@ -184,5 +184,7 @@ def alignment_weights(trace: Trace, kind: str, layer: int | None) -> tuple[Tenso
     """
     if kind != "decoder.cross":
         raise UserError("An alignment joins a source and a target: ask for it with the kind 'decoder.cross'.")
+    if trace.config.head.kind != "none":
+        raise UserError("This model labels texts and writes nothing that could be aligned: ask for 'mean'.")
     chosen = max(trace.layers_of(kind) - 2, 0) if layer is None else layer
     return trace.attention(kind, chosen).double().mean(0), chosen

@@ -158,7 +158,8 @@ def _one(session: Session, word: str, number: int, sentence: str) -> Occurrence:
     if found is None:
         raise UserError(f"The word '{word}' does not stand in sentence {number}: change one of the two.")
     framings = framings_of(session.bundle)
-    shift = len((framings.target if session.family == "decoder" else framings.source).before)
+    prompted = session.family == "decoder" and session.config.head.kind == "none" and not session.has_source
+    shift = len((framings.target if prompted else framings.source).before)
     if found[1] + shift >= len(ids):
         raise UserError(f"The word '{word}' stands beyond what the model reads of sentence {number}.")
     places = list(range(found[0] + shift, found[1] + shift + 1))

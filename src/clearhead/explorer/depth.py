@@ -62,13 +62,12 @@ def early(model: nn.Module, stream: Tensor) -> Tensor | None:
     """What the model would say if this stream (T, E) were what its last layer leaves; None without a head."""
     x = stream.unsqueeze(0)
     with torch.no_grad():
-        if isinstance(model, (EncoderDecoder, Decoder)):
-            norm = model.decoder.norm
-            scores: Tensor = model.output(x if norm is None else norm(x))
-            return scores[0]
-        assert isinstance(model, Encoder)
-        norm = model.encoder.norm
+        assert isinstance(model, (EncoderDecoder, Decoder, Encoder))
+        norm = (model.encoder if isinstance(model, Encoder) else model.decoder).norm
         x = x if norm is None else norm(x)
+        if not isinstance(model, Encoder) and model.config.head.kind == "none":
+            scores: Tensor = model.output(x)
+            return scores[0]
         pooled = model.head.pooled(x, Tokens.padded(x.shape[1], device=x.device))
         said: Tensor | None = model.head(x, pooled)
         return None if said is None else said[0]
@@ -78,6 +77,8 @@ def _predictions(
     session: Session, trace: Trace, stack: str, boxes: list[Box]
 ) -> tuple[list[Plain], list[Plain]]:
     """The likeliest words (or classes) after the embedding and after each layer, and the model's own."""
+    if session.config.head.kind == "number":  # which is no word that could be likelier than others
+        return [], []
     layers = session.layers[stack]
     heights = [("embedding", f"{stack}.embedding")]
     heights += [(f"layer {number + 1}", f"{stack}.{number}.output") for number in range(layers)]
@@ -104,7 +105,7 @@ def _likeliest(session: Session, trace: Trace, scores: Tensor) -> list[list[Plai
 def _said(session: Session, trace: Trace, id: int) -> Plain:
     """A word of the vocabulary, or a class."""
     head = session.config.head
-    if session.family == "encoder" and head.kind in ("classify", "tag"):
+    if head.kind in ("classify", "tag"):
         return {"id": id, "text": labels(session, head.classes)[id], "kind": "word"}
     return dict(trace.word(id))
 
@@ -124,4 +125,5 @@ def _top(session: Session) -> str:
     model = session.model
     stack = model.encoder if isinstance(model, Encoder) else getattr(model, "decoder", None)
     normed = getattr(stack, "norm", None) is not None
-    return ("last norm and " if normed else "") + ("head" if session.family == "encoder" else "output")
+    headed = session.family == "encoder" or session.config.head.kind != "none"
+    return ("last norm and " if normed else "") + ("head" if headed else "output")

@@ -111,7 +111,9 @@ def evidence(
 
 def goal_of(trace: Trace, place: Place) -> Goal:
     """What a row's evidence is about."""
-    logits = _logits(trace)
+    logits, head = _logits(trace), trace.config.head
+    if head.kind == "number" or (head.of_text and trace.config.family != "encoder"):
+        raise UserError("Evidence is weighed for models that write and for encoders that classify or tag.")
     if place.in_decoder:
         chosen = logits[place.row].argmax()
         word = trace.word(int(chosen))

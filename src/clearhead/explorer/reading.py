@@ -15,6 +15,7 @@ from torch import nn
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.batches import framings_of, read_sources, symbols_of, tokenizers_of, translates
+from clearhead.decoding.labels import reads_two
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import translate
 from clearhead.decoding.steps import WITH_SOURCE, positions_of
@@ -69,8 +70,10 @@ def read(bundle: Bundle, text: str, target: str | None = None) -> Reading:
             f"A model of the family '{config.family}' has no target beside its text: leave it out."
         )
     ids = read_text(bundle, text)
+    if config.family in WITH_SOURCE:  # it labels texts, and reads them on both sides
+        return Reading(source=ids, target=ids)
     if config.family == "decoder":
-        return Reading(target=ids, following=ids[1:])
+        return Reading(target=ids, following=ids[1:] if config.head.kind == "none" else ())
     return Reading(source=ids)
 
 
@@ -78,6 +81,10 @@ def read_text(bundle: Bundle, text: str) -> tuple[int, ...]:
     """The ids of a text where it is read: in the encoder, or in a decoder that stands alone."""
     config = bundle.config
     _refuse_unreadable(text, "text")
+    if config.head.of_text and reads_two(bundle):
+        raise UserError(
+            "This model judges two texts together, and one is looked at here: use `clearhead label`."
+        )
     if translates(bundle):
         [ids] = read_sources(bundle, [text], "translate")
     elif config.family == "decoder" and config.head.kind == "none":

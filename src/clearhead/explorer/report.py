@@ -120,7 +120,7 @@ def _overview(session: Session, text: str, target: str | None) -> Iterator[str]:
 
 
 def _written(session: Session, text: str) -> Iterator[str]:
-    if session.family == "encoder":
+    if session.family == "encoder" or session.config.head.kind != "none":
         return
     found = run(session, text, Asked(shown=SHOWN))
     output = found["output"]
@@ -154,13 +154,22 @@ def _step(step: Plain) -> str:
 
 
 def _labelled(session: Session, text: str) -> Iterator[str]:
-    if session.family != "encoder" or session.config.head.kind not in ("classify", "tag"):
+    if session.config.head.kind not in ("classify", "number", "tag"):
         return
     found = verdict(session, text)
     if found["kind"] == "tag":
         yield _heading("Tags", "Each word's likeliest tag, and its probability.")
         rows = [(one["text"], escape(one["tag"]), _chance(one["top"])) for one in found["words"]]
         yield _rows("The tag of each word", ("word", "tag", "p"), rows)
+        return
+    if found["kind"] == "number":
+        yield _heading(
+            "Verdict",
+            "The number that the model gives the text, and by how much each word raises it: the word is left "
+            "out while the model reads the rest anew.",
+        )
+        yield f"<p>It says <strong>{number(found['number'])}</strong>.</p>"
+        yield _parts(found, "number", ("left out", "raises it by", "number without"))
         return
     yield _heading(
         "Verdict",
@@ -170,11 +179,16 @@ def _labelled(session: Session, text: str) -> Iterator[str]:
     classes = [(one["label"], bar(one["p"]), number(one["p"])) for one in found["classes"]]
     yield f"<p>It says <strong>{escape(found['label'])}</strong>.</p>"
     yield _rows("The probability of every class", ("class", "", "p"), classes)
+    yield _parts(found, "p", ("left out", "owed", "p without"))
+
+
+def _parts(found: Plain, name: str, heads: Sequence[str]) -> str:
+    """What each word does to a verdict, and the verdict without it."""
     parts = [
-        (one["text"], *("–" if one[name] is None else number(one[name]) for name in ("support", "p")))
+        (one["text"], *("–" if one[key] is None else number(one[key]) for key in ("support", name)))
         for one in found["parts"]
     ]
-    yield _rows("What it owes to each word", ("left out", "owed", "p without"), parts)
+    return _rows("What it owes to each word", heads, parts)
 
 
 def _chance(top: Sequence[Plain]) -> str:
@@ -198,7 +212,7 @@ def _rows(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 
 
 def _aligned(session: Session, text: str, target: str | None) -> Iterator[str]:
-    if "decoder.cross" not in session.kinds:
+    if "decoder.cross" not in session.kinds or session.config.head.kind != "none":
         return
     found = summary(session, text, target, kind="decoder.cross", how="alignment")
     weights = unpacked(found["weights"])

@@ -168,9 +168,12 @@ class Trace:
 
     @property
     def following(self) -> list[Word]:
-        """The token after each place of the target; after the last of a decoder's text, the likeliest one."""
+        """The token after each place of the target; after the last of a decoder's text, the likeliest one.
+
+        A model with a head predicts no token.
+        """
         ids = list(self.reading.following)
-        if len(ids) < len(self.target):
+        if len(ids) < len(self.target) and self.config.head.kind == "none":
             ids.append(int(self.logits[-1].argmax()))
         return self._writer.words(ids)
 

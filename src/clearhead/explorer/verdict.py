@@ -1,8 +1,9 @@
 """View 1 for a model that labels: what it says of a text, how sure it is, and which words carried it.
 
-A classifier's words are left out one at a time and the rest is read anew: exact, no gradient and no estimate.
-In a long text neighbouring words are left out together, as many as keep the work within bounds, and the
-answer says how many. A tagger's answer is the tag of each word. Knows nothing about the page.
+The words of a text with a class or a number are left out one at a time and the rest is read anew: exact, no
+gradient and no estimate. In a long text neighbouring words are left out together, as many as keep the work
+within bounds, and the answer says how many. A tagger's answer is the tag of each word. Knows nothing about
+the page.
 
 Shapes: B texts, T tokens of a text, C labels.
 """
@@ -20,11 +21,11 @@ from torch import Tensor
 from clearhead.base.errors import UserError
 from clearhead.bundle.framings import framings_of
 from clearhead.data.tokenise import encode_words
-from clearhead.decoding.batches import by_length, padded
-from clearhead.decoding.labels import first_pieces, tag
+from clearhead.decoding.labels import first_pieces, scale_of, scores_of, tag
 from clearhead.explorer.inside import labels
 from clearhead.explorer.reading import read_text
 from clearhead.explorer.session import Session
+from clearhead.text.framing import Framed
 
 TOKENS = 40_000  # most that all shortened texts together may have
 FEWEST = 8  # parts of a text that are left out in any case
@@ -36,39 +37,72 @@ Span = tuple[int, int]  # characters of the text, from and to
 
 
 def verdict(session: Session, text: str) -> Plain:
-    """What a classifier says of a text and what it rests on, or what a tagger says of each word."""
-    head = session.config.head.kind if session.family == "encoder" else None
-    if head == "classify":
-        return _class_of(session, text)
-    if head == "tag":
-        return _tags_of(session, text)
+    """What a model says of a text, its class or its number, and what that rests on, or each word's tag."""
+    known = {"classify": _class_of, "number": _number_of, "tag": _tags_of}.get(session.config.head.kind)
+    if known is not None:
+        return known(session, text)
     raise UserError("This model gives no label, neither to texts nor to words: it writes, or only reads.")
 
 
-# --- the class of a text ------------------------------------------------------------------------
+# --- the class or the number of a text ----------------------------------------------------------
 
 
-def _class_of(session: Session, text: str) -> Plain:
-    names = labels(session, session.config.head.classes)
+def _left_out(session: Session, text: str) -> tuple[list[Span], Tensor, dict[int, Tensor]]:
+    """The parts of a text, the model's scores (C,) for all of it, and those without each part, by number."""
     ids = read_text(session.bundle, text)
     spans = _joined(_spans(session, text), most=max(TOKENS // len(ids), FEWEST))
     shortened = [_without(text, spans, number) for number in range(len(spans))]
     rows = {number: row for number, one in enumerate(shortened) if (row := _read(session, one)) is not None}
-    scores = _scores(session, [ids, *rows.values()])  # (B,C), in float64
-    chosen = int(scores[0].argmax())
-    changed = dict(zip(rows, scores[1:], strict=True))
+    every: list[Tensor] = [torch.empty(0)] * (1 + len(rows))
+    framed = [Framed(list(row), [0] * len(row)) for row in (ids, *rows.values())]
+    for group, scores in scores_of(session.bundle, framed, BATCH, None):
+        for number, one in zip(group, scores.cpu().double(), strict=True):
+            every[number] = one
+    return spans, every[0], dict(zip(rows, every[1:], strict=True))
+
+
+def _together(text: str, spans: Sequence[Span]) -> int:
+    """Words of the largest part."""
+    return max((len(text[begin:end].split()) for begin, end in spans), default=1)
+
+
+def _number_of(session: Session, text: str) -> Plain:
+    spans, [output], changed = _left_out(session, text)
+    mean, deviation = scale_of(session.bundle)
+    whole = mean + deviation * float(output)
+    without = {number: mean + deviation * float(one) for number, [one] in changed.items()}
+    return {
+        "kind": "number",
+        "number": whole,
+        "parts": [
+            {
+                "text": text[begin:end],
+                "support": whole - without[number] if number in without else None,
+                "number": without.get(number),
+            }
+            for number, (begin, end) in enumerate(spans)
+        ],
+        "together": _together(text, spans),
+    }
+
+
+def _class_of(session: Session, text: str) -> Plain:
+    names = labels(session, session.config.head.classes)
+    spans, own, rest = _left_out(session, text)
+    whole, changed = own.log_softmax(-1), {number: one.log_softmax(-1) for number, one in rest.items()}
+    chosen = int(whole.argmax())
     return {
         "kind": "classify",
         "label": names[chosen],
         "classes": sorted(
-            ({"label": name, "p": p} for name, p in zip(names, scores[0].exp().tolist(), strict=True)),
+            ({"label": name, "p": p} for name, p in zip(names, whole.exp().tolist(), strict=True)),
             key=lambda one: -one["p"],
         ),
         "parts": [
-            {"text": text[begin:end], **_effect(scores[0], changed.get(number), chosen, names)}
+            {"text": text[begin:end], **_effect(whole, changed.get(number), chosen, names)}
             for number, (begin, end) in enumerate(spans)
         ],
-        "together": max((len(text[begin:end].split()) for begin, end in spans), default=1),
+        "together": _together(text, spans),
     }
 
 
@@ -122,17 +156,6 @@ def _read(session: Session, text: str) -> tuple[int, ...] | None:
         return read_text(session.bundle, text)
     except UserError:  # nothing is left of it when it is cut into tokens
         return None
-
-
-@torch.no_grad()
-def _scores(session: Session, rows: Sequence[Sequence[int]]) -> Tensor:
-    """The log-probability of every label for each row of ids, (B, C)."""
-    found = torch.empty(len(rows), session.config.head.classes, dtype=torch.float64)
-    for group in by_length([len(row) for row in rows], BATCH):
-        ids, lengths = padded([rows[number] for number in group], session.reader.pad, session.device)
-        logits = session.model(ids, lengths=lengths).logits
-        found[group] = logits.cpu().double().log_softmax(-1)
-    return found
 
 
 # --- the tags of words --------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 One `forward` serves training (the whole target in one masked pass) and decoding
 (a few new tokens and a state): a state changes where tokens begin and what is
 remembered, nothing else. With a head it labels texts as BART does: the text goes
-to both sides, to the decoder shifted right, and the decoder's last token, which
-has read all of it, gives the class or the number.
+to both sides, and the decoder's last token, which has read all of it, gives the
+class or the number. (BART's decoder reads it shifted right: hand it in so for the
+same numbers.)
 
 Shapes: B rows, S source tokens, T target tokens, E model width.
 """

@@ -19,7 +19,7 @@ import torch
 from clearhead.bundle.folder import Bundle
 from clearhead.bundle.framings import framings_of, is_imported, tokenizers_of
 from clearhead.decoding.defaults import KEY, not_carried, own_options
-from clearhead.decoding.labels import class_probabilities, tag
+from clearhead.decoding.labels import class_probabilities, regress, tag
 from clearhead.decoding.options import Options
 from clearhead.decoding.writer import Writer
 from clearhead.interop import export_folder
@@ -83,6 +83,10 @@ def _there(subject: Subject, ids: Sequence[list[int]]) -> dict[str, int]:
         theirs = [model(**row).logits[0].softmax(-1).tolist() for row in rows]
         far = torch.tensor(shares).sub(torch.tensor(theirs)).abs().amax(-1)
         return found | {"its classes": int((far > subject.bound).sum())}
+    if kind == "number":
+        ours = regress(subject.exact, subject.texts)
+        off = [abs(number - float(model(**row).logits)) for number, row in zip(ours, rows, strict=True)]
+        return found | {"its numbers": sum(one > subject.bound for one in off)}
     if kind == "tag":
         return found | {
             "its tags": _unlike(tag(subject.exact, subject.texts), _tags(subject, tokenizer, model))
