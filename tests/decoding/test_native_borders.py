@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import multiprocessing
 import os
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -15,7 +17,10 @@ import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding.native import NativeRows, binding, pack, supports
 from clearhead.decoding.native.binding import functions
+from clearhead.decoding.native.dials import SETTINGS, _config
 from clearhead.decoding.steps import Symbols
+from clearhead.models.config import ModelConfig
+from clearhead.nn.attention import AttentionConfig
 
 from .compiled import needs_engine
 
@@ -88,6 +93,29 @@ def test_names_what_it_cannot_do(changes: dict[str, object], dial: str) -> None:
     assert dial in str(supports(model))
     with pytest.raises(UserError, match=dial):
         NativeRows(model, SYMBOLS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterAttention(AttentionConfig):
+    """A setting that came after the engine, and a part of another kind."""
+
+    sinks: int = 0
+
+
+def test_settings_that_came_later_are_refused_unless_they_change_nothing() -> None:
+    model = build()
+    usual: ModelConfig = model.config  # type: ignore[assignment]
+    assert _config(LaterAttention(heads=3), "attention.") is None
+    assert _config(LaterAttention(sinks=2), "attention.") == "the setting attention.sinks '2'"
+    model.config = usual.replace(attention=LaterAttention(heads=usual.attention.heads))  # type: ignore[assignment]
+    assert supports(model) == "it does not know the setting attention 'LaterAttention'."
+
+
+def test_every_setting_is_either_known_or_refused() -> None:
+    """No name in the list is one that models do not have, or do not have any more."""
+    config = ModelConfig()
+    for path in SETTINGS:
+        functools.reduce(getattr, path.split("."), config)  # raises where there is none
 
 
 def test_leaves_changed_models_alone() -> None:

@@ -1,14 +1,18 @@
-"""Which models the native engine can run: every dial it does not know is named, never guessed.
+"""Which models the native engine can run: every setting it does not know is named, never guessed.
 
-Looks at the modules themselves, not only at the config: a model whose parts somebody has replaced (adapters,
-hooks, quantised layers) is left to PyTorch.
+A setting that is not listed here may only stand as it does by default, so that what is added to models later
+is left to PyTorch until an engine has learned it. Looks at the modules themselves, too: so is a model whose
+parts somebody has replaced (adapters, hooks, quantised layers).
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import torch
 from torch import nn
 
+from clearhead.base.config import Config
 from clearhead.models.config import ModelConfig
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder_decoder import EncoderDecoder
@@ -35,7 +39,30 @@ KNOWN: set[type[nn.Module]] = {
     *(InputEmbedding, TokenEmbedding, Output, Residual, nn.LayerNorm, RMSNorm, Dropout, nn.Dropout),
     *(Position, Sinusoidal, Learned, Rotary, T5Bias, ALiBi),
 }
-POSITIONS = ("none", "sinusoidal", "learned", "rotary", "t5", "alibi")
+# Settings that the engines read, or that decoding does not depend on: the values they know; None: all.
+SETTINGS: dict[str, tuple[str, ...] | None] = {
+    "position.name": ("none", "sinusoidal", "learned", "rotary", "t5", "alibi"),
+    "position.layout": ("interleaved", "halves"),
+    "attention.score": ("scaled_dot", "dot"),
+    "feedforward.activation": ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"),
+    "norm.kind": ("layer", "rms"),
+    "norm.place": ("post", "pre"),
+    **dict.fromkeys(
+        f"{part}{name}"
+        for part, names in {
+            "": "family vocabulary source_vocabulary width layers decoder_layers dropout initialisation",
+            "attention.": "width heads kv_heads query_dim key_dim value_dim memory_width score_rank bias "
+            "output_bias softcap dropout kernel",
+            "feedforward.": "width gated bias dropout",
+            "position.": "max_length base scaling buckets max_distance values",
+            "norm.": "eps final",
+            "embedding.": "scale norm token_types tie_output output_bias output_scale dropout",
+            "head.": "classes pooling pooler transform dropout",  # of heads that are not there
+        }.items()
+        for name in names.split()
+    ),
+}
+NAMES = {"position.name": "position scheme", "attention.score": "score"}  # where a sentence has another word
 
 
 def supports(model: nn.Module, device: str = "cpu") -> str | None:
@@ -54,16 +81,20 @@ def supports(model: nn.Module, device: str = "cpu") -> str | None:
     return None if dial is None else f"it does not know {dial}."
 
 
-def _config(config: ModelConfig) -> str | None:
-    attention = config.attention
-    if config.position.name not in POSITIONS:
-        return f"the position scheme '{config.position.name}'"
-    if attention.score not in ("scaled_dot", "dot"):
-        return f"the score '{attention.score}'"
-    if attention.memory_width not in (None, config.width):
-        return "a memory width of its own"
-    if config.family == "encoder-decoder" and config.depth_of_decoder < 1:
-        return "a decoder without layers"
+def _config(config: Config, path: str = "") -> str | None:
+    """The first setting that is not known, of a config and those inside it."""
+    usual = type(config)()
+    for name in (one.name for one in fields(config)):
+        value, default, where = getattr(config, name), getattr(usual, name), path + name
+        known = SETTINGS.get(where, ())
+        if value == default or known is None or value in known:
+            continue
+        if isinstance(value, Config) and type(value) is type(default):
+            if (inside := _config(value, f"{where}.")) is not None:
+                return inside
+            continue
+        shown = getattr(value, "kind", type(value).__name__) if isinstance(value, Config) else value
+        return f"the {NAMES.get(where, f'setting {where}')} '{shown}'"
     return None
 
 
