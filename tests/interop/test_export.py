@@ -15,10 +15,12 @@ from torch import nn
 from clearhead import build
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, load_bundle, save
+from clearhead.decoding.writer import opening
 from clearhead.interop import export_folder, import_folder, is_foreign
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
 from clearhead.models.presets import preset as find_preset
+from clearhead.text.framing import Framing, Framings
 from clearhead.text.tokenizer import Tokenizer
 
 SMALL = {"layers": 2, "vocabulary": 61, "attention__heads": 4, "feedforward__width": 40, "width": 24}
@@ -101,9 +103,24 @@ def test_models_of_ours_compute_the_same_there(
     torch.testing.assert_close(ours_again, ours, rtol=1e-4, atol=1e-4)
 
 
+def test_numbers_are_exported_in_their_own_units(transformers: Any, tmp_path: Path) -> None:
+    bundle = random_bundle("bert-base", SMALL | {"head__kind": "number"})
+    bundle.metadata["numbers"] = {"mean": 30.0, "deviation": 4.0}
+    export_folder(bundle, tmp_path / "out")
+    theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert theirs.config.problem_type == "regression"
+    ours, there = outputs(bundle.model, theirs, bundle.config)
+    torch.testing.assert_close(30 + 4 * ours, there, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "preset, changes, named",
     [
+        (
+            "gpt2",
+            DECODER | {"head__kind": "classify", "head__pooling": "last"},
+            ["head.kind='classify'", "head.pooling='last'"],
+        ),
         ("gpt2", DECODER | {"position__name": "alibi"}, ["position.name='alibi'"]),
         ("gpt2", DECODER | {"attention__softcap": 5.0}, ["attention.softcap=5.0"]),
         ("gpt2", DECODER | {"embedding__scale": True}, ["embedding.scale=True"]),
@@ -282,3 +299,17 @@ def test_the_tokenizer_goes_along(transformers: Any, tmp_path: Path) -> None:
     assert again.tokenizer is not None
     assert again.tokenizer.encode(text) == tokenizer.encode(text)
     assert again.metadata["special"] == {"pad": 0, "start": 1, "stop": 2}
+
+
+def test_the_tokenizer_of_a_decoder_that_translates_puts_the_separator_behind_a_source(
+    tmp_path: Path,
+) -> None:
+    tokenizer = Tokenizer.words("the cat sleeps")
+    plain = random_bundle("gpt2", DECODER | {"vocabulary": tokenizer.vocabulary_size})
+    framings = Framings(source=Framing.of(after=tokenizer.start))
+    export_folder(Bundle(plain.model, tokenizer, {"framing": framings.to_dict()}), tmp_path / "out")
+    again = import_folder(tmp_path / "out")
+    assert again.tokenizer is not None
+    asked = [*tokenizer.encode("the cat"), tokenizer.start]
+    assert again.tokenizer.encode("the cat", specials=True) == asked
+    assert opening(again, "the cat") == asked

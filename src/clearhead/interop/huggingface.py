@@ -178,7 +178,7 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
     model: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)  # what torch.compile wraps
     ours = dict(model.named_parameters(remove_duplicate=False))
     _refuse_left_over(family, config, ours)
-    tensors = exported_tensors(family, config, ours)
+    tensors = exported_tensors(family, config, _in_real_units(bundle, ours))
     plain = _config_json(family, bundle, tensors)
     _refuse_to_overwrite(folder)
     with atomic_folder(os.path.abspath(folder), new=is_vacant(folder)) as fresh:
@@ -188,6 +188,17 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
             _write_json(fresh / GENERATION, _generation(bundle) | _token_ids(bundle))
         write_tokenizers(bundle, fresh)
         write_settings(bundle, fresh)
+
+
+def _in_real_units(bundle: Bundle, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """With the scale of a model's numbers in its last layer, since theirs has no other place for it."""
+    scale = bundle.metadata.get("numbers")
+    if bundle.config.head.kind != "number" or scale is None:
+        return dict(ours)
+    weight, bias = (ours[f"head.classifier.{name}"].detach() for name in ("weight", "bias"))
+    deviation, mean = scale["deviation"], scale["mean"]
+    scaled = {"weight": weight * deviation, "bias": bias * deviation + mean}
+    return {**ours, **{f"head.classifier.{name}": tensor for name, tensor in scaled.items()}}
 
 
 def family_for(config: ModelConfig, metadata: Mapping[str, Any]) -> Family:

@@ -68,10 +68,11 @@ def refuse_occupied(folder: Path) -> None:
 
 def refuse_other_families(config: ModelConfig, what: str) -> None:
     """These exports are of models that write text."""
-    if config.family not in WRITERS:
+    if config.family not in WRITERS or config.head.kind != "none":
+        labels = " that labels texts" if config.head.kind != "none" else ""
         raise UserError(
-            f"A model of the family '{config.family}' cannot be exported to {what}: only models that write "
-            f"text can ({', '.join(WRITERS)})."
+            f"A model of the family '{config.family}'{labels} cannot be exported to {what}: only models that "
+            f"write text can ({', '.join(WRITERS)})."
         )
 
 

@@ -173,8 +173,12 @@ def write_settings(bundle: Bundle, folder: Path) -> None:
 
 
 def _reads_sources(bundle: Bundle) -> bool:
-    """Whether the tokenizer that is a folder's only one there reads sources, be it that it writes as well."""
-    return bundle.config.family != "decoder" and bundle.source_tokenizer is None
+    """Whether the tokenizer that is a folder's only one there reads sources, be it that it writes as well.
+
+    That of a decoder reads prompts, which are sources where there is a separator behind them.
+    """
+    separated = bool(framings_of(bundle).source.after)
+    return (bundle.config.family != "decoder" or separated) and bundle.source_tokenizer is None
 
 
 def _tokenizer_settings(tokenizer: Tokenizer, config: ModelConfig, limit: Any) -> dict[str, Any]:
