@@ -32,11 +32,12 @@ from torch.nn import functional as F
 
 import clearhead
 from clearhead.base.device import name_of_cpu
-from clearhead.data.batch import Batch, Specials
+from clearhead.data.batch import IGNORED, Batch, Specials
+from clearhead.data.columns import Columns
+from clearhead.data.encodings import Pairs
 from clearhead.data.load import Loader
 from clearhead.data.plan import BatchConfig
 from clearhead.data.ragged import Ragged
-from clearhead.data.rows import IGNORED
 from clearhead.data.store import Store, StoreWriter
 from clearhead.models.config import ModelConfig
 from clearhead.training.graphs import GraphStepper
@@ -91,7 +92,14 @@ def batches(size: Size, count: int, device: torch.device) -> list[Batch]:
         with StoreWriter(f"{folder}/store", "translate", dict.fromkeys(columns, size.vocabulary)) as writer:
             writer.add(**columns)
         config = BatchConfig(tokens=size.tokens, shapes="fixed" if gpu else "free", workers=0)
-        loader = Loader([Store(Path(folder) / "store")], "translate", config, Specials(0, 1, 2), 1, pin=gpu)
+        loader = Loader(
+            [Store(Path(folder) / "store")],
+            Pairs(Columns(task="translate", sources=("source",))),
+            config,
+            Specials(0, 1, 2),
+            1,
+            pin=gpu,
+        )
         return [numbered.batch for numbered in islice(loader.stream(), count)]
 
 

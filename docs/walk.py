@@ -40,14 +40,15 @@ import torch
 
 import clearhead
 from clearhead.bundle.folder import load_bundle
+from clearhead.data.columns import Row
 from clearhead.data.config import FilterConfig
+from clearhead.data.encoding import Encoder, Tokenizers, tokenise
 from clearhead.data.load import Loader
 from clearhead.data.plan import BatchConfig
-from clearhead.data.rows import Row
 from clearhead.data.store import Store, StoreWriter
-from clearhead.data.tokenise import Tokenizers, store_sizes, tokenise
 from clearhead.decoding.writer import Writer
 from clearhead.phrasebook import pairs
+from clearhead.tasks import TASKS
 from clearhead.training.config import TrainConfig
 from clearhead.training.objectives import LabelObjective
 from clearhead.training.optimiser import build_optimiser
@@ -120,7 +121,7 @@ def _calls(folder: Path) -> dict[str, Callable[[], Any]]:
     )
     model = clearhead.build("tiny", vocabulary=both.target.vocabulary_size)
     config = TrainConfig(model=model.config, batch=BatchConfig(tokens=512, workers=0))
-    filter = FilterConfig()
+    filter, encoding = FilterConfig(), TASKS["translate"].encoding()
     cpu = torch.device("cpu")
     smoothing, consistency = config.objective.label_smoothing, config.objective.consistency
     stepper = Stepper(
@@ -132,14 +133,14 @@ def _calls(folder: Path) -> dict[str, Callable[[], Any]]:
     )
 
     def corpus(name: str = "again") -> Store:
-        with StoreWriter(folder / name, "translate", store_sizes("translate", both)) as writer:
-            tokenise(rows, "translate", both, filter, writer)
+        with StoreWriter(folder / name, "translate", encoding.ranges(both)) as writer:
+            tokenise(rows, Encoder(encoding, both, filter), writer)
         return Store(folder / name)
 
     store = corpus("once")
 
     def batch() -> None:
-        loader = Loader([store], "translate", config.batch, both.specials(), seed=1)
+        loader = Loader([store], encoding, config.batch, both.specials(), seed=1)
         made = next(iter(loader.batches(epoch=0)))
         stepper.step([made], rate_at(config.schedule, 1, config.model.width))
 

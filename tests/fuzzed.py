@@ -15,9 +15,10 @@ from clearhead.base.atomic import sha256_of
 from clearhead.base.checksums import digest
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, describe, is_bundle, load_bundle, save
+from clearhead.data.encoding import Tokenizers
+from clearhead.data.encodings import Pairs
 from clearhead.data.ragged import Ragged
 from clearhead.data.store import Store, StoreWriter
-from clearhead.data.tokenise import Tokenizers, framings_for
 from clearhead.decoding.labels import classify
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import translate
@@ -59,7 +60,7 @@ def a_translator(folder: Path) -> None:
         "documents": False,
         "special": {"pad": 0, "start": 1, "stop": 2},
         "generation": {"eos_token_id": 2, "num_beams": 1, "max_length": 8},
-        "framing": framings_for("translate", Tokenizers.of(WORDS), False).to_dict(),
+        "framing": Pairs().framings(Tokenizers.of(WORDS)).to_dict(),
     }
     save(Bundle(a_model(family="encoder-decoder"), WORDS, notes), folder / "bundle")
 
@@ -165,7 +166,7 @@ def read_run(folder: Path) -> object:
 
 
 def read_data(folder: Path) -> object:
-    prepared = open_all(RunFolder(folder / "run").data, "translate", 1)
+    prepared = open_all(RunFolder(folder / "run").data, 1)
     return [read_store(store) for store in (*prepared.train, prepared.validation)]
 
 

@@ -35,8 +35,9 @@ LADDER = {
     "serving": 6,
     "explorer": 6,
     "api": 6,
-    "jobs": 7,
-    "cli": 8,
+    "tasks": 7,
+    "jobs": 8,
+    "cli": 9,
 }
 FRONT_DOORS = {PACKAGE, f"{PACKAGE}.__main__"}  # they stand outside the ladder
 

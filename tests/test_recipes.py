@@ -21,7 +21,8 @@ from clearhead.base.settings import read_table
 from clearhead.jobs.demo import RECIPE, write_phrasebook
 from clearhead.jobs.recipe import compose, read_recipe
 from clearhead.models.build import build
-from clearhead.training.sizing import Facts, Machine, choose, choose_filters
+from clearhead.tasks import TASKS
+from clearhead.training.sizing import Facts, Machine, choose
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "recipes"
@@ -72,8 +73,9 @@ def test_a_recipe_is_a_whole_config(name: str, gpu: bool) -> None:
     """With what sizing would choose under it, for a corpus of its kind, on either device."""
     said = read_table(FOLDER / f"{name}.toml")
     task = said["task"]
-    facts = Facts(task, 29_000, 400_000, 400_000, 8000, classes=2)
-    choices = [*choose_filters(task), *choose(facts, Machine(gpu, 1e11))]
+    facts = Facts(29_000, 400_000, 400_000, 8000, classes=2)
+    kind = TASKS[task]
+    choices = [*kind.defaults, *choose(kind.sized(facts), Machine(gpu, 1e11))]
     config = compose(choices, said, {"vocabulary": 8000, "source_vocabulary": None})
     assert build(config.model, device="meta") is not None
     assert config.schedule.steps == config.steps

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import clearhead
-from clearhead.data.rows import IGNORED
+from clearhead.data.batch import IGNORED
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clearhead.data.batch import SKIP, Specials
-from clearhead.data.config import Task
+from clearhead.data.batch import Specials
+from clearhead.data.encodings import SKIP
 from clearhead.data.ragged import Ragged
 from clearhead.data.store import Store, StoreWriter
 
@@ -14,7 +14,7 @@ SPECIALS = Specials(pad=0, start=1, stop=2)
 Lists = Sequence[Sequence[int]]
 
 
-def a_store(folder: Path, task: Task, target: Lists, source: Lists | None = None) -> Store:
+def a_store(folder: Path, task: str, target: Lists, source: Lists | None = None) -> Store:
     columns = {"target": Ragged.of(target)}
     if source is not None:
         columns["source"] = Ragged.of(source)

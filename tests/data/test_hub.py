@@ -14,7 +14,9 @@ from clearhead.data.config import CorpusConfig, DataConfig, SplitConfig
 from clearhead.data.read import check_corpus, read_rows
 from clearhead.data.split import TRAIN
 from clearhead.data.survey import survey
+from clearhead.tasks import TASKS
 
+TRANSLATE = TASKS["translate"].columns
 needed = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs the extra 'hub'")
 
 
@@ -23,7 +25,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = CorpusConfig(hub="some/set")
     for attempt in (check_corpus, lambda *given: list(read_rows(*given))):
         with pytest.raises(UserError) as caught:
-            attempt(corpus, "translate")
+            attempt(corpus, TRANSLATE)
         assert str(caught.value) == (
             "Data sets of the hub need the package 'datasets': pip install \"clearhead[hub]\"."
         )
@@ -44,11 +46,14 @@ def translations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @needed
 def test_translations(translations: Path) -> None:
     corpus = CorpusConfig(hub=str(translations), source_column="de", target_column="fr")
-    rows = list(read_rows(corpus, "translate"))
+    rows = list(read_rows(corpus, TRANSLATE))
     assert len(rows) == 60
-    assert rows[7] == ("ja 7", "oui 7", 8)
-    assert next(read_rows(CorpusConfig(hub=str(translations)), "translate"))[:2] == ("yes 0", "oui 0")
-    found = survey(DataConfig(train=(corpus,), split=SplitConfig(validation=5, test=5)), "translate")
+    assert rows[7][:3] == ("ja 7", "oui 7", 8)
+    assert next(read_rows(CorpusConfig(hub=str(translations)), TRANSLATE))[:2] == (
+        "yes 0",
+        "oui 0",
+    )
+    found = survey(DataConfig(train=(corpus,), split=SplitConfig(validation=5, test=5)), TRANSLATE)
     assert len(list(found.rows(TRAIN))) == 50
 
 
@@ -56,14 +61,14 @@ def test_translations(translations: Path) -> None:
 def test_sentences_about_a_set(translations: Path) -> None:
     corpus = CorpusConfig(hub=str(translations), source_column="it")
     with pytest.raises(UserError) as caught:
-        list(read_rows(corpus, "translate"))
+        list(read_rows(corpus, TRANSLATE))
     assert str(caught.value) == (
         f"'{translations}' (train) has no column 'it'; its columns: "
         "'id', 'translation.en', 'translation.fr', 'translation.de'."
     )
     for wrong in (corpus.replace(hub_split="elsewhere"), CorpusConfig(hub=f"{translations}/nowhere")):
         with pytest.raises(UserError, match=r"cannot be loaded: .+\.$"):
-            list(read_rows(wrong, "translate"))
+            list(read_rows(wrong, TRANSLATE))
 
 
 @needed
@@ -89,6 +94,6 @@ def test_classes_have_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder.mkdir()
     datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / "train.parquet")
     corpus = CorpusConfig(hub=str(folder))
-    read = [(row.source, row.target) for row in read_rows(corpus, "classify")]
+    read = [(row.source, row.target) for row in read_rows(corpus, TASKS["classify"].columns)]
     assert read == [("a", "good"), ("b", "bad"), ("c", "")]  # -1: not published
-    assert next(read_rows(corpus, "tag"))[:2] == ("x y", "bad good")
+    assert next(read_rows(corpus, TASKS["tag"].columns))[:2] == ("x y", "bad good")

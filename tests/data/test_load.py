@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.data.batch import SKIP, Batch
-from clearhead.data.config import Task
-from clearhead.data.load import Loader
+from clearhead.data.batch import IGNORED, Batch
+from clearhead.data.encodings import SKIP
+from clearhead.data.load import Loader, made_ahead
 from clearhead.data.plan import BatchConfig
-from clearhead.data.prefetch import made_ahead
-from clearhead.data.rows import IGNORED
+from clearhead.tasks import TASKS
 
 from .storing import SPECIALS, a_store, pairs
 
@@ -68,7 +67,7 @@ def test_every_pair_once_and_any_resumption_goes_on_alike(
             for begin, end in itertools.pairwise(cuts)
             if end > begin
         ]
-        loader = Loader(stores, "translate", config, SPECIALS, seed, evaluation=evaluation)
+        loader = Loader(stores, TASKS["translate"].encoding(), config, SPECIALS, seed, evaluation=evaluation)
         batches = list(loader.batches(epoch))
         assert len(batches) == loader.count(epoch)
         found = [pair for batch in batches for pair in examples_in(batch)]
@@ -78,7 +77,7 @@ def test_every_pair_once_and_any_resumption_goes_on_alike(
             assert batch.tokens == int((batch.labels != IGNORED).sum())
             assert batch.indices is not None
             assert [tuple(sources[n]) for n in batch.indices] == [pair[0] for pair in examples_in(batch)]
-        again = Loader(stores, "translate", config, SPECIALS, seed, evaluation=evaluation)
+        again = Loader(stores, TASKS["translate"].encoding(), config, SPECIALS, seed, evaluation=evaluation)
         for start in {0, len(batches) // 2, len(batches)}:
             rest = [plain(batch) for batch in again.batches(epoch, start)]
             assert rest == [plain(batch) for batch in batches[start:]]
@@ -110,7 +109,7 @@ def test_every_token_of_a_text_is_predicted_once(
             a_store(Path(folder) / "documents", "generate", first),
             a_store(Path(folder) / "long", "generate", second),
         ]
-        loader = Loader(stores, "generate", config, SPECIALS, 3, evaluation=evaluation)
+        loader = Loader(stores, TASKS["generate"].encoding(), config, SPECIALS, 3, evaluation=evaluation)
         predicted: Counter[tuple[int, int]] = Counter()
         for batch in loader.batches(epoch):
             packed = batch.packed()
@@ -134,7 +133,7 @@ def test_a_long_text_is_cut_elsewhere_in_every_epoch_but_not_in_evaluation(tmp_p
     config = BatchConfig(context=50, tokens=500)
 
     def begins(epoch: int, evaluation: bool) -> set[int]:
-        loader = Loader([store], "generate", config, SPECIALS, 1, evaluation=evaluation)
+        loader = Loader([store], TASKS["generate"].encoding(), config, SPECIALS, 1, evaluation=evaluation)
         return {int(row[0]) for batch in loader.batches(epoch) for row in batch.inputs[: batch.rows]}
 
     assert begins(0, False) != begins(1, False)
@@ -142,11 +141,11 @@ def test_a_long_text_is_cut_elsewhere_in_every_epoch_but_not_in_evaluation(tmp_p
 
 
 @pytest.mark.parametrize("task", ["classify", "tag"])
-def test_classes_and_tags(tmp_path: Path, task: Task) -> None:
+def test_classes_and_tags(tmp_path: Path, task: str) -> None:
     sources = [[5, 6, 7], [8], [9, 10]]
     targets = [[0], [1], [1]] if task == "classify" else [[0, SKIP, 1], [1], [0, SKIP]]
     store = a_store(tmp_path / "s", task, targets, sources)
-    [batch] = Loader([store], task, BatchConfig(), SPECIALS, 1, evaluation=True).batches()
+    [batch] = Loader([store], TASKS[task].encoding(), BatchConfig(), SPECIALS, 1, evaluation=True).batches()
     assert batch.source is None
     if task == "classify":
         assert batch.inputs.tolist() == [[1, 5, 6, 7], [1, 8, 0, 0], [1, 9, 10, 0]]
@@ -159,7 +158,9 @@ def test_classes_and_tags(tmp_path: Path, task: Task) -> None:
 def small_loader(folder: Path, **changes: object) -> Loader:
     sources, targets = pairs([(1 + n % 7, n % 5) for n in range(40)])
     config = BatchConfig.from_dict({"tokens": 20, **changes})
-    return Loader([a_store(folder, "translate", targets, sources)], "translate", config, SPECIALS, 1)
+    return Loader(
+        [a_store(folder, "translate", targets, sources)], TASKS["translate"].encoding(), config, SPECIALS, 1
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -180,14 +181,22 @@ def test_weights_change_how_often_a_corpus_comes(tmp_path: Path) -> None:
     stores = [
         a_store(tmp_path / name, "translate", [[5]] * n, [[5, 2]] * n) for name, n in (("a", 10), ("b", 30))
     ]
-    loader = Loader(stores, "translate", BatchConfig(tokens=8), SPECIALS, 1, weights=[1.0, 1.0])
+    loader = Loader(
+        stores, TASKS["translate"].encoding(), BatchConfig(tokens=8), SPECIALS, 1, weights=[1.0, 1.0]
+    )
     seen: Counter[int] = Counter()
     for batch in loader.batches(0):
         assert batch.indices is not None
         seen.update(batch.indices.tolist())
     assert sum(times for number, times in seen.items() if number < 10) == 20
     assert sum(seen.values()) == 40
-    assert sum(b.rows for b in Loader(stores, "translate", BatchConfig(), SPECIALS, 1).batches(0)) == 40
+    assert (
+        sum(
+            b.rows
+            for b in Loader(stores, TASKS["translate"].encoding(), BatchConfig(), SPECIALS, 1).batches(0)
+        )
+        == 40
+    )
 
 
 def test_going_on_where_there_is_nothing_is_a_sentence(tmp_path: Path) -> None:
@@ -202,11 +211,11 @@ def test_going_on_where_there_is_nothing_is_a_sentence(tmp_path: Path) -> None:
 def test_wrong_stores_are_refused(tmp_path: Path) -> None:
     store = a_store(tmp_path / "s", "translate", [[5]], [[5]])
     with pytest.raises(UserError, match="was made to translate, not to classify"):
-        Loader([store], "classify", BatchConfig(), SPECIALS, 1)
+        Loader([store], TASKS["classify"].encoding(), BatchConfig(), SPECIALS, 1)
     for task, empty in (("translate", []), ("generate", [[1]])):
         nothing = a_store(tmp_path / task, task, empty, [] if task == "translate" else None)
         with pytest.raises(UserError, match="not a single example"):
-            Loader([nothing], task, BatchConfig(), SPECIALS, 1)
+            Loader([nothing], TASKS[task].encoding(), BatchConfig(), SPECIALS, 1)
     with pytest.raises(ValueError, match="free shapes"):
         small_loader(tmp_path / "t").shapes()
 
@@ -286,7 +295,7 @@ def test_a_damaged_store_is_told_by_the_loader(tmp_path: Path, monkeypatch: pyte
 def test_pinned_batches_reach_the_gpu(tmp_path: Path) -> None:
     sources, targets = pairs([(3, 4), (5, 6)])
     store = a_store(tmp_path / "s", "translate", targets, sources)
-    [batch] = Loader([store], "translate", BatchConfig(), SPECIALS, 1, pin=True).batches()
+    [batch] = Loader([store], TASKS["translate"].encoding(), BatchConfig(), SPECIALS, 1, pin=True).batches()
     assert batch.inputs.is_pinned()
     moved = batch.to("cuda", non_blocking=True)
     torch.cuda.synchronize()

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.data.config import CorpusConfig, Task
+from clearhead.data.columns import Row
+from clearhead.data.config import CorpusConfig
 from clearhead.data.lines import read_lines
 from clearhead.data.read import check_corpus, ends_documents, read_rows, size_of
-from clearhead.data.rows import Row
+from clearhead.tasks import TASKS
 
 PAIRS = [
     ("Go.", "Va !"),
@@ -27,8 +28,8 @@ PAIRS = [
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\t\0"), max_size=12)
 
 
-def pairs_of(corpus: CorpusConfig, task: Task = "translate") -> list[tuple[str, str]]:
-    return [(row.source, row.target) for row in read_rows(corpus, task)]
+def pairs_of(corpus: CorpusConfig, task: str = "translate") -> list[tuple[str, str]]:
+    return [(row.source, row.target) for row in read_rows(corpus, TASKS[task].columns)]
 
 
 def write(path: Path, text: str, zipped: bool = False) -> str:
@@ -70,7 +71,7 @@ def test_all_forms_give_the_same_rows(tmp_path: Path, zipped: bool) -> None:
     }
     for name, text in contents.items():
         corpus = CorpusConfig(file=write(tmp_path / (name + ending), text, zipped))
-        check_corpus(corpus, "translate")
+        check_corpus(corpus, TASKS["translate"].columns)
         assert pairs_of(corpus) == PAIRS, name
     source = write(tmp_path / f"x.en{ending}", "".join(f"{a}\n" for a, _ in PAIRS), zipped)
     target = write(tmp_path / f"x.fr{ending}", "".join(f"{b}\n" for _, b in PAIRS), zipped)
@@ -101,7 +102,10 @@ def test_marks_and_windows_line_ends(tmp_path: Path) -> None:
     path = write(tmp_path / "w.csv", '\ufeff"source","target"\r\n"a\r\nb",c\r\n')
     assert pairs_of(CorpusConfig(file=path)) == [("a\nb", "c")]
     path = write(tmp_path / "w.txt", "\ufeffone\r\ntwo\r\n")
-    assert [row.target for row in read_rows(CorpusConfig(file=path), "generate")] == ["one\n", "two\n"]
+    assert [row.target for row in read_rows(CorpusConfig(file=path), TASKS["generate"].columns)] == [
+        "one\n",
+        "two\n",
+    ]
 
 
 def test_lines_across_blocks(tmp_path: Path) -> None:
@@ -133,7 +137,10 @@ def test_csv_cells_may_hold_anything(
 
 def test_the_line_is_where_a_row_begins(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'source,target\n"a\n\nb",c\nd,e\n')
-    assert list(read_rows(CorpusConfig(file=path), "translate")) == [Row("a\n\nb", "c", 2), Row("d", "e", 5)]
+    assert list(read_rows(CorpusConfig(file=path), TASKS["translate"].columns)) == [
+        Row("a\n\nb", "c", 2),
+        Row("d", "e", 5),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +158,7 @@ def test_the_line_is_where_a_row_begins(tmp_path: Path) -> None:
         ("generate", "title\ttext", "", "B"),
     ],
 )
-def test_headers_that_are_known(tmp_path: Path, task: Task, header: str, source: str, target: str) -> None:
+def test_headers_that_are_known(tmp_path: Path, task: str, header: str, source: str, target: str) -> None:
     path = write(tmp_path / "a.tsv", f"{header}\nA\tB\tC\tD\n")
     assert pairs_of(CorpusConfig(file=path), task) == [(source, target)]
 
@@ -210,13 +217,13 @@ def test_words_and_tags(tmp_path: Path) -> None:
 def test_a_plain_text_is_read_to_the_character(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = write(tmp_path_factory.mktemp("plain") / "a.txt", "x" + text)
     corpus = CorpusConfig(file=path)
-    assert "".join(row.target for row in read_rows(corpus, "generate")) == "x" + text
+    assert "".join(row.target for row in read_rows(corpus, TASKS["generate"].columns)) == "x" + text
     assert not ends_documents(corpus)
 
 
 def test_a_very_long_line_comes_in_pieces_between_words(tmp_path: Path) -> None:
     text = "seven s " * 100_000 + "x" * 200_000
-    rows = list(read_rows(CorpusConfig(file=write(tmp_path / "a.txt", text)), "generate"))
+    rows = list(read_rows(CorpusConfig(file=write(tmp_path / "a.txt", text)), TASKS["generate"].columns))
     assert "".join(row.target for row in rows) == text
     assert all(len(row.target) <= 1 << 16 for row in rows)
     assert all(row.target[0] in " x" for row in rows[1:])

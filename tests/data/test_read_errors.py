@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from clearhead.base.errors import UserError
-from clearhead.data.config import CorpusConfig, DataConfig, SplitConfig, Task
+from clearhead.data.config import CorpusConfig, DataConfig, SplitConfig
 from clearhead.data.read import check_corpus, read_rows
 from clearhead.data.survey import survey
+from clearhead.tasks import TASKS
 
 LATIN = "naïve\n".encode("latin-1")
 ZIPPED = gzip.compress(random.Random(1).randbytes(4000).hex().encode())
 
 # name, content, task, columns, the whole sentence with {0} for the file
-ONE_FILE: list[tuple[str, bytes, Task, dict[str, str], str]] = [
+ONE_FILE: list[tuple[str, bytes, str, dict[str, str], str]] = [
     ("a.tsv", b"", "translate", {}, "'{0}' is empty: it must hold at least one line of text."),
     ("a.tsv", b"\xef\xbb\xbf", "translate", {}, "'{0}' is empty: it must hold at least one line of text."),
     ("a.gz", gzip.compress(b""), "generate", {}, "'{0}' is empty: it must hold at least one line of text."),
@@ -264,10 +265,10 @@ ONE_FILE: list[tuple[str, bytes, Task, dict[str, str], str]] = [
 ]
 
 
-def sentence(corpus: CorpusConfig, task: Task) -> str:
+def sentence(corpus: CorpusConfig, task: str) -> str:
     with pytest.raises(UserError) as caught:
-        check_corpus(corpus, task)
-        for _ in read_rows(corpus, task):
+        check_corpus(corpus, TASKS[task].columns)
+        for _ in read_rows(corpus, TASKS[task].columns):
             pass
     return str(caught.value)
 
@@ -276,7 +277,7 @@ def sentence(corpus: CorpusConfig, task: Task) -> str:
     "name, content, task, columns, expected", ONE_FILE, ids=map(str, range(len(ONE_FILE)))
 )
 def test_one_file(
-    tmp_path: Path, name: str, content: bytes, task: Task, columns: dict[str, str], expected: str
+    tmp_path: Path, name: str, content: bytes, task: str, columns: dict[str, str], expected: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
@@ -339,14 +340,12 @@ def test_two_files(tmp_path: Path) -> None:
     )
 
 
-def surveyed(
-    tmp_path: Path, text: str, task: Task = "translate", name: str = "a.tsv", **split: object
-) -> str:
+def surveyed(tmp_path: Path, text: str, task: str = "translate", name: str = "a.tsv", **split: object) -> str:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     data = DataConfig(train=(CorpusConfig(file=str(path)),), split=SplitConfig.from_dict(split))
     with pytest.raises(UserError) as caught:
-        survey(data, task)
+        survey(data, TASKS[task].columns)
     return str(caught.value).replace(str(path), "F")
 
 
@@ -361,7 +360,7 @@ def test_too_little(tmp_path: Path) -> None:
         "'F' holds only 0 usable examples among 0 rows (0 empty, 0 duplicate): at least 10 are needed."
     )
     with pytest.raises(UserError) as caught:
-        survey(DataConfig(), "translate")
+        survey(DataConfig(), TASKS["translate"].columns)
     assert str(caught.value) == (
         "There is nothing to train on: give a source and a target file, or one file."
     )
@@ -410,7 +409,7 @@ def test_labels_that_cannot_be_learnt(tmp_path: Path) -> None:
     validation.write_text("text\t0\ntext\t2\n")
     data = DataConfig(train=(CorpusConfig(file=str(train)),), validation=CorpusConfig(file=str(validation)))
     with pytest.raises(UserError) as caught:
-        survey(data, "classify")
+        survey(data, TASKS["classify"].columns)
     assert str(caught.value) == f"'{validation}' has the class '2', which never occurs in training."
 
 
@@ -420,7 +419,7 @@ def test_a_validation_file_without_examples(tmp_path: Path) -> None:
     validation.write_text("a\t\n\tb\n")
     data = DataConfig(train=(CorpusConfig(file=str(train)),), validation=CorpusConfig(file=str(validation)))
     with pytest.raises(UserError) as caught:
-        survey(data, "translate")
+        survey(data, TASKS["translate"].columns)
     assert str(caught.value) == f"'{validation}' holds no usable example for validation."
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
-from clearhead.data.config import CorpusConfig, DataConfig, FilterConfig, SplitConfig, Task
+from clearhead.data.config import CorpusConfig, DataConfig, FilterConfig, SplitConfig
 from clearhead.data.findings import Survey
 from clearhead.data.keys import drawn_order, hashes, member, plain_forms, repeated
 from clearhead.data.split import (
@@ -28,6 +28,7 @@ from clearhead.data.split import (
     split_text,
 )
 from clearhead.data.survey import survey
+from clearhead.tasks import TASKS
 
 Pair = tuple[str, str]
 FOLDER = pytest.TempPathFactory
@@ -38,8 +39,10 @@ def write(path: Path, pairs: Sequence[Pair]) -> CorpusConfig:
     return CorpusConfig(file=str(path))
 
 
-def split(path: Path, pairs: Sequence[Pair], task: Task = "translate", **options: object) -> Survey:
-    return survey(DataConfig(train=(write(path, pairs),), split=SplitConfig.from_dict(options)), task)
+def split(path: Path, pairs: Sequence[Pair], task: str = "translate", **options: object) -> Survey:
+    return survey(
+        DataConfig(train=(write(path, pairs),), split=SplitConfig.from_dict(options)), TASKS[task].columns
+    )
 
 
 def pairs_of(found: Survey, fate: int) -> list[Pair]:
@@ -59,7 +62,7 @@ words = st.text("abAB .!", min_size=1, max_size=4).map(str.strip).filter(bool)
     how=st.sampled_from(["random", "tail"]),
     task=st.sampled_from(["translate", "classify"]),
 )
-def test_nothing_leaks(tmp_path_factory: FOLDER, pairs: list[Pair], how: str, task: Task) -> None:
+def test_nothing_leaks(tmp_path_factory: FOLDER, pairs: list[Pair], how: str, task: str) -> None:
     path = tmp_path_factory.mktemp("leak") / "a.tsv"
     try:
         found = split(path, pairs, task, how=how, validation=5, test=4)
@@ -166,10 +169,12 @@ def test_the_tail(tmp_path: Path) -> None:
 
 def test_duplicates_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
     corpus = write(tmp_path / "a.tsv", numbered(100) * 2)
-    dropped = survey(DataConfig(train=(corpus,)), "translate")
+    dropped = survey(DataConfig(train=(corpus,)), TASKS["translate"].columns)
     assert dropped.count(DUPLICATE) == 100
     assert {row.line for row in dropped.rows(DUPLICATE)} == set(range(101, 201))  # the first is the one kept
-    kept = survey(DataConfig(train=(corpus,), filter=FilterConfig(duplicates=False)), "translate")
+    kept = survey(
+        DataConfig(train=(corpus,), filter=FilterConfig(duplicates=False)), TASKS["translate"].columns
+    )
     assert kept.count(DUPLICATE) == 0
     assert set(pairs_of(kept, TRAIN)).isdisjoint(pairs_of(kept, VALIDATION))
 
@@ -180,7 +185,8 @@ def test_duplicates_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
 def plain(path: Path, text: str, **options: object) -> Survey:
     path.write_text(text, encoding="utf-8", newline="")
     return survey(
-        DataConfig(train=(CorpusConfig(file=str(path)),), split=SplitConfig.from_dict(options)), "generate"
+        DataConfig(train=(CorpusConfig(file=str(path)),), split=SplitConfig.from_dict(options)),
+        TASKS["generate"].columns,
     )
 
 
@@ -237,7 +243,10 @@ def test_several_texts_give_their_own_ends(tmp_path: Path) -> None:
     corpora = tuple(CorpusConfig(file=str(path)) for path in paths)
     for validation in (0.1, 6):
         data = DataConfig(train=corpora, split=SplitConfig(validation=validation, test=0))
-        assert joined(survey(data, "generate"), VALIDATION) == "aaaaaaaaa\n" * 3 + "bbbbbbbbb\n" * 3
+        assert (
+            joined(survey(data, TASKS["generate"].columns), VALIDATION)
+            == "aaaaaaaaa\n" * 3 + "bbbbbbbbb\n" * 3
+        )
 
 
 def test_a_long_text_gives_no_more_than_is_of_use() -> None:
@@ -292,5 +301,5 @@ def test_a_file_that_changes_between_two_readings(tmp_path: Path) -> None:
     for count in (19, 21):
         fates = Fates(np.zeros(count, dtype=np.uint8))
         with pytest.raises(UserError) as caught:
-            list(rows_with_fate(corpus, "translate", fates, TRAIN))
+            list(rows_with_fate(corpus, TASKS["translate"].columns, fates, TRAIN))
         assert str(caught.value) == f"'{tmp_path}/a.tsv' changed while it was being read: start again."

@@ -17,6 +17,7 @@ from clearhead.data.config import CorpusConfig, DataConfig, SplitConfig
 from clearhead.data.findings import Lengths
 from clearhead.data.split import EMPTY, LEAKED, TEST, TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.survey import sample_texts, survey
+from clearhead.tasks import TASKS
 
 NO_SPLIT = SplitConfig(validation=0, test=0)
 DATA = Path(os.environ.get("CLEARHEAD_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -34,7 +35,9 @@ def numbered(count: int, start: int = 0) -> list[tuple[str, str]]:
 def test_counts_and_sentences(tmp_path: Path) -> None:
     rows = [*numbered(100), ("a", ""), ("", "b"), *numbered(7), ("Other!", "target 5"), ("SOURCE, 6", "x")]
     corpus = tsv(tmp_path / "a.tsv", rows)
-    found = survey(DataConfig(train=(corpus,), split=SplitConfig(validation=5, test=4)), "translate")
+    found = survey(
+        DataConfig(train=(corpus,), split=SplitConfig(validation=5, test=4)), TASKS["translate"].columns
+    )
     plain = found.to_dict()
     assert json.loads(json.dumps(plain)) == plain
     assert plain["rows"]["empty"] == 2
@@ -62,7 +65,7 @@ def test_files_of_the_users_own_are_respected(tmp_path: Path) -> None:
     held = [*numbered(3), ("SOURCE 5", "anything"), ("new", "new"), ("empty", "")]
     validation = tsv(tmp_path / "valid.tsv", held)
     data = DataConfig(train=(train,), validation=validation, split=SplitConfig(test=0))
-    found = survey(data, "translate")
+    found = survey(data, TASKS["translate"].columns)
     assert found.count(TRAIN) == 100  # overlapping rows are counted and kept
     assert found.count(VALIDATION) == 5
     assert found.count(EMPTY) == 1
@@ -73,9 +76,9 @@ def test_files_of_the_users_own_are_respected(tmp_path: Path) -> None:
     assert found.report()[-1] == (
         "Of the 5 validation pairs, 3 occur in training, and 4 share their source with it."
     )
-    with_test = survey(data.replace(test=validation), "translate")
+    with_test = survey(data.replace(test=validation), TASKS["translate"].columns)
     assert (with_test.test_overlap, with_test.count(TEST), with_test.count(TRAIN)) == (3, 5, 100)
-    carved = survey(data.replace(split=SplitConfig(test=10)), "translate")
+    carved = survey(data.replace(split=SplitConfig(test=10)), TASKS["translate"].columns)
     assert (carved.count(VALIDATION), carved.count(TEST)) == (5, 10)
 
 
@@ -85,7 +88,7 @@ def test_overlap_of_plain_texts(tmp_path: Path) -> None:
     train.write_text("x\n\n" * 100 + verse + verse.upper())
     validation.write_text(f"x\n\n{verse}{verse}" + "another line that is long enough to tell, and new\n")
     data = DataConfig(train=(CorpusConfig(file=str(train)),), validation=CorpusConfig(file=str(validation)))
-    found = survey(data.replace(split=NO_SPLIT), "generate")
+    found = survey(data.replace(split=NO_SPLIT), TASKS["generate"].columns)
     assert (found.overlaps[VALIDATION].rows, found.validation_overlap) == (3, 2)
 
 
@@ -93,10 +96,10 @@ def test_several_corpora_are_cleaned_together(tmp_path: Path) -> None:
     first = tsv(tmp_path / "a.tsv", numbered(60))
     second = tsv(tmp_path / "b.tsv", numbered(60, start=30))
     data = DataConfig(train=(first, second), split=SplitConfig(validation=10, test=10))
-    found = survey(data, "translate")
+    found = survey(data, TASKS["translate"].columns)
     assert [len(part.fates) for part in found.train] == [60, 60]
     parts = [
-        [row.source for row in rows_with_fate(part.corpus, "translate", part.fates, TRAIN)]
+        [row.source for row in rows_with_fate(part.corpus, TASKS["translate"].columns, part.fates, TRAIN)]
         for part in found.train
     ]
     assert sum(map(len, parts)) == 70 == found.count(TRAIN)
@@ -106,17 +109,17 @@ def test_several_corpora_are_cleaned_together(tmp_path: Path) -> None:
 
 def test_labels(tmp_path: Path) -> None:
     rows = [(f"text {number}", str(number % 12)) for number in range(240)]
-    found = survey(DataConfig(train=(tsv(tmp_path / "a.tsv", rows),)), "classify")
+    found = survey(DataConfig(train=(tsv(tmp_path / "a.tsv", rows),)), TASKS["classify"].columns)
     assert list(found.labels.items()) == [(str(number), 20) for number in range(12)]  # 2 before 10
     assert found.report()[-1] == "12 classes: '0' 20, '1' 20, '2' 20, '3' 20, '4' 20 and 7 more."
     rows = [(f"the {number}", "DET NUM") for number in range(30)]
-    found = survey(DataConfig(train=(tsv(tmp_path / "b.tsv", rows),)), "tag")
+    found = survey(DataConfig(train=(tsv(tmp_path / "b.tsv", rows),)), TASKS["tag"].columns)
     assert found.labels == {"DET": 30, "NUM": 30}
 
 
 def test_one_text_with_two_classes_stays_on_one_side(tmp_path: Path) -> None:
     rows = [(f"text {number // 2}", str(number % 2)) for number in range(400)]
-    found = survey(DataConfig(train=(tsv(tmp_path / "a.tsv", rows),)), "classify")
+    found = survey(DataConfig(train=(tsv(tmp_path / "a.tsv", rows),)), TASKS["classify"].columns)
     sides = [{row.source for row in found.rows(fate)} for fate in (TRAIN, VALIDATION, TEST)]
     assert sum(map(len, sides)) == 200
     assert found.count(LEAKED) == 0
@@ -126,7 +129,7 @@ def test_documents_are_split_whole_and_lines_are_not_cleaned(tmp_path: Path) -> 
     path = tmp_path / "a.jsonl"
     texts = [f"document {number}\n\n" for number in range(100)] + [" ", "document 1\n\n"]
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    found = survey(DataConfig(train=(CorpusConfig(file=str(path)),)), "generate")
+    found = survey(DataConfig(train=(CorpusConfig(file=str(path)),)), TASKS["generate"].columns)
     assert found.to_dict()["rows"] == {
         "train": 80,
         "validation": 10,
@@ -138,7 +141,9 @@ def test_documents_are_split_whole_and_lines_are_not_cleaned(tmp_path: Path) -> 
     assert {row.target for fate in (TRAIN, VALIDATION, TEST) for row in found.rows(fate)} == set(texts[:100])
     plain = tmp_path / "a.txt"
     plain.write_text("again\n\n" * 50)
-    found = survey(DataConfig(train=(CorpusConfig(file=str(plain)),), split=NO_SPLIT), "generate")
+    found = survey(
+        DataConfig(train=(CorpusConfig(file=str(plain)),), split=NO_SPLIT), TASKS["generate"].columns
+    )
     assert found.count(TRAIN) == 100
     assert found.target.total == 350
 
@@ -148,7 +153,9 @@ def test_texts_and_documents_together(tmp_path: Path) -> None:
     plain.write_text("a line\n" * 200)
     documents.write_text("".join(json.dumps({"text": f"document {n}"}) + "\n" for n in range(200)))
     corpora = (CorpusConfig(file=str(plain)), CorpusConfig(file=str(documents)))
-    found = survey(DataConfig(train=corpora, split=SplitConfig(validation=20, test=10)), "generate")
+    found = survey(
+        DataConfig(train=corpora, split=SplitConfig(validation=20, test=10)), TASKS["generate"].columns
+    )
     assert [part.fates.count(VALIDATION) for part in found.train] == [10, 10]
     assert [part.fates.count(TEST) for part in found.train] == [5, 5]
     assert found.count(TRAIN) == 370
@@ -159,7 +166,7 @@ def test_a_few_documents_beside_a_text(tmp_path: Path) -> None:
     plain.write_text("a line\n" * 200)
     documents.write_text('{"text": "one"}\n{"text": "two"}\n')
     corpora = (CorpusConfig(file=str(plain)), CorpusConfig(file=str(documents)))
-    found = survey(DataConfig(train=corpora), "generate")
+    found = survey(DataConfig(train=corpora), TASKS["generate"].columns)
     assert found.train[1].fates.count(TRAIN) == 2
 
 
@@ -167,7 +174,7 @@ def test_a_few_documents_beside_a_text(tmp_path: Path) -> None:
 def test_samples(tmp_path: Path, limit: int, count: int) -> None:
     corpora = (tsv(tmp_path / "a.tsv", numbered(300)), tsv(tmp_path / "b.tsv", numbered(300, start=300)))
     data = DataConfig(train=corpora, split=SplitConfig(validation=60, test=40))
-    found = survey(data, "translate")
+    found = survey(data, TASKS["translate"].columns)
     texts = list(sample_texts(found, limit))
     assert len(texts) == count
     assert texts == list(sample_texts(found, limit))
@@ -184,7 +191,9 @@ def test_samples(tmp_path: Path, limit: int, count: int) -> None:
 
 def test_labels_are_no_text(tmp_path: Path) -> None:
     rows = [(f"text {number}", f"class {number % 2}") for number in range(100)]
-    found = survey(DataConfig(train=(tsv(tmp_path / "a.tsv", rows),), split=NO_SPLIT), "classify")
+    found = survey(
+        DataConfig(train=(tsv(tmp_path / "a.tsv", rows),), split=NO_SPLIT), TASKS["classify"].columns
+    )
     assert list(sample_texts(found, 1000)) == [source for source, _ in rows]
 
 
@@ -205,7 +214,9 @@ class TestRealCorpora:
     def test_tiny_shakespeare_is_cut_as_customary(self) -> None:
         path = DATA / "tiny-shakespeare" / "input.txt.gz"
         split = SplitConfig(validation=0.1, test=0.0)
-        found = survey(DataConfig(train=(CorpusConfig(file=str(path)),), split=split), "generate")
+        found = survey(
+            DataConfig(train=(CorpusConfig(file=str(path)),), split=split), TASKS["generate"].columns
+        )
         text = gzip.decompress(path.read_bytes()).decode()
         cut = int(len(text) * 0.9)
         assert "".join(row.target for row in found.rows(TRAIN)) == text[:cut]
@@ -219,12 +230,12 @@ class TestRealCorpora:
             )
 
         data = DataConfig(train=(corpus("train"),), validation=corpus("val"), test=corpus("test_2016_flickr"))
-        found = survey(data, "translate")
+        found = survey(data, TASKS["translate"].columns)
         assert [found.count(fate) for fate in (TRAIN, VALIDATION, TEST)] == [28_997, 1_014, 1_000]
         assert found.overlaps[VALIDATION].sources == 1  # as its readme says
 
     def test_cola(self) -> None:
         path = DATA / "cola" / "in_domain_train.tsv"
-        found = survey(DataConfig(train=(CorpusConfig(file=str(path)),)), "classify")
+        found = survey(DataConfig(train=(CorpusConfig(file=str(path)),)), TASKS["classify"].columns)
         assert list(found.labels) == ["0", "1"]
         assert sum(found.labels.values()) == 8551

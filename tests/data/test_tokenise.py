@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from clearhead.base.errors import UserError
-from clearhead.data import tokenise as module
-from clearhead.data.batch import SKIP
-from clearhead.data.config import FilterConfig, Task
-from clearhead.data.load import Loader
-from clearhead.data.plan import BatchConfig
-from clearhead.data.rows import IGNORED, Row
-from clearhead.data.store import Store, StoreWriter
-from clearhead.data.tokenise import (
+from clearhead.data import encoding as module
+from clearhead.data.batch import IGNORED
+from clearhead.data.columns import Row
+from clearhead.data.config import FilterConfig
+from clearhead.data.encoding import (
+    Answers,
     Dropped,
+    Encoder,
     Tokenizers,
     encode_sources,
     encode_words,
-    framings_for,
-    store_sizes,
     tokenise,
 )
+from clearhead.data.encodings import SKIP
+from clearhead.data.load import Loader
+from clearhead.data.plan import BatchConfig
+from clearhead.data.store import Store, StoreWriter
+from clearhead.tasks import TASKS
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
 
@@ -38,7 +40,7 @@ PAD, START, STOP, UNKNOWN = range(4)
 
 def stored(
     folder: Path,
-    task: Task,
+    task: str,
     rows: Sequence[tuple[str, str]],
     filter: FilterConfig | None = None,
     labels: Sequence[str] = (),
@@ -46,9 +48,11 @@ def stored(
     tokenizers: Tokenizers | None = None,
 ) -> tuple[Store, Dropped]:
     tokenizers = tokenizers or Tokenizers.of(WORDS)
-    with StoreWriter(folder, task, store_sizes(task, tokenizers, labels)) as writer:
+    encoding = TASKS[task].encoding()
+    with StoreWriter(folder, task, encoding.ranges(tokenizers, labels)) as writer:
         stream = (Row(source, target, line) for line, (source, target) in enumerate(rows, start=1))
-        dropped = tokenise(stream, task, tokenizers, filter, writer, labels, documents=documents)
+        encode = Encoder(encoding, tokenizers, filter, Answers(tuple(labels)), documents)
+        dropped = tokenise(stream, encode, writer)
     return Store(folder), dropped
 
 
@@ -189,7 +193,7 @@ def test_chunks_of_rows_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("task", ["translate", "summarise", "classify", "tag", "generate"])
 @pytest.mark.parametrize("limit", [None, 3])
-def test_decoding_is_fed_what_training_was_fed(tmp_path: Path, task: Task, limit: int | None) -> None:
+def test_decoding_is_fed_what_training_was_fed(tmp_path: Path, task: str, limit: int | None) -> None:
     """`encode_sources`, with the framing that a bundle stores, and the batch made from a store agree."""
     subwords = learn_tokenizer(["the cat sleeps here", "a dog barks"] * 5, TokenizerConfig(vocabulary=300))
     texts = ["the cat sleeps", "a dog", "zebra crossing"]
@@ -201,14 +205,16 @@ def test_decoding_is_fed_what_training_was_fed(tmp_path: Path, task: Task, limit
     both = Tokenizers.of(subwords)
     store, dropped = stored(tmp_path / "s", task, rows, filter, ["X"], documents=True, tokenizers=both)
     assert dropped.kept == 3
-    framings = framings_for(task, both, documents=True)
+    framings = TASKS[task].encoding().framings(both, documents=True)
     framing = framings.target if task == "generate" else framings.source
-    fed = encode_sources(subwords, texts, task, framing, limit)
+    fed = encode_sources(subwords, texts, framing, limit, words=task == "tag")
     assert limit is None or max(map(len, fed)) <= limit
     if task == "generate":
         assert [row[: len(ids)] for row, ids in zip(column(store, "target"), fed, strict=True)] == fed
         return
-    [batch] = Loader([store], task, BatchConfig(), both.specials(), 1, evaluation=True).batches()
+    [batch] = Loader(
+        [store], TASKS[task].encoding(), BatchConfig(), both.specials(), 1, evaluation=True
+    ).batches()
     ids, lengths = (
         (batch.inputs, batch.lengths) if batch.source is None else (batch.source, batch.source_lengths)
     )
@@ -240,4 +246,4 @@ def test_a_tokenizer_without_a_stop_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no 'stop' token"):
         stored(tmp_path / "s", "translate", [("a", "b")], tokenizers=Tokenizers.of(bare))
     with pytest.raises(UserError, match="no 'stop' token"):
-        framings_for("translate", Tokenizers.of(bare))
+        TASKS["translate"].encoding().framings(Tokenizers.of(bare))

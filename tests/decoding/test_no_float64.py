@@ -52,7 +52,7 @@ CASES: dict[str, tuple[Callable[[], Bundle], Callable[[Bundle], Any]]] = {
     ),
     "tags": (lambda: labeller("tag", ["noun", "verb", "other"]), lambda bundle: tag(bundle, ENGLISH)),
     "scores": (translator, lambda bundle: [one.logp for one in score(bundle, PAIRS)]),
-    "loss": (translator, lambda bundle: [corpus_loss(bundle, PAIRS, "translate").nats]),
+    "loss": (translator, lambda bundle: [corpus_loss(bundle, PAIRS).nats]),
 }
 
 

@@ -20,6 +20,7 @@ from clearhead.decoding.score import score
 from clearhead.decoding.writer import Writer
 from clearhead.evaluation.formats import measure_formats
 from clearhead.evaluation.loss import corpus_loss
+from clearhead.tasks import TASKS
 
 from .bundles import ENGLISH, FRENCH, labeller, translator, writer
 
@@ -102,7 +103,7 @@ def test_what_formats_cost_is_measured(family: str) -> None:
     bundle = translator() if family == "translator" else writer()
     task = "translate" if family == "translator" else "generate"
     rows = list(zip(ENGLISH, FRENCH, strict=True)) if family == "translator" else [("", x) for x in ENGLISH]
-    found = measure_formats(bundle, rows, task)
+    found = measure_formats(bundle, rows, TASKS[task].judge)
     assert found["examples"] == len(rows)
     assert set(found["cpu"]) == {"float32", "bf16", "int8"}
     right = found["cpu"]["float32"]["value"]
@@ -114,9 +115,9 @@ def test_what_formats_cost_is_measured(family: str) -> None:
         assert 0 < one["largest"] < 5
         assert 0.5 < one["same"] <= 1
     assert found["cpu"]["bf16"]["largest"] < found["cpu"]["int8"]["largest"]
-    assert measure_formats(bundle, rows, task) == found
+    assert measure_formats(bundle, rows, TASKS[task].judge) == found
     if task == "generate":
-        assert right == pytest.approx(corpus_loss(bundle, rows, task).per_token, rel=1e-4)
+        assert right == pytest.approx(corpus_loss(bundle, rows).per_token, rel=1e-4)
 
 
 @needs_engine
@@ -124,16 +125,27 @@ def test_texts_that_are_too_long_are_left_out_and_many_are_thinned() -> None:
     """A measurement at the end of training must neither fail nor take long."""
     short = translator(position__name="learned", position__max_length=8)
     rows = [("the cat " * 9, "le chat"), ("the cat", "le chat " * 9), ("the cat", "le chat")]
-    assert measure_formats(short, rows, "translate")["examples"] == 1
-    none = measure_formats(short, rows[:2], "translate")
+    assert measure_formats(short, rows, TASKS["translate"].judge)["examples"] == 1
+    none = measure_formats(short, rows[:2], TASKS["translate"].judge)
     assert "cpu" not in none
     assert "short enough" in none["unmeasured"]
-    assert measure_formats(translator(), [("the cat", "le chat")] * 900, "translate")["examples"] == 200
-    assert measure_formats(writer(), [("", "the cat " * 30_000)], "generate")["cpu"]["int8"]["drift"] < 0.02
+    assert (
+        measure_formats(translator(), [("the cat", "le chat")] * 900, TASKS["translate"].judge)["examples"]
+        == 200
+    )
+    assert (
+        measure_formats(writer(), [("", "the cat " * 30_000)], TASKS["generate"].judge)["cpu"]["int8"][
+            "drift"
+        ]
+        < 0.02
+    )
 
 
 def test_a_model_that_labels_has_one_format() -> None:
-    assert measure_formats(labeller("classify", ["good", "bad"]), [("the cat", "good")], "classify") == {}
+    assert (
+        measure_formats(labeller("classify", ["good", "bad"]), [("the cat", "good")], TASKS["classify"].judge)
+        == {}
+    )
 
 
 def test_forced_decoding_step_by_step_is_forced_decoding_in_one_pass() -> None:

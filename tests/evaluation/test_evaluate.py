@@ -19,13 +19,13 @@ from clearhead.evaluation import (
     chrf,
     compare,
     corpus_loss,
-    evaluate,
     make_report,
     rouge,
     to_html,
     to_markdown,
     write_report,
 )
+from clearhead.tasks import evaluate
 
 from ..decoding.bundles import ENGLISH, FRENCH, labeller, translator, writer
 
@@ -48,7 +48,7 @@ def test_translations_are_written_and_measured() -> None:
     assert found.outputs == outputs
     assert found.metrics["BLEU"] == bleu(outputs, references, lowercase=True).value
     assert found.metrics["chrF"] == chrf(outputs, references, lowercase=True).value
-    assert found.metrics["perplexity"] == corpus_loss(bundle, PAIRS, "translate").perplexity
+    assert found.metrics["perplexity"] == corpus_loss(bundle, PAIRS).perplexity
     assert found.metrics["exact match"] == 0.0
     assert "case:lc" in found.signatures["BLEU"]
     assert "tok:13a" in found.signatures["BLEU"]

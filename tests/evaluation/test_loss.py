@@ -11,8 +11,7 @@ import torch
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.data.batch import Batch
-from clearhead.data.rows import IGNORED
+from clearhead.data.batch import IGNORED, Batch
 from clearhead.evaluation.loss import Loss, batches_loss, corpus_loss
 
 from ..decoding.bundles import ENGLISH, FRENCH, labeller, translator, writer
@@ -40,7 +39,7 @@ def test_translation(family: str, separate: bool) -> None:
             correct += int(row.argmax()) == label
             tokens += 1
     for room in (10_000, 9):
-        found = corpus_loss(bundle, PAIRS, "translate", batch_tokens=room)
+        found = corpus_loss(bundle, PAIRS, batch_tokens=room)
         assert found.nats == pytest.approx(nats, rel=1e-5)
         assert (found.tokens, found.correct) == (tokens, correct)
     text = "".join(target for _, target in PAIRS)
@@ -55,7 +54,7 @@ def test_an_untrained_guess_costs_the_logarithm_of_the_vocabulary() -> None:
     with torch.no_grad():
         bundle.model.output.weight.zero_()
         bundle.model.output.bias.zero_()
-    found = corpus_loss(bundle, PAIRS, "translate")
+    found = corpus_loss(bundle, PAIRS)
     assert found.perplexity == pytest.approx(bundle.tokenizer.vocabulary_size)
 
 
@@ -70,11 +69,11 @@ def test_a_long_text_in_chunks() -> None:
         scores = log_p(bundle, piece[:-1])
         nats -= sum(float(row[label]) for row, label in zip(scores, piece[1:], strict=True))
     for room in (1000, 8):
-        found = corpus_loss(bundle, rows, "generate", context=7, batch_tokens=room)
+        found = corpus_loss(bundle, rows, context=7, batch_tokens=room)
         assert found.nats == pytest.approx(nats, rel=1e-5)
         assert found.tokens == len("".join(lines)) == found.characters
         assert found.per_character == found.per_token
-    longer = corpus_loss(bundle, rows, "generate")  # as many tokens at a time as there are positions
+    longer = corpus_loss(bundle, rows)  # as many tokens at a time as there are positions
     assert longer.tokens == found.tokens
     assert longer.nats != pytest.approx(found.nats, rel=1e-5)
 
@@ -82,7 +81,7 @@ def test_a_long_text_in_chunks() -> None:
 def test_documents_begin_and_end() -> None:
     bundle = writer(position__name="rotary")
     rows = [("", "abc"), ("", "de")]
-    found = corpus_loss(bundle, rows, "generate", documents=True)
+    found = corpus_loss(bundle, rows, documents=True)
     stream = [1, *bundle.tokenizer.encode("abc"), 2, 1, *bundle.tokenizer.encode("de"), 2]
     scores = log_p(bundle, stream[:-1])
     pairs = [(i, label) for i, (_, label) in enumerate(pairwise(stream)) if label != 1]
@@ -94,11 +93,11 @@ def test_classes_and_tags() -> None:
     bundle = labeller("classify", ["x", "y", "z"])
     rows = [(text, "xyz"[i % 3]) for i, text in enumerate(ENGLISH)]
     wanted = sum(-float(log_p(bundle, [1, *bundle.tokenizer.encode(t)])["xyz".index(c)]) for t, c in rows)
-    found = corpus_loss(bundle, rows, "classify", batch_tokens=10)
+    found = corpus_loss(bundle, rows, batch_tokens=10)
     assert found.nats == pytest.approx(wanted, rel=1e-5)
     assert found.tokens == len(rows)
     with pytest.raises(UserError, match="'w' is none of those"):
-        corpus_loss(bundle, [("the cat", "w")], "classify")
+        corpus_loss(bundle, [("the cat", "w")])
 
     bundle = labeller("tag", ["x", "y"])
     rows = [(text, " ".join("xy"[len(word) % 2] for word in text.split())) for text in ENGLISH]
@@ -106,11 +105,11 @@ def test_classes_and_tags() -> None:
     for text, tags in rows:
         scores = log_p(bundle, bundle.tokenizer.encode(text))
         wanted -= sum(float(row["xy".index(t)]) for row, t in zip(scores, tags.split(), strict=True))
-    found = corpus_loss(bundle, rows, "tag", batch_tokens=10)
+    found = corpus_loss(bundle, rows, batch_tokens=10)
     assert found.nats == pytest.approx(wanted, rel=1e-5)
     assert found.tokens == sum(len(text.split()) for text in ENGLISH)
     with pytest.raises(UserError, match="2 words but 1 tags"):
-        corpus_loss(bundle, [("the cat", "x")], "tag")
+        corpus_loss(bundle, [("the cat", "x")])
 
 
 def test_padding_rows_and_packing_change_nothing() -> None:
@@ -118,7 +117,10 @@ def test_padding_rows_and_packing_change_nothing() -> None:
     source, inputs = torch.tensor([[4, 5, 2], [6, 2, 0], [0, 0, 0]]), torch.tensor([[1, 7], [1, 0], [0, 0]])
     labels = torch.tensor([[7, 2], [2, IGNORED], [IGNORED, IGNORED]])
     lengths = torch.tensor([3, 2, 0]), torch.tensor([2, 1, 0])
-    batch = Batch(source, lengths[0], inputs, lengths[1], labels, rows=2, tokens=3)
+    batch = Batch.of(
+        source=source, source_lengths=lengths[0], inputs=inputs, lengths=lengths[1], labels=labels, rows=2
+    )
+    assert batch.tokens == 3
     wanted = -float(log_p(bundle, [4, 5, 2], [1, 7])[[0, 1], [7, 2]].sum() + log_p(bundle, [6, 2], [1])[0, 2])
     for each in ([batch], [batch.packed()], list(batch.halves())):
         found = batches_loss(bundle.model, each)
@@ -134,4 +136,4 @@ def test_what_is_not_known_is_not_a_number() -> None:
     assert all(math.isnan(x) for x in (empty.per_token, empty.per_character, empty.bits_per_byte))
     assert Loss(1e6, 1).perplexity == math.inf
     with pytest.raises(UserError, match="at least one"):
-        corpus_loss(translator(), [], "translate")
+        corpus_loss(translator(), [])

@@ -31,7 +31,7 @@ def test_source_and_greedy_target(bundle_of: Make, kind: str) -> None:
     trace = Session(bundle).trace(TEXT)
     symbols = Session(bundle).symbols
     [own] = translate(bundle, [TEXT], way="torch")
-    assert [list(trace.reading.source)] == read_sources(bundle, [TEXT], "translate")
+    assert [list(trace.reading.source)] == read_sources(bundle, [TEXT])
     assert trace.reading.target == (symbols.start, *own.ids)
     assert trace.reading.following == (*own.ids, symbols.stop)
     assert [word["id"] for word in trace.following] == [*own.ids, symbols.stop]
@@ -67,7 +67,7 @@ def test_a_decoder_reads_the_text_itself(bundle_of: Make) -> None:
 def test_a_classifier_reads_as_in_training(bundle_of: Make) -> None:
     bundle = bundle_of("encoder")
     trace = Session(bundle).trace(TEXT)
-    assert [list(trace.reading.source)] == read_sources(bundle, [TEXT], "classify")
+    assert [list(trace.reading.source)] == read_sources(bundle, [TEXT])
     assert trace.target == []
     assert trace.following == []
     assert torch.equal(trace.logits, bundle.model(trace.source_ids).logits[0])

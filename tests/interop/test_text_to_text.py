@@ -118,7 +118,7 @@ def test_text_to_text_on_the_way_in_and_out(folder: Path, transformers: Any, tmp
             wanted = [other.shares(text) for text in TEXTS] + [other.shares(*pair) for pair in pairs]
             rows = [(text, str(bundle.metadata["labels"][1])) for text in TEXTS]
             loss = -sum(math.log(one[1]) for one in wanted[: len(TEXTS)])
-            assert corpus_loss(bundle, rows, "classify").nats == pytest.approx(loss, rel=1e-4)
+            assert corpus_loss(bundle, rows).nats == pytest.approx(loss, rel=1e-4)
             assert [list(one.values()) for one in found] == [pytest.approx(one, abs=1e-5) for one in wanted]
     assert import_folder(tmp_path / "back").metadata["framing"] == bundle.metadata["framing"]
     [check] = verify(bundle, TEXTS, quick=True, only=[CHECK]).checks
@@ -180,7 +180,7 @@ def test_losses_and_scores_count_what_theirs_counts(name: str, transformers: Any
         loss = there.model(**there.tokenizer(source, return_tensors="pt"), labels=labels).loss
         wanted.append(float(loss) * labels.numel())
     assert [-one.logp for one in score(bundle, pairs)] == pytest.approx(wanted, rel=1e-4)
-    assert corpus_loss(bundle, pairs, "translate").nats == pytest.approx(sum(wanted), rel=1e-4)
+    assert corpus_loss(bundle, pairs).nats == pytest.approx(sum(wanted), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -193,9 +193,9 @@ def test_losses_of_continuations(name: str, transformers: Any, tmp_path: Path) -
     for text in TEXTS[:2]:
         ids = torch.tensor([[start, *there.tokenizer(text, add_special_tokens=False)["input_ids"], stop]])
         nats += float(there.model(ids, labels=ids).loss) * (ids.shape[1] - 1)
-        one = corpus_loss(bundle, [("", text)], "generate", documents=True)
+        one = corpus_loss(bundle, [("", text)], documents=True)
         assert one.tokens == ids.shape[1] - 1
-    whole = [corpus_loss(bundle, [("", text)], "generate", documents=True).nats for text in TEXTS[:2]]
+    whole = [corpus_loss(bundle, [("", text)], documents=True).nats for text in TEXTS[:2]]
     assert sum(whole) == pytest.approx(nats, rel=1e-4)
 
 

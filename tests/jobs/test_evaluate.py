@@ -10,9 +10,10 @@ from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, save
 from clearhead.data.config import CorpusConfig
 from clearhead.evaluation.evaluate import EvaluationConfig
-from clearhead.jobs.evaluate import TASKS, measure, task_named
+from clearhead.jobs.evaluate import measure, task_named
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.train import train
+from clearhead.tasks import TASKS
 
 from .making import rows, settings, write_corpus
 
@@ -59,7 +60,7 @@ def test_a_bundle_that_does_not_say_its_task(
     path = save(silent, tmp_path / "silent")
     with pytest.raises(UserError, match="name it with --task"):
         measure([path], test_set, device="cpu")
-    assert measure([path], test_set, "translate", device="cpu").first.task == "translate"
+    assert measure([path], test_set, TASKS["translate"], device="cpu").first.task == "translate"
 
 
 def test_nothing_to_measure_on(finished: Finished, tmp_path: Path) -> None:
@@ -68,6 +69,6 @@ def test_nothing_to_measure_on(finished: Finished, tmp_path: Path) -> None:
 
 
 def test_tasks_by_name() -> None:
-    assert [task_named(name) for name in TASKS] == list(TASKS)
+    assert [task_named(name) for name in TASKS] == list(TASKS.values())
     with pytest.raises(UserError, match=r"There is no task 'translat': did you mean 'translate'"):
         task_named("translat")

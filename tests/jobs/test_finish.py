@@ -14,11 +14,12 @@ from clearhead.api import load
 from clearhead.bundle import Bundle
 from clearhead.cli.main import main
 from clearhead.decoding import native
-from clearhead.evaluation.evaluate import Evaluation, evaluate
+from clearhead.evaluation.evaluate import Evaluation
 from clearhead.evaluation.formats import measure_formats
 from clearhead.jobs import finish
 from clearhead.jobs.finish import AVERAGE, BEST, LAST, Finished, flops_in_words
 from clearhead.jobs.train import resume, train
+from clearhead.tasks import TASKS, evaluate
 from clearhead.training.averaging import average_files
 from clearhead.training.config import HIGHER_IS_BETTER
 from clearhead.training.weights import WeightFiles, named_weights
@@ -84,7 +85,7 @@ def test_what_other_number_formats_cost_is_stored(
     )
     rows = [(source, target) for source, target in map(json.loads, lines)]
     stored = load(finished.folder).metadata["formats"]
-    assert stored == measure_formats(load(finished.folder), rows, "translate")
+    assert stored == measure_formats(load(finished.folder), rows, TASKS["translate"].judge)
     assert stored["metric"] == "chrF"
     assert set(stored["cpu"]["int8"]) == {"value", "cost", "drift", "largest", "same"}
     assert main(["inspect", str(finished.folder)]) == 0

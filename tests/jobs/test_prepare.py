@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from clearhead.base.errors import UserError
-from clearhead.data.config import DataConfig, Task
+from clearhead.data.config import DataConfig
 from clearhead.data.findings import Survey
 from clearhead.data.split import TEST, TRAIN, VALIDATION
 from clearhead.data.survey import survey
 from clearhead.jobs import prepare
+from clearhead.tasks import TASKS
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training import run_data
 from clearhead.training.run_data import is_ready
@@ -30,18 +31,18 @@ ODD = [
 ]
 
 
-def surveyed(file: Path, task: Task = "translate", **changes: Any) -> tuple[Survey, DataConfig]:
+def surveyed(file: Path, task: str = "translate", **changes: Any) -> tuple[Survey, DataConfig]:
     data = DataConfig.from_dict({"train": [{"file": str(file)}], **changes})
-    return survey(data, task), data
+    return survey(data, TASKS[task].columns), data
 
 
 def prepared(
-    folder: Path, file: Path, task: Task = "translate", **tokenizer: Any
+    folder: Path, file: Path, task: str = "translate", **tokenizer: Any
 ) -> tuple[Survey, prepare.Prepared]:
     found, data = surveyed(file, task)
     tokenizers, _ = prepare.learn_tokenizers(found, TokenizerConfig(vocabulary=320, **tokenizer))
-    prepare.write_all(found, data, tokenizers, folder)
-    return found, prepare.open_all(folder, task, 1)
+    prepare.write_all(found, data, tokenizers, TASKS[task].encoding(), folder)
+    return found, prepare.open_all(folder, 1)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -96,7 +97,7 @@ def test_the_corpus_is_measured_in_tokens(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", ["classify", "tag", "generate"])
-def test_facts_of_other_tasks(task: Task, tmp_path: Path) -> None:
+def test_facts_of_other_tasks(task: str, tmp_path: Path) -> None:
     found, opened = prepared(tmp_path / "data", write_corpus(tmp_path, task), task)
     _, facts = prepare.learn_tokenizers(found, TokenizerConfig(vocabulary=320))
     assert (facts.source_tokens > 0) == (task != "generate")
@@ -108,7 +109,7 @@ def test_a_corpus_that_is_all_left_out_is_not_ready(corpus: Path, tmp_path: Path
     found, data = surveyed(corpus, filter={"source_tokens": 1})
     tokenizers, _ = prepare.learn_tokenizers(found, TokenizerConfig(vocabulary=320))
     with pytest.raises(UserError, match=r"No training example is left.*too long a source.*data\.filter"):
-        prepare.write_all(found, data, tokenizers, tmp_path / "data")
+        prepare.write_all(found, data, tokenizers, TASKS["translate"].encoding(), tmp_path / "data")
     assert not is_ready(tmp_path / "data")
 
 
@@ -129,12 +130,12 @@ def test_ready_is_the_last_thing_written(
     for room in (prepare, run_data):
         monkeypatch.setattr(room, "atomic_write_text", stops_at_the_second)
     with pytest.raises(KeyboardInterrupt):
-        prepare.write_all(found, data, tokenizers, tmp_path / "data")
+        prepare.write_all(found, data, tokenizers, TASKS["translate"].encoding(), tmp_path / "data")
     assert not is_ready(tmp_path / "data")
     written.extend(["", ""])
-    prepare.write_all(found, data, tokenizers, tmp_path / "data")
+    prepare.write_all(found, data, tokenizers, TASKS["translate"].encoding(), tmp_path / "data")
     assert written[-1] == "ready.json"
-    assert prepare.open_all(tmp_path / "data", "translate", 1).held_out["validation"]
+    assert prepare.open_all(tmp_path / "data", 1).held_out["validation"]
 
 
 @pytest.mark.parametrize("name", ["ready.json", "test.jsonl"])
@@ -143,7 +144,7 @@ def test_damage_is_a_sentence(name: str, corpus: Path, tmp_path: Path) -> None:
     path = tmp_path / "data" / name
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(UserError, match="is damaged"):
-        prepare.open_all(tmp_path / "data", "translate", 1)
+        prepare.open_all(tmp_path / "data", 1)
 
 
 def test_held_out_texts_are_cut_where_training_cuts(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_held_out_texts_are_cut_where_training_cuts(tmp_path: Path) -> None:
     file = write_corpus(tmp_path, "classify")
     found, data = surveyed(file, "classify", filter={"too_long": "cut", "source_tokens": 4})
     tokenizers, _ = prepare.learn_tokenizers(found, TokenizerConfig(vocabulary=320))
-    prepare.write_all(found, data, tokenizers, tmp_path / "cut")
-    opened = prepare.open_all(tmp_path / "cut", "classify", 1)
+    prepare.write_all(found, data, tokenizers, TASKS["classify"].encoding(), tmp_path / "cut")
+    opened = prepare.open_all(tmp_path / "cut", 1)
     assert max(opened.validation.lengths("source")) <= 4
     assert len(opened.validation) == found.count(VALIDATION)

@@ -12,7 +12,6 @@ import pytest
 
 from clearhead.base.errors import UserError
 from clearhead.base.settings import read_table
-from clearhead.data.config import Task
 from clearhead.jobs import refusals
 from clearhead.jobs.recipe import merged
 from clearhead.jobs.train import train
@@ -41,7 +40,7 @@ RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"
     ],
 )
 def test_what_the_corpus_shows_is_refused_before_anything_is_written(
-    task: Task, said: dict[str, Any], sentence: str, tmp_path: Path
+    task: str, said: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     corpus = write_corpus(tmp_path, task)
     with pytest.raises(UserError) as error:

@@ -12,7 +12,6 @@ import pytest
 from clearhead.api import load
 from clearhead.base.errors import UserError
 from clearhead.bundle.framings import framings_of
-from clearhead.data.config import Task
 from clearhead.data.length_limits import LengthLimits
 from clearhead.data.store import Store
 from clearhead.decoding.options import Options
@@ -92,7 +91,7 @@ def test_the_bundle_knows_how_long_its_texts_get(finished: Finished) -> None:
 
 
 @pytest.mark.parametrize("task", ["summarise", "generate", "classify", "tag"])
-def test_every_task(task: Task, tmp_path: Path) -> None:
+def test_every_task(task: str, tmp_path: Path) -> None:
     file = write_corpus(tmp_path, task)
     more: dict[str, Any] = {"batch": {"context": 16}} if task == "generate" else {}
     done = train(tmp_path / "run", settings(file, task, **more), view="quiet")

@@ -13,27 +13,25 @@ from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
 from clearhead.base.seed import seeded
-from clearhead.data.config import DataConfig, Task
+from clearhead.data.config import DataConfig
 from clearhead.data.survey import survey
 from clearhead.jobs import prepare
-from clearhead.jobs.validate import ALWAYS, DECODED, DecodingValidator, _spread, check_metric
+from clearhead.jobs.validate import DecodingValidator, _spread, check_metric
 from clearhead.models.build import build
+from clearhead.tasks import TASKS
 from clearhead.text.learn import TokenizerConfig
-from clearhead.training.config import HIGHER_IS_BETTER, TrainConfig
-from clearhead.training.sizing import FAMILIES
+from clearhead.training.config import HIGHER_IS_BETTER, ObjectiveConfig, TrainConfig
 
 from .making import write_corpus
 
-TASKS: tuple[Task, ...] = ("translate", "summarise", "generate", "classify", "tag")
 
-
-def a_validator(task: Task, folder: Path, **validation: Any) -> tuple[DecodingValidator, torch.nn.Module]:
+def a_validator(task: str, folder: Path, **validation: Any) -> tuple[DecodingValidator, torch.nn.Module]:
     data = DataConfig.from_dict({"train": [{"file": str(write_corpus(folder, task))}]})
-    found = survey(data, task)
+    found = survey(data, TASKS[task].columns)
     tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig(vocabulary=320))
-    prepare.write_all(found, data, tokenizers, folder / "data")
+    prepare.write_all(found, data, tokenizers, TASKS[task].encoding(), folder / "data")
     model: dict[str, Any] = {
-        "family": FAMILIES[task][0],
+        "family": TASKS[task].family().name,
         "vocabulary": facts.vocabulary,
         "width": 16,
         "layers": 1,
@@ -44,20 +42,20 @@ def a_validator(task: Task, folder: Path, **validation: Any) -> tuple[DecodingVa
         model["head"] = {"kind": task, "classes": facts.classes}
     config = TrainConfig.from_dict({"task": task, "model": model, "validation": validation})
     notes = {"task": task, "labels": list(found.labels), "documents": False}
-    opened = prepare.open_all(folder / "data", task, 1)
+    opened = prepare.open_all(folder / "data", 1)
     with seeded(1):
-        return DecodingValidator(config, opened, notes), build(config.model).eval()
+        return DecodingValidator(config, TASKS[task], opened, notes), build(config.model).eval()
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_metric_that_may_be_chosen_is_there(task: Task, tmp_path: Path) -> None:
+def test_every_metric_that_may_be_chosen_is_there(task: str, tmp_path: Path) -> None:
     validator, model = a_validator(task, tmp_path, decode=5, samples=2)
     before = torch.get_rng_state()
     with torch.no_grad():
         found = validator(model)
         again = validator(model)
     assert torch.equal(before, torch.get_rng_state())  # a run's chance is its own
-    assert set(found.values) == set(DECODED[task])
+    assert set(found.values) == set(TASKS[task].judge.validates)
     assert dict(found.values) == dict(again.values)
     assert list(found.samples) == list(again.samples)
     if task == "generate":
@@ -99,14 +97,17 @@ def test_spread(items: list[int], count: int) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_metrics_are_checked_before_anything_is_trained(task: Task) -> None:
-    for metric in (*ALWAYS, *DECODED[task]):
-        check_metric(TrainConfig.from_dict({"task": task, "validation": {"metric": metric}}))
+def test_metrics_are_checked_before_anything_is_trained(task: str) -> None:
+    kind = TASKS[task]
+    for metric in (*kind.objective(ObjectiveConfig()).figures, *kind.judge.validates):
+        check_metric(TrainConfig.from_dict({"task": task, "validation": {"metric": metric}}), kind)
         assert (metric in HIGHER_IS_BETTER) == (metric not in ("loss", "perplexity"))
     with pytest.raises(UserError, match=r"There is no validation metric 'los'.*did you mean 'loss'"):
-        check_metric(TrainConfig.from_dict({"task": task, "validation": {"metric": "los"}}))
+        check_metric(TrainConfig.from_dict({"task": task, "validation": {"metric": "los"}}), kind)
 
 
 def test_a_decoded_metric_needs_decoding() -> None:
     with pytest.raises(UserError, match=r"validation\.decode must be above 0"):
-        check_metric(TrainConfig.from_dict({"validation": {"metric": "bleu", "decode": 0}}))
+        check_metric(
+            TrainConfig.from_dict({"validation": {"metric": "bleu", "decode": 0}}), TASKS["translate"]
+        )

@@ -20,7 +20,8 @@ SHARE = 0.3
 
 
 def with_dropout(problem: Problem, share: float = SHARE) -> Problem:
-    return dataclasses.replace(problem, dropout=share)
+    definition = dataclasses.replace(problem.definition, dropout=share)
+    return dataclasses.replace(problem, definition=definition)
 
 
 @pytest.mark.parametrize("kernel", EVERY_KERNEL)

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.seed import seeded
-from clearhead.data.batch import Batch, Widths, collate
-from clearhead.data.config import Task
+from clearhead.data.batch import Batch, Widths
 from clearhead.data.load import Loader
 from clearhead.data.ragged import Ragged
 from clearhead.data.store import Store
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
+from clearhead.tasks import TASKS
 from clearhead.training.averaging import Ema
 from clearhead.training.config import TrainConfig
 from clearhead.training.loop import Corpus, Trainer, Validator
@@ -36,7 +36,7 @@ VOCABULARY = 12
 # would decide an update, so comparisons need an eps above the noise.
 EPS = 1e-3
 CPU = torch.device("cpu")
-FAMILIES: dict[Task, str] = {
+FAMILIES: dict[str, str] = {
     "translate": "encoder-decoder",
     "summarise": "encoder-decoder",
     "generate": "decoder",
@@ -45,7 +45,7 @@ FAMILIES: dict[Task, str] = {
 }
 
 
-def model_config(task: Task = "translate", **changes: Any) -> ModelConfig:
+def model_config(task: str = "translate", **changes: Any) -> ModelConfig:
     plain = {
         "family": FAMILIES[task],
         "vocabulary": VOCABULARY,
@@ -61,7 +61,7 @@ def model_config(task: Task = "translate", **changes: Any) -> ModelConfig:
     return ModelConfig.from_dict(plain).replace(**changes)
 
 
-def a_model(task: Task = "translate", seed: int = 5, **changes: Any) -> nn.Module:
+def a_model(task: str = "translate", seed: int = 5, **changes: Any) -> nn.Module:
     with seeded(seed):
         return build(model_config(task, **changes))
 
@@ -74,7 +74,7 @@ def some_ids(count: int, seed: int, shortest: int = 1, longest: int = 6) -> list
     ]
 
 
-def a_batch(task: Task = "translate", rows: int = 5, seed: int = 0, empty: int = 0, wider: int = 0) -> Batch:
+def a_batch(task: str = "translate", rows: int = 5, seed: int = 0, empty: int = 0, wider: int = 0) -> Batch:
     """Random examples; `empty` rows fill up a fixed shape, `wider` columns too."""
     chance = random.Random(seed + 1000)
     sources, targets = some_ids(rows, seed), some_ids(rows, seed + 1)
@@ -89,7 +89,7 @@ def a_batch(task: Task = "translate", rows: int = 5, seed: int = 0, empty: int =
     places = {"classify": longest["s"] + 1, "tag": longest["s"], "generate": longest["t"] - 1}
     target = places.get(task, longest["t"] + 1)
     widths = Widths(rows + empty, longest["s"] + wider, target + wider)
-    return collate(task, columns, widths, SPECIALS)
+    return TASKS[task].encoding().collate(columns, widths, SPECIALS)
 
 
 def together(batches: Sequence[Batch]) -> Batch:
@@ -102,7 +102,7 @@ def together(batches: Sequence[Batch]) -> Batch:
         width = max(tensor.shape[1] for tensor in tensors)
         return torch.cat([nn.functional.pad(t, (0, width - t.shape[1]), value=fill) for t in tensors])
 
-    return Batch(
+    return Batch.of(
         source=stacked("source", 0),
         source_lengths=stacked("source_lengths", 0),
         inputs=stacked("inputs", 0),
@@ -212,11 +212,14 @@ def a_trainer(
     if not (data / "validation").exists():
         copying_stores(data, sizes)
     stores = [Store(data / f"train-{number}") for number in range(len(sizes))]
-    training = Loader(stores, config.task, config.batch, SPECIALS, config.seed, weights=weights)
+    task = TASKS[config.task]
+    encoding, objective = task.encoding(), task.objective(config.objective)
+    training = Loader(stores, encoding, config.batch, SPECIALS, config.seed, weights=weights)
     judging = config.batch.replace(layout="padded", shapes="free")
     validation = Loader(
-        [Store(data / "validation")], config.task, judging, SPECIALS, config.seed, evaluation=True
+        [Store(data / "validation")], encoding, judging, SPECIALS, config.seed, evaluation=True
     )
     torch.manual_seed(config.seed)
     model = build(config.model)
-    return Trainer(model, Corpus(training, validation), config, folder, device, dtype, view, validator)
+    corpus = Corpus(training, validation)
+    return Trainer(model, corpus, objective, config, folder, device, dtype, view, validator)

@@ -13,6 +13,7 @@ from torch import nn
 from clearhead.data.batch import Batch
 from clearhead.data.load import Loader
 from clearhead.data.plan import BatchConfig
+from clearhead.tasks import TASKS
 from clearhead.training import doctor
 from clearhead.training.objectives import LabelObjective, run_model
 from clearhead.training.step import Precision
@@ -27,7 +28,7 @@ BATCH = BatchConfig(tokens=200, workers=0)
 def judging(tmp_path_factory: pytest.TempPathFactory) -> Loader:
     """Validation batches of the copying task."""
     store = copying_stores(tmp_path_factory.mktemp("copying"))[1]
-    return Loader([store], "translate", BATCH, SPECIALS, 1, evaluation=True)
+    return Loader([store], TASKS["translate"].encoding(), BATCH, SPECIALS, 1, evaluation=True)
 
 
 def learnt(model: nn.Module, steps: int = 200) -> nn.Module:
@@ -43,8 +44,13 @@ def learnt(model: nn.Module, steps: int = 200) -> nn.Module:
         labels[torch.arange(24), lengths - 1] = SPECIALS.stop
         labels[torch.arange(width + 1) >= lengths[:, None]] = -100
         inputs = torch.cat([start, batch.source], 1)
-        copying = Batch(
-            batch.source, batch.source_lengths, inputs, lengths, labels, 24, int((labels >= 0).sum())
+        copying = Batch.of(
+            source=batch.source,
+            source_lengths=batch.source_lengths,
+            inputs=inputs,
+            lengths=lengths,
+            labels=labels,
+            rows=24,
         )
         stepper.step([copying], 1e-2)
     return model
@@ -53,7 +59,7 @@ def learnt(model: nn.Module, steps: int = 200) -> nn.Module:
 def test_a_model_that_copies_needs_its_source(judging: Loader) -> None:
     model = learnt(a_model(width=32, attention__heads=4))
     before = torch.get_rng_state()
-    help = doctor.source_help(model, judging, Precision(CPU))
+    help = doctor.source_help(model, judging, Precision(CPU), LabelObjective())
     assert help is not None
     assert help > 2.0
     assert doctor.ignores_source(help) is None
@@ -70,7 +76,7 @@ def test_a_model_that_cannot_see_its_source_is_found_out(judging: Loader) -> Non
     one = a_batch()
     with torch.no_grad():
         assert torch.equal(run_model(model, one), run_model(model, doctor.with_other_sources(one)))
-    help = doctor.source_help(model.eval(), judging, Precision(CPU))
+    help = doctor.source_help(model.eval(), judging, Precision(CPU), LabelObjective())
     assert help == pytest.approx(0.0, abs=1e-6)
     assert not model.training
     finding = doctor.ignores_source(help)
@@ -82,15 +88,17 @@ def test_a_model_that_cannot_see_its_source_is_found_out(judging: Loader) -> Non
 
 def test_no_source_no_question(tmp_path: Path) -> None:
     store = a_store(tmp_path / "texts", "generate", some_ids(20, 1))
-    loader = Loader([store], "generate", BATCH.replace(context=8), SPECIALS, 1, evaluation=True)
-    assert doctor.source_help(a_model("generate"), loader, Precision(CPU)) is None
+    loader = Loader(
+        [store], TASKS["generate"].encoding(), BATCH.replace(context=8), SPECIALS, 1, evaluation=True
+    )
+    assert doctor.source_help(a_model("generate"), loader, Precision(CPU), LabelObjective()) is None
     assert doctor.ignores_source(None) is None
 
 
 def test_one_example_has_no_other_source(tmp_path: Path) -> None:
     store = a_store(tmp_path / "one", "translate", [[5, 6]], [[5, 6, 2]])
-    loader = Loader([store], "translate", BATCH, SPECIALS, 1, evaluation=True)
-    assert doctor.source_help(a_model(), loader, Precision(CPU)) is None
+    loader = Loader([store], TASKS["translate"].encoding(), BATCH, SPECIALS, 1, evaluation=True)
+    assert doctor.source_help(a_model(), loader, Precision(CPU), LabelObjective()) is None
 
 
 @pytest.mark.parametrize("empty", [0, 2])

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearhead.data.config import Task
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
 from clearhead.planner.batch import Batch
@@ -60,7 +59,7 @@ def test_equals_the_planners_count(name: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["translate", "generate", "classify", "tag"])
-def test_of_a_batch(task: Task) -> None:
+def test_of_a_batch(task: str) -> None:
     """Padded: what is computed, padding included; packed: each row as long as it is."""
     quick = StepFlops(model_config(task))
     padded = a_batch(task, rows=4, empty=2, wider=3)

@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.data.rows import IGNORED
+from clearhead.data.batch import IGNORED
 from clearhead.training import fused_loss, objectives
 from clearhead.training.fused_loss import fused_consistent_cross_entropy, fused_cross_entropy
 from clearhead.training.objectives import (

@@ -301,7 +301,12 @@ def test_the_moving_average_is_what_is_judged_and_kept(tmp_path: Path) -> None:
     with torch.no_grad():
         set_weights(trainer.model, stored)
     trainer.model.eval()
-    assert value == validation_loss(trainer.model, trainer.corpus.validation, trainer.precision)["loss"]
+    assert (
+        value
+        == validation_loss(trainer.model, trainer.corpus.validation, trainer.precision, trainer.objective)[
+            "loss"
+        ]
+    )
 
 
 def test_validation_loss_is_a_mean_over_labels(tmp_path: Path) -> None:
@@ -320,7 +325,7 @@ def test_validation_loss_is_a_mean_over_labels(tmp_path: Path) -> None:
             hits += float((log_p.argmax(-1) == right).sum())
             count += size
     with torch.no_grad():
-        found = validation_loss(model, trainer.corpus.validation, trainer.precision)
+        found = validation_loss(model, trainer.corpus.validation, trainer.precision, trainer.objective)
     assert found["loss"] == pytest.approx(nll / count, rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(nll / count), rel=1e-5)
     assert found["accuracy"] == pytest.approx(hits / count)

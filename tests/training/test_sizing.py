@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clearhead.data.config import Task
 from clearhead.jobs.recipe import compose, explained
 from clearhead.models.build import build
+from clearhead.tasks import TASKS
 from clearhead.training.config import TrainConfig
 from clearhead.training.schedule import rate_at
 from clearhead.training.sizes import SIZES, Asked
@@ -21,39 +21,45 @@ from clearhead.training.sizing import (
     GPU_MINUTES,
     SMALL,
     Choice,
+    Demand,
     Facts,
     Machine,
     as_table,
     choose,
-    choose_filters,
     choose_vocabulary,
     flops_per_epoch,
     looks,
 )
 
-TASKS: tuple[Task, ...] = ("translate", "summarise", "generate", "classify", "tag")
 LAPTOP, SERVER = Machine(False, 1e11), Machine(True, 990e12)
 MACHINES = (LAPTOP, SERVER, Machine(False, None), Machine(True, None, 3.0), Machine(False, 5e10, 1.0))
 
 tokens = st.floats(2, 9).map(lambda power: int(10**power))  # 100 to a billion
 any_facts = st.builds(
-    lambda task, size, each, vocabulary: facts_of(task, size, each, vocabulary),
-    st.sampled_from(TASKS),
+    lambda task, size, each, vocabulary: Case(task, facts_of(task, size, each, vocabulary)),
+    st.sampled_from(list(TASKS)),
     tokens,
     st.integers(1, 500),
     st.integers(300, 32_000),
 )
 
 
-def facts_of(task: Task, size: int, each: int = 15, vocabulary: int = 8000) -> Facts:
-    return Facts(
-        task=task,
+class Case(NamedTuple):
+    """A task, and what it asks for on a corpus."""
+
+    task: str
+    demand: Demand
+
+
+def facts_of(task: str, size: int, each: int = 15, vocabulary: int = 8000) -> Demand:
+    facts = Facts(
         examples=max(size // each, 1),
         source_tokens=0 if task == "generate" else size,
         target_tokens=size if task in ("translate", "summarise", "generate") else 0,
         vocabulary=vocabulary,
         classes=5 if task in ("classify", "tag") else 0,
     )
+    return TASKS[task].sized(facts)
 
 
 def values(choices: Iterable[Choice]) -> dict[str, Any]:
@@ -62,8 +68,8 @@ def values(choices: Iterable[Choice]) -> dict[str, Any]:
 
 @settings(deadline=None, max_examples=150)
 @given(any_facts, st.sampled_from(MACHINES))
-def test_every_choice_is_sane_and_has_a_reason(facts: Facts, machine: Machine) -> None:
-    choices = choose(facts, machine)
+def test_every_choice_is_sane_and_has_a_reason(case: Case, machine: Machine) -> None:
+    choices = choose(case.demand, machine)
     found = values(choices)
     assert len(found) == len(choices)  # nothing is chosen twice
     assert all(len(choice.reason) > 5 for choice in choices)
@@ -80,13 +86,14 @@ def test_every_choice_is_sane_and_has_a_reason(facts: Facts, machine: Machine) -
 
 @settings(deadline=None, max_examples=60)
 @given(any_facts, st.sampled_from(MACHINES))
-def test_it_makes_a_whole_and_valid_recipe(facts: Facts, machine: Machine) -> None:
-    sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": None}
-    said = {"task": facts.task}
+def test_it_makes_a_whole_and_valid_recipe(case: Case, machine: Machine) -> None:
+    sizes = {"vocabulary": case.demand.facts.vocabulary, "source_vocabulary": None}
+    said = {"task": case.task}
+    task = TASKS[case.task]
     choices = [
-        *choose_filters(facts.task),
-        choose_vocabulary(facts.tokens, machine.gpu, facts.task),
-        *choose(facts, machine),
+        *task.defaults,
+        choose_vocabulary(case.demand.tokens, machine.gpu, task.columns.writes),
+        *choose(case.demand, machine),
     ]
     config = compose(choices, said, sizes)
     assert isinstance(config, TrainConfig)
@@ -99,8 +106,8 @@ def test_it_makes_a_whole_and_valid_recipe(facts: Facts, machine: Machine) -> No
 
 
 @settings(deadline=None, max_examples=100)
-@given(tokens, tokens, st.sampled_from(TASKS))
-def test_more_text_never_makes_a_smaller_model_where_there_is_time(one: int, two: int, task: Task) -> None:
+@given(tokens, tokens, st.sampled_from(list(TASKS)))
+def test_more_text_never_makes_a_smaller_model_where_there_is_time(one: int, two: int, task: str) -> None:
     endless = Machine(True, 1e30)
     small, large = (values(choose(facts_of(task, size), endless)) for size in sorted((one, two)))
     for name in ("model.width", "model.layers", "model.feedforward.width", "batch.tokens"):
@@ -109,42 +116,48 @@ def test_more_text_never_makes_a_smaller_model_where_there_is_time(one: int, two
 
 @settings(deadline=None, max_examples=100)
 @given(any_facts, st.floats(9, 16), st.floats(0, 5))
-def test_a_faster_device_never_gets_a_smaller_model(facts: Facts, power: float, more: float) -> None:
-    slow, fast = (values(choose(facts, Machine(True, 10**p)))["model.width"] for p in (power, power + more))
+def test_a_faster_device_never_gets_a_smaller_model(case: Case, power: float, more: float) -> None:
+    slow, fast = (
+        values(choose(case.demand, Machine(True, 10**p)))["model.width"] for p in (power, power + more)
+    )
     assert slow <= fast
 
 
 @settings(deadline=None, max_examples=100)
 @given(any_facts, st.sampled_from([LAPTOP, SERVER]))
-def test_it_fits_into_the_time(facts: Facts, machine: Machine) -> None:
+def test_it_fits_into_the_time(case: Case, machine: Machine) -> None:
     """At the rate the rules reckon with; one pass over the corpus is the least there can be."""
-    found = values(choose(facts, machine))
+    found = values(choose(case.demand, machine))
     shape = (found["model.width"], found["model.layers"])
     size = next(one for one in SIZES if (one.width, one.layers) == shape)
     twice = 2 if found["objective.consistency"] else 1  # every example passes twice
-    passes = found["steps"] * 0.85 * found["batch.tokens"] / facts.batched_tokens
-    spent = twice * passes * flops_per_epoch(facts, size)
+    passes = found["steps"] * 0.85 * found["batch.tokens"] / case.demand.facts.batched_tokens
+    spent = twice * passes * flops_per_epoch(case.demand, size)
     least = (
-        twice * flops_per_epoch(facts, size) * max(1.0, 100 * found["batch.tokens"] / facts.batched_tokens)
+        twice
+        * flops_per_epoch(case.demand, size)
+        * max(1.0, 100 * found["batch.tokens"] / case.demand.facts.batched_tokens)
     )
     assert spent <= 1.1 * max(machine.budget(size.width), least)
 
 
-@given(st.integers(0, 10**10), st.integers(0, 10**10), st.booleans(), st.sampled_from(TASKS))
-def test_vocabularies_grow_with_the_text_between_bounds(one: int, two: int, gpu: bool, task: Task) -> None:
-    small, large = (choose_vocabulary(words, gpu, task).value for words in sorted((one, two)))
+@given(st.integers(0, 10**10), st.integers(0, 10**10), st.booleans(), st.sampled_from(list(TASKS)))
+def test_vocabularies_grow_with_the_text_between_bounds(one: int, two: int, gpu: bool, task: str) -> None:
+    small, large = (
+        choose_vocabulary(words, gpu, TASKS[task].columns.writes).value for words in sorted((one, two))
+    )
     writes = task not in ("classify", "tag")  # those have no output layer as wide as the vocabulary
     assert 400 <= small <= large <= (16_000 if writes and not gpu else 32_000)
 
 
 @settings(deadline=None, max_examples=100)
 @given(any_facts, st.sampled_from(MACHINES))
-def test_every_example_twice_is_for_little_text(facts: Facts, machine: Machine) -> None:
-    found = values(choose(facts, machine))
+def test_every_example_twice_is_for_little_text(case: Case, machine: Machine) -> None:
+    found = values(choose(case.demand, machine))
     assert found["objective.consistency"] >= 0
     if found["objective.consistency"]:
-        assert facts.task in ("translate", "summarise", "classify")
-        assert facts.tokens < SMALL
+        assert case.task in ("translate", "summarise", "classify")
+        assert case.demand.tokens < SMALL
     assert found["model.dropout"] == found["model.embedding.dropout"]
 
 
@@ -184,7 +197,7 @@ def test_the_users_minutes_count() -> None:
         ("tag", "encoder"),
     ],
 )
-def test_a_task_chooses_its_family(task: Task, family: str) -> None:
+def test_a_task_chooses_its_family(task: str, family: str) -> None:
     found = values(choose(facts_of(task, 10**5), LAPTOP))
     assert found["model.family"] == family
     if family == "encoder":
@@ -203,28 +216,28 @@ def test_tables() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_what_a_task_leaves_out(task: Task) -> None:
-    found = values(choose_filters(task))
+def test_what_a_task_leaves_out(task: str) -> None:
+    found = values(TASKS[task].defaults)
     assert (found.get("data.filter.too_long") == "cut") == (task in ("summarise", "classify", "tag"))
     assert math.isfinite(found.get("data.filter.source_tokens", 0))
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_texts_and_labels_are_judged_by_how_many_are_right(task: Task) -> None:
+def test_texts_and_labels_are_judged_by_how_many_are_right(task: str) -> None:
     chosen = values(choose(facts_of(task, 10**6), LAPTOP))
     wanted = {"generate": None, "classify": "f1"}.get(task, "accuracy")
     assert chosen.get("validation.metric") == wanted
 
 
 E_MAILS = Facts(  # bodies of 230 tokens with subjects of 7
-    task="summarise", examples=11_000, source_tokens=11_000 * 230, target_tokens=11_000 * 7, vocabulary=11_500
+    examples=11_000, source_tokens=11_000 * 230, target_tokens=11_000 * 7, vocabulary=11_500
 )
 
 
 @pytest.mark.parametrize("machine", [LAPTOP, SERVER])
 def test_long_texts_with_short_summaries_are_counted_by_what_is_read(machine: Machine) -> None:
     """Counted by their targets alone, batches had five examples, and the corpus was read four times."""
-    found = values(choose(E_MAILS, machine))
+    found = values(choose(TASKS["summarise"].sized(E_MAILS), machine))
     examples = found["batch.tokens"] / 230
     assert examples >= 31
     passes = found["steps"] * 0.85 * examples / E_MAILS.examples
@@ -264,22 +277,22 @@ def test_sinusoids_are_added_to_an_embedding_of_their_size() -> None:
     """Beside an embedding that is not scaled they would drown it."""
     facts = facts_of("generate", 10_000)
     said = {"task": "generate", "model": {"position": {"name": "sinusoidal"}}}
-    sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": None}
+    sizes = {"vocabulary": facts.facts.vocabulary, "source_vocabulary": None}
     assert compose(choose(facts, LAPTOP, Asked.of(said)), said, sizes).model.embedding.scale
     assert not compose(choose(facts, LAPTOP), {"task": "generate"}, sizes).model.embedding.scale
 
 
 @settings(deadline=None, max_examples=60)
 @given(any_facts, st.integers(1, 2000), st.integers(1, 30), st.integers(1, 100_000))
-@example(facts_of("translate", 10**9), 1, 1, 1)
-def test_any_asked_size_can_be_built(facts: Facts, width: int, layers: int, batch: int) -> None:
+@example(Case("translate", facts_of("translate", 10**9)), 1, 1, 1)
+def test_any_asked_size_can_be_built(case: Case, width: int, layers: int, batch: int) -> None:
     said: dict[str, Any] = {
-        "task": facts.task,
+        "task": case.task,
         "model": {"width": 4 * width, "layers": layers},  # rotary positions want heads of an even size
         "batch": {"tokens": batch},
     }
-    choices = choose(facts, SERVER, Asked.of(said))
-    config = compose(choices, said, {"vocabulary": facts.vocabulary, "source_vocabulary": None})
+    choices = choose(case.demand, SERVER, Asked.of(said))
+    config = compose(choices, said, {"vocabulary": case.demand.facts.vocabulary, "source_vocabulary": None})
     assert (config.model.width, config.model.layers, config.batch.tokens) == (4 * width, layers, batch)
     assert config.steps >= 100
 
@@ -290,7 +303,7 @@ def test_nonsense_is_left_for_the_settings_to_refuse(model: Any) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_long_texts_cost_more_than_short_ones(task: Task) -> None:
+def test_long_texts_cost_more_than_short_ones(task: str) -> None:
     """As many tokens in longer pieces: attention weighs every pair of them."""
     short, long = (flops_per_epoch(facts_of(task, 10**6, each), SIZES[1]) for each in (10, 1000))
     if task == "generate":

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.data.tokenise import Tokenizers, framings_for
+from clearhead.data.encoding import Tokenizers
+from clearhead.data.encodings import Labels, Pairs, Stream, Tags
 from clearhead.text.framing import Framing, Framings, template_of
 from clearhead.text.tokenizer import Tokenizer
 
@@ -46,9 +47,11 @@ def _assumed(bundle: Bundle) -> Framings:
             Framings(target=target) if config.family == "decoder" else Framings(source=source, target=target)
         )
     if config.family == "decoder":
-        return framings_for("generate", tokenizers, bool(bundle.metadata.get("documents", False)))
+        return Stream().framings(tokenizers, bool(bundle.metadata.get("documents", False)))
     if config.family != "encoder":
-        return framings_for("translate", tokenizers)
-    if config.head.kind == "classify" or config.head.kind == "tag":
-        return framings_for(config.head.kind, tokenizers)
+        return Pairs().framings(tokenizers)
+    if config.head.kind == "classify":
+        return Labels().framings(tokenizers)
+    if config.head.kind == "tag":
+        return Tags().framings(tokenizers)
     return Framings(source=source or Framing())

@@ -1,29 +1,26 @@
-"""A batch: rows of token ids as tensors, with what is to be predicted at each place.
+"""A batch: named tensors of some examples side by side, with the lengths of their rows.
 
-The one place where a target is shifted right: a decoder reads `start` and the target, and is to predict
-the target and `stop`. Knows nothing about files, models or losses.
+Which fields there are is up to the encoding that makes it (`encodings`). Knows nothing about files, models or
+losses.
 
 Shapes: B rows of a batch, S source tokens, T target tokens, N tokens of packed rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.data.config import Task
-from clearhead.data.ragged import Integers, Ragged
-from clearhead.data.rows import IGNORED
+from clearhead.data.ragged import Integers
 from clearhead.text.tokenizer import Tokenizer
 
-SKIP = 65_535  # in a store: a piece inside a tagged word, where nothing is to be predicted
-Lengths = Tensor | tuple[int, ...]
+IGNORED = -100  # a place where nothing is to be predicted: padding, and pieces inside a tagged word
+Lengths = Tensor | tuple[int, ...]  # (B,), or plain numbers when packed, which no kernel waits for
 
 
 class Specials(NamedTuple):
@@ -45,21 +42,83 @@ class Specials(NamedTuple):
         return cls(found["pad"], found["start"], found["stop"], found["pad"] if pad is None else pad)
 
 
+class Widths(NamedTuple):
+    """The shape of a padded batch; rows beyond the examples stay empty."""
+
+    rows: int
+    source: int  # 0 where there is no source
+    target: int
+
+
 @dataclass(frozen=True)
 class Batch:
     """Examples side by side, padded to rows (two dimensions) or packed end to end (one dimension).
 
-    Real rows come first; rows that only fill up a fixed shape have length 0 and nothing to predict.
+    `fields` by name: `inputs`, `labels` and, where the encoding has them, `source` and `segments`. A field
+    with an entry in `sizes` is a sequence: (B, T), or (N,) when packed; fields that stand place by place
+    beside each other share one entry. Any other field has one value a row. Labels are whole numbers, IGNORED
+    where nothing is to be predicted, or floats, not-a-number there. Real rows come first; rows that only fill
+    up a fixed shape have length 0 and nothing to predict.
     """
 
-    source: Tensor | None  # (B, S) or (N,); None where the model reads one sequence only
-    source_lengths: Lengths | None  # (B,), or plain numbers when packed
-    inputs: Tensor  # (B, T) or (N,)
-    lengths: Lengths  # (B,), or plain numbers when packed
-    labels: Tensor  # (B, T) or (N,), IGNORED where nothing is to be predicted; (B,) for classes
+    fields: Mapping[str, Tensor]
+    sizes: Mapping[str, Lengths]
     rows: int  # real ones
-    tokens: int  # labels that are not IGNORED
+    tokens: int  # labels that count
     indices: Integers | None = None  # (rows,) which examples these are, counted through all stores
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        inputs: Tensor,
+        lengths: Lengths,
+        labels: Tensor,
+        rows: int,
+        source: Tensor | None = None,
+        source_lengths: Lengths | None = None,
+        segments: Tensor | None = None,
+        tokens: int | None = None,
+        indices: Integers | None = None,
+    ) -> Batch:
+        """The usual fields; labels stand beside the inputs where they have their shape."""
+        fields, sizes = {"inputs": inputs, "labels": labels}, {"inputs": lengths}
+        if labels.shape == inputs.shape:
+            sizes["labels"] = lengths
+        if source is not None and source_lengths is not None:
+            fields["source"], sizes["source"] = source, source_lengths
+        if segments is not None:
+            fields["segments"], sizes["segments"] = segments, lengths
+        found = int(counted(labels).sum()) if tokens is None else tokens
+        return cls(fields, sizes, rows, found, indices)
+
+    @property
+    def inputs(self) -> Tensor:
+        """(B, T) or (N,): what the model reads, or reads and goes on with."""
+        return self.fields["inputs"]
+
+    @property
+    def lengths(self) -> Lengths:
+        return self.sizes["inputs"]
+
+    @property
+    def labels(self) -> Tensor:
+        """(B, T) or (N,) beside the inputs; (B,) one for each row."""
+        return self.fields["labels"]
+
+    @property
+    def source(self) -> Tensor | None:
+        """(B, S) or (N,); None where the model reads one sequence only."""
+        return self.fields.get("source")
+
+    @property
+    def source_lengths(self) -> Lengths | None:
+        return self.sizes.get("source")
+
+    @property
+    def segments(self) -> Tensor | None:
+        """(B, T): to which of two texts each place belongs."""
+        return self.fields.get("segments")
 
     @property
     def is_packed(self) -> bool:
@@ -70,13 +129,28 @@ class Batch:
         """Places the model computes, padding included, on both sides."""
         return self.inputs.numel() + (0 if self.source is None else self.source.numel())
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Every tensor once, in an order that is the same for all batches with these fields."""
+        every: Iterable[object] = (*self.fields.values(), *self.sizes.values())
+        return list({id(one): one for one in every if isinstance(one, Tensor)}.values())
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on a device."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return self.each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin(self) -> Batch:
         """The same batch in memory that a GPU can read while we go on."""
-        return self._each(lambda tensor: tensor.pin_memory())
+        return self.each(lambda tensor: tensor.pin_memory())
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same batch with every tensor changed; those that are shared stay so."""
+        changed = {id(tensor): change(tensor) for tensor in self.tensors}
+        fields = {name: changed[id(tensor)] for name, tensor in self.fields.items()}
+        sizes = {
+            name: changed[id(one)] if isinstance(one, Tensor) else one for name, one in self.sizes.items()
+        }
+        return replace(self, fields=fields, sizes=sizes)
 
     def halves(self) -> tuple[Batch, Batch]:
         """Two smaller batches with the same rows, for when memory does not suffice for all at once."""
@@ -89,175 +163,46 @@ class Batch:
         return self._part(0, half), self._part(half, self.rows)
 
     def packed(self) -> Batch:
-        """The real tokens only, end to end; lengths become plain numbers, which no kernel waits for."""
+        """The real tokens only, end to end; lengths become plain numbers."""
         if self.is_packed:
             return self
-        lengths = _plain(self.lengths)[: self.rows]
-        inside = _inside(lengths, self.inputs)
-        changes: dict[str, Any] = {"inputs": self.inputs[: self.rows][inside], "lengths": lengths}
-        changes["labels"] = self.labels[: self.rows]
-        if self.labels.dim() == 2:
-            changes["labels"] = changes["labels"][inside]
-        if self.source is not None and self.source_lengths is not None:
-            sizes = _plain(self.source_lengths)[: self.rows]
-            changes["source"] = self.source[: self.rows][_inside(sizes, self.source)]
-            changes["source_lengths"] = sizes
-        return replace(self, **changes)
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        values = {name: getattr(self, name) for name in _TENSORS}
-        changed: dict[str, Any] = {n: change(v) for n, v in values.items() if isinstance(v, Tensor)}
-        return replace(self, **changed)
+        plain = {id(sizes): _plain(sizes)[: self.rows] for sizes in self.sizes.values()}
+        sizes = {name: plain[id(lengths)] for name, lengths in self.sizes.items()}
+        fields = {name: tensor[: self.rows] for name, tensor in self.fields.items()}
+        for name, lengths in sizes.items():
+            fields[name] = fields[name][_inside(lengths, fields[name])]
+        return replace(self, fields=fields, sizes=sizes)
 
     def _part(self, begin: int, end: int) -> Batch:
         """Rows `begin` to `end`, in the layout they have."""
-        inputs, lengths = _slice(self.inputs, self.lengths, begin, end)
-        per_row = not self.is_packed or self.labels.shape != self.inputs.shape
-        labels = self.labels[begin:end] if per_row else _slice(self.labels, self.lengths, begin, end)[0]
-        source, sizes = self.source, self.source_lengths
-        if source is not None and sizes is not None:
-            source, sizes = _slice(source, sizes, begin, end)
-        tokens = int((labels != IGNORED).sum())
-        indices = None if self.indices is None else self.indices[begin:end]
-        return Batch(source, sizes, inputs, lengths, labels, end - begin, tokens, indices)
+        sizes = {id(lengths): lengths[begin:end] for lengths in self.sizes.values()}
+        fields = {}
+        for name, tensor in self.fields.items():
+            lengths = self.sizes.get(name)
+            if isinstance(lengths, tuple):  # packed
+                first = sum(lengths[:begin])
+                fields[name] = tensor[first : first + sum(lengths[begin:end])]
+            else:
+                fields[name] = tensor[begin:end]
+        return Batch(
+            fields,
+            {name: sizes[id(lengths)] for name, lengths in self.sizes.items()},
+            end - begin,
+            int(counted(fields["labels"]).sum()),
+            None if self.indices is None else self.indices[begin:end],
+        )
 
 
-_TENSORS = ("source", "source_lengths", "inputs", "lengths", "labels")
+def counted(labels: Tensor) -> Tensor:
+    """Where something is to be predicted."""
+    return ~labels.isnan() if labels.is_floating_point() else labels != IGNORED
 
 
 def _plain(lengths: Lengths) -> tuple[int, ...]:
     return tuple(lengths.tolist()) if isinstance(lengths, Tensor) else lengths
 
 
-def _inside(lengths: tuple[int, ...], ids: Tensor) -> Tensor:
+def _inside(lengths: Lengths, ids: Tensor) -> Tensor:
     """(rows, T): True on real tokens."""
     places = torch.arange(ids.shape[1], device=ids.device)
-    return places < torch.tensor(lengths, device=ids.device).unsqueeze(1)
-
-
-def _slice(ids: Tensor, lengths: Lengths, begin: int, end: int) -> tuple[Tensor, Lengths]:
-    if isinstance(lengths, Tensor):
-        return ids[begin:end], lengths[begin:end]
-    first, size = sum(lengths[:begin]), sum(lengths[begin:end])
-    return ids[first : first + size], lengths[begin:end]
-
-
-# -- making one --------------------------------------------------------------------------------------
-
-
-class Widths(NamedTuple):
-    """The shape of a padded batch; rows beyond the examples stay empty."""
-
-    rows: int
-    source: int  # 0 where there is no source
-    target: int
-
-
-def collate(
-    task: Task,
-    columns: Mapping[str, Ragged],
-    widths: Widths,
-    specials: Specials,
-    indices: Integers | None = None,
-) -> Batch:
-    """The batch of some examples of a store, padded to the given widths."""
-    if task == "generate":
-        batch = _chunks(columns["target"], widths, specials)
-    else:
-        make = {"classify": _classes, "tag": _tags}.get(task, _pairs)
-        batch = make(columns["source"], columns["target"], widths, specials)
-    return replace(batch, indices=indices)
-
-
-def _pairs(source: Ragged, target: Ragged, widths: Widths, specials: Specials) -> Batch:
-    """Translation and its like: the decoder reads start + target and predicts target + stop."""
-    count = len(target.lengths)
-    source = _filled(source, widths.rows)
-    labels = _filled(target, widths.rows).padded(widths.target, IGNORED)  # (B, T), as yet without stop
-    inputs = np.empty_like(labels)
-    inputs[:, 0] = specials.start
-    inputs[count:, 0] = specials.pad
-    inputs[:, 1:] = np.where(labels == IGNORED, specials.pad, labels)[:, :-1]
-    labels[np.arange(count), target.lengths] = specials.stop
-    lengths = _lengths(target.lengths + 1, widths.rows)
-    return Batch(
-        source=torch.from_numpy(source.padded(widths.source, specials.source_pad)),
-        source_lengths=torch.from_numpy(_lengths(source.lengths, widths.rows)),
-        inputs=torch.from_numpy(inputs),
-        lengths=torch.from_numpy(lengths),
-        labels=torch.from_numpy(labels),
-        rows=count,
-        tokens=int(lengths.sum()),
-    )
-
-
-def _chunks(stream: Ragged, widths: Widths, specials: Specials) -> Batch:
-    """Language modelling: each place predicts the next; a chunk holds one token more than is read.
-
-    A document's `start` is read but never predicted: what comes after a document is another story.
-    """
-    count = len(stream.lengths)
-    table = _filled(stream, widths.rows).padded(widths.target + 1, specials.pad)  # (B, T + 1)
-    lengths = _lengths(stream.lengths - 1, widths.rows)
-    labels = table[:, 1:].copy()
-    labels[np.arange(widths.target) >= lengths[:, None]] = IGNORED
-    labels[labels == specials.start] = IGNORED
-    inputs = table[:, :-1].copy()
-    inputs[np.arange(widths.target) >= lengths[:, None]] = specials.pad
-    return Batch(
-        source=None,
-        source_lengths=None,
-        inputs=torch.from_numpy(inputs),
-        lengths=torch.from_numpy(lengths),
-        labels=torch.from_numpy(labels),
-        rows=count,
-        tokens=int((labels != IGNORED).sum()),
-    )
-
-
-def _classes(source: Ragged, target: Ragged, widths: Widths, specials: Specials) -> Batch:
-    """Classification: start + text; the class is read off the first place."""
-    count = len(source.lengths)
-    inputs = np.full((widths.rows, widths.target), specials.pad, np.int64)
-    inputs[:count, 0] = specials.start
-    inputs[:count, 1:] = source.padded(widths.target - 1, specials.pad)
-    labels = np.full(widths.rows, IGNORED, np.int64)
-    labels[:count] = target.items
-    return Batch(
-        source=None,
-        source_lengths=None,
-        inputs=torch.from_numpy(inputs),
-        lengths=torch.from_numpy(_lengths(source.lengths + 1, widths.rows)),
-        labels=torch.from_numpy(labels),
-        rows=count,
-        tokens=count,
-    )
-
-
-def _tags(source: Ragged, target: Ragged, widths: Widths, specials: Specials) -> Batch:
-    """Tagging: the tag of a word is predicted at its first piece."""
-    count = len(source.lengths)
-    inputs = _filled(source, widths.rows).padded(widths.target, specials.pad)
-    labels = _filled(target, widths.rows).padded(widths.target, SKIP)
-    labels[labels == SKIP] = IGNORED
-    return Batch(
-        source=None,
-        source_lengths=None,
-        inputs=torch.from_numpy(inputs),
-        lengths=torch.from_numpy(_lengths(source.lengths, widths.rows)),
-        labels=torch.from_numpy(labels),
-        rows=count,
-        tokens=int((labels != IGNORED).sum()),
-    )
-
-
-def _filled(rows: Ragged, count: int) -> Ragged:
-    """With empty rows at the end until there are `count`."""
-    return Ragged(rows.items, _lengths(rows.lengths, count))
-
-
-def _lengths(lengths: Integers, count: int) -> Integers:
-    """As int64, with a 0 for each empty row at the end."""
-    filled = np.zeros(count, np.int64)
-    filled[: len(lengths)] = lengths
-    return filled
+    return places < torch.as_tensor(lengths, device=ids.device).unsqueeze(1)

@@ -7,35 +7,13 @@ become text here too, with a sentence for what is none. Knows nothing about file
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from clearhead.base.errors import UserError
-from clearhead.data.config import CorpusConfig, Task
+from clearhead.data.config import CorpusConfig
 
-# Names that tell a column's part, best first; which of them is meant depends on the task.
-_SOURCES: dict[Task, tuple[str, ...]] = {
-    "translate": ("source", "src", "input", "question"),
-    "summarise": ("document", "article", "dialogue", "body", "text", "content", "source", "src", "input"),
-    "classify": ("text", "sentence", "review", "content", "document", "body", "comment", "input", "source"),
-    "tag": ("words", "tokens", "sentence", "text", "source"),
-    "generate": (),
-}
-_TARGETS: dict[Task, tuple[str, ...]] = {
-    "translate": ("target", "tgt", "trg", "output", "answer"),
-    "summarise": ("summary", "highlights", "subject", "subject_line", "title", "target", "tgt", "output"),
-    "classify": ("label", "labels", "class", "category", "sentiment", "target", "output"),
-    "tag": ("tags", "ner_tags", "pos_tags", "labels", "target"),
-    "generate": ("text", "document", "content", "story", "body", "article", "sentence"),
-}
-_NUMBERING = {
-    "id",
-    "idx",
-    "index",
-    "guid",
-    "no",
-    "nr",
-    "#",
-}  # never the text itself, unless asked for by name
+_NUMBERING = {"id", "idx", "index", "guid", "no", "nr", "#"}  # never the text, unless asked for by name
 _NO_BREAK = {ord(space): None for space in "\u00a0\u2007\u202f"}  # inside a word, as in 10\u202f000
 _LANGUAGES = frozenset(
     """
@@ -47,73 +25,150 @@ _LANGUAGES = frozenset(
 )
 
 
+class Row(NamedTuple):
+    """One example as text, and the line it came from: what is read (one text, or two), and the answer.
+
+    The answer is a text, the name of a class, a tag for each word (both separated by spaces), or a number.
+    A long text, or a document, that is learnt whole is a target without a source.
+    """
+
+    source: str
+    target: str
+    line: int  # from 1, in the file it was read from
+    second: str | None = None  # where two texts are read together
+
+    @property
+    def texts(self) -> str:
+        """All that is read, as one text, for what only counts or compares."""
+        return self.source if self.second is None else f"{self.source}\n{self.second}"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the rows of a task are found in files: which columns, and what stands in them.
+
+    Names tell a column's part, best first; where there is none for sources, the text is all there is.
+    """
+
+    task: str = ""  # as messages and stores call it
+    sources: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    target: Literal["text", "class", "tags", "number"] = "text"
+    noun: str = "examples"  # what rows are called
+    languages: bool = False  # columns may be named after languages
+    pairs: bool = False  # two texts may be read together
+
+    @property
+    def is_stream(self) -> bool:
+        """Is a target all there is: a long text, or documents?"""
+        return not self.sources
+
+    @property
+    def writes(self) -> bool:
+        """Are answers texts?"""
+        return self.target == "text"
+
+    @property
+    def has_texts(self) -> bool:
+        """Do a source and a target belong together that are both texts?"""
+        return self.writes and not self.is_stream
+
+    @property
+    def has_labels(self) -> bool:
+        """Are answers names of which there are few?"""
+        return self.target in ("class", "tags")
+
+
+NO_COLUMNS = Columns()  # of an encoding that is asked about ids alone
+
+
 class Pick(NamedTuple):
-    """Where the two texts of a row stand, counted from 0; `generate` has a target alone."""
+    """Where the texts of a row stand, counted from 0; a stream has a target alone."""
 
     source: int | None
     target: int
+    second: int | None = None
+
+    @property
+    def widest(self) -> int:
+        """The last column that is needed."""
+        return max(self.source or 0, self.target, self.second or 0)
 
 
-def looks_like_header(cells: Sequence[str], corpus: CorpusConfig, task: Task) -> bool:
+def looks_like_header(cells: Sequence[str], corpus: CorpusConfig, columns: Columns) -> bool:
     """Whether the first line of a table names its columns.
 
     It does if a column was asked for by name, if both parts have a name we know, if one of two columns has,
     or if all columns are named after languages.
 
-    >>> looks_like_header(["sentence", "label"], CorpusConfig(file="reviews.tsv"), "classify")
+    >>> reviews = Columns(sources=("sentence", "text"), targets=("label",))
+    >>> looks_like_header(["sentence", "label"], CorpusConfig(file="reviews.tsv"), reviews)
     True
-    >>> looks_like_header(["Go.", "Va !"], CorpusConfig(file="pairs.tsv"), "translate")
+    >>> looks_like_header(["It rains.", "weather"], CorpusConfig(file="reviews.tsv"), reviews)
     False
     """
-    if any(column is not None and not column.isdecimal() for column in _asked(corpus)):
+    if not all(column.isdecimal() for column in asked(corpus)):
         return True
     names = [_plain(cell) for cell in cells]
-    sources, targets = _SOURCES[task], _TARGETS[task]
+    sources, targets = columns.sources, columns.targets
     known_source = _known(names, sources)
     known_target = _known(names, targets)
-    if task == "generate":
+    if columns.is_stream:
         return known_target is not None
     if known_source is not None and known_target is not None:
         return known_source != known_target
     if len(names) == 2 and (names[0] in sources or names[1] in targets):
         return True
-    return task == "translate" and 2 <= len(set(names)) == len(names) and _LANGUAGES.issuperset(names)
+    return columns.languages and 2 <= len(set(names)) == len(names) and _LANGUAGES.issuperset(names)
 
 
-def pick_columns(names: Sequence[str], corpus: CorpusConfig, task: Task, where: str) -> Pick:
+def pick_columns(names: Sequence[str], corpus: CorpusConfig, columns: Columns, where: str) -> Pick:
     """Choose the columns of a row by their names, which are all empty where columns have none."""
-    if task == "generate":
-        return Pick(None, _pick_text(names, corpus, where))
+    if columns.is_stream:
+        return Pick(None, _pick_text(names, corpus, columns, where))
     asked_source, asked_target = corpus.source_column, corpus.target_column
     if len(names) < 2:
         raise UserError(
-            f"{where} has {_columns(len(names))}, and the task '{task}' needs two: a text and its answer."
+            f"{where} has {_count(len(names))}, and the task '{columns.task}' needs two: a text and its "
+            "answer."
         )
+    second = None if corpus.second_column is None else _find(corpus.second_column, names, where)
     source = None if asked_source is None else _find(asked_source, names, where)
     target = None if asked_target is None else _find(asked_target, names, where)
     if source is None:
-        source = _known([_plain(name) for name in names], _SOURCES[task], besides=target)
+        source = _known([_plain(name) for name in names], columns.sources, besides=target)
     if target is None:
-        target = _known([_plain(name) for name in names], _TARGETS[task], besides=source)
-    places = [place for place, name in enumerate(names) if _plain(name) not in _NUMBERING]
+        target = _known([_plain(name) for name in names], columns.targets, besides=source)
+    places = [place for place, name in enumerate(names) if _plain(name) not in _NUMBERING and place != second]
     if source is None:
         source = _first_but(places, target, names)
     if target is None:
         target = _first_but(places, source, names)
     if source == target:
         raise UserError(f"The source and the target of {where} are the same column: name two different ones.")
-    return Pick(source, target)
+    if second in (source, target):
+        raise UserError(f"The second text of {where} is a column of its own: name another one.")
+    return Pick(source, target, second)
 
 
-def text_of(value: Any, task: Task, answer: bool, where: str) -> str:
-    """A value as text: a string, nothing, a list of words or tags, or a class given as a number."""
+def row_of(values: Sequence[Any], columns: Columns, where: str, line: int) -> Row:
+    """A row from the values of a record: its source, its target, and its second text where it has one."""
+    source, target, *second = values
+    texts = [None if one is None else whole(text_of(one, columns, False, where)) for one in (source, *second)]
+    return Row(texts[0] or "", whole(text_of(target, columns, True, where)), line, *texts[1:])
+
+
+def text_of(value: Any, columns: Columns, answer: bool, where: str) -> str:
+    """A value as text: a string, nothing, a list of words or tags, or a class or an answer in numbers."""
     if isinstance(value, str):
         return value
     if value is None:
         return ""
-    if task == "tag" and isinstance(value, Sequence):
+    if columns.target == "tags" and isinstance(value, Sequence):
         return " ".join(_word(item, where) for item in value)
-    if task == "classify" and answer:
+    if columns.target == "number" and answer and isinstance(value, (int, float)):
+        return repr(value)
+    if columns.target == "class" and answer:
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
@@ -160,19 +215,21 @@ def at_path(record: Any, path: tuple[str, ...], where: str) -> Any:
     return value
 
 
-def _asked(corpus: CorpusConfig) -> tuple[str | None, str | None]:
-    return corpus.source_column, corpus.target_column
+def asked(corpus: CorpusConfig) -> list[str]:
+    """The columns that somebody named."""
+    named = (corpus.source_column, corpus.second_column, corpus.target_column)
+    return [column for column in named if column is not None]
 
 
-def _pick_text(names: Sequence[str], corpus: CorpusConfig, where: str) -> int:
-    asked = [column for column in _asked(corpus) if column is not None]
-    if len(asked) == 2:
+def _pick_text(names: Sequence[str], corpus: CorpusConfig, columns: Columns, where: str) -> int:
+    named = asked(corpus)
+    if len(named) > 1:
         raise UserError(
-            "The task 'generate' learns from one column: give 'source_column' or 'target_column'."
+            f"The task '{columns.task}' learns from one column: give 'source_column' or 'target_column'."
         )
-    if asked:
-        return _find(asked[0], names, where)
-    known = _known([_plain(name) for name in names], _TARGETS["generate"])
+    if named:
+        return _find(named[0], names, where)
+    known = _known([_plain(name) for name in names], columns.targets)
     if known is not None:
         return known
     return next((place for place, name in enumerate(names) if _plain(name) not in _NUMBERING), 0)
@@ -188,7 +245,7 @@ def _find(column: str, names: Sequence[str], where: str) -> int:
         number = int(column)
         if 1 <= number <= len(names):
             return number - 1
-        raise UserError(f"{where} has no column {number}: it has {_columns(len(names))}, counted from 1.")
+        raise UserError(f"{where} has no column {number}: it has {_count(len(names))}, counted from 1.")
     there = (
         ", ".join(f"'{name}'" for name in names) if any(names) else "none that has a name, so give a number"
     )
@@ -202,7 +259,7 @@ def _known(names: Sequence[str], known: Sequence[str], besides: int | None = Non
     return None
 
 
-def _columns(count: int) -> str:
+def _count(count: int) -> str:
     return "1 column" if count == 1 else f"{count} columns"
 
 

@@ -12,8 +12,6 @@ from clearhead.base.bounds import LARGE, Bounds, Count, CountOrZero, Positive, S
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 
-Task = Literal["translate", "summarise", "generate", "classify", "tag"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig(Config):
@@ -31,6 +29,7 @@ class CorpusConfig(Config):
     hub: str | None = None  # or: a data set of the Hugging Face hub, "name" or "name:configuration"
     hub_split: str = "train"
     source_column: str | None = None  # name or number (from 1) of a column; None: found by its name or place
+    second_column: str | None = None  # of a second text that is read together with the first
     target_column: str | None = None
     weight: Positive | None = None  # share of an epoch among several corpora; None: every example once
 
@@ -103,3 +102,8 @@ class DataConfig(Config):
     test: CorpusConfig | None = None
     split: SplitConfig = field(default_factory=SplitConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
+
+    @property
+    def two(self) -> bool:
+        """Are two texts read together?"""
+        return any(corpus.second_column is not None for corpus in self.train)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clearhead.data.config import CorpusConfig, Task
+from clearhead.data.columns import Columns, Row
+from clearhead.data.config import CorpusConfig
 from clearhead.data.read import files_of, name_of
-from clearhead.data.rows import Row
 from clearhead.data.split import (
     DUPLICATE,
     EMPTY,
@@ -23,14 +23,6 @@ from clearhead.data.split import (
     Fates,
     rows_with_fate,
 )
-
-_NOUNS: dict[Task, str] = {
-    "translate": "pairs",
-    "summarise": "pairs",
-    "classify": "examples",
-    "tag": "sentences",
-    "generate": "rows",
-}
 
 
 @dataclass(frozen=True)
@@ -57,6 +49,20 @@ class Lengths:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """Answers that are numbers; a model learns them less their mean, in units of their deviation."""
+
+    mean: float
+    deviation: float
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> Numbers:
+        return cls(float(values.mean()), float(values.std()) or 1.0, float(values.min()), float(values.max()))
+
+
+@dataclass(frozen=True)
 class Overlap:
     """How much of a validation or test file occurs in training, too."""
 
@@ -77,13 +83,14 @@ class Part:
 class Survey:
     """Everything known about the text of a run before it is turned into tokens."""
 
-    task: Task
+    columns: Columns
     train: tuple[Part, ...]  # the training corpora; validation and test rows may have been taken from them
     held: Mapping[int, Part]  # files given for VALIDATION and TEST
     source: Lengths  # of training rows
     target: Lengths
     distinct_sources: int  # among training rows
     labels: Mapping[str, int]  # classes or tags in their order, with their counts in the training corpora
+    numbers: Numbers | None  # where the answers are such, of training rows
     overlaps: Mapping[int, Overlap]  # for files given for VALIDATION and TEST
     targets_apart: bool  # False: targets repeat so often that held-out ones occur in training
 
@@ -95,7 +102,7 @@ class Survey:
         """The rows of a fate, read again from wherever they are."""
         for part in self._parts():
             if part.fates.count(fate):
-                yield from rows_with_fate(part.corpus, self.task, part.fates, fate)
+                yield from rows_with_fate(part.corpus, self.columns, part.fates, fate)
 
     @property
     def validation_overlap(self) -> int:
@@ -113,20 +120,21 @@ class Survey:
     def to_dict(self) -> dict[str, Any]:
         """The findings as plain data."""
         return {
-            "task": self.task,
+            "task": self.columns.task,
             "files": [path for part in self._parts() for path in files_of(part.corpus)],
             "rows": {name: self.count(fate) for fate, name in enumerate(FATES)},
             "source_characters": asdict(self.source),
             "target_characters": asdict(self.target),
             "distinct_sources": self.distinct_sources,
             "labels": dict(self.labels),
+            **({} if self.numbers is None else {"numbers": asdict(self.numbers)}),
             "overlap": {FATES[fate]: asdict(overlap) for fate, overlap in self.overlaps.items()},
             "targets_apart": self.targets_apart,
         }
 
     def report(self) -> list[str]:
         """The findings as sentences, one a line."""
-        noun = _NOUNS[self.task]
+        noun = self.columns.noun
         read = ", ".join(f"{len(part.fates):,} {noun} from {name_of(part.corpus)}" for part in self.train)
         lines = [f"Read {read}."]
         reasons = {
@@ -142,9 +150,12 @@ class Survey:
         if self.labels:
             most = sorted(self.labels, key=lambda label: -self.labels[label])[:5]
             shown = ", ".join(f"'{label}' {self.labels[label]:,}" for label in most)
-            what = "classes" if self.task == "classify" else "tags"
+            what = "classes" if self.columns.target == "class" else "tags"
             more = f" and {len(self.labels) - 5} more" if len(self.labels) > 5 else ""
             lines.append(f"{len(self.labels)} {what}: {shown}{more}.")
+        if self.numbers is not None:
+            span, mean = f"{self.numbers.least:g} to {self.numbers.greatest:g}", self.numbers.mean
+            lines.append(f"Numbers from {span}, {mean:.4g} on average.")
         if not self.targets_apart:
             lines.append("Many sources share a target here, so held-out targets occur in training as well.")
         for fate, overlap in self.overlaps.items():
@@ -166,8 +177,8 @@ class Survey:
         def one(name: str, lengths: Lengths) -> str:
             return f"a {name} has {lengths.mean:.0f} characters (95 % have at most {lengths.percentile_95:,})"
 
-        if self.task == "generate":
+        if self.columns.is_stream:
             return f"{self.target.total:,} characters"
-        if self.task in ("classify", "tag"):
-            return one("text", self.source)
-        return f"{one('source', self.source)}, {one('target', self.target)}"
+        if self.columns.has_texts:
+            return f"{one('source', self.source)}, {one('target', self.target)}"
+        return one("text", self.source)

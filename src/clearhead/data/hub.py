@@ -13,10 +13,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from clearhead.base.errors import UserError
-from clearhead.data.columns import text_of, whole
-from clearhead.data.config import CorpusConfig, Task
+from clearhead.data.columns import Columns, Row, row_of
+from clearhead.data.config import CorpusConfig
 from clearhead.data.records import json_columns
-from clearhead.data.rows import Row
 
 
 def check_hub() -> None:
@@ -25,7 +24,7 @@ def check_hub() -> None:
         raise UserError("Data sets of the hub need the package 'datasets': pip install \"clearhead[hub]\".")
 
 
-def read_hub(corpus: CorpusConfig, task: Task) -> Iterator[Row]:
+def read_hub(corpus: CorpusConfig, columns: Columns) -> Iterator[Row]:
     """The rows of one split of a data set; a row's line is its number in the split."""
     check_hub()
     data = _load(corpus)
@@ -35,11 +34,8 @@ def read_hub(corpus: CorpusConfig, task: Task) -> Iterator[Row]:
         where = f"{shown} row {number}"
         record = {name: _named(value, data.features[name]) for name, value in stored.items()}
         if values is None:
-            values = json_columns(record, corpus, task, shown)
-        source, target = values(record, where)
-        yield Row(
-            whole(text_of(source, task, False, where)), whole(text_of(target, task, True, where)), number
-        )
+            values = json_columns(record, corpus, columns, shown)
+        yield row_of(values(record, where), columns, where, number)
     if values is None:
         raise UserError(f"{shown} is empty: it must hold at least one row.")
 

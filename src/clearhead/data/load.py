@@ -7,21 +7,27 @@ Batch k of epoch e is a pure function of the stores, the settings and the seed, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from clearhead.base.errors import UserError
-from clearhead.data.batch import Batch, Specials, Widths, collate
-from clearhead.data.config import Task
-from clearhead.data.examples import examples_of
+from clearhead.data.batch import Batch, Specials, Widths
+from clearhead.data.encoding import Encoding
 from clearhead.data.plan import BatchConfig, BatchSpec, EpochPlan, plan_epoch, share
-from clearhead.data.prefetch import made_ahead
-from clearhead.data.shapes import Buckets
+from clearhead.data.ragged import Integers, Ragged, together
+from clearhead.data.shapes import Buckets, Sizes
+from clearhead.data.shuffle import Draw, drawn
 from clearhead.data.store import Store
 
 _AHEAD = 4  # batches each worker may be ahead
 _REMEMBERED = 2  # plans kept: this epoch's and the next one's
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 
 class Numbered(NamedTuple):
@@ -36,14 +42,14 @@ class Loader:
     """The batches of one or several stores.
 
     `weights` (one for each store, None: every example once an epoch) are the stores' shares of an epoch.
-    `evaluation` leaves chance out: every example once, in order of length, with fixed cuts for `generate`.
+    `evaluation` leaves chance out: every example once, in order of length, with fixed cuts of long texts.
     `pin` puts batches into memory that a GPU can read while we go on.
     """
 
     def __init__(
         self,
         stores: Sequence[Store],
-        task: Task,
+        encoding: Encoding,
         config: BatchConfig,
         specials: Specials,
         seed: int,
@@ -54,14 +60,14 @@ class Loader:
     ) -> None:
         if not stores:
             raise ValueError("a loader needs a store")
-        self._task: Task = task
+        self._encoding = encoding
         self._config = config
         self._specials = specials
         self._seed = seed
         self._weights: list[float | None] = list(weights) if weights is not None else [None] * len(stores)
         self._evaluation = evaluation
         self._pin = pin
-        self._examples = examples_of(stores, task, config, seed, evaluation)
+        self._examples = examples_of(stores, encoding, config, seed, evaluation)
         self._buckets: Buckets | None = self._examples.buckets(config) if config.shapes == "fixed" else None
         self._plans: dict[int, EpochPlan] = {}
         self._lock = threading.Lock()
@@ -141,7 +147,163 @@ class Loader:
         epoch, number, spec = task
         columns = self._examples.gather(spec.indices, epoch)
         widths = Widths(spec.rows, spec.source_width, spec.target_width)
-        batch = collate(self._task, columns, widths, self._specials, spec.indices)
+        draw = Draw(self._seed, epoch, spec.indices)
+        batch = self._encoding.collate(columns, widths, self._specials, draw)
         if self._config.layout == "packed":
             batch = batch.packed()
         return Numbered(epoch, number, batch.pin() if self._pin else batch)
+
+
+# -- examples -------------------------------------------------------------------------------------------
+
+
+class RowExamples:
+    """Every row of the stores is an example: pairs, classes, tags."""
+
+    def __init__(self, stores: Sequence[Store], encoding: Encoding, seed: int) -> None:
+        self._stores = stores
+        self._encoding = encoding
+        self._seed = seed
+        self._begins = np.cumsum([0, *(len(store) for store in stores)])
+        self._lengths = {name: _joined([store.lengths(name) for store in stores]) for name in encoding.fields}
+
+    def counts(self, epoch: int) -> list[int]:
+        """How many examples each store gives."""
+        return [len(store) for store in self._stores]
+
+    def sizes(self, epoch: int) -> Sizes:
+        every = np.arange(self._begins[-1])
+        return self._encoding.sizes(self._lengths, Draw(self._seed, epoch, every))
+
+    def buckets(self, config: BatchConfig) -> Buckets:
+        most = self._encoding.sizes(self._lengths)
+        return Buckets.choose(most, config.tokens, config.buckets, config.max_rows)
+
+    def gather(self, indices: Integers, epoch: int) -> Mapping[str, Ragged]:
+        """The columns of some examples, whose numbers must rise."""
+        if len(self._stores) == 1:
+            return {name: self._stores[0].gather(indices, name) for name in self._encoding.fields}
+        parts = _by_store(indices, self._begins)
+        return {
+            name: together([self._stores[n].gather(rows, name) for n, rows in parts])
+            for name in self._encoding.fields
+        }
+
+
+class ChunkExamples:
+    """The stores are long texts, cut into chunks of `context` tokens; every token is predicted once.
+
+    Where the cuts lie differs from epoch to epoch, except in evaluation. A chunk is fetched with the token
+    after it, which its last place is to predict.
+    """
+
+    def __init__(
+        self, stores: Sequence[Store], encoding: Encoding, context: int, seed: int, evaluation: bool
+    ) -> None:
+        self._stores = stores
+        self._encoding = encoding
+        self._context = context
+        self._seed = seed
+        self._evaluation = evaluation
+        # places that have a next token
+        self._lengths = [max(0, store.tokens("target") - 1) for store in stores]
+
+    def counts(self, epoch: int) -> list[int]:
+        return [self._count(number, epoch) for number in range(len(self._stores))]
+
+    def sizes(self, epoch: int) -> Sizes:
+        found = []
+        for number, count in enumerate(self.counts(epoch)):
+            found.append(self._cut(np.arange(count), number, epoch)[1].astype(np.int32))
+        whole = _joined(found)
+        draw = Draw(self._seed, epoch, np.arange(len(whole)))
+        return self._encoding.sizes({"target": whole + np.int32(1)}, draw)
+
+    def buckets(self, config: BatchConfig) -> Buckets:
+        """One shape, in which the few shorter chunks have padding."""
+        width = min(self._context, max(self._lengths))
+        chunks = sum(-(-length // width) for length in self._lengths)
+        rows = min(config.tokens // width, config.max_rows or config.tokens, chunks)
+        return Buckets.single(max(1, rows), width)
+
+    def gather(self, indices: Integers, epoch: int) -> Mapping[str, Ragged]:
+        parts = []
+        for number, chunks in _by_store(indices, np.cumsum([0, *self.counts(epoch)])):
+            begins, lengths = self._cut(chunks, number, epoch)
+            parts.append(self._stores[number].runs(begins, lengths + 1, "target"))
+        return {"target": together(parts)}
+
+    def _first(self, number: int, epoch: int) -> int:
+        """The length of the first chunk: 1 … context."""
+        if self._evaluation:
+            return self._context
+        return 1 + drawn(self._context, self._seed, epoch, f"cut of corpus {number}")
+
+    def _count(self, number: int, epoch: int) -> int:
+        length, first = self._lengths[number], self._first(number, epoch)
+        return 0 if length == 0 else 1 + max(0, -(-(length - first) // self._context))
+
+    def _cut(self, chunks: Integers, number: int, epoch: int) -> tuple[Integers, Integers]:
+        """Where some chunks of a store begin, and how many places they have."""
+        ends = self._first(number, epoch) + chunks.astype(np.int64) * self._context
+        begins = np.maximum(ends - self._context, 0)
+        return begins, np.minimum(ends, self._lengths[number]) - begins
+
+
+def examples_of(
+    stores: Sequence[Store], encoding: Encoding, config: BatchConfig, seed: int, evaluation: bool
+) -> RowExamples | ChunkExamples:
+    """The examples of some stores, which must have been made by this encoding."""
+    task = encoding.columns.task
+    for store in stores:
+        if store.task != task:
+            raise UserError(f"The tokenised corpus '{store.folder}' was made to {store.task}, not to {task}.")
+    if encoding.columns.is_stream:
+        found: RowExamples | ChunkExamples = ChunkExamples(stores, encoding, config.context, seed, evaluation)
+    else:
+        found = RowExamples(stores, encoding, seed)
+    if not sum(found.counts(0)):
+        names = ", ".join(f"'{store.folder}'" for store in stores)
+        raise UserError(f"There is not a single example in the tokenised corpus {names}.")
+    return found
+
+
+def _joined(parts: Sequence[Integers]) -> Integers:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _by_store(indices: Integers, begins: Integers) -> list[tuple[int, Integers]]:
+    """Rising numbers counted through all stores, as numbers inside each store that has any."""
+    edges = np.searchsorted(indices, begins)
+    pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return [(n, indices[low:high] - begins[n]) for n, (low, high) in enumerate(pairs) if high > low]
+
+
+# -- ahead of need --------------------------------------------------------------------------------------
+
+
+def made_ahead(
+    make: Callable[[Work], Result], tasks: Iterable[Work], workers: int, ahead: int
+) -> Iterator[Result]:
+    """`make(task)` for each task in order, at most `ahead` of them made before they are asked for.
+
+    >>> list(made_ahead(abs, [-1, -2, -3], workers=2, ahead=2))
+    [1, 2, 3]
+
+    An exception of the work is raised where its result would have come. Whoever stops listening early (by
+    leaving a loop, by an exception, by Ctrl-C) leaves no thread behind.
+    """
+    if workers == 0:
+        yield from map(make, tasks)
+        return
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="clearhead-batches")
+    pending: deque[Future[Result]] = deque()
+    try:
+        for task in tasks:
+            pending.append(pool.submit(make, task))
+            if len(pending) > ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -113,3 +113,17 @@ def together(parts: Sequence[Ragged]) -> Ragged:
     if len(parts) == 1:
         return parts[0]
     return Ragged(np.concatenate([p.items for p in parts]), np.concatenate([p.lengths for p in parts]))
+
+
+def side_by_side(parts: Sequence[Ragged]) -> Ragged:
+    """Row by row what several have, one after another in one row.
+
+    >>> side_by_side([Ragged.of([[4], [5, 6]]), Ragged.of([[7, 8], [9]])]).rows()
+    [[4, 7, 8], [5, 6, 9]]
+    """
+    sizes = np.stack([part.lengths for part in parts], 1)  # (rows, parts)
+    origin = np.repeat(np.tile(np.arange(len(parts)), len(sizes)), sizes.reshape(-1))
+    items = np.empty(len(origin), np.int64)
+    for number, part in enumerate(parts):
+        items[origin == number] = part.items
+    return Ragged(items, sizes.sum(1))

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Literal
 
 from clearhead.base.errors import UserError
-from clearhead.data.config import CorpusConfig, Task
+from clearhead.data.columns import Columns, Row, asked
+from clearhead.data.config import CorpusConfig
 from clearhead.data.hub import check_hub, read_hub
 from clearhead.data.lines import OnRead, check_file, megabytes, read_lines, without_gz
 from clearhead.data.records import read_csv, read_json_lines, read_tsv
-from clearhead.data.rows import Row
 
 Form = Literal["plain", "tsv", "csv", "json"]
 
@@ -32,35 +32,41 @@ _LOOK_AT = 20  # lines of a plain file that must all have a tab for it to be a t
 _LONGEST_PIECE = 1 << 16  # characters; a longer line of plain text comes in several rows
 
 
-def read_rows(corpus: CorpusConfig, task: Task, on_read: OnRead | None = None) -> Iterator[Row]:
+def read_rows(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = None) -> Iterator[Row]:
     """The rows of a corpus in their order, those with an empty side included.
 
-    White space around a text is taken off, except for `generate`, which learns every character. There a
+    White space around a text is taken off, except of a stream, of which every character is learnt. There a
     plain file is one text, and its rows, each a line with its line end, make it up when joined.
     """
     if corpus.hub is not None:
-        rows = read_hub(corpus, task)
+        rows = read_hub(corpus, columns)
     elif corpus.file is None:
-        rows = _read_aligned(corpus, task, on_read)
-    elif (form := _form_of(corpus.file, task)) == "plain":
-        return _read_plain(corpus, task, on_read)
+        rows = _read_aligned(corpus, columns, on_read)
+    elif (form := _form_of(corpus.file, columns.is_stream)) == "plain":
+        return _read_plain(corpus, columns, on_read)
     else:
-        rows = _TABLES[form](corpus.file, corpus, task, on_read)
-    if task == "tag":
+        rows = _TABLES[form](corpus.file, corpus, columns, on_read)
+    if columns.target == "tags":
         return (_tagged(row, corpus) for row in rows)
-    if task == "generate" or corpus.source is not None:
+    if columns.is_stream or corpus.source is not None:
         return rows
-    return (Row(source.strip(), target.strip(), line) for source, target, line in rows)
+    if corpus.second_column is not None:
+        return (Row(a.strip(), answer.strip(), line, (b or "").strip()) for a, answer, line, b in rows)
+    return (Row(source.strip(), target.strip(), line) for source, target, line, _ in rows)
 
 
-def check_corpus(corpus: CorpusConfig, task: Task) -> None:
+def check_corpus(corpus: CorpusConfig, columns: Columns) -> None:
     """Refuse, before anything long begins, what the first look shows to be wrong."""
+    if corpus.second_column is not None and not columns.pairs:
+        raise UserError(
+            f"The task '{columns.task}' reads one text at a time: name one source column, not two."
+        )
     if corpus.hub is not None:
         check_hub()
         return
     for path in files_of(corpus):
         check_file(path)
-    for _ in itertools.islice(read_rows(corpus, task), _LOOK_AT):
+    for _ in itertools.islice(read_rows(corpus, columns), _LOOK_AT):
         pass
 
 
@@ -80,27 +86,29 @@ def size_of(corpus: CorpusConfig) -> float | None:
 
 
 def ends_documents(corpus: CorpusConfig) -> bool:
-    """Whether each row for `generate` is a document of its own; the lines of a plain text are not."""
-    return corpus.file is None or _form_of(corpus.file, "generate") != "plain"
+    """Whether each row of a stream is a document of its own; the lines of a plain text are not."""
+    return corpus.file is None or _form_of(corpus.file, True) != "plain"
 
 
-def _form_of(path: str, task: Task) -> Form:
+def _form_of(path: str, is_stream: bool) -> Form:
     """A file's form by its ending; a file without one that says so is a table if its lines have tabs."""
     form = _FORMS.get(without_gz(path), "plain")
-    if form == "plain" and task != "generate":
+    if form == "plain" and not is_stream:
         lines = [line for line in itertools.islice(read_lines(path), _LOOK_AT) if not line.isspace()]
         if lines and all("\t" in line for line in lines):
             return "tsv"
     return form
 
 
-def _read_aligned(corpus: CorpusConfig, task: Task, on_read: OnRead | None) -> Iterator[Row]:
-    if task == "generate":
-        raise UserError("The task 'generate' learns from one text: give one file, not a source and a target.")
+def _read_aligned(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Iterator[Row]:
+    if columns.is_stream:
+        raise UserError(
+            f"The task '{columns.task}' learns from one text: give one file, not a source and a target."
+        )
     if corpus.source is None or corpus.target is None:
         there, missing = ("target", "source") if corpus.source is None else ("source", "target")
         raise UserError(f"The corpus has a {there} file but no {missing} file: give both.")
-    if corpus.source_column is not None or corpus.target_column is not None:
+    if asked(corpus):
         raise UserError(
             "Columns can be chosen in a .tsv, .csv or .jsonl file, not in a source and a target file, "
             "where every line is one text."
@@ -121,14 +129,14 @@ def _lines(count: int) -> str:
     return "1 line" if count == 1 else f"{count:,} lines"
 
 
-def _read_plain(corpus: CorpusConfig, task: Task, on_read: OnRead | None) -> Iterator[Row]:
+def _read_plain(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Iterator[Row]:
     assert corpus.file is not None
-    if task != "generate":
+    if not columns.is_stream:
         raise UserError(
-            f"'{corpus.file}' is plain text, and the task '{task}' needs two texts for each example: give a "
-            "source and a target file, or one .tsv, .csv or .jsonl file with both."
+            f"'{corpus.file}' is plain text, and the task '{columns.task}' needs two texts for each example: "
+            "give a source and a target file, or one .tsv, .csv or .jsonl file with both."
         )
-    if corpus.source_column is not None or corpus.target_column is not None:
+    if asked(corpus):
         raise UserError(f"'{corpus.file}' is plain text and has no columns to choose from.")
     for number, line in enumerate(read_lines(corpus.file, on_read), start=1):
         if len(line) <= _LONGEST_PIECE:

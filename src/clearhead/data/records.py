@@ -14,37 +14,42 @@ from typing import Any
 
 from clearhead.base.errors import UserError
 from clearhead.data.columns import (
+    Columns,
     Pick,
+    Row,
     at_path,
     looks_like_header,
     paths_of,
     pick_columns,
-    text_of,
-    whole,
+    row_of,
 )
-from clearhead.data.config import CorpusConfig, Task
+from clearhead.data.config import CorpusConfig
 from clearhead.data.lines import OnRead, read_lines
-from clearhead.data.rows import Row
 
 _LONGEST_CELL = 10_000_000  # characters; beyond it a quote was opened and never closed
 
 Cells = tuple[int, list[str]]  # a line number and the cells found there
-Values = Callable[[Any, str], tuple[Any, Any]]  # a JSON record and where it stands -> source and target
+# a JSON record and where it stands -> source, target, and the second text where there is one
+Values = Callable[[Any, str], tuple[Any, ...]]
 
 
-def read_tsv(path: str, corpus: CorpusConfig, task: Task, on_read: OnRead | None = None) -> Iterator[Row]:
+def read_tsv(
+    path: str, corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = None
+) -> Iterator[Row]:
     """The rows of a tab-separated file."""
     lines = enumerate(read_lines(path, on_read), start=1)
-    return _table(((number, line.rstrip("\n").split("\t")) for number, line in lines), path, corpus, task)
+    return _table(((number, line.rstrip("\n").split("\t")) for number, line in lines), path, corpus, columns)
 
 
-def read_csv(path: str, corpus: CorpusConfig, task: Task, on_read: OnRead | None = None) -> Iterator[Row]:
+def read_csv(
+    path: str, corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = None
+) -> Iterator[Row]:
     """The rows of a comma-separated file; semicolons serve too, where the first line has no comma."""
-    return _table(_csv_cells(path, on_read), path, corpus, task)
+    return _table(_csv_cells(path, on_read), path, corpus, columns)
 
 
 def read_json_lines(
-    path: str, corpus: CorpusConfig, task: Task, on_read: OnRead | None = None
+    path: str, corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = None
 ) -> Iterator[Row]:
     """The rows of a file with one JSON object (or list) a line; blank lines are empty rows."""
     values: Values | None = None
@@ -55,64 +60,67 @@ def read_json_lines(
         where = f"'{path}' line {number}"
         record = _json(line, path, number)
         if values is None:
-            values = json_columns(record, corpus, task, f"'{path}'")
-        source, target = values(record, where)
-        yield Row(
-            "" if source is None else whole(text_of(source, task, False, where)),
-            whole(text_of(target, task, True, where)),
-            number,
-        )
+            values = json_columns(record, corpus, columns, f"'{path}'")
+        yield row_of(values(record, where), columns, where, number)
 
 
-def json_columns(record: Any, corpus: CorpusConfig, task: Task, where: str) -> Values:
-    """How to take the two texts out of records that look like this first one."""
+def json_columns(record: Any, corpus: CorpusConfig, columns: Columns, where: str) -> Values:
+    """How to take the texts out of records that look like this first one."""
     if isinstance(record, list):
-        return _list_columns(pick_columns([""] * len(record), corpus, task, where))
+        return _list_columns(pick_columns([""] * len(record), corpus, columns, where))
     paths = paths_of(record)
     if not paths:
         raise UserError(f"{where} begins with a record that has no columns.")
-    pick = pick_columns([".".join(path) for path in paths], corpus, task, where)
-    source, target = None if pick.source is None else paths[pick.source], paths[pick.target]
+    pick = pick_columns([".".join(path) for path in paths], corpus, columns, where)
+    chosen = [None if place is None else paths[place] for place in _places(pick)]
 
-    def values(record: Any, where: str) -> tuple[Any, Any]:
-        return None if source is None else at_path(record, source, where), at_path(record, target, where)
+    def values(record: Any, where: str) -> tuple[Any, ...]:
+        return tuple(None if path is None else at_path(record, path, where) for path in chosen)
 
     return values
 
 
 def _list_columns(pick: Pick) -> Values:
-    def values(record: Any, where: str) -> tuple[Any, Any]:
+    def values(record: Any, where: str) -> tuple[Any, ...]:
         if not isinstance(record, list):
             raise UserError(f"{where} is not a list, as the lines before it are.")
         _check_width(record, pick, where)
-        return None if pick.source is None else record[pick.source], record[pick.target]
+        return tuple(None if place is None else record[place] for place in _places(pick))
 
     return values
 
 
-def _table(cells: Iterator[Cells], path: str, corpus: CorpusConfig, task: Task) -> Iterator[Row]:
+def _places(pick: Pick) -> tuple[int | None, ...]:
+    """The columns of the source, the target and, where there is one, the second text."""
+    return (pick.source, pick.target, *(() if pick.second is None else (pick.second,)))
+
+
+def _table(cells: Iterator[Cells], path: str, corpus: CorpusConfig, columns: Columns) -> Iterator[Row]:
     pick: Pick | None = None
     for number, row in cells:
         if len(row) == 0 or (len(row) == 1 and not row[0].strip()):
-            if pick is not None or task == "generate":
+            if pick is not None or columns.is_stream:
                 yield Row("", "", number)
             continue
         if pick is None:
-            header = looks_like_header(row, corpus, task)
-            pick = pick_columns(row if header else [""] * len(row), corpus, task, f"'{path}'")
-            widest = max(pick.source or 0, pick.target)
+            header = looks_like_header(row, corpus, columns)
+            pick = pick_columns(row if header else [""] * len(row), corpus, columns, f"'{path}'")
+            widest = pick.widest
             if header:
                 continue
         if len(row) <= widest:
             _check_width(row, pick, f"'{path}' line {number}")
-        yield Row("" if pick.source is None else row[pick.source], row[pick.target], number)
+        source = "" if pick.source is None else row[pick.source]
+        if pick.second is None:
+            yield Row(source, row[pick.target], number)
+        else:
+            yield Row(source, row[pick.target], number, row[pick.second])
 
 
 def _check_width(row: Sequence[Any], pick: Pick, where: str) -> None:
-    widest = max(pick.source or 0, pick.target)
-    if len(row) <= widest:
-        columns = "1 column" if len(row) == 1 else f"{len(row)} columns"
-        raise UserError(f"{where} has {columns}, but column {widest + 1} is needed.")
+    if len(row) <= pick.widest:
+        there = "1 column" if len(row) == 1 else f"{len(row)} columns"
+        raise UserError(f"{where} has {there}, but column {pick.widest + 1} is needed.")
 
 
 def _csv_cells(path: str, on_read: OnRead | None) -> Iterator[Cells]:

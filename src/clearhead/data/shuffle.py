@@ -7,10 +7,11 @@ does not depend on how a sort is done, nor on a library's random numbers.
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 import numpy as np
 
-from clearhead.data.ragged import Integers
+from clearhead.data.ragged import Integers, Ragged
 
 _STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, made odd: neighbours land far apart
 _MASK = 2**64 - 1
@@ -47,3 +48,32 @@ def _mix(keys: Integers) -> None:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         keys ^= keys >> np.uint64(shift)
         keys *= np.uint64(factor & _MASK)
+
+
+class Draw(NamedTuple):
+    """Chance for the examples of a batch: a pure function of (seed, epoch, example).
+
+    An example's numbers are the same whatever batch it is in, and whether or not the run was resumed.
+    """
+
+    seed: int
+    epoch: int
+    examples: Integers  # (rows,) counted through all stores
+
+    def uniform(self, counts: Integers, purpose: str) -> Ragged:
+        """For each example so many numbers in [0, 1).
+
+        >>> one, two = (Draw(1, 0, np.array(rows)) for rows in ([7], [3, 7]))
+        >>> one.uniform(np.array([2]), "masks").rows()[0] == two.uniform(np.array([5, 2]), "masks").rows()[1]
+        True
+        """
+        keys = self.examples.astype(np.uint64)
+        places = np.arange(int(counts.sum()), dtype=np.uint64)
+        places -= np.repeat(np.cumsum(counts) - counts, counts).astype(np.uint64)
+        with np.errstate(over="ignore"):
+            keys *= np.uint64(_STEP)
+            keys += np.uint64(drawn(2**64, self.seed, self.epoch, purpose))
+            _mix(keys)
+            keys = np.repeat(keys, counts) + places * np.uint64(_STEP)
+            _mix(keys)
+        return Ragged((keys >> np.uint64(11)) * 2.0**-53, counts)

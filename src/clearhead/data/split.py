@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.base.errors import UserError, counted
-from clearhead.data.config import CorpusConfig, SplitConfig, Task
+from clearhead.data.columns import Columns, Row
+from clearhead.data.config import CorpusConfig, SplitConfig
 from clearhead.data.keys import Keys, drawn_order, member
 from clearhead.data.lines import OnRead
 from clearhead.data.read import name_of, read_rows
-from clearhead.data.rows import Row
 
 TRAIN, VALIDATION, TEST, EMPTY, DUPLICATE, LEAKED = range(6)
 FATES = ("train", "validation", "test", "empty", "duplicate", "leaked")
@@ -53,14 +53,14 @@ class Fates:
 
 
 def rows_with_fate(
-    corpus: CorpusConfig, task: Task, fates: Fates, wanted: int, on_read: OnRead | None = None
+    corpus: CorpusConfig, columns: Columns, fates: Fates, wanted: int, on_read: OnRead | None = None
 ) -> Iterator[Row]:
     """Read a corpus again, and give only the rows of one fate, in their order."""
     chosen = fates.rows == wanted
     chosen[list(fates.cut)] = True
     number = -1
     # in blocks, since asking an array about single places is slow
-    rows = read_rows(corpus, task, on_read)
+    rows = read_rows(corpus, columns, on_read)
     for start in range(0, len(chosen), 4096):
         flags = chosen[start : start + 4096].tolist()
         for number, (flag, row) in enumerate(zip(flags, rows, strict=False), start=start):

@@ -4,7 +4,7 @@ A store is a folder: for each column `NAME.ids` (all rows' numbers one after ano
 vocabulary allows it, else 4) and `NAME.offsets` (where each row begins), and a `manifest.json` with counts,
 checksums and whatever facts the writer was given. It appears whole or not at all, and each block of its files
 is compared with its checksum when it is first read. Nothing here holds a Python object for each row, and a
-large file is read piece by piece. Knows nothing about batches.
+large file is read piece by piece. A column may hold floats, 4 bytes each. Knows nothing about batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from clearhead.base.checksums import digest
 from clearhead.base.errors import UserError
 from clearhead.base.reading import Unreadable, open_regular, read_json
 from clearhead.data.blocks import BlockSums, CheckedBlocks
-from clearhead.data.config import Task
 from clearhead.data.ragged import Integers, Ragged, take
 
 MANIFEST = "manifest.json"
@@ -41,7 +40,8 @@ _LARGEST_MANIFEST = 2**30  # bytes; the checksums of a corpus of 1 TB take 32 mi
 class StoreWriter:
     """Writes a store row by row, in the order given; nothing is to be seen before the block has ended well.
 
-    `sizes` names the columns and how many different numbers each may hold (the size of its vocabulary).
+    `sizes` names the columns and how many different whole numbers each may hold (the size of its
+    vocabulary); None: floats.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp() + "/train"
@@ -55,8 +55,8 @@ class StoreWriter:
     def __init__(
         self,
         folder: str | Path,
-        task: Task,
-        sizes: Mapping[str, int],
+        task: str,
+        sizes: Mapping[str, int | None],
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         self._folder = Path(folder)
@@ -119,8 +119,8 @@ class StoreWriter:
 class _ColumnWriter:
     """The two files of one column, hashed while they are written."""
 
-    def __init__(self, folder: Path, name: str, size: int) -> None:
-        self._dtype = np.dtype("<u2" if size <= _SMALL else "<u4")
+    def __init__(self, folder: Path, name: str, size: int | None) -> None:
+        self._dtype = np.dtype("<f4" if size is None else "<u2" if size <= _SMALL else "<u4")
         self._files: dict[str, BinaryIO] = {}
         self._hashes: dict[str, Any] = {}
         self._blocks = {ending: BlockSums() for ending in ("ids", "offsets")}
@@ -130,12 +130,13 @@ class _ColumnWriter:
             self._hashes[ending] = hashlib.sha256()
         self._tokens = 0
         self._longest = 0
-        self._limit = min(size, int(np.iinfo(self._dtype).max) + 1)
+        self._limit = None if size is None else min(size, int(np.iinfo(self._dtype).max) + 1)
         self._write("offsets", np.zeros(1, "<i8"))
 
     def add(self, rows: Ragged) -> None:
-        if len(rows.items) and not 0 <= rows.items.min() <= rows.items.max() < self._limit:
-            raise ValueError(f"an id lies outside 0 … {self._limit - 1}")
+        limit = self._limit
+        if limit is not None and len(rows.items) and not 0 <= rows.items.min() <= rows.items.max() < limit:
+            raise ValueError(f"an id lies outside 0 … {limit - 1}")
         if not len(rows.lengths):
             return
         self._write("ids", rows.items.astype(self._dtype))
@@ -181,7 +182,7 @@ class Store:
         recover_folder(self.folder)
         manifest = _read_manifest(self.folder)
         try:
-            self.task: Task = manifest["task"]
+            self.task: str = manifest["task"]
             self.facts: dict[str, Any] = manifest["facts"]
             self._rows = int(manifest["rows"])
             columns = {str(name): dict(facts) for name, facts in manifest["columns"].items()}
@@ -256,7 +257,7 @@ class _Column:
     def __init__(self, folder: Path, name: str, facts: Mapping[str, Any], rows: int) -> None:
         self.tokens = int(facts["tokens"])
         self.longest = int(facts["longest"])
-        dtype = np.dtype({"uint16": "<u2", "uint32": "<u4"}[facts["dtype"]])
+        dtype = np.dtype({"uint16": "<u2", "uint32": "<u4", "float32": "<f4"}[facts["dtype"]])
         blocks = facts.get("blocks", {})
         self.ids = _Numbers(folder, f"{name}.ids", dtype, self.tokens, blocks.get("ids"))
         self.offsets = _Numbers(folder, f"{name}.offsets", np.dtype("<i8"), rows + 1, blocks.get("offsets"))

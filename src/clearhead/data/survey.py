@@ -7,6 +7,7 @@ come later.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +19,12 @@ from numpy.typing import NDArray
 
 from clearhead.base.errors import UserError, counted
 from clearhead.base.progress import progress
-from clearhead.data.config import CorpusConfig, DataConfig, SplitConfig, Task
-from clearhead.data.findings import Lengths, Overlap, Part, Survey
+from clearhead.data.columns import Columns, Row
+from clearhead.data.config import CorpusConfig, DataConfig, SplitConfig
+from clearhead.data.findings import Lengths, Numbers, Overlap, Part, Survey
 from clearhead.data.keys import Keys, hashes, member, plain_forms, repeated
 from clearhead.data.lines import OnRead
 from clearhead.data.read import check_corpus, ends_documents, name_of, read_rows, size_of
-from clearhead.data.rows import Row
 from clearhead.data.split import (
     DUPLICATE,
     EMPTY,
@@ -50,32 +51,34 @@ _TEXT = 255  # for a moment: a row of a text that is divided on its own
 Sides = Literal["both", "source", "target"]
 
 
-def survey(data: DataConfig, task: Task) -> Survey:
+def survey(data: DataConfig, columns: Columns) -> Survey:
     """Read and judge everything a run will use; raises a sentence about the first thing that is wrong."""
     if not data.train:
         raise UserError("There is nothing to train on: give a source and a target file, or one file.")
     corpora = [*data.train, *(corpus for corpus in (data.validation, data.test) if corpus is not None)]
     for corpus in corpora:
-        check_corpus(corpus, task)
+        check_corpus(corpus, columns)
+    if len({corpus.second_column is None for corpus in corpora}) > 1:
+        raise UserError("Every corpus needs a second source column, or none: name it for each of them.")
     sizes = [size_of(corpus) for corpus in corpora]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
     with progress("Reading", total, unit="MB") as bar:
-        train = _Table(task)
+        train = _Table(columns)
         for corpus in data.train:
             train.read(corpus, bar.advance)
         held = {}
         for fate, given in ((VALIDATION, data.validation), (TEST, data.test)):
             if given is not None:
-                held[fate] = _Table(task)
+                held[fate] = _Table(columns)
                 held[fate].read(given, bar.advance)
-    return _judge(data, task, train, held)
+    return _judge(data, columns, train, held)
 
 
 class _Table:
     """What is remembered of the rows of one or several corpora."""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
         self.corpora: list[CorpusConfig] = []
         self.bounds = [0]  # where each corpus begins, and the end
         self.labels: Counter[str] = Counter()
@@ -84,20 +87,23 @@ class _Table:
         self._targets = array("Q")
         self._source_lengths = array("I")
         self._target_lengths = array("I")
+        self._numbers = array("d")  # of rows whose answers are numbers; not a number: an empty row's
         self._empty = bytearray()
 
     def read(self, corpus: CorpusConfig, on_read: OnRead) -> None:
-        plain = is_plain(corpus, self.task)
-        rows = read_rows(corpus, self.task, on_read)
+        plain = is_plain(corpus, self.columns)
+        rows = read_rows(corpus, self.columns, on_read)
         while chunk := list(islice(rows, _CHUNK)):
             self._add(chunk, plain)
+            if self.columns.target == "number":
+                self._numbers.extend(number_of(row, corpus) for row in chunk)
             if len(self.labels) > _MOST_LABELS:
                 raise _not_classes(corpus, len(self.labels), len(self._empty))
         self.corpora.append(corpus)
         self.bounds.append(len(self._empty))
 
     def _add(self, rows: Sequence[Row], plain: bool) -> None:
-        sources, targets = [row.source for row in rows], [row.target for row in rows]
+        sources, targets = [row.texts for row in rows], [row.target for row in rows]
         self._source_lengths.extend(map(len, sources))
         self._target_lengths.extend(map(len, targets))
         if plain:
@@ -110,18 +116,18 @@ class _Table:
         self._pairs.frombytes(
             hashes([f"{source}\0{target}" for source, target in zip(sources, targets, strict=True)])
         )
-        texts = targets if self.task == "generate" else sources
+        texts = targets if self.columns.is_stream else sources
         self._keys.frombytes(hashes(plain_forms(texts)))
-        if has_targets(self.task):
+        if self.columns.has_texts:
             self._targets.frombytes(hashes(plain_forms(targets)))
-        if self.task == "generate":
+        if self.columns.is_stream:
             empty = [not target or target.isspace() for target in targets]
         else:
-            empty = [not source or not target for source, target in zip(sources, targets, strict=True)]
+            empty = [not row.source or not row.target or row.second == "" for row in rows]
         self._empty += bytes(empty)
-        if self.task == "classify":
+        if self.columns.target == "class":
             self.labels.update(target for target, none in zip(targets, empty, strict=True) if not none)
-        elif self.task == "tag":
+        elif self.columns.target == "tags":
             for target in targets:
                 self.labels.update(target.split())
 
@@ -138,7 +144,13 @@ class _Table:
 
     @property
     def targets(self) -> Keys | None:
-        return np.frombuffer(self._targets, dtype=np.uint64) if has_targets(self.task) else None
+        return np.frombuffer(self._targets, dtype=np.uint64) if self.columns.has_texts else None
+
+    def numbers(self, chosen: NDArray[np.bool_]) -> Numbers | None:
+        """What the answers of some rows are like, where they are numbers."""
+        if self.columns.target != "number":
+            return None
+        return Numbers.of(np.frombuffer(self._numbers, dtype=np.float64)[chosen])
 
     @property
     def source_lengths(self) -> NDArray[np.uint32]:
@@ -154,9 +166,9 @@ class _Table:
         return np.where(empty, np.uint8(EMPTY), np.uint8(fate))
 
 
-def _judge(data: DataConfig, task: Task, train: _Table, held: Mapping[int, _Table]) -> Survey:
+def _judge(data: DataConfig, columns: Columns, train: _Table, held: Mapping[int, _Table]) -> Survey:
     fates = train.first_fates(TRAIN)
-    whole_texts = [is_plain(corpus, task) for corpus in train.corpora]
+    whole_texts = [is_plain(corpus, columns) for corpus in train.corpora]
     spans = [slice(*bounds) for bounds in zip(train.bounds, train.bounds[1:], strict=False)]
     for span, plain in zip(spans, whole_texts, strict=True):
         if plain:
@@ -179,8 +191,15 @@ def _judge(data: DataConfig, task: Task, train: _Table, held: Mapping[int, _Tabl
     if not any(part.fates.count(TRAIN) for part in parts):
         raise UserError("After the split nothing is left to train on: keep fewer examples apart.")
     learnt = fates == TRAIN
+    numbers = train.numbers(learnt)
+    if numbers is not None and numbers.least == numbers.greatest:
+        raise UserError(
+            f"All examples of {name_of(train.corpora[0])} have the number {numbers.least:g}: there is "
+            "nothing to learn."
+        )
     return Survey(
-        task=task,
+        columns=columns,
+        numbers=numbers,
         train=tuple(parts),
         held={fate: Part(table.corpora[0], Fates(table.first_fates(fate))) for fate, table in held.items()},
         source=Lengths.of(train.source_lengths[learnt]),
@@ -256,15 +275,16 @@ def _check_enough(train: _Table, fates: NDArray[np.uint8], held: Mapping[int, _T
 
 def _labels(train: _Table, held: Mapping[int, _Table], usable: int) -> dict[str, int]:
     """The classes or tags with their counts, in their order; refuses what cannot be learnt."""
-    if train.task not in ("classify", "tag"):
+    columns = train.columns
+    if not columns.has_labels:
         return {}
-    what = "class" if train.task == "classify" else "tag"
+    what = "class" if columns.target == "class" else "tag"
     if len(train.labels) < 2:
         raise UserError(
             f"All examples of {name_of(train.corpora[0])} have the {what} '{next(iter(train.labels))}': "
             "there is nothing to tell apart."
         )
-    if train.task == "classify" and len(train.labels) > max(20, usable // 2):
+    if columns.target == "class" and len(train.labels) > max(20, usable // 2):
         raise _not_classes(train.corpora[0], len(train.labels), usable)
     for table in held.values():
         strange = sorted(set(table.labels) - set(train.labels))
@@ -300,7 +320,7 @@ def _without_cuts(
 def _overlap(train: _Table, learnt: NDArray[np.bool_], held: _Table, fate: int) -> Overlap:
     """How many rows of a file for validation or test occur in training as well."""
     usable = held.first_fates(fate) == fate
-    if is_plain(held.corpora[0], held.task):
+    if is_plain(held.corpora[0], held.columns):
         usable &= held.target_lengths >= _TELLING
     found = [
         int(np.count_nonzero(usable & _found(mine, theirs[learnt])))
@@ -313,33 +333,42 @@ def _found(few: Keys, many: Keys) -> NDArray[np.bool_]:
     return member(few, many[member(many, few)])  # never sorts the many
 
 
-def is_plain(corpus: CorpusConfig, task: Task) -> bool:
+def is_plain(corpus: CorpusConfig, columns: Columns) -> bool:
     """Whether a corpus is one text, to be divided by characters, and not a number of examples."""
-    return task == "generate" and not ends_documents(corpus)
+    return columns.is_stream and not ends_documents(corpus)
 
 
-def has_targets(task: Task) -> bool:
-    """Whether a task's targets are texts of their own, which must not leak."""
-    return task in ("translate", "summarise")
+def number_of(row: Row, corpus: CorpusConfig) -> float:
+    """The number that is a row's answer; an empty row, which is left out, has none."""
+    if not row.target:
+        return math.nan
+    try:
+        found = float(row.target)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise UserError(
+            f"{name_of(corpus)} line {row.line} has '{row.target[:40]}' where a number should be: name the "
+            "column of numbers with target_column, or classify."
+        )
+    return found
 
 
 def sample_texts(found: Survey, limit: int, sides: Sides = "both") -> Iterator[str]:
     """Texts of training rows to learn a tokenizer from: at most `limit`, spread evenly over the corpora.
 
-    Labels and tags are no text, and a row for `generate` has one side alone.
+    Labels, tags and numbers are no text, and a row of a stream has one side alone.
     """
-    if found.task in ("classify", "tag"):
-        sides = "source"
-    elif found.task == "generate":
-        sides = "target"
+    if not found.columns.has_texts:
+        sides = "target" if found.columns.is_stream else "source"
     total = found.count(TRAIN)
     wanted = min(total, max(limit // (2 if sides == "both" else 1), 1))
     number = 0
     for part in found.train:
-        for row in rows_with_fate(part.corpus, found.task, part.fates, TRAIN):
+        for row in rows_with_fate(part.corpus, found.columns, part.fates, TRAIN):
             if (number + 1) * wanted // total > number * wanted // total:
                 if sides != "target":
-                    yield row.source
+                    yield from (text for text in (row.source, row.second) if text is not None)
                 if sides != "source":
                     yield row.target
             number += 1

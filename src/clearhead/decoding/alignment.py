@@ -79,7 +79,7 @@ def alignment(
     reader, writer = tokenizers_of(bundle)
     if not source.strip():
         raise UserError("An empty text cannot be aligned.")
-    symbols, [read] = symbols_of(bundle), read_sources(bundle, [source], "translate")
+    symbols, [read] = symbols_of(bundle), read_sources(bundle, [source])
     if target is None:
         [own] = translate(bundle, [source], Options(beam=beam), device=device, way="torch")
         written = [*(writer.id(token) for token in own.tokens), symbols.stop]

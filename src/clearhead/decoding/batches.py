@@ -18,8 +18,7 @@ from clearhead.bundle.framings import framings_of as framings_of
 from clearhead.bundle.framings import is_imported as is_imported
 from clearhead.bundle.framings import tokenizers_of as tokenizers_of
 from clearhead.bundle.mapped import own_memory
-from clearhead.data.config import Task
-from clearhead.data.tokenise import encode_sources
+from clearhead.data.encoding import encode_sources
 from clearhead.decoding.backend import Request
 from clearhead.decoding.defaults import with_own
 from clearhead.decoding.options import Options
@@ -48,14 +47,15 @@ def translates(bundle: Bundle) -> bool:
     return separated or config.family in WITH_SOURCE
 
 
-def read_sources(bundle: Bundle, texts: Sequence[str], task: Task | None) -> list[list[int]]:
-    """The ids the model is fed for each text, just as in training (None: no task's, but a text's own).
+def read_sources(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
+    """The ids the model is fed for each text, just as in training.
 
     Where training cut long sources, the bundle's metadata says so (`source_limit`, in tokens).
     """
     limit = bundle.metadata.get("source_limit")
     most = limit if isinstance(limit, int) else None
-    return encode_sources(tokenizers_of(bundle)[0], texts, task, framings_of(bundle).source, most)
+    words = bundle.config.head.kind == "tag"
+    return encode_sources(tokenizers_of(bundle)[0], texts, framings_of(bundle).source, most, words=words)
 
 
 def heads_read(

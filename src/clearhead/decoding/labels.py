@@ -17,7 +17,7 @@ from torch import Tensor
 from clearhead.base.errors import UserError
 from clearhead.base.exiting import in_compiled_work
 from clearhead.bundle.folder import Bundle
-from clearhead.data.tokenise import encode_words
+from clearhead.data.encoding import encode_words
 from clearhead.decoding.batches import (
     at_work,
     by_length,
@@ -103,7 +103,7 @@ def unread_sentence(bundle: Bundle, texts: Texts, before: int = 0) -> str | None
         return None
     each = [(at, one) for at, both in enumerate(texts) for one in ([both] if isinstance(both, str) else both)]
     parts = [one for _, one in each]
-    heads = heads_read(bundle, parts, read_sources(bundle, parts, "classify"))
+    heads = heads_read(bundle, parts, read_sources(bundle, parts))
     for (at, _), head in zip(each, heads, strict=True):
         if head is not None:
             number = before + at + 1

@@ -102,7 +102,7 @@ def score_ids(
 
 def _given(bundle: Bundle, sources: Sequence[str]) -> list[list[int]]:
     if translates(bundle):
-        return read_sources(bundle, sources, "translate")
+        return read_sources(bundle, sources)
     return [opening(bundle, text) for text in sources]
 
 

@@ -301,7 +301,7 @@ class Writer:
 
     def _given(self, texts: Sequence[str]) -> list[list[int]]:
         if self.has_source:
-            return read_sources(self.bundle, texts, "translate")
+            return read_sources(self.bundle, texts)
         found = [opening(self.bundle, text, self.framings.target) for text in texts]
         positions = positions_of(self.config)
         for ids in found:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from clearhead.evaluation.bootstrap import Bootstrap, bootstrap_scores, bootstrap_texts
 from clearhead.evaluation.classes import Confusion
-from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Example, compare, evaluate
+from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Example, Judge, compare
 from clearhead.evaluation.loss import Loss, batches_loss, corpus_loss
 from clearhead.evaluation.metrics import Score, bleu, chrf, exact_match
 from clearhead.evaluation.render import to_html, to_markdown
@@ -21,6 +21,7 @@ __all__ = [
     "Evaluation",
     "EvaluationConfig",
     "Example",
+    "Judge",
     "Loss",
     "Score",
     "Subject",
@@ -31,7 +32,6 @@ __all__ = [
     "chrf",
     "compare",
     "corpus_loss",
-    "evaluate",
     "exact_match",
     "make_report",
     "rouge",

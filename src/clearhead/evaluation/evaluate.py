@@ -1,38 +1,32 @@
-"""A bundle on a test set: what it wrote, how good that is, and how it compares with another bundle."""
+"""A bundle on a test set: what it answered, how good that is, and how it compares with another bundle.
+
+How that is judged is up to a `Judge`, of which there is one for each kind of answer (`judges`).
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 
 from clearhead.base.bounds import Beam, Count, Power
 from clearhead.base.config import Config
-from clearhead.base.errors import UserError, counted
+from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.data.config import Task
-from clearhead.decoding.labels import class_probabilities, labels_of, tag
-from clearhead.decoding.options import Options
-from clearhead.decoding.run import translate
 from clearhead.decoding.writer import Dtype, Way
 from clearhead.evaluation.bootstrap import Bootstrap, bootstrap_scores, bootstrap_texts
 from clearhead.evaluation.classes import Confusion
 from clearhead.evaluation.loss import Loss, corpus_loss
-from clearhead.evaluation.metrics import (
-    Score,
-    bleu_metric,
-    chrf_metric,
-    exact_match,
-    exact_matches,
-)
-from clearhead.evaluation.rouge import KINDS, rouge, rouge_scores
+from clearhead.evaluation.metrics import CorpusMetric
 from clearhead.text.parts import Tokenisation
 
-Rows = Sequence[tuple[str, str]]
+Text = str | tuple[str, str]  # what is read: one text, or two together
+Rows = Sequence[tuple[Text, str]]
 Device = str | torch.device | None
 
 
@@ -76,11 +70,22 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Found:
+    """What a judge found out itself."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    signatures: dict[str, str] = field(default_factory=dict)
+    examples: tuple[Example, ...] = ()
+    score_name: str = ""
+    confusion: Confusion | None = None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Everything found out about one bundle on one test set."""
 
-    task: Task
-    metrics: dict[str, float]  # name → value: per cent, except Matthews (−1 to 1) and what is said of losses
+    judge: Judge
+    metrics: dict[str, float]  # name → value: per cent, but for correlations (−1 to 1) and losses
     signatures: dict[str, str]  # name → how it was computed
     examples: tuple[Example, ...]  # in the order of the test set
     score_name: str  # what `Example.score` is
@@ -89,56 +94,101 @@ class Evaluation:
     confusion: Confusion | None = None
 
     @property
+    def task(self) -> str:
+        """The task it was judged by."""
+        return self.judge.task
+
+    @property
     def outputs(self) -> list[str]:
-        """What the model wrote, in the order of the test set."""
+        """What the model answered, in the order of the test set."""
         return [example.output for example in self.examples]
 
 
-def evaluate(
-    bundle: Bundle,
-    rows: Rows,
-    task: Task | None = None,
-    config: EvaluationConfig | None = None,
-    *,
-    references: Sequence[Sequence[str]] | None = None,
-    device: Device = None,
-    show: bool = False,
-) -> Evaluation:
-    """Run a bundle over rows of (source, target) text and measure what comes out.
+class Validated(NamedTuple):
+    """What a validation found: figures by their names in a recipe, and the answer to each row."""
 
-    `task` None: what the bundle's metadata say it was trained for. translate: BLEU, chrF, exact match;
-    summarise: ROUGE, chrF, exact match; classify and tag: accuracy, F1, Matthews; all: loss and
-    perplexity of the targets. `references`: several for each row, in place of its target, for the
-    metrics that compare texts. `show`: a progress line where there is a terminal.
-    """
-    what = _task(bundle, task)
-    if not rows:
-        raise UserError("There is nothing to evaluate: the test set has no rows.")
-    config = config or EvaluationConfig()
-    began = time.perf_counter()
-    if what == "generate":
-        found = _Found({}, {}, (), "")  # a language model is measured by its loss alone
-    elif what == "classify":
-        found = _classify(bundle, rows, config, device)
-    elif what == "tag":
-        found = _tag(bundle, rows, config, device)
-    else:
-        found = _write(bundle, rows, what, config, references, device, show)
-    seconds = time.perf_counter() - began
-    metrics = dict(found.metrics)
-    if config.loss or what == "generate":
-        loss = corpus_loss(bundle, rows, what, batch_tokens=config.batch_tokens, device=device)
-        metrics |= loss_metrics(loss)
-    return Evaluation(
-        task=what,
-        metrics=metrics,
-        signatures=found.signatures,
-        examples=found.examples,
-        score_name=found.score_name,
-        seconds=seconds,
-        config=config,
-        confusion=found.confusion,
-    )
+    values: dict[str, float]
+    outputs: list[str]
+
+
+@dataclass(frozen=True)
+class Judge(ABC):
+    """How the answers of a bundle are judged, in validations and on a test set."""
+
+    task: str  # as messages call it
+    validates: ClassVar[tuple[str, ...]] = ()  # the figures of validations, by their names in a recipe
+    writes: ClassVar[bool] = False  # are answers texts, which are searched for?
+    has_loss: ClassVar[bool] = True  # is there a −log p of the right answer?
+    format_metric: ClassVar[str | None] = None  # by which number formats are measured; None: there is one
+
+    def __call__(
+        self,
+        bundle: Bundle,
+        rows: Rows,
+        config: EvaluationConfig | None = None,
+        *,
+        references: Sequence[Sequence[str]] | None = None,
+        device: Device = None,
+        show: bool = False,
+    ) -> Evaluation:
+        """Run a bundle over rows of (source, target) and measure what comes out.
+
+        `references`: several for each row, in place of its target, for the metrics that compare texts.
+        `show`: a progress line where there is a terminal.
+        """
+        if not rows:
+            raise UserError("There is nothing to evaluate: the test set has no rows.")
+        config = config or EvaluationConfig()
+        began = time.perf_counter()
+        found = self.judged(bundle, rows, config, references, device, show)
+        seconds = time.perf_counter() - began
+        metrics = dict(found.metrics)
+        if self.has_loss and (config.loss or not metrics):
+            loss = corpus_loss(bundle, rows, batch_tokens=config.batch_tokens, device=device)
+            metrics |= loss_metrics(loss)
+        return Evaluation(
+            judge=self,
+            metrics=metrics,
+            signatures=found.signatures,
+            examples=found.examples,
+            score_name=found.score_name,
+            seconds=seconds,
+            config=config,
+            confusion=found.confusion,
+        )
+
+    @abstractmethod
+    def judged(
+        self,
+        bundle: Bundle,
+        rows: Rows,
+        config: EvaluationConfig,
+        references: Sequence[Sequence[str]] | None,
+        device: Device,
+        show: bool,
+    ) -> Found:
+        """The figures of this kind of answer, and every example."""
+
+    @abstractmethod
+    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+        """The figures of a validation, found with less effort; `seed` for what is drawn."""
+
+    def texts_compared(self, how: EvaluationConfig) -> Sequence[CorpusMetric]:
+        """The metrics of whole sets of texts by which two bundles are compared."""
+        return ()
+
+    def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
+        """The scores of single examples by which two bundles are compared."""
+        return {"exact match": [100.0 * one.right for one in found.examples]}
+
+    def bucket_scores(self, found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:
+        """The scores of some examples by name; of none at all, the names."""
+        return {"right": 100.0 * sum(one.right for one in inside) / max(1, len(inside))}
+
+
+def shown(text: Text) -> str:
+    """What is read, as one text."""
+    return text if isinstance(text, str) else " · ".join(text)
 
 
 def loss_metrics(loss: Loss) -> dict[str, float]:
@@ -157,147 +207,21 @@ def compare(
 ) -> list[Bootstrap]:
     """Paired bootstrap of two evaluations on the same test set, for each metric of single texts or sums."""
     one, two = first.examples, second.examples
-    if first.task != second.task or first.task == "generate":
+    if first.task != second.task or not one:
         raise UserError(
             f"Two bundles are compared on one task that gives texts or labels, not {first.task} with "
             f"{second.task}."
         )
     if [(e.source, e.references) for e in one] != [(e.source, e.references) for e in two]:
         raise UserError("Two bundles can be compared on the same test set only, row by row.")
-    references = [example.references for example in one]
-    found = []
-    if first.task == "translate":
-        how = first.config
-        for metric in (bleu_metric(how.tokenise, how.lowercase), chrf_metric(how.lowercase)):
-            outputs = first.outputs, second.outputs
-            found.append(bootstrap_texts(metric, *outputs, references, resamples=resamples, seed=seed))
-    pairs: dict[str, tuple[list[float], list[float]]] = {}
-    if first.task == "summarise":
-        for kind in KINDS:
-            f1 = [[100.0 * x for x in rouge_scores(e.outputs, references, kind)] for e in (first, second)]
-            pairs[f"ROUGE-{kind}"] = f1[0], f1[1]
-    if first.task == "tag":
-        pairs[first.score_name] = [e.score for e in one], [e.score for e in two]
-    name = "accuracy" if first.task == "classify" else "exact match"
-    pairs[name] = [100.0 * e.right for e in one], [100.0 * e.right for e in two]
-    for metric_name, (ours, theirs) in pairs.items():
-        found.append(bootstrap_scores(metric_name, ours, theirs, resamples=resamples, seed=seed))
-    return found
+    return list(_compared(first, second, resamples, seed))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What a task's own part of the evaluation gives."""
-
-    metrics: dict[str, float]
-    signatures: dict[str, str]
-    examples: tuple[Example, ...]
-    score_name: str
-    confusion: Confusion | None = None
-
-
-def _write(
-    bundle: Bundle,
-    rows: Rows,
-    task: Task,
-    config: EvaluationConfig,
-    given: Sequence[Sequence[str]] | None,
-    device: Device,
-    show: bool,
-) -> _Found:
-    """Translations and summaries."""
-    sources = [source for source, _ in rows]
-    references = [[target] for _, target in rows] if given is None else [list(texts) for texts in given]
-    written = translate(
-        bundle,
-        sources,
-        Options(beam=config.beam, length_penalty=config.length_penalty, max_length=config.max_length),
-        device=device,
-        dtype=config.dtype,
-        way=config.way,
-        show=show,
-    )
-    outputs = [one.text for one in written]
-    chrf = chrf_metric(config.lowercase)
-    scores: list[Score] = [chrf(outputs, references), exact_match(outputs, references)]
-    sentence = chrf.sentences(outputs, references)
-    if task == "summarise":
-        scores = [*rouge(outputs, references).values(), *scores]
-        sentence = [100.0 * f1 for f1 in rouge_scores(outputs, references, "L")]
-        extra, extra_name = chrf.sentences(outputs, references), "chrF"
-    else:
-        scores = [bleu_metric(config.tokenise, config.lowercase)(outputs, references), *scores]
-        by_sentence = bleu_metric(config.tokenise, config.lowercase, sentence=True)
-        extra, extra_name = by_sentence.sentences(outputs, references), "BLEU"
-    right = exact_matches(outputs, references)
-    examples = tuple(
-        Example(source, tuple(texts), one.text, value, same, {extra_name: more})
-        for source, texts, one, value, same, more in zip(
-            sources, references, written, sentence, right, extra, strict=True
-        )
-    )
-    return _Found(
-        {score.name: score.value for score in scores},
-        {score.name: _signature(score) for score in scores},
-        examples,
-        "sentence ROUGE-L" if task == "summarise" else "sentence chrF",
-    )
-
-
-def _classify(bundle: Bundle, rows: Rows, config: EvaluationConfig, device: Device) -> _Found:
-    names = labels_of(bundle, "classify")
-    shares = class_probabilities(
-        bundle, [text for text, _ in rows], batch_tokens=config.batch_tokens, device=device
-    )
-    examples = []
-    for (text, label), share in zip(rows, shares, strict=True):
-        best = max(share, key=lambda name: share[name])
-        given = 100.0 * share.get(label, 0.0)
-        examples.append(Example(text, (label,), best, given, best == label, {"probability": share[best]}))
-    confusion = Confusion.of([label for _, label in rows], [one.output for one in examples], names)
-    return _Found(label_metrics(confusion), {}, tuple(examples), "probability of the right class", confusion)
-
-
-def _tag(bundle: Bundle, rows: Rows, config: EvaluationConfig, device: Device) -> _Found:
-    names = labels_of(bundle, "tag")
-    found = tag(bundle, [text for text, _ in rows], batch_tokens=config.batch_tokens, device=device)
-    truth: list[str] = []
-    chosen: list[str] = []
-    examples = []
-    for number, ((text, target), tags) in enumerate(zip(rows, found, strict=True), start=1):
-        wanted = target.split()
-        if len(wanted) != len(tags):
-            raise UserError(
-                f"Row {number} has {counted(len(tags), 'word')} but {counted(len(wanted), 'tag')}."
-            )
-        truth += wanted
-        chosen += tags
-        right = sum(a == b for a, b in zip(wanted, tags, strict=True))
-        share = 100.0 * right / len(tags) if tags else 100.0
-        examples.append(Example(text, (target,), " ".join(tags), share, wanted == tags))
-    confusion = Confusion.of(truth, chosen, names)
-    whole = 100.0 * sum(one.right for one in examples) / len(examples)
-    metrics = label_metrics(confusion) | {"exact match": whole}
-    return _Found(metrics, {}, tuple(examples), "right tags in per cent", confusion)
-
-
-def label_metrics(confusion: Confusion) -> dict[str, float]:
-    """Accuracy and F1 in per cent, Matthews from −1 to 1."""
-    return {
-        "accuracy": 100.0 * confusion.accuracy,
-        "macro F1": 100.0 * confusion.macro_f1,
-        "micro F1": 100.0 * confusion.micro_f1,
-        "Matthews": confusion.matthews,
-    }
-
-
-def _task(bundle: Bundle, task: Task | None) -> Task:
-    found = bundle.metadata.get("task") if task is None else task
-    if found not in ("translate", "summarise", "generate", "classify", "tag"):
-        raise UserError("This bundle does not say what it was trained for: name the task.")
-    chosen: Task = found
-    return chosen
-
-
-def _signature(score: Score) -> str:
-    return f"{score.signature} · {score.details}" if score.details else score.signature
+def _compared(first: Evaluation, second: Evaluation, resamples: int, seed: int) -> Iterator[Bootstrap]:
+    references = [example.references for example in first.examples]
+    for metric in first.judge.texts_compared(first.config):
+        outputs = first.outputs, second.outputs
+        yield bootstrap_texts(metric, *outputs, references, resamples=resamples, seed=seed)
+    ours, theirs = (one.judge.scores_compared(one) for one in (first, second))
+    for name in ours:
+        yield bootstrap_scores(name, ours[name], theirs[name], resamples=resamples, seed=seed)

@@ -14,27 +14,24 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from clearhead.bundle.folder import Bundle
-from clearhead.data.config import Task
-from clearhead.data.rows import IGNORED
-from clearhead.decoding.batches import tokenizers_of
+from clearhead.data.batch import IGNORED
+from clearhead.decoding.batches import tokenizers_of, translates
 from clearhead.decoding.drift import Drift, forced
 from clearhead.decoding.native import Dtype
 from clearhead.decoding.number_formats import NATS
 from clearhead.decoding.options import Options
 from clearhead.decoding.steps import positions_of
 from clearhead.decoding.writer import Writer
-from clearhead.evaluation.evaluate import EvaluationConfig, evaluate
+from clearhead.evaluation.evaluate import EvaluationConfig, Judge, Rows, shown
 from clearhead.evaluation.loss import batches_of
 from clearhead.models.build import count_parameters
 
-METRICS: dict[Task, str] = {"translate": "chrF", "summarise": "ROUGE-L", "generate": NATS}
 # A few seconds on two cores: so many multiplications with a weight, for each format and way.
 WORK = 1e11
 FEWEST, MOST = 16, 200  # examples
 LONGEST = 64  # tokens of a text that scores are compared for
 BATCH = 32  # texts under way together
 
-Rows = Sequence[tuple[str, str]]
 Item = TypeVar("Item")
 
 
@@ -46,24 +43,25 @@ class Text(NamedTuple):
     labels: list[int]  # the same, but for those that are never predicted
 
 
-def measure_formats(bundle: Bundle, rows: Rows, task: Task) -> dict[str, Any]:
-    """The entry `formats` of a bundle's metadata; empty for a task that writes nothing.
+def measure_formats(bundle: Bundle, rows: Rows, judge: Judge) -> dict[str, Any]:
+    """The entry `formats` of a bundle's metadata; empty where nothing is written.
 
     On a CPU the C++ engine's bf16 and int8, and where the model is on a GPU its bf16, each beside float32.
     """
-    if task not in METRICS or not rows:
+    metric = judge.format_metric
+    if metric is None or not rows:
         return {}
-    some = _sample(bundle, rows, task)
+    some = _sample(bundle, rows)
     if not some:
-        return {"metric": METRICS[task], "examples": 0, "unmeasured": "no example is short enough for it."}
-    found: dict[str, Any] = {"metric": METRICS[task], "examples": len(some)}
+        return {"metric": metric, "examples": 0, "unmeasured": "no example is short enough for it."}
+    found: dict[str, Any] = {"metric": metric, "examples": len(some)}
     device = next(bundle.model.parameters()).device
     if device.type == "cuda":
-        found["cuda"] = _compared(bundle, some, task, ("bf16",))
+        found["cuda"] = _compared(bundle, some, judge, ("bf16",))
     on_cpu = _here(bundle, torch.device("cpu"))
     why_not = Writer(on_cpu).why_not_native
     if why_not is None:
-        found["cpu"] = _compared(on_cpu, some, task, ("bf16", "int8"))
+        found["cpu"] = _compared(on_cpu, some, judge, ("bf16", "int8"))
     else:
         found["unmeasured"] = f"The C++ engine cannot be used: {why_not}"
     return found
@@ -78,13 +76,14 @@ def _here(bundle: Bundle, device: torch.device) -> Bundle:
     return Bundle(model, bundle.tokenizer, bundle.metadata, bundle.source_tokenizer)
 
 
-def _sample(bundle: Bundle, rows: Rows, task: Task) -> list[tuple[str, str]]:
+def _sample(bundle: Bundle, rows: Rows) -> list[tuple[str, str]]:
     """Examples spread evenly over the set, as many as a model of this size reads in a few seconds."""
-    some = _spread([row for row in rows if row[1].strip()] or list(rows), MOST)
+    pairs = [(shown(source), target) for source, target in rows]
+    some = _spread([row for row in pairs if row[1].strip()] or pairs, MOST)
     characters = sum(len(source) + len(target) for source, target in some) / len(some)
     some = _spread(some, _affordable(bundle, characters / 4))  # about four characters a token
     positions = positions_of(bundle.config)
-    if positions is None or task == "generate":  # a language model reads a long text in parts
+    if positions is None or not translates(bundle):  # a language model reads a long text in parts
         return some
     tokenizers = tokenizers_of(bundle)
     return [
@@ -105,18 +104,18 @@ def _spread(items: list[Item], most: int) -> list[Item]:
     return [items[number * len(items) // count] for number in range(count)]
 
 
-def _compared(bundle: Bundle, rows: Rows, task: Task, formats: Sequence[Dtype]) -> dict[str, Any]:
+def _compared(bundle: Bundle, rows: Rows, judge: Judge, formats: Sequence[Dtype]) -> dict[str, Any]:
     """float32's metric; of each other format its metric, what that costs, and the drift of its scores."""
-    texts = _texts(bundle, rows, task)
-    right = _metric(bundle, rows, task, "float32")
+    texts = _texts(bundle, rows)
+    right = _metric(bundle, rows, judge, "float32")
     found: dict[str, Any] = {}
     for dtype in formats:
         drift, nats = _drift(bundle, texts, dtype)
-        if task == "generate":
+        if judge.format_metric == NATS:
             right, value = nats
             cost = value - right
         else:
-            value = _metric(bundle, rows, task, dtype)
+            value = _metric(bundle, rows, judge, dtype)
             cost = right - value
         found[dtype] = {
             "value": _number(value),
@@ -128,10 +127,10 @@ def _compared(bundle: Bundle, rows: Rows, task: Task, formats: Sequence[Dtype]) 
     return {"float32": {"value": _number(right)}, **found}
 
 
-def _texts(bundle: Bundle, rows: Rows, task: Task) -> list[Text]:
+def _texts(bundle: Bundle, rows: Rows) -> list[Text]:
     """What the model reads for each example, and what comes then: the ids that its loss is made of."""
     found = []
-    for batch in batches_of(bundle, rows, task, batch_tokens=4096):
+    for batch in batches_of(bundle, rows, batch_tokens=4096):
         for row in range(batch.rows):
             size = min(int(batch.lengths[row]), LONGEST)
             labels = batch.labels[row, :size].tolist()
@@ -144,7 +143,7 @@ def _texts(bundle: Bundle, rows: Rows, task: Task) -> list[Text]:
             if labels[-1] == IGNORED:  # nothing comes of it
                 labels, tokens = labels[:-1], tokens[:-1]
             found.append(Text(given, tokens, labels))
-    return _spread(found, _affordable(bundle, LONGEST) if task == "generate" else MOST)
+    return _spread(found, MOST if translates(bundle) else _affordable(bundle, LONGEST))
 
 
 def _drift(bundle: Bundle, texts: list[Text], dtype: Dtype) -> tuple[Drift, tuple[float, float]]:
@@ -165,11 +164,11 @@ def _drift(bundle: Bundle, texts: list[Text], dtype: Dtype) -> tuple[Drift, tupl
     return drift, (nats[0] / max(tokens, 1), nats[1] / max(tokens, 1))
 
 
-def _metric(bundle: Bundle, rows: Rows, task: Task, dtype: Dtype) -> float:
+def _metric(bundle: Bundle, rows: Rows, judge: Judge, dtype: Dtype) -> float:
     """What the texts are worth that are written in a format; a language model is measured by its scores."""
-    if task == "generate":
+    if judge.format_metric is None or judge.format_metric == NATS:
         return math.nan
-    return evaluate(bundle, rows, task, EvaluationConfig(dtype=dtype, loss=False)).metrics[METRICS[task]]
+    return judge(bundle, rows, EvaluationConfig(dtype=dtype, loss=False)).metrics[judge.format_metric]
 
 
 def _number(value: float) -> float | None:

@@ -12,20 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from clearhead.base.device import widest
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.data.batch import Batch, Specials, Widths, collate
-from clearhead.data.config import Task
+from clearhead.data.batch import IGNORED, Batch, Specials, Widths
+from clearhead.data.encoding import encode_words
+from clearhead.data.encodings import JoinedPairs, Pairs, Stream
 from clearhead.data.ragged import Ragged
-from clearhead.data.rows import IGNORED
-from clearhead.data.tokenise import encode_words
 from clearhead.decoding.batches import (
     at_work,
     by_length,
@@ -35,11 +35,14 @@ from clearhead.decoding.batches import (
     refuse_too_long,
     symbols_of,
     tokenizers_of,
+    translates,
 )
 from clearhead.decoding.labels import first_pieces, labels_of
 from clearhead.decoding.steps import positions_of
 from clearhead.decoding.writer import opening
+from clearhead.training.objectives import run_model
 
+Rows = Sequence[tuple[Any, str]]
 CONTEXT = 256  # tokens of a chunk of a long text, where nothing else is said
 
 
@@ -97,7 +100,7 @@ def batches_loss(
         correct = torch.zeros((), dtype=torch.long, device=place)
         for batch in batches:
             there = batch.to(place)
-            logits, labels = _scores(model, there), there.labels.reshape(-1)
+            logits, labels = run_model(model, there), there.labels.reshape(-1)
             flat = logits.reshape(-1, logits.shape[-1])  # (B·T, V), (N, V) or (B, V)
             wide = flat if flat.dtype == torch.float64 else flat.float()
             each = F.cross_entropy(wide, labels, ignore_index=IGNORED, reduction="none")
@@ -109,26 +112,25 @@ def batches_loss(
 
 def corpus_loss(
     bundle: Bundle,
-    rows: Sequence[tuple[str, str]],
-    task: Task,
+    rows: Rows,
     *,
     batch_tokens: int = 4096,
     context: int | None = None,
     documents: bool | None = None,
     device: str | torch.device | None = None,
 ) -> Loss:
-    """The loss of a bundle on rows of (source, target) text, as `Row` describes them for each task.
+    """The loss of a bundle on rows of (source, target), of whatever kind its model predicts.
 
-    generate: the targets are one long text in `context` tokens at a time (by default as many as in
+    A language model's targets are one long text in `context` tokens at a time (by default as many as in
     training, where the bundle says so, or as the model has learned positions for, or 256), or each a
     document of its own (None: as in training).
     """
     texts = [target for _, target in rows]
     if not texts:
         raise UserError("The loss of no texts at all is not defined: give at least one.")
-    batches = batches_of(bundle, rows, task, batch_tokens=batch_tokens, context=context, documents=documents)
+    batches = batches_of(bundle, rows, batch_tokens=batch_tokens, context=context, documents=documents)
     found = batches_loss(bundle.model, batches, device)
-    if task in ("classify", "tag"):
+    if bundle.config.head.kind != "none":
         return found
     sizes = sum(map(len, texts)), sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     return Loss(found.nats, found.tokens, *sizes, correct=found.correct)
@@ -136,53 +138,44 @@ def corpus_loss(
 
 def batches_of(
     bundle: Bundle,
-    rows: Sequence[tuple[str, str]],
-    task: Task,
+    rows: Rows,
     *,
     batch_tokens: int = 4096,
     context: int | None = None,
     documents: bool | None = None,
 ) -> Iterator[Batch]:
     """The ids that `corpus_loss` is computed from, in padded batches."""
-    if task != "generate":
-        return _rows(bundle, rows, task, batch_tokens)
+    if bundle.config.head.kind != "none":
+        return _labelled(bundle, rows, batch_tokens)
+    if translates(bundle):
+        return _pairs(bundle, rows, batch_tokens)
     whole = bool(bundle.metadata.get("documents", False)) if documents is None else documents
     return _chunks(bundle, [target for _, target in rows], batch_tokens, context, whole)
 
 
-def _scores(model: nn.Module, batch: Batch) -> Tensor:
-    if batch.source is None:
-        logits: Tensor = model(batch.inputs, lengths=batch.lengths).logits
-        return logits
-    sizes = {"source_lengths": batch.source_lengths, "target_lengths": batch.lengths}
-    logits = model(batch.source, batch.inputs, **sizes).logits
-    return logits
-
-
-def _rows(bundle: Bundle, rows: Sequence[tuple[str, str]], task: Task, batch_tokens: int) -> Iterator[Batch]:
-    """Batches of examples that are rows of their own."""
-    sources = read_sources(bundle, [source for source, _ in rows], task)
-    if task in ("classify", "tag"):
-        yield from _labelled(bundle, rows, sources, batch_tokens)
-        return
+def _pairs(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
+    """Batches of sources with their targets; a decoder has both in one row."""
+    sources = read_sources(bundle, [source for source, _ in rows])
     before = framings_of(bundle).target.before
     encoded = tokenizers_of(bundle)[1].encode_batch([target for _, target in rows])
-    targets = [[*before, *ids] for ids in encoded]
-    sizes = [max(len(a), len(b) + 1) for a, b in zip(sources, targets, strict=True)]
-    refuse_too_long(bundle, sizes)
+    columns = {"source": sources, "target": [[*before, *ids] for ids in encoded]}
+    encoding = JoinedPairs() if bundle.config.family == "decoder" else Pairs()
+    lengths = {name: np.array([len(ids) for ids in column]) for name, column in columns.items()}
+    sizes = encoding.sizes(lengths)
+    refuse_too_long(bundle, sizes.longer().tolist())
     specials = _specials(bundle)
-    for group in by_length(sizes, batch_tokens):
-        source, target = (Ragged.of([column[i] for i in group]) for column in (sources, targets))
-        widths = Widths(len(group), int(source.lengths.max()), int(target.lengths.max()) + 1)
-        yield collate(task, {"source": source, "target": target}, widths, specials)
+    for group in by_length(sizes.longer().tolist(), batch_tokens):
+        source = 0 if sizes.source is None else int(sizes.source[group].max())
+        widths = Widths(len(group), source, int(sizes.target[group].max()))
+        some = {name: Ragged.of([column[i] for i in group]) for name, column in columns.items()}
+        yield encoding.collate(some, widths, specials)
 
 
-def _labelled(
-    bundle: Bundle, rows: Sequence[tuple[str, str]], sources: Sequence[list[int]], batch_tokens: int
-) -> Iterator[Batch]:
+def _labelled(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
     """Batches of texts with a class each, or with a tag on each word's first piece."""
     kind = bundle.config.head.kind
     names = {name: number for number, name in enumerate(labels_of(bundle, kind))}
+    sources = read_sources(bundle, [source for source, _ in rows])
     if kind == "tag":
         labels = [_tags(bundle, *row, len(ids), names) for row, ids in zip(rows, sources, strict=True)]
     else:
@@ -193,8 +186,7 @@ def _labelled(
         inputs, lengths = padded([sources[i] for i in group], pad, cpu)
         wanted, _ = padded([labels[i] for i in group], IGNORED, cpu)
         wanted = wanted if kind == "tag" else wanted.squeeze(1)
-        tokens = int((wanted != IGNORED).sum())
-        yield Batch(None, None, inputs, lengths, wanted, rows=len(group), tokens=tokens)
+        yield Batch.of(inputs=inputs, lengths=lengths, labels=wanted, rows=len(group))
 
 
 def _specials(bundle: Bundle) -> Specials:
@@ -229,7 +221,7 @@ def _chunks(
     for group in by_length([len(piece) - 1 for piece in pieces], batch_tokens):
         chosen = Ragged.of([pieces[i].tolist() for i in group])
         widths = Widths(len(group), 0, int(chosen.lengths.max()) - 1)
-        yield collate("generate", {"target": chosen}, widths, specials)
+        yield Stream().collate({"target": chosen}, widths, specials)
 
 
 def _tags(bundle: Bundle, source: str, target: str, size: int, names: Mapping[str, int]) -> list[int]:

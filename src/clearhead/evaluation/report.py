@@ -15,7 +15,6 @@ from clearhead.base.atomic import atomic_write_text
 from clearhead.evaluation.bootstrap import Bootstrap, Interval
 from clearhead.evaluation.classes import Confusion
 from clearhead.evaluation.evaluate import Evaluation, Example
-from clearhead.evaluation.metrics import bleu_metric, chrf_metric
 from clearhead.evaluation.render import Case, Page, Section, Table, to_html, to_markdown
 
 BUCKETS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 50), (51, 10**9))
@@ -101,7 +100,7 @@ def _facts(subjects: Sequence[Subject], facts: Mapping[str, str]) -> Section:
     rows = [[name, value] for name, value in facts.items()]
     for one in subjects:
         found, suffix = one.evaluation, "" if len(subjects) == 1 else f" ({one.name})"
-        if found.task in ("translate", "summarise"):
+        if found.judge.writes:
             rows.append(
                 [f"search{suffix}", f"{found.config.search}, length penalty {found.config.length_penalty:g}"]
             )
@@ -132,17 +131,7 @@ def _by_length(found: Evaluation, suffix: str) -> Section:
 
 def _bucket_scores(found: Evaluation, inside: Sequence[Example]) -> dict[str, str]:
     """The scores of some examples by name; of none at all, the names."""
-    right = 100.0 * sum(one.right for one in inside) / max(1, len(inside))
-    scores: dict[str, float] = {"right": right}
-    if found.task in ("translate", "summarise"):
-        outputs, references = [one.output for one in inside], [one.references for one in inside]
-        how = found.config
-        for metric in (bleu_metric(how.tokenise, how.lowercase), chrf_metric(how.lowercase)):
-            scores[metric.name] = metric(outputs, references).value if inside else 0.0
-        scores["exact match"] = scores.pop("right")
-    if found.task in ("summarise", "tag"):
-        scores[f"mean {found.score_name}"] = sum(one.score for one in inside) / max(1, len(inside))
-    return {name: _figure(name, value) for name, value in scores.items()}
+    return {name: _figure(name, value) for name, value in found.judge.bucket_scores(found, inside).items()}
 
 
 def _confusion(found: Confusion, suffix: str) -> Section:

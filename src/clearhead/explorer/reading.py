@@ -86,12 +86,11 @@ def read_text(bundle: Bundle, text: str) -> tuple[int, ...]:
             "This model judges two texts together, and one is looked at here: use `clearhead label`."
         )
     if translates(bundle):
-        [ids] = read_sources(bundle, [text], "translate")
+        [ids] = read_sources(bundle, [text])
     elif config.family == "decoder" and config.head.kind == "none":
         ids = opening(bundle, text)
     else:
-        kind = config.head.kind
-        [ids] = read_sources(bundle, [text], kind if kind == "classify" or kind == "tag" else None)
+        [ids] = read_sources(bundle, [text])
     if not ids:
         raise UserError("Nothing is left of the text when it is cut into tokens: give at least one word.")
     _refuse_long(len(ids), limit_of(config), "text")

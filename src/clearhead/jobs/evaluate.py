@@ -9,20 +9,21 @@ from typing import Any
 
 from clearhead.api import load
 from clearhead.base.device import pick_device
-from clearhead.base.errors import UserError, nearest
+from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, is_bundle
 from clearhead.bundle.folder import undisturbed
 from clearhead.bundle.metadata import read_metadata, replace_notes
-from clearhead.data.config import CorpusConfig, Task
+from clearhead.data.columns import Columns
+from clearhead.data.config import CorpusConfig
 from clearhead.data.read import check_corpus, files_of, read_rows
 from clearhead.decoding.number_formats import FORMATS
 from clearhead.evaluation.bootstrap import Bootstrap
-from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, compare, evaluate
+from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Rows, compare
 from clearhead.evaluation.formats import measure_formats
 from clearhead.evaluation.render import Page
 from clearhead.evaluation.report import Subject, make_report
-
-TASKS: tuple[Task, ...] = ("translate", "summarise", "generate", "classify", "tag")
+from clearhead.tasks import Task, task_of
+from clearhead.tasks import task_named as task_named
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,15 @@ def measure(
     """Evaluate one bundle, or two on the same rows with a paired bootstrap between them."""
     loaded = [load(path, device=pick_device(device)) for path in bundles]
     chosen = task or _task_of(loaded[0])
-    rows = _rows(corpus, chosen)
-    found = [evaluate(one, rows, chosen, config, show=True) for one in loaded]
+    rows = _rows(corpus, chosen.columns)
+    found = [chosen.judge(one, rows, config, show=True) for one in loaded]
     second = found[1] if len(found) > 1 else None
     comparison = [] if second is None else compare(found[0], second)
     names = _names(bundles)
     page = make_report(
         Subject(names[0], found[0]),
         None if second is None else Subject(names[1], second),
-        facts={"files": ", ".join(files_of(corpus)), "task": chosen},
+        facts={"files": ", ".join(files_of(corpus)), "task": chosen.name},
         comparison=comparison,
     )
     return Measured(found[0], second, comparison, page)
@@ -66,36 +67,30 @@ def measure_and_store_formats(
     """Find out what other number formats cost a bundle, and note it there, as `clearhead train` does."""
     bundle = load(folder, device=pick_device(device))
     chosen = task or _task_of(bundle)
-    found = measure_formats(bundle, _rows(corpus, chosen), chosen)
+    found = measure_formats(bundle, _rows(corpus, chosen.columns), chosen.judge)
     if not found:
-        raise UserError(f"The task '{chosen}' writes no text, so that there is one number format for it.")
+        raise UserError(
+            f"The task '{chosen.name}' writes no text, so that there is one number format for it."
+        )
     if is_bundle(folder):
         with undisturbed(folder):
             replace_notes(folder, {**read_metadata(folder).metadata, FORMATS: found})
     return found
 
 
-def _rows(corpus: CorpusConfig, task: Task) -> list[tuple[str, str]]:
-    check_corpus(corpus, task)
-    rows = [(row.source, row.target) for row in read_rows(corpus, task)]
+def _rows(corpus: CorpusConfig, columns: Columns) -> Rows:
+    check_corpus(corpus, columns)
+    found = read_rows(corpus, columns)
+    rows = [(row.source if row.second is None else (row.source, row.second), row.target) for row in found]
     if not rows:
         raise UserError(f"There is nothing to evaluate on in {', '.join(files_of(corpus))}.")
     return rows
 
 
-def task_named(name: str) -> Task:
-    """A task by its name."""
-    for task in TASKS:
-        if task == name:
-            return task
-    raise UserError(f"There is no task '{name}': {nearest(name, TASKS)}")
-
-
 def _task_of(bundle: Bundle) -> Task:
-    name = bundle.metadata.get("task")
-    if not isinstance(name, str):
+    if not isinstance(bundle.metadata.get("task"), str):
         raise UserError("This bundle does not say what it was trained for: name it with --task.")
-    return task_named(name)
+    return task_of(bundle)
 
 
 def _names(bundles: Sequence[Path]) -> list[str]:

@@ -26,11 +26,12 @@ from clearhead.bundle import Bundle
 from clearhead.bundle.folder import write_bundle
 from clearhead.bundle.metadata import read_metadata, replace_notes
 from clearhead.decoding.number_formats import FORMATS
-from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, evaluate
+from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
 from clearhead.evaluation.formats import measure_formats
 from clearhead.evaluation.report import Subject, make_report, write_report
 from clearhead.jobs.prepare import Prepared
 from clearhead.planner.paper import RUNS
+from clearhead.tasks import task_named
 from clearhead.training.averaging import average_files
 from clearhead.training.config import TrainConfig
 from clearhead.training.curves import draw_curves
@@ -151,7 +152,7 @@ def _test_set(ending: Ending) -> Mapping[str, Any]:
     config = EvaluationConfig(
         beam=asked.beam, max_length=asked.max_length, tokenise=asked.tokenise, way="torch"
     )
-    test = evaluate(ending.bundle, rows, ending.config.task, config, show=True)
+    test = task_named(ending.config.task).judge(ending.bundle, rows, config, show=True)
     name = ending.folder.path.name
     page = make_report(Subject(name, test), title=f"Test set of {name}")
     write_report(page, ending.folder.training, "test")
@@ -164,7 +165,7 @@ def _test_set(ending: Ending) -> Mapping[str, Any]:
 
 def _number_formats(ending: Ending) -> Mapping[str, Any]:
     rows = ending.prepared.held_out["validation"]
-    found = measure_formats(ending.bundle, rows, ending.config.task)
+    found = measure_formats(ending.bundle, rows, task_named(ending.config.task).judge)
     return {FORMATS: found} if found else {}
 
 

@@ -17,14 +17,14 @@ from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError
 from clearhead.base.memory import give_memory_back
 from clearhead.base.reading import Malformed, Unreadable, parse_json, read_bytes
-from clearhead.data.config import DataConfig, FilterConfig, Task
+from clearhead.data.columns import Row
+from clearhead.data.config import DataConfig, FilterConfig
+from clearhead.data.encoding import Answers, Dropped, Encoder, Encoding, Tokenizers, tokenise
 from clearhead.data.findings import Part, Survey
 from clearhead.data.read import ends_documents
-from clearhead.data.rows import Row
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.store import MANIFEST, Store, StoreWriter
 from clearhead.data.survey import sample_texts
-from clearhead.data.tokenise import Dropped, Tokenizers, store_sizes, tokenise
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run_data import (
@@ -34,13 +34,14 @@ from clearhead.training.run_data import (
     read_ready,
     write_ready,
 )
-from clearhead.training.sizing import PAIRS, Facts
+from clearhead.training.sizing import Facts
 
 LARGEST = 4 << 30  # bytes of the held-out texts, which are read whole
 HELD_OUT = {VALIDATION: "validation", TEST: "test"}
 SAMPLE = 4000  # texts that are tokenised to learn how long texts are in tokens
 
-Pair = tuple[str, str]
+Text = str | tuple[str, str]  # one text, or two that are read together
+Pair = tuple[Text, str]
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,12 @@ class _Listener:
 def learn_tokenizers(found: Survey, config: TokenizerConfig) -> tuple[Tokenizers, Facts]:
     """One vocabulary for both sides, or one for each; and the corpus measured in tokens, by a sample."""
     rows = min(found.count(TRAIN), config.sample)
-    if not config.shared and found.task in PAIRS:
+    pairs = found.columns.has_texts
+    if not config.shared and pairs:
         heard = [_Listener(sample_texts(found, config.sample, side), rows) for side in ("source", "target")]
         source, target = (learn_tokenizer(listener, config) for listener in heard)
         return Tokenizers(source, target), _measured(found, Tokenizers(source, target), heard)
-    listener = _Listener(sample_texts(found, config.sample), rows * (2 if found.task in PAIRS else 1))
+    listener = _Listener(sample_texts(found, config.sample), rows * (2 if pairs else 1))
     tokenizers = Tokenizers.of(learn_tokenizer(listener, config))
     return tokenizers, _measured(found, tokenizers, [listener, listener])
 
@@ -94,9 +96,8 @@ def _measured(found: Survey, tokenizers: Tokenizers, heard: Sequence[_Listener])
         return round(characters * count / length) if length else 0
 
     shared = tokenizers.source is tokenizers.target
-    reads, writes = found.task != "generate", found.task in (*PAIRS, "generate")
+    reads, writes = not found.columns.is_stream, found.columns.writes
     return Facts(
-        task=found.task,
         examples=found.count(TRAIN),
         source_tokens=tokens(found.source.total, heard[0], tokenizers.source) if reads else 0,
         target_tokens=tokens(found.target.total, heard[1], tokenizers.target) if writes else 0,
@@ -108,25 +109,25 @@ def _measured(found: Survey, tokenizers: Tokenizers, heard: Sequence[_Listener])
 
 def words_in(found: Survey) -> int:
     """About how many words the training text has, at six characters a word with its space."""
-    source = found.source.total if found.task != "generate" else 0
-    target = found.target.total if found.task in (*PAIRS, "generate") else 0
-    return (source + target) // 6
+    source = 0 if found.columns.is_stream else found.source.total
+    return (source + (found.target.total if found.columns.writes else 0)) // 6
 
 
-def write_all(found: Survey, data: DataConfig, tokenizers: Tokenizers, folder: Path) -> list[str]:
+def write_all(
+    found: Survey, data: DataConfig, tokenizers: Tokenizers, encoding: Encoding, folder: Path
+) -> list[str]:
     """Tokenise everything into the run's folder; returns what should be said about it."""
     give_memory_back()  # what learning the tokenizers has left behind
     folder.mkdir(parents=True, exist_ok=True)
     tokenizers.target.save(folder / TARGET_TOKENIZER)
     if tokenizers.source is not tokenizers.target:
         tokenizers.source.save(folder / SOURCE_TOKENIZER)
-    labels = tuple(found.labels)
+    answers = Answers(tuple(found.labels), found.numbers)
     said, counts = [], {}
     for number, part in enumerate(found.train):
-        rows = rows_with_fate(part.corpus, found.task, part.fates, TRAIN)
-        dropped = _write(
-            rows, found.task, tokenizers, data.filter, folder / f"train-{number}", labels, documents_of(part)
-        )
+        rows = rows_with_fate(part.corpus, found.columns, part.fates, TRAIN)
+        encode = Encoder(encoding, tokenizers, data.filter, answers, documents_of(part))
+        dropped = _write(rows, encode, folder / f"train-{number}")
         counts[f"train-{number}"] = dropped.to_dict()
         said.append(f"Tokenised: {dropped.report()}")
         if dropped.kept == 0:
@@ -138,11 +139,9 @@ def write_all(found: Survey, data: DataConfig, tokenizers: Tokenizers, folder: P
         held = list(found.rows(fate))
         atomic_write_text(folder / f"{name}.jsonl", _as_lines(held))
         if fate == VALIDATION:
-            lenient = _lenient(data.filter, found.task)
             given = found.held.get(fate) or found.train[0]
-            dropped = _write(
-                held, found.task, tokenizers, lenient, folder / name, labels, documents_of(given)
-            )
+            encode = Encoder(encoding, tokenizers, lenient(data.filter), answers, documents_of(given))
+            dropped = _write(held, encode, folder / name)
             counts[name] = dropped.to_dict()
             if dropped.kept == 0:
                 raise UserError(
@@ -151,7 +150,7 @@ def write_all(found: Survey, data: DataConfig, tokenizers: Tokenizers, folder: P
     notes: dict[str, Any] = {
         "survey": found.to_dict(),
         "tokenised": counts,
-        "labels": list(labels),
+        "labels": list(answers.labels),
         "documents": documents_of(found.train[0]),
         "normalisation": tokenizers.target.normalisation,
     }
@@ -163,7 +162,7 @@ def write_all(found: Survey, data: DataConfig, tokenizers: Tokenizers, folder: P
     return said
 
 
-def open_all(folder: Path, task: Task, corpora: int) -> Prepared:
+def open_all(folder: Path, corpora: int) -> Prepared:
     """What `write_all` wrote, every file of it as it was written."""
     notes = read_ready(folder)
     target = Tokenizer.load(folder / TARGET_TOKENIZER)
@@ -185,30 +184,23 @@ def documents_of(part: Part) -> bool:
     return ends_documents(part.corpus)
 
 
-def _write(
-    rows: Iterable[Row],
-    task: Task,
-    tokenizers: Tokenizers,
-    filter: FilterConfig | None,
-    folder: Path,
-    labels: Sequence[str],
-    documents: bool,
-) -> Dropped:
-    with StoreWriter(folder, task, store_sizes(task, tokenizers, labels)) as writer:
-        dropped = tokenise(rows, task, tokenizers, filter, writer, labels, documents=documents)
+def _write(rows: Iterable[Row], encode: Encoder, folder: Path) -> Dropped:
+    encoding = encode.encoding
+    ranges = encoding.ranges(encode.tokenizers, encode.answers.labels)
+    with StoreWriter(folder, encoding.columns.task, ranges) as writer:
+        dropped = tokenise(rows, encode, writer)
         writer.note(dropped=dropped.to_dict())
     return dropped
 
 
-def _lenient(filter: FilterConfig, task: Task) -> FilterConfig | None:
+def lenient(filter: FilterConfig) -> FilterConfig | None:
     """Held-out examples are all kept; where training cuts long texts, they are cut, too."""
-    if filter.too_long != "cut" or task == "generate":
-        return None
-    return filter.replace(target_tokens=2**30, ratio=1e9)
+    return filter.replace(target_tokens=2**30, ratio=1e9) if filter.too_long == "cut" else None
 
 
 def _as_lines(rows: Iterable[Row]) -> str:
-    return "".join(json.dumps([row.source, row.target], ensure_ascii=False) + "\n" for row in rows)
+    plain = ([row.source, row.target] if row.second is None else [*row[:2], row.second] for row in rows)
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in plain)
 
 
 def _from_lines(path: Path) -> list[Pair]:
@@ -219,6 +211,6 @@ def _from_lines(path: Path) -> list[Pair]:
     except Malformed as error:
         raise damaged_data(path, str(error)) from error
     for row in rows:
-        if not isinstance(row, list) or len(row) != 2 or not all(isinstance(text, str) for text in row):
+        if not isinstance(row, list) or len(row) not in (2, 3) or not all(isinstance(x, str) for x in row):
             raise damaged_data(path, "a line of it is not a pair of texts")
-    return [(source, target) for source, target in rows]
+    return [(row[0] if len(row) == 2 else (row[0], row[2]), row[1]) for row in rows]

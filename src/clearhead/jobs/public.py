@@ -14,17 +14,16 @@ from clearhead.api import load
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.data.config import Task
 from clearhead.decoding.defaults import changed, options_of
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate as _generate
 from clearhead.decoding.run import translate as _translate
 from clearhead.decoding.writer import Dtype
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
-from clearhead.evaluation.evaluate import evaluate as _evaluate
 from clearhead.jobs import train as job
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.recipe import Table, merged, nested, read_recipe
+from clearhead.tasks import evaluate as _evaluate
 
 Where = str | Path
 Pair = tuple[Where, Where]  # a source file and its target file
@@ -36,7 +35,7 @@ def train(
     target: Where | None = None,
     *,
     file: Where | None = None,
-    task: Task | None = None,
+    task: str | None = None,
     validation: Where | Pair | None = None,
     test: Where | Pair | None = None,
     recipe: Where | None = None,
@@ -170,7 +169,7 @@ def evaluate(
     bundle: Bundle | Where,
     rows: Sequence[tuple[str, str]],
     *,
-    task: Task | None = None,
+    task: str | None = None,
     device: str | None = None,
     **settings: Any,
 ) -> Evaluation:

@@ -15,23 +15,24 @@ import torch
 
 from clearhead.base.device import check_threads, memory_of, pick_device, pick_dtype
 from clearhead.base.errors import UserError
-from clearhead.data.config import DataConfig, Task
+from clearhead.data.config import DataConfig
+from clearhead.data.encoding import Answers, Encoder, Encoding, Tokenizers, tokenise
 from clearhead.data.findings import Survey
 from clearhead.data.ragged import Ragged
 from clearhead.data.read import name_of
 from clearhead.data.split import TRAIN, VALIDATION, rows_with_fate
-from clearhead.data.tokenise import Tokenizers, tokenise
+from clearhead.jobs.prepare import lenient
 from clearhead.jobs.recipe import Table, compose, merged
 from clearhead.jobs.validate import check_metric
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
 from clearhead.planner.tables import bytes_in_words
+from clearhead.tasks import Task, task_named
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training.config import TrainConfig
 from clearhead.training.sizes import SIZES, Asked
-from clearhead.training.sizing import FAMILIES, PAIRS, Facts, Machine, as_table, choose, choose_filters
+from clearhead.training.sizing import Facts, Machine, as_table, choose
 
-ALSO: dict[Task, tuple[str, ...]] = {"translate": ("recurrent",), "summarise": ("recurrent",)}
 NUMBERS_FOR_A_WEIGHT = 4  # itself, its gradient, and Adam's two moments, all in float32
 NO_VALIDATION = "There is no validation example: give validation files, or set data.split.validation."
 SMALLEST_VOCABULARY = 300  # about what the smallest corpus gives
@@ -45,7 +46,9 @@ def check_settings(said: Table) -> TrainConfig:
     check_threads(early.compute.threads)
     device = pick_device(early.compute.device)
     pick_dtype(early.compute.dtype, device)
-    data = DataConfig.from_dict(_table(merged(as_table(choose_filters(early.task)), said), "data"), "data")
+    task = task_named(early.task)
+    data = DataConfig.from_dict(_table(merged(as_table(task.defaults), said), "data"), "data")
+    task.family(family_said(said))
     if data.validation is None and data.split.validation == 0:
         raise UserError(NO_VALIDATION)
     if "vocabulary" in _table(said, "tokenizer"):
@@ -53,7 +56,7 @@ def check_settings(said: Table) -> TrainConfig:
     failure: UserError | None = None
     for size in SIZES:
         try:
-            config = _tried(said, early.task, int(min(size.tokens, 10**9)), device)
+            config = _tried(said, task, data, int(min(size.tokens, 10**9)), device)
             check_together(config, device)
             return config
         except UserError as error:
@@ -62,20 +65,34 @@ def check_settings(said: Table) -> TrainConfig:
     raise failure
 
 
-def _tried(said: Table, task: Task, tokens: int, device: torch.device) -> TrainConfig:
+def family_said(said: Table) -> str | None:
+    """The family of models that a user asked for."""
+    family = _table(said, "model").get("family")
+    return family if isinstance(family, str) else None
+
+
+def _tried(said: Table, task: Task, data: DataConfig, tokens: int, device: torch.device) -> TrainConfig:
     """The run as it would be for a corpus of so many tokens."""
     model, tokenizer = _table(said, "model"), _table(said, "tokenizer")
     size = model.get("vocabulary") or min(
         tokenizer.get("vocabulary", SMALLEST_VOCABULARY), SMALLEST_VOCABULARY
     )
-    apart = tokenizer.get("shared") is False and task in PAIRS
+    columns = task.columns
+    apart = tokenizer.get("shared") is False and columns.has_texts
     sizes = {
         "vocabulary": size,
         "source_vocabulary": model.get("source_vocabulary") or size if apart else None,
     }
-    facts = Facts(task, max(tokens // 20, 50), tokens, tokens, classes=_classes(said), **sizes)
-    machine = Machine(device.type == "cuda", None)
-    return compose([*choose_filters(task), *choose(facts, machine, Asked.of(said))], said, sizes)
+    facts = Facts(
+        max(tokens // 20, 50),
+        0 if columns.is_stream else tokens,
+        tokens if columns.writes else 0,
+        classes=_classes(said) if columns.has_labels else 0,
+        **sizes,
+    )
+    demand = task.sized(facts, family_said(said), data.two)
+    choices = choose(demand, Machine(device.type == "cuda", None), Asked.of(said))
+    return compose([*task.defaults, *choices], said, sizes)
 
 
 def _classes(said: Table) -> int:
@@ -85,11 +102,14 @@ def _classes(said: Table) -> int:
 
 def check_together(config: TrainConfig, device: torch.device) -> None:
     """Refuse a whole run whose parts cannot work together, on this device, in its memory."""
-    _check_family(config)
+    task = task_named(config.task)
+    head, kind = task.family(config.model.family).head, config.model.head.kind
+    if kind != head:
+        raise UserError(f"The task '{task.name}' needs model.head.kind={head}, not {kind}: leave it out.")
     _check_device(config, device)
-    check_metric(config)
+    check_metric(config, task)
     learned = config.model.position.name == "learned" and config.model.family != "recurrent"
-    if config.task == "generate" and learned:
+    if task.columns.is_stream and learned:
         _refuse_short(config.model, config.batch.context, "batch.context is")
     parameters = _parameters(config.model)
     copies = NUMBERS_FOR_A_WEIGHT + bool(config.averaging.ema)
@@ -100,21 +120,6 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
             f"parameters, and {_place(device)} has {bytes_in_words(there)}: make it smaller "
             f"(model.width={config.model.width}, model.layers={config.model.layers}, "
             f"model.feedforward.width, tokenizer.vocabulary)."
-        )
-
-
-def _check_family(config: TrainConfig) -> None:
-    task, model = config.task, config.model
-    known = (FAMILIES[task][0], *ALSO.get(task, ()))
-    if model.family not in known:
-        raise UserError(
-            f"The task '{task}' cannot train a model of the family '{model.family}': "
-            f"set model.family={' or '.join(known)}, or leave it out."
-        )
-    head = task if model.family == "encoder" else "none"
-    if model.head.kind != head:
-        raise UserError(
-            f"The task '{task}' needs model.head.kind={head}, not {model.head.kind}: leave it out."
         )
 
 
@@ -160,10 +165,8 @@ def _parameters(config: ModelConfig) -> int:
 
 def check_labels(config: TrainConfig, labels: Iterable[str]) -> None:
     """Refuse a number of classes that is not that of the corpus."""
-    if config.task not in ("classify", "tag"):
-        return
     names = list(labels)
-    if config.model.head.classes != len(names):
+    if names and config.model.head.classes != len(names):
         raise UserError(
             f"model.head.classes={config.model.head.classes} cannot be: the training text has "
             f"{len(names)} labels. Leave it away."
@@ -185,34 +188,32 @@ def check_corpus(found: Survey) -> None:
 class _Longest:
     """Stands where a store is written, and notes how long the rows are that a model would be fed."""
 
-    def __init__(self, task: Task) -> None:
-        self._more = {"source": int(task == "classify"), "target": int(task in PAIRS)}  # the start symbol
-        self._read = ("source", "target") if task in PAIRS else ("source",)
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
         self.length = 0
 
     def add(self, **columns: Ragged) -> None:
-        for name in self._read:
-            if len(columns[name].lengths):
-                self.length = max(self.length, int(columns[name].lengths.max()) + self._more[name])
+        sizes = self._encoding.sizes({name: column.lengths for name, column in columns.items()})
+        self.length = max(self.length, int(sizes.longer().max(initial=0)))
 
 
-def check_lengths(config: TrainConfig, found: Survey, tokenizers: Tokenizers) -> None:
+def check_lengths(config: TrainConfig, found: Survey, tokenizers: Tokenizers, encoding: Encoding) -> None:
     """Refuse learned positions that are fewer than the tokens of an example.
 
     Reads the corpus once more, and only if it has learned positions.
     """
-    model, task = config.model, config.task
-    if model.position.name != "learned" or model.family == "recurrent" or task == "generate":
+    model, columns = config.model, encoding.columns
+    if model.position.name != "learned" or model.family == "recurrent" or columns.is_stream:
         return
-    longest = _Longest(task)
-    filter = config.data.filter
+    longest = _Longest(encoding)
+    filter, answers = config.data.filter, Answers(tuple(found.labels), found.numbers)
     if max(filter.source_tokens, filter.target_tokens) > model.position.max_length:
         for part in found.train:
-            rows = rows_with_fate(part.corpus, task, part.fates, TRAIN)
-            tokenise(rows, task, tokenizers, filter, longest, tuple(found.labels), title="Measuring")
+            rows = rows_with_fate(part.corpus, columns, part.fates, TRAIN)
+            tokenise(rows, Encoder(encoding, tokenizers, filter, answers), longest, title="Measuring")
     _refuse_short(model, longest.length, "the longest training example has")
-    held = filter.replace(target_tokens=2**30, ratio=1e9) if filter.too_long == "cut" else None
-    tokenise(found.rows(VALIDATION), task, tokenizers, held, longest, tuple(found.labels), title="Measuring")
+    encode = Encoder(encoding, tokenizers, lenient(filter), answers)
+    tokenise(found.rows(VALIDATION), encode, longest, title="Measuring")
     _refuse_short(model, longest.length, "the longest validation example has")
 
 

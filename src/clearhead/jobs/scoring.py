@@ -17,6 +17,7 @@ from clearhead.decoding.batches import tokenizers_of
 from clearhead.decoding.score import Scored, score
 from clearhead.decoding.steps import LengthPenalty
 from clearhead.jobs.lines import count_lines, file_lines
+from clearhead.tasks import TASKS
 
 CHUNK = 256  # pairs that are scored together
 
@@ -67,8 +68,9 @@ def aligned_pairs(source: Path | None, target: Path) -> Iterator[Pair]:
 def table_pairs(file: Path) -> Iterator[Pair]:
     """The rows of a file with columns: .tsv, .csv, .jsonl."""
     corpus = CorpusConfig(file=str(file))
-    check_corpus(corpus, "translate")
-    return ((row.source, row.target) for row in read_rows(corpus, "translate"))
+    columns = TASKS["translate"].columns
+    check_corpus(corpus, columns)
+    return ((row.source, row.target) for row in read_rows(corpus, columns))
 
 
 def scored(bundle: Bundle, pairs: Iterable[Pair], penalty: LengthPenalty) -> Iterator[tuple[Pair, Scored]]:

@@ -13,25 +13,31 @@ import torch
 from clearhead.base.device import pick_device, pick_dtype, use_threads, wake
 from clearhead.base.errors import UserError
 from clearhead.base.seed import seed_everything
-from clearhead.data.batch import Specials
-from clearhead.data.config import DataConfig, Task
+from clearhead.data.config import DataConfig
+from clearhead.data.encoding import Encoding, Tokenizers
 from clearhead.data.findings import Survey
 from clearhead.data.load import Loader
 from clearhead.data.survey import survey
-from clearhead.data.tokenise import Tokenizers
 from clearhead.jobs import prepare
 from clearhead.jobs.finish import Finished, finish
 from clearhead.jobs.recipe import Table, compose, explained, merged
-from clearhead.jobs.refusals import check_corpus, check_labels, check_lengths, check_settings, check_together
+from clearhead.jobs.refusals import (
+    check_corpus,
+    check_labels,
+    check_lengths,
+    check_settings,
+    check_together,
+    family_said,
+)
 from clearhead.jobs.validate import DecodingValidator
 from clearhead.models.build import build, count_parameters
+from clearhead.tasks import task_named
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training import doctor
 from clearhead.training.config import ComputeConfig, TrainConfig, differences
-from clearhead.training.corpus_notes import corpus_notes
 from clearhead.training.flops import peak_of
 from clearhead.training.loop import Corpus, Trainer
-from clearhead.training.run_data import is_ready
+from clearhead.training.run_data import is_ready, length_notes
 from clearhead.training.run_folder import RunFolder
 from clearhead.training.sizes import Asked
 from clearhead.training.sizing import (
@@ -39,7 +45,6 @@ from clearhead.training.sizing import (
     Machine,
     as_table,
     choose,
-    choose_filters,
     choose_vocabulary,
     minutes_for,
 )
@@ -95,7 +100,9 @@ def train(
         notes = _notes(plan)
         folder.write_record(plan.config, {"settings": settings, "notes": notes})
         with folder.emptied_on_error():
-            said = prepare.write_all(plan.survey, plan.config.data, plan.tokenizers, folder.data)
+            said = prepare.write_all(
+                plan.survey, plan.config.data, plan.tokenizers, _encoding(plan.config), folder.data
+            )
         for sentence in said:
             watching.say(sentence)
         return _run(folder, plan.config, notes, watching)
@@ -137,39 +144,40 @@ def begun(out: str | Path) -> bool:
 
 def _prepare_again(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View) -> None:
     """The run stopped before its corpus was tokenised; both are pure functions of the files."""
-    found = survey(config.data, config.task)
+    found = survey(config.data, task_named(config.task).columns)
     tokenizers, _ = prepare.learn_tokenizers(found, config.tokenizer)
     sizes = (tokenizers.target.vocabulary_size, tokenizers.source.vocabulary_size)
     known = (config.model.vocabulary, config.model.source_vocabulary or config.model.vocabulary)
     if sizes != known or _corpus_facts(found) != notes["corpus"]:
         raise UserError(f"The files of the run in '{folder.path}' have changed since it began: train anew.")
-    for sentence in prepare.write_all(found, config.data, tokenizers, folder.data):
+    for sentence in prepare.write_all(found, config.data, tokenizers, _encoding(config), folder.data):
         view.say(sentence)
 
 
 def _decide(early: TrainConfig, said: Table, minutes: float | None) -> _Plan:
     """Read the corpus, learn the tokenizers, choose what was left open; writes nothing."""
-    task: Task = early.task
-    first = choose_filters(task)
+    task = task_named(early.task)
+    first = list(task.defaults)
     data = DataConfig.from_dict(merged(as_table(first).get("data", {}), said.get("data", {})), "data")
     compute = early.compute
     device = pick_device(compute.device)
     dtype = pick_dtype(compute.dtype, device)
     wake(device)
-    found = survey(data, task)
+    found = survey(data, task.columns)
     check_corpus(found)
-    first.append(choose_vocabulary(prepare.words_in(found), device.type == "cuda", task))
+    first.append(choose_vocabulary(prepare.words_in(found), device.type == "cuda", task.columns.writes))
     learning = merged(as_table(first).get("tokenizer", {}), said.get("tokenizer", {}))
     tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig.from_dict(learning, "tokenizer"))
     if data.filter.too_long == "cut":
         facts = facts.cut(data.filter.source_tokens, data.filter.target_tokens)
     machine = Machine(device.type == "cuda", peak_of(device, dtype, compute.threads), minutes)
-    choices = [*first, *choose(facts, machine, Asked.of(said))]
+    demand = task.sized(facts, family_said(said), data.two)
+    choices = [*first, *choose(demand, machine, Asked.of(said))]
     sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": facts.source_vocabulary}
     config = compose(choices, said, sizes)
     check_labels(config, found.labels)
     check_together(config, device)
-    check_lengths(config, found, tokenizers)
+    check_lengths(config, found, tokenizers, _encoding(config))
     held = found.overlaps.values()
     findings = doctor.found(
         [
@@ -180,7 +188,7 @@ def _decide(early: TrainConfig, said: Table, minutes: float | None) -> _Plan:
         ]
     )
     shown = explained(choices, said, config)
-    took = minutes_for(facts, machine, config)
+    took = minutes_for(demand, machine, config)
     return _Plan(config, found, tokenizers, shown, [str(one) for one in findings], took)
 
 
@@ -209,12 +217,15 @@ def _value(value: Any) -> str:
 
 def _notes(plan: _Plan) -> dict[str, Any]:
     """What the bundle will say about itself."""
-    filter = plan.config.data.filter
+    filter, found = plan.config.data.filter, plan.survey
+    documents, numbers = prepare.documents_of(found.train[0]), found.numbers
     return {
         "task": plan.config.task,
-        "labels": list(plan.survey.labels),
-        "documents": prepare.documents_of(plan.survey.train[0]),
-        **({"context": plan.config.batch.context} if plan.config.task == "generate" else {}),
+        "framing": _encoding(plan.config).framings(plan.tokenizers, documents).to_dict(),
+        "labels": list(found.labels),
+        **({} if numbers is None else {"numbers": {"mean": numbers.mean, "deviation": numbers.deviation}}),
+        "documents": documents,
+        **({"context": plan.config.batch.context} if found.columns.is_stream else {}),
         **({"source_limit": filter.source_tokens} if filter.too_long == "cut" else {}),
         "corpus": _corpus_facts(plan.survey),
         "recipe": plan.config.to_dict(),
@@ -226,30 +237,35 @@ def _notes(plan: _Plan) -> dict[str, Any]:
     }
 
 
+def _encoding(config: TrainConfig) -> Encoding:
+    return task_named(config.task).encoding(config.model.family, config.data.two)
+
+
 def _corpus_facts(found: Survey) -> dict[str, Any]:
     return {"rows": found.to_dict()["rows"], "report": found.report()}
 
 
 def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View) -> Finished:
     """Train, from the beginning or from the last checkpoint, and finish."""
-    prepared = prepare.open_all(folder.data, config.task, len(config.data.train))
-    documents = bool(prepared.notes["documents"])
-    notes = {**notes, **corpus_notes(config.task, prepared.tokenizers, prepared.train, documents)}
+    task, encoding = task_named(config.task), _encoding(config)
+    prepared = prepare.open_all(folder.data, len(config.data.train))
+    framings = encoding.framings(prepared.tokenizers, bool(prepared.notes["documents"]))
+    notes = {**notes, "framing": framings.to_dict(), **length_notes(config, notes, prepared.train)}
     compute: ComputeConfig = config.compute
     use_threads(compute.threads)
     device = pick_device(compute.device)
     seed_everything(config.seed)
     model = build(config.model)
-    specials = prepared.tokenizers.specials()
     trainer = Trainer(
         model,
-        _corpus(config, prepared, specials, device),
+        _corpus(config, prepared, encoding, device),
+        task.objective(config.objective),
         config,
         folder.training,
         device,
         pick_dtype(compute.dtype, device),
         view,
-        DecodingValidator(config, prepared, notes),
+        DecodingValidator(config, task, prepared, notes),
     )
     view.start(f"Training {folder.path}", _headlines(config, device))
     outcome = trainer.run()
@@ -259,11 +275,12 @@ def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: Vi
 
 
 def _corpus(
-    config: TrainConfig, prepared: prepare.Prepared, specials: Specials, device: torch.device
+    config: TrainConfig, prepared: prepare.Prepared, encoding: Encoding, device: torch.device
 ) -> Corpus:
+    specials = prepared.tokenizers.specials()
     training = Loader(
         prepared.train,
-        config.task,
+        encoding,
         config.batch,
         specials,
         config.seed,
@@ -273,7 +290,7 @@ def _corpus(
     judging = config.batch.replace(
         tokens=min(config.batch.tokens, VALIDATION_TOKENS), layout="padded", shapes="free", workers=0
     )
-    validation = Loader([prepared.validation], config.task, judging, specials, config.seed, evaluation=True)
+    validation = Loader([prepared.validation], encoding, judging, specials, config.seed, evaluation=True)
     return Corpus(training, validation)
 
 

@@ -18,10 +18,10 @@ from torch import nn
 from clearhead.models.heads import Head
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.attention import MultiHeadAttention
-from clearhead.nn.attention.kernels import RUN_ELEMENTS
+from clearhead.nn.attention.fused import RUN_ELEMENTS
 from clearhead.nn.attention.scores import Bilinear, ReducedRank
 from clearhead.nn.layers import ACTIVATIONS, FeedForward, InputEmbedding, Residual, RMSNorm
-from clearhead.nn.positions import Music, Shaw, TransformerXL
+from clearhead.nn.positions import Music, Position, Shaw, TransformerXL
 from clearhead.planner.flops import Sight
 
 FLOAT = 4  # bytes of a float32: statistics of norms, the softmax's sums, log-probabilities
@@ -144,7 +144,7 @@ def _made_again(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> bo
 
 def _result_lies_as_queries_came(layer: MultiHeadAttention, sight: Sight) -> bool:
     """The kernel's result is laid out as its queries; rotated or multiplied ones lie head by head."""
-    rotated = layer.position.turns
+    rotated = type(layer.position).rotate is not Position.rotate
     masked_apart = layer.position.has_bias and sight.causal
     return layer.score.compares_directly and not rotated and not masked_apart
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from clearhead.base.bounds import Beam, Count, CountOrZero, PositiveOrZero, Seed, Share, Threads
 from clearhead.base.config import Config
-from clearhead.data.config import DataConfig, Task
+from clearhead.data.config import DataConfig
 from clearhead.data.plan import BatchConfig
 from clearhead.models.config import ModelConfig
 from clearhead.text.learn import TokenizerConfig
@@ -21,7 +21,10 @@ from clearhead.training.optimiser import OptimiserConfig
 from clearhead.training.schedule import ScheduleConfig
 
 # which metrics grow with quality; every other one is a loss
-HIGHER_IS_BETTER = ("bleu", "chrf", "exact", "accuracy", "f1", "matthews", "rouge1", "rouge2", "rougeL")
+HIGHER_IS_BETTER = (
+    *("bleu", "chrf", "exact", "rouge1", "rouge2", "rougeL"),
+    *("accuracy", "f1", "matthews", "pearson", "spearman"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +102,7 @@ class TrainConfig(Config):
 
     _noun: ClassVar[str] = "recipe"
 
-    task: Task = "translate"
+    task: str = "translate"  # or `summarise`, `generate`, `classify`, `tag`
     seed: Seed = 1
     steps: Count = 10_000  # updates of the weights
     data: DataConfig = field(default_factory=DataConfig)

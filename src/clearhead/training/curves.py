@@ -20,7 +20,7 @@ from clearhead.training.view.words import SHARES, counted, metric_name, metric_v
 Record = Mapping[str, Any]
 Points = list[tuple[float, float]]
 
-LOSS, METRICS, RATE = "curves.png", "metrics.png", "rate.png"
+LOSS, METRICS, RATE, EXTRAS = "curves.png", "metrics.png", "rate.png", "extras.png"
 MOST_PANELS = 6
 PANEL = (900, 260)
 SMOOTH_FROM = 60  # a training loss of so many points is shown raw in the background and smoothed before it
@@ -32,14 +32,15 @@ def draw_curves(records: Sequence[Record], folder: str | Path, title: str = "") 
 
     `curves.png` holds the training and validation loss with the best validation
     marked, `metrics.png` a panel for each other validation metric, `rate.png` the
-    learning rate. The best is the last validation record that says `"best": true`,
-    or else the one with the lowest loss. Values that are missing or not finite are
-    skipped.
+    learning rate, `extras.png` a panel for each auxiliary loss and statistic. The best
+    is the last validation record that says `"best": true`, or else the one with the
+    lowest loss. Values that are missing or not finite are skipped.
     """
     charts = {
         LOSS: _loss_chart(records, title),
         METRICS: _metrics_chart(records, title),
         RATE: _rate_chart(records, title),
+        EXTRAS: _extras_chart(records, title),
     }
     written = []
     for name, chart in charts.items():
@@ -84,22 +85,41 @@ def _metrics_chart(records: Sequence[Record], title: str) -> Chart | None:
         }
     )
     drawn = {name: points for name in names if (points := _points(records, "validation", name))}
-    panels: list[Chart] = []
-    for name, points in list(drawn.items())[:MOST_PANELS]:
-        first, last = not panels, len(panels) == min(len(drawn), MOST_PANELS) - 1
+    scaled: dict[str, Points] = {}
+    for name, points in drawn.items():
         label = metric_name(name)
         if name in SHARES and all(0 <= value <= 1 for _, value in points):
             label, points = f"{label} in %", [(step, 100 * value) for step, value in points]
-        panels.append(
-            line_chart(
-                {name: points},
-                _headed("Validation", title) if first else "",
-                "step" if last else "",
-                label,
-                marks=_best_mark(records, name),
-                size=(PANEL[0], PANEL[1] + (28 if first else 0)),
-            )
+        scaled[label] = points
+    marks = [_best_mark(records, name) for name in drawn]
+    return _panels(scaled, _headed("Validation", title), marks)
+
+
+def _extras_chart(records: Sequence[Record], title: str) -> Chart | None:
+    found: dict[str, Points] = {}
+    for record in records:
+        extras, step = record.get("extras"), _number(record.get("step"))
+        if isinstance(extras, Mapping) and record.get("kind") == "train" and step is not None:
+            for name, value in extras.items():
+                if (number := _number(value)) is not None:
+                    found.setdefault(str(name), []).append((step, number))
+    return _panels(found, _headed("Besides the loss", title), [[] for _ in found])
+
+
+def _panels(drawn: Mapping[str, Points], title: str, marks: Sequence[list[Mark]]) -> Chart | None:
+    """A panel below the other for each curve, by its label."""
+    count = min(len(drawn), MOST_PANELS)
+    panels = [
+        line_chart(
+            {label: points},
+            title if number == 0 else "",
+            "step" if number == count - 1 else "",
+            label,
+            marks=marks[number],
+            size=(PANEL[0], PANEL[1] + (28 if number == 0 else 0)),
         )
+        for number, (label, points) in enumerate(list(drawn.items())[:count])
+    ]
     return stack(panels) if panels else None
 
 

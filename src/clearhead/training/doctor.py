@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -16,7 +16,7 @@ from torch import nn
 
 from clearhead.data.batch import Batch
 from clearhead.data.load import Loader
-from clearhead.training.objectives import cross_entropy, run_model
+from clearhead.training.objectives import Objective, run_model
 from clearhead.training.step import Precision
 
 LEAST_HELP = 0.1  # nats a token that the right source must be worth
@@ -40,10 +40,10 @@ class Finding:
         return f"{self.seen} {self.advice}"
 
 
-def source_help(model: nn.Module, loader: Loader, precision: Precision) -> float | None:
+def source_help(model: nn.Module, loader: Loader, precision: Precision, objective: Objective) -> float | None:
     """How much worse the loss gets when each target is given another example's source, in nats a token.
 
-    None for models without a source, or where there is no second example to take one from.
+    None for models without a source of their own, or where there is no second example to take one from.
     """
     losses = torch.zeros(2, dtype=torch.float64)
     labels = 0
@@ -51,13 +51,13 @@ def source_help(model: nn.Module, loader: Loader, precision: Precision) -> float
     model.eval()
     with torch.no_grad():
         for batch in islice(loader.batches(0), BATCHES):
-            if batch.source is None or batch.rows < 2:
+            if batch.source is None or "labels" not in batch.sizes or batch.rows < 2:
                 continue
             ours = batch.to(precision.device)
             for number, one in enumerate((ours, with_other_sources(ours))):
                 with precision.context():
                     logits = run_model(model, one)
-                losses[number] += float(cross_entropy(logits, one.labels, 0.0)[1])
+                losses[number] += float(objective.measure(logits, one)[0])
             labels += batch.tokens
     model.train(was_training)
     return float(losses[1] - losses[0]) / labels if labels else None
@@ -71,16 +71,8 @@ def with_other_sources(batch: Batch) -> Batch:
     assert isinstance(batch.source_lengths, torch.Tensor)
     count = batch.source.shape[0]
     index = torch.tensor([*order, *range(rows, count)], device=batch.source.device)
-    return Batch(
-        source=batch.source[index],
-        source_lengths=batch.source_lengths[index],
-        inputs=batch.inputs,
-        lengths=batch.lengths,
-        labels=batch.labels,
-        rows=batch.rows,
-        tokens=batch.tokens,
-        indices=batch.indices,
-    )
+    fields = {**batch.fields, "source": batch.source[index]}
+    return replace(batch, fields=fields, sizes={**batch.sizes, "source": batch.source_lengths[index]})
 
 
 def ignores_source(help: float | None) -> Finding | None:

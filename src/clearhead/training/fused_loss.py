@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from clearhead.data.rows import IGNORED
+from clearhead.data.batch import IGNORED
 
 try:
     import triton

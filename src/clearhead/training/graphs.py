@@ -11,7 +11,7 @@ shape is ready after one pass. Batches must come in few shapes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -60,8 +60,8 @@ class GraphStepper(Stepper):
                 return
             self._recordings[shape] = recording
         set_rate(self.optimiser, rate)
-        for name, place in _tensors(recording.batch).items():
-            place.copy_(getattr(batch, name), non_blocking=True)
+        for place, tensor in zip(recording.batch.tensors, batch.tensors, strict=True):
+            place.copy_(tensor, non_blocking=True)
         recording.weight.fill_(1.0 / max(batch.tokens, 1))
         recording.graph.replay()
 
@@ -84,9 +84,7 @@ class GraphStepper(Stepper):
         """Run once so that every library is loaded and all memory is there, then record."""
         device = self.precision.device
         chance, host_chance = torch.cuda.get_rng_state(device), torch.get_rng_state()
-        ours = batch.to(device)
-        copies: dict[str, Any] = {name: tensor.clone() for name, tensor in _tensors(ours).items()}
-        kept = replace(ours, **copies)
+        kept = batch.to(device).each(torch.clone)
         weight = torch.full((), 1.0 / max(batch.tokens, 1), device=device)
         self._stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self._stream):
@@ -112,9 +110,4 @@ class GraphStepper(Stepper):
 
 def shape_of(batch: Batch) -> Shape:
     """What a recording is good for: the shapes of all of a batch's tensors."""
-    return tuple(tuple(tensor.shape) for tensor in _tensors(batch).values())
-
-
-def _tensors(batch: Batch) -> dict[str, Tensor]:
-    found = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    return tuple(tuple(tensor.shape) for tensor in batch.tensors)

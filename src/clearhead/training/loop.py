@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.base.device import widest
 from clearhead.base.errors import UserError
@@ -32,8 +32,7 @@ from clearhead.training.flops import StepFlops, peak_of
 from clearhead.training.graphs import GraphStepper
 from clearhead.training.interrupt import Interrupts
 from clearhead.training.log import RunLog
-from clearhead.training.objectives import LabelObjective, run_model
-from clearhead.training.objectives import cross_entropy as _cross_entropy
+from clearhead.training.objectives import Objective, run_model
 from clearhead.training.optimiser import build_optimiser
 from clearhead.training.progress import Clock
 from clearhead.training.schedule import rate_at
@@ -86,6 +85,7 @@ class Trainer:
         self,
         model: nn.Module,
         corpus: Corpus,
+        objective: Objective,
         config: TrainConfig,
         folder: Path,
         device: torch.device,
@@ -95,6 +95,7 @@ class Trainer:
     ) -> None:
         self.model = model.to(device)
         self.corpus = corpus
+        self.objective = objective
         self.config = config
         self.view = view or QuietView()
         self.validator = validator
@@ -107,7 +108,7 @@ class Trainer:
         self.stepper = self._stepper(device)
         self.state = RunState()
         self.snapshots = Snapshots(self, folder, config.saving.keep)
-        self.clock = Clock(peak_of(device, dtype))
+        self.clock = Clock(peak_of(device, dtype), "perplexity" in objective.figures)
         self.flops = StepFlops(config.model)
 
     def _stepper(self, device: torch.device) -> Stepper:
@@ -117,7 +118,7 @@ class Trainer:
         kind = GraphStepper if graphs and self.config.batch.accumulate == 1 else Stepper
         stepper = kind(
             self.model,
-            LabelObjective(self.config.objective.label_smoothing, self.config.objective.consistency),
+            self.objective,
             self.optimiser,
             self.precision,
             self.config.optimiser.clip,
@@ -170,14 +171,15 @@ class Trainer:
         rate = rate_at(self.config.schedule, state.step, self.config.model.width)
         self.stepper.step(group, rate)
         for batch in group:
-            passes = 2 if self.config.objective.consistency else 1
-            state.flops += passes * self.flops.of(batch)
+            state.flops += self.objective.passes * self.flops.of(batch)
             state.labels += batch.tokens
         last = state.step >= self.config.steps
         if state.step % saving.log_every == 0 or last:
             self._log(rate)
         elif self.clock.wants_to_show():
-            self._show(self.stepper.meter.read(reset=False), rate)
+            sums = self.stepper.meter.read(reset=False)
+            extras = self.stepper.meter.read_extras(max(sums["labels"], 1.0), reset=False)
+            self._show(sums, rate, extras)
         validated = state.step % self.config.validation.every == 0 or last
         if validated:
             self._validate()
@@ -211,21 +213,23 @@ class Trainer:
             "flops": state.flops,
             "skipped": state.skipped,
         }
-        self.log.write("train", state.step, values)
-        self._show(sums, rate)
+        extras = self.stepper.meter.read_extras(labels)
+        self.log.write("train", state.step, {**values, "extras": extras} if extras else values)
+        self._show(sums, rate, extras)
         self.log.time("train", state.step, self.clock.figures())
         self.board.curves("train", state.step, values)
+        self.board.curves("extras", state.step, extras)
         self.board.curves("clock", state.step, self.clock.figures())
         if sums["worst_streak"] >= LONGEST_STREAK:
             self._give_up(rate)
 
-    def _show(self, sums: Mapping[str, float], rate: float) -> None:
+    def _show(self, sums: Mapping[str, float], rate: float, extras: Mapping[str, float]) -> None:
         self.clock.look(self.state.step, self.config.steps, self.state.labels, self.state.flops)
         if sums["steps"]:
             self.clock.loss = sums["nll"] / max(sums["labels"], 1.0)
             self.clock.norm = sums["norm"] / sums["steps"]
         skipped = self.state.skipped + int(sums["skipped"])
-        self.view.step(self.clock.progress(self.state.epoch, rate, skipped))
+        self.view.step(self.clock.progress(self.state.epoch, rate, skipped, extras))
 
     def _give_up(self, rate: float) -> None:
         """Too many steps in a row were not finite; the weights are those before the first of them."""
@@ -254,7 +258,7 @@ class Trainer:
     def judge(self) -> Checked:
         """Loss over the whole validation set, and whatever the validator finds."""
         with self.evaluating():
-            values = validation_loss(self.model, self.corpus.validation, self.precision)
+            values = validation_loss(self.model, self.corpus.validation, self.precision, self.objective)
             found = self.validator(self.model) if self.validator is not None else Checked()
         return Checked({**values, **found.values}, found.samples, found.findings)
 
@@ -307,7 +311,7 @@ class Trainer:
         findings = [*checked.findings, doctor.parted(state.train_loss, loss, state.best_loss)]
         if not state.reads_source:  # what has been learnt is not looked for again
             with self.evaluating():
-                help = doctor.source_help(self.model, self.corpus.validation, self.precision)
+                help = doctor.source_help(self.model, self.corpus.validation, self.precision, self.objective)
             findings.append(doctor.ignores_source(help))
             state.reads_source = findings[-1] is None
         return doctor.found(findings)
@@ -345,18 +349,18 @@ class Interrupted(Exception):
         self.name = name
 
 
-def validation_loss(model: nn.Module, loader: Loader, precision: Precision) -> dict[str, float]:
-    """Mean −log p of every label, its perplexity, and how often the label has the highest score."""
-    sums = torch.zeros(2, dtype=widest(precision.device), device=precision.device)
+def validation_loss(
+    model: nn.Module, loader: Loader, precision: Precision, objective: Objective
+) -> dict[str, float]:
+    """What the objective finds over the whole validation set."""
+    sums: Tensor | None = None
     labels = 0
     for batch in loader.batches(0):
         ours = batch.to(precision.device)
         with precision.context():
             logits = run_model(model, ours)
-        _, nll = _cross_entropy(logits, ours.labels, 0.0)
-        hits = (logits.argmax(-1) == ours.labels).sum()
-        sums += torch.stack([nll.to(sums.dtype), hits.to(sums.dtype)])
+        found = [one.to(widest(precision.device)) for one in objective.measure(logits, ours)]
+        sums = torch.stack(found) if sums is None else sums + torch.stack(found)
         labels += batch.tokens
-    nll_sum, hits_sum = sums.tolist()
-    loss = nll_sum / max(labels, 1)
-    return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": hits_sum / max(labels, 1)}
+    assert sums is not None  # a loader has examples
+    return objective.judged(sums.tolist(), labels)

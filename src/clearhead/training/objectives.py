@@ -12,29 +12,46 @@ Shapes: B rows, S source tokens, T target tokens, V classes, N places (B·T, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from clearhead.base.errors import UserError
-from clearhead.data.batch import Batch
-from clearhead.data.rows import IGNORED
+from clearhead.data.batch import IGNORED, Batch, counted
+from clearhead.nn.extras import Extras
 from clearhead.training import fused_loss
 
 
 class Losses(NamedTuple):
     """Sums over a batch, so that batches of any sizes can be added up."""
 
-    objective: Tensor  # what is differentiated: smoothed cross-entropy, summed over places
-    nll: Tensor  # −log p(label), summed over places; no gradient
+    objective: Tensor  # what is differentiated, summed over places
+    nll: Tensor  # the loss that is shown, without smoothing and the like: −log p(label); no gradient
+    extras: Mapping[str, Tensor] = {}  # what a pass returned besides, by name; no gradient
 
 
 Model = Callable[..., Any]  # a module of ours, compiled or not
-Objective = Callable[[Model, Batch], Losses]
+
+
+class Objective(Protocol):
+    """What is learnt from a batch, and what a validation finds before anything is decoded."""
+
+    passes: int  # how often each example passes through the model
+    figures: tuple[str, ...]  # what `judged` gives; the first is the loss
+
+    def __call__(self, model: Model, batch: Batch) -> Losses:
+        """The losses of a batch."""
+
+    def measure(self, logits: Tensor, batch: Batch) -> list[Tensor]:
+        """Sums over a batch of the validation set, of which the first is that of the loss."""
+
+    def judged(self, sums: Sequence[float], labels: int) -> dict[str, float]:
+        """The figures of a validation from all sums and the number of labels."""
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -125,18 +142,41 @@ def plain_consistent_cross_entropy(
 
 def run_model(model: Model, batch: Batch) -> Tensor:
     """The scores that a batch's labels are compared with: (B, T, V), (N, V) or (B, classes)."""
-    if batch.source is not None:
-        out = model(
-            batch.source, batch.inputs, source_lengths=batch.source_lengths, target_lengths=batch.lengths
-        )
-    else:
-        out = model(batch.inputs, lengths=batch.lengths)
-    logits: Tensor = out.logits
+    logits: Tensor = _pass(model, batch).logits
     return logits
 
 
+def _pass(model: Model, batch: Batch) -> Any:
+    if batch.source is not None:
+        return model(
+            batch.source, batch.inputs, source_lengths=batch.source_lengths, target_lengths=batch.lengths
+        )
+    if batch.segments is None:
+        return model(batch.inputs, lengths=batch.lengths)
+    return model(batch.inputs, lengths=batch.lengths, token_types=batch.segments)
+
+
+def with_extras(losses: Losses, extras: Extras | None, batch: Batch, passes: int = 1) -> Losses:
+    """Auxiliary losses of a pass added by their weights; they and its statistics noted by name.
+
+    Everything noted is a sum over labels, like the losses: a statistic counts once for each label, so that
+    what is shown is its mean. A statistic of several numbers is noted as `name.0`, `name.1`, …
+    """
+    if extras is None:
+        return losses
+    noted = {name: loss.detach() / passes for name, (loss, _) in extras.losses.items()}
+    objective = losses.objective
+    for loss, weight in extras.losses.values():
+        objective = objective + weight / passes * loss
+    labels = counted(batch.labels).sum()
+    for name, statistic in extras.statistics.items():
+        each = (statistic.detach() * labels).reshape(-1)
+        noted |= {name: each[0]} if statistic.dim() == 0 else {f"{name}.{i}": x for i, x in enumerate(each)}
+    return Losses(objective, losses.nll, noted)
+
+
 class LabelObjective:
-    """Predict each label of a batch: the next token, a class, or a tag; one objective for every task.
+    """Predict each label of a batch: the next token, a class, or a tag.
 
     With `consistency` α every example passes twice, under two draws of dropout, and what the two say is
     pulled together (R-Drop, Liang et al. 2021):
@@ -144,30 +184,63 @@ class LabelObjective:
         ½·(CE₁ + CE₂) + α/4 · (KL(p₁‖p₂) + KL(p₂‖p₁))
     """
 
+    figures: tuple[str, ...] = ("loss", "perplexity", "accuracy")
+
     def __init__(self, smoothing: float = 0.0, consistency: float = 0.0) -> None:
         if not 0 <= smoothing < 1:
             raise UserError(f"Label smoothing must lie in [0, 1), not {smoothing}.")
         self.smoothing = smoothing
         self.consistency = consistency
+        self.passes = 2 if consistency else 1
 
     def __call__(self, model: Model, batch: Batch) -> Losses:
         if not self.consistency:
-            return Losses(*cross_entropy(run_model(model, batch), batch.labels, self.smoothing))
-        logits = run_model(model, twice(batch))
-        return Losses(*consistent_cross_entropy(logits, batch.labels, self.smoothing, self.consistency))
+            out = _pass(model, batch)
+            losses = Losses(*cross_entropy(out.logits, batch.labels, self.smoothing))
+        else:
+            out = _pass(model, twice(batch))
+            found = consistent_cross_entropy(out.logits, batch.labels, self.smoothing, self.consistency)
+            losses = Losses(*found)
+        return with_extras(losses, out.extras, batch, self.passes)
+
+    def measure(self, logits: Tensor, batch: Batch) -> list[Tensor]:
+        """−Σ log p(label), and how many labels have the highest score."""
+        _, nll = cross_entropy(logits, batch.labels, 0.0)
+        return [nll, (logits.argmax(-1) == batch.labels).sum()]
+
+    def judged(self, sums: Sequence[float], labels: int) -> dict[str, float]:
+        """Mean −log p of every label, its perplexity, and how often the label has the highest score."""
+        loss, accuracy = (total / max(labels, 1) for total in sums)
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}
+
+
+class NumberObjective:
+    """Predict one number for each row: the squared error, in units of the numbers' variance."""
+
+    passes = 1
+    figures: tuple[str, ...] = ("loss",)
+
+    def __call__(self, model: Model, batch: Batch) -> Losses:
+        out = _pass(model, batch)
+        [error] = self.measure(out.logits, batch)
+        return with_extras(Losses(error, error.detach()), out.extras, batch)
+
+    def measure(self, logits: Tensor, batch: Batch) -> list[Tensor]:
+        """Σ (output − number)²."""
+        known = counted(batch.labels)
+        apart = logits.reshape(batch.labels.shape).float() - batch.labels.masked_fill(~known, 0.0)
+        return [apart.masked_fill(~known, 0.0).square().sum()]
+
+    def judged(self, sums: Sequence[float], labels: int) -> dict[str, float]:
+        """The mean squared error."""
+        return {"loss": sums[0] / max(labels, 1)}
 
 
 def twice(batch: Batch) -> Batch:
     """The rows of a batch, and then the same rows again."""
-
-    def doubled(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return torch.cat([value, value])
-        return value if value is None else value + value  # packed lengths are plain numbers
-
-    names = ("source", "source_lengths", "inputs", "lengths", "labels")
-    changes: dict[str, Any] = {name: doubled(getattr(batch, name)) for name in names}
-    return replace(batch, **changes)
+    found = batch.each(lambda tensor: torch.cat([tensor, tensor]))
+    plain = {name: one + one for name, one in batch.sizes.items() if isinstance(one, tuple)}  # packed
+    return replace(found, sizes={**found.sizes, **plain})
 
 
 def disagreement(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:

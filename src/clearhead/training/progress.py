@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 
 from clearhead.training.view import Progress
 
@@ -13,8 +14,9 @@ SHOW_SECONDS = 1.0  # a look at the losses waits for the device, so not more oft
 class Clock:
     """Times a run and turns counts into rates."""
 
-    def __init__(self, peak: float | None) -> None:
+    def __init__(self, peak: float | None, nats: bool = True) -> None:
         self.peak = peak  # FLOP/s of the device, where known
+        self.nats = nats  # is the loss a −log p, of which there is a perplexity?
         self.loss = math.nan
         self.norm = math.nan
         self._start = self._saved = self._shown = time.monotonic()
@@ -66,7 +68,9 @@ class Clock:
         left = spent / done * (self._steps - self._step) if done else None
         return {"tokens_per_second": rate, "mfu": mfu, "seconds": self.elapsed(), "seconds_left": left}
 
-    def progress(self, epoch: int, rate: float, skipped: int) -> Progress:
+    def progress(
+        self, epoch: int, rate: float, skipped: int, extras: Mapping[str, float] | None = None
+    ) -> Progress:
         """What a view shows."""
         figures = self.figures()
         return Progress(
@@ -74,11 +78,16 @@ class Clock:
             steps=self._steps,
             epoch=epoch,
             loss=self.loss,
-            perplexity=math.exp(min(self.loss, 700.0)) if math.isfinite(self.loss) else math.nan,
+            perplexity=self._perplexity(),
             rate=rate,
             tokens_per_second=figures["tokens_per_second"] or 0.0,
             mfu=figures["mfu"],
             seconds_left=figures["seconds_left"],
             skipped=skipped,
             gradient_norm=self.norm,
+            extras=extras or {},
         )
+
+    def _perplexity(self) -> float:
+        known = self.nats and math.isfinite(self.loss)
+        return math.exp(min(self.loss, 700.0)) if known else math.nan

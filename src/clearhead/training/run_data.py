@@ -16,6 +16,9 @@ from clearhead.base.atomic import atomic_write_text, sha256_of
 from clearhead.base.checksums import with_checksum
 from clearhead.base.errors import UserError
 from clearhead.base.reading import Unreadable, read_json
+from clearhead.data.length_limits import LengthLimits
+from clearhead.data.store import Store
+from clearhead.training.config import TrainConfig
 from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENIZER, as_json
 
 __all__ = ["SOURCE_TOKENIZER", "TARGET_TOKENIZER", "damaged_data", "is_ready", "read_ready", "write_ready"]
@@ -72,6 +75,14 @@ def read_ready(folder: Path, files: Iterable[str] | None = None) -> dict[str, An
         if found != sums[name]:
             raise damaged_data(folder / name, "it does not match its checksum")
     return {name: value for name, value in notes.items() if name not in (FILES, checksums.KEY)}
+
+
+def length_notes(config: TrainConfig, notes: Mapping[str, Any], stores: Iterable[Store]) -> dict[str, Any]:
+    """For the metadata of a run's bundle: how long its targets get, where they are written from sources."""
+    if config.model.head.kind != "none" or "context" in notes:  # labels, or a long text
+        return {}
+    found = LengthLimits.of((store.lengths("source"), store.lengths("target")) for store in stores)
+    return {} if found is None else {"reach": found.to_list()}
 
 
 def damaged_data(path: Path, what: str) -> UserError:

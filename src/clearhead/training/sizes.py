@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from clearhead.base.bounds import MOST
-from clearhead.data.config import Task
 
 
 class Passes(NamedTuple):
@@ -23,21 +22,23 @@ class Passes(NamedTuple):
     def over(self, tokens: int) -> float:
         """Passes over so many tokens.
 
-        >>> PASSES["translate"].over(2_000_000)
+        >>> Passes(100, 0.5, 150).over(2_000_000)
         50.0
         """
         found = self.usual * math.pow(500_000 / tokens, self.power)
         return min(max(found, 3.0), self.most)
 
 
-# A text that is to be written teaches a token at a time, a label of a whole text says one thing.
-PASSES: dict[Task, Passes] = {
-    "translate": Passes(100, 0.5, 150),
-    "summarise": Passes(60, 0.5, 100),
-    "generate": Passes(25, 0.2, 60),
-    "classify": Passes(15, 0.5, 60),
-    "tag": Passes(40, 0.5, 100),
-}
+class Rate(NamedTuple):
+    """A learning rate: `usual` for a model of a width, and more for a narrower one by a power."""
+
+    usual: float
+    width: int
+    power: float
+
+    def at(self, width: int) -> float:
+        """The rate for a model of this width."""
+        return float(self.usual * (self.width / width) ** self.power)
 
 
 class Size(NamedTuple):

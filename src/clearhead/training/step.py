@@ -12,7 +12,7 @@ Knows nothing about epochs, validation or files.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clearhead.base.device import widest
 from clearhead.base.errors import UserError
-from clearhead.data.batch import Batch
+from clearhead.data.batch import Batch, counted
 from clearhead.training.averaging import Ema
 from clearhead.training.objectives import Objective
 from clearhead.training.optimiser import clip_gradients, set_rate, step_unless
@@ -43,9 +43,16 @@ class Meter:
     def __init__(self, device: torch.device) -> None:
         # in float64 where there is one, so that long sums stay exact
         self.values = torch.zeros(len(SUMS), dtype=widest(device), device=device)
+        self.names: tuple[str, ...] = ()  # of what models return besides
+        self.extras = self.values[:0]
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Make room for what a model returns besides; of a model that returns nothing nothing is kept."""
+        if self.names != (names := tuple(names)):
+            self.names, self.extras = names, self.values.new_zeros(len(names))
 
     def add(self, sums: Tensor, norm: Tensor, bad: Tensor) -> None:
-        """Take in one update: sums (3,) of objective, nll and labels; its gradient norm; 1.0 if skipped."""
+        """Take in one update: its sums (see `Stepper.backward`), its gradient norm, and 1.0 if skipped."""
         good = 1.0 - bad
         with torch.no_grad():
             # nan × 0 is nan: what was not finite must be left out, not multiplied away
@@ -54,8 +61,10 @@ class Meter:
             streak = (self.values[6] + bad) * bad
             worst = torch.maximum(self.values[7], streak)
             counts = torch.stack([good, bad]).to(self.values.dtype)
-            added = torch.cat([clean.to(self.values.dtype), clean_norm.to(self.values.dtype)[None], counts])
-            self.values[:6].add_(added)
+            clean = clean.to(self.values.dtype)
+            self.values[:6].add_(torch.cat([clean[:3], clean_norm.to(self.values.dtype)[None], counts]))
+            if self.names:
+                self.extras.add_(clean[3:])
             self.values[6].copy_(streak)
             self.values[7].copy_(worst)
 
@@ -65,6 +74,15 @@ class Meter:
         if reset:
             self.values[:6].zero_()
             self.values[7].zero_()
+        return found
+
+    def read_extras(self, labels: float, reset: bool = True) -> dict[str, float]:
+        """What models returned besides, as means over so many labels; where that is nothing, nobody waits."""
+        if not self.names:
+            return {}
+        found = {name: total / labels for name, total in zip(self.names, self.extras.tolist(), strict=True)}
+        if reset:
+            self.extras.zero_()
         return found
 
 
@@ -176,7 +194,7 @@ class Stepper:
         return None
 
     def gradients(self, batches: Sequence[Batch]) -> Tensor:
-        """Gradients of the mean loss over all labels of the batches; returns its sums (3,)."""
+        """Gradients of the mean loss over all labels of the batches; returns its sums, as `backward`."""
         self.begin()
         labels = sum(batch.tokens for batch in batches)
         weight = torch.full((), 1.0 / max(labels, 1), device=self.precision.device)
@@ -200,7 +218,7 @@ class Stepper:
             parameter.grad = None
 
     def backward(self, batch: Batch, weight: Tensor) -> Tensor:
-        """Add a batch's gradient, weighted, to what is there; returns (objective, nll, labels)."""
+        """Add a batch's gradient, weighted, to what is there; returns (objective, nll, labels, extras …)."""
         with nullcontext() if self.precision.copies else self.precision.context(), self.precision.kernels():
             losses = self.objective(self.called, batch)
             loss = losses.objective * weight
@@ -209,9 +227,9 @@ class Stepper:
             loss.backward()
         if self.precision.copies:
             self._collect()
-        labels = (batch.labels >= 0).sum()
-        kind = self.meter.values.dtype
-        return torch.stack([losses.objective.detach().to(kind), losses.nll.to(kind), labels.to(kind)])
+        self.meter.expect(losses.extras)
+        sums = [losses.objective.detach(), losses.nll, counted(batch.labels).sum(), *losses.extras.values()]
+        return torch.stack([one.to(self.meter.values.dtype) for one in sums])
 
     def _collect(self) -> None:
         """Add the copy's gradients to the weights' own, in float32."""

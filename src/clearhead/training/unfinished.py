@@ -23,15 +23,14 @@ from clearhead.base.seed import seeded
 from clearhead.bundle import Bundle, Description
 from clearhead.bundle.describe import File, described
 from clearhead.bundle.weights import disagreement, fill_with, shapes_of
+from clearhead.data.encoding import Tokenizers
 from clearhead.data.store import Store
-from clearhead.data.tokenise import Tokenizers
 from clearhead.models.build import build
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoint import Checkpoint, Checkpoints
 from clearhead.training.config import TrainConfig
-from clearhead.training.corpus_notes import corpus_notes
 from clearhead.training.log import read_log
-from clearhead.training.run_data import read_ready
+from clearhead.training.run_data import length_notes, read_ready
 from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENIZER, RunFolder
 from clearhead.training.snapshot import FOLDER as CHECKPOINTS
 from clearhead.training.weights import WeightFiles
@@ -176,9 +175,8 @@ def _read(folder: Path) -> tuple[TrainConfig, dict[str, Any], Tokenizers]:
     own = place.data / SOURCE_TOKENIZER
     tokenizers = Tokenizers(Tokenizer.load(own) if own.is_file() else target, target)
     stores = (Store(place.data / f"train-{number}") for number in range(len(config.data.train)))
-    notes = dict(record["notes"])
-    notes |= corpus_notes(config.task, tokenizers, stores, bool(notes.get("documents")))
-    return config, notes, tokenizers
+    notes = record["notes"]
+    return config, {**notes, **length_notes(config, notes, stores)}, tokenizers
 
 
 def _model(

@@ -241,6 +241,5 @@ def _shortened(text: str, most: int, reader: Tokenizer) -> str:
 def _read(subject: Subject, text: str) -> tuple[int, ...]:
     if subject.writes:
         return subject.writer.requests(text, Options())[0].given
-    kind = subject.config.head.kind
-    [ids] = read_sources(subject.bundle, [text], kind if kind == "classify" or kind == "tag" else None)
+    [ids] = read_sources(subject.bundle, [text])
     return tuple(ids) or (0,)

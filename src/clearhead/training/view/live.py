@@ -22,7 +22,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from clearhead.training.view.plain import QuietView
+from clearhead.training.view.plain import QuietView, lacks_perplexity
 from clearhead.training.view.records import Progress, Sample
 from clearhead.training.view.words import (
     BARS,
@@ -186,12 +186,13 @@ def _facts(progress: Progress, width: int) -> RenderableType:
     speed = f"{short(progress.tokens_per_second)} tokens/s" if progress.tokens_per_second > 0 else "–"
     facts = [
         ("loss", figure(progress.loss)),
-        ("perplexity", figure(progress.perplexity)),
+        *([] if lacks_perplexity(progress) else [("perplexity", figure(progress.perplexity))]),
         ("learning rate", power(progress.rate)),
         ("gradient norm", figure(progress.gradient_norm)),
         ("speed", speed),
         ("MFU", mfu),
         ("skipped steps", counted(progress.skipped)),
+        *((name, figure(value)) for name, value in progress.extras.items()),
     ]
     pairs = 4 if width >= WIDE else 2 if width >= 50 else 1
     table = Table.grid(padding=(0, 3, 0, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -123,9 +124,10 @@ def progress_line(progress: Progress) -> str:
         f"step {counted(progress.step)} of {counted(progress.steps)} ({percent(progress.share)})",
         f"epoch {counted(progress.epoch + 1)}",
         f"loss {figure(progress.loss)}",
-        f"perplexity {figure(progress.perplexity)}",
+        *([] if lacks_perplexity(progress) else [f"perplexity {figure(progress.perplexity)}"]),
         f"learning rate {power(progress.rate)}",
         f"gradient norm {figure(progress.gradient_norm)}",
+        *(f"{name} {figure(value)}" for name, value in progress.extras.items()),
     ]
     if progress.tokens_per_second > 0:
         parts.append(f"{short(progress.tokens_per_second)} tokens/s")
@@ -136,6 +138,11 @@ def progress_line(progress: Progress) -> str:
     if progress.seconds_left is not None and progress.step < progress.steps:
         parts.append(f"{duration(progress.seconds_left)} left")
     return " · ".join(parts)
+
+
+def lacks_perplexity(progress: Progress) -> bool:
+    """Is the loss no −log p, of which there is a perplexity?"""
+    return math.isfinite(progress.loss) and math.isnan(progress.perplexity)
 
 
 def write_line(line: str, file: TextIO | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 
@@ -29,6 +29,8 @@ class Progress:
     skipped: int
     """Steps left out because their loss or gradient was not finite."""
     gradient_norm: float
+    extras: Mapping[str, float] = field(default_factory=dict)
+    """Auxiliary losses and statistics of a model that returns such."""
 
     @property
     def share(self) -> float:

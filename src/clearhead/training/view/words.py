@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 SHARES = {"accuracy", "token_accuracy"}  # these come as 0 to 1; every other score as it is said
-_NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "matthews": "Matthews", "rouge_l": "ROUGE-L"}
+_NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "matthews": "Matthews", "rouge_l": "ROUGE-L"} | {
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+}
 _JOINERS = "\u200c\u200d"  # invisible, but emoji and several scripts are misspelt without them
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#"

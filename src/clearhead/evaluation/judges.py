@@ -1,0 +1,284 @@
+"""How each kind of answer is judged: texts that were written, long texts by their loss, classes, tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clearhead.base.errors import UserError, counted
+from clearhead.bundle.folder import Bundle
+from clearhead.decoding.labels import class_probabilities, labels_of, tag
+from clearhead.decoding.number_formats import NATS
+from clearhead.decoding.options import Options
+from clearhead.decoding.run import generate, translate
+from clearhead.evaluation.classes import Confusion
+from clearhead.evaluation.evaluate import (
+    Device,
+    Evaluation,
+    EvaluationConfig,
+    Example,
+    Found,
+    Judge,
+    Rows,
+    Validated,
+    shown,
+)
+from clearhead.evaluation.metrics import (
+    CorpusMetric,
+    Score,
+    bleu,
+    bleu_metric,
+    chrf,
+    chrf_metric,
+    exact_match,
+    exact_matches,
+)
+from clearhead.evaluation.rouge import KINDS, rouge, rouge_scores
+
+CONTINUATION = 60  # tokens of a language model's sample
+
+
+@dataclass(frozen=True)
+class Translations(Judge):
+    """Written texts beside references, by BLEU, chrF and exact match."""
+
+    validates: ClassVar[tuple[str, ...]] = ("bleu", "chrf", "exact")
+    writes: ClassVar[bool] = True
+    format_metric: ClassVar[str | None] = "chrF"
+
+    def judged(
+        self,
+        bundle: Bundle,
+        rows: Rows,
+        config: EvaluationConfig,
+        references: Sequence[Sequence[str]] | None,
+        device: Device,
+        show: bool,
+    ) -> Found:
+        sources = [shown(source) for source, _ in rows]
+        right = [[target] for _, target in rows]
+        right = right if references is None else [list(texts) for texts in references]
+        asked = Options(beam=config.beam, length_penalty=config.length_penalty, max_length=config.max_length)
+        written = translate(
+            bundle, sources, asked, device=device, dtype=config.dtype, way=config.way, show=show
+        )
+        outputs = [one.text for one in written]
+        scores = self.scores(outputs, right, config)
+        name, sentences = self.sentences(outputs, right, config)
+        extra_name, extra = self.further(outputs, right, config)
+        examples = tuple(
+            Example(source, tuple(texts), output, value, same, {extra_name: more})
+            for source, texts, output, value, same, more in zip(
+                sources, right, outputs, sentences, exact_matches(outputs, right), extra, strict=True
+            )
+        )
+        signatures = {score.name: _signature(score) for score in scores}
+        return Found({score.name: score.value for score in scores}, signatures, examples, f"sentence {name}")
+
+    def scores(self, outputs: list[str], right: list[list[str]], how: EvaluationConfig) -> list[Score]:
+        """The metrics of the whole set."""
+        bleu_score = bleu_metric(how.tokenise, how.lowercase)(outputs, right)
+        return [bleu_score, chrf_metric(how.lowercase)(outputs, right), exact_match(outputs, right)]
+
+    def sentences(
+        self, outputs: list[str], right: list[list[str]], how: EvaluationConfig
+    ) -> tuple[str, list[float]]:
+        """What single texts are sorted by."""
+        return "chrF", chrf_metric(how.lowercase).sentences(outputs, right)
+
+    def further(
+        self, outputs: list[str], right: list[list[str]], how: EvaluationConfig
+    ) -> tuple[str, list[float]]:
+        """What is noted beside that."""
+        by_sentence = bleu_metric(how.tokenise, how.lowercase, sentence=True)
+        return "BLEU", by_sentence.sentences(outputs, right)
+
+    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+        """Some texts, written greedily."""
+        right = [target for _, target in rows]
+        outputs = [one.text for one in translate(bundle, [shown(text) for text, _ in rows], way="torch")]
+        values = {
+            "bleu": bleu(outputs, right).value,
+            "chrf": chrf(outputs, right).value,
+            "exact": exact_match(outputs, right).value,
+        }
+        return Validated(values, outputs)
+
+    def texts_compared(self, how: EvaluationConfig) -> Sequence[CorpusMetric]:
+        """BLEU and chrF."""
+        return (bleu_metric(how.tokenise, how.lowercase), chrf_metric(how.lowercase))
+
+    def bucket_scores(self, found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:
+        """BLEU, chrF and exact match."""
+        outputs, right = [one.output for one in inside], [one.references for one in inside]
+        metrics = Translations.texts_compared(self, found.config)
+        scores = {metric.name: metric(outputs, right).value if inside else 0.0 for metric in metrics}
+        return scores | {"exact match": super().bucket_scores(found, inside)["right"]}
+
+
+@dataclass(frozen=True)
+class Summaries(Translations):
+    """Written texts that say in few words what a long one says, by ROUGE as well."""
+
+    validates: ClassVar[tuple[str, ...]] = ("bleu", "chrf", "exact", "rouge1", "rouge2", "rougeL")
+    format_metric: ClassVar[str | None] = "ROUGE-L"
+
+    def scores(self, outputs: list[str], right: list[list[str]], how: EvaluationConfig) -> list[Score]:
+        return [*rouge(outputs, right).values(), *super().scores(outputs, right, how)[1:]]
+
+    def sentences(
+        self, outputs: list[str], right: list[list[str]], how: EvaluationConfig
+    ) -> tuple[str, list[float]]:
+        return "ROUGE-L", [100.0 * f1 for f1 in rouge_scores(outputs, right, "L")]
+
+    def further(
+        self, outputs: list[str], right: list[list[str]], how: EvaluationConfig
+    ) -> tuple[str, list[float]]:
+        return super().sentences(outputs, right, how)
+
+    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+        values, outputs = super().validate(bundle, rows, seed)
+        found = rouge(outputs, [target for _, target in rows])
+        named = {name.replace("ROUGE-", "rouge"): score.value for name, score in found.items()}
+        return Validated(values | named, outputs)
+
+    def texts_compared(self, how: EvaluationConfig) -> Sequence[CorpusMetric]:
+        return ()
+
+    def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
+        """ROUGE of each text."""
+        right = [one.references for one in found.examples]
+        by_kind = {kind: rouge_scores(found.outputs, right, kind) for kind in KINDS}
+        pairs = {f"ROUGE-{kind}": [100.0 * x for x in values] for kind, values in by_kind.items()}
+        return pairs | super().scores_compared(found)
+
+    def bucket_scores(self, found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:
+        return super().bucket_scores(found, inside) | _mean_score(found, inside)
+
+
+@dataclass(frozen=True)
+class LongTexts(Judge):
+    """A language model, which is measured by its loss alone; a validation shows how it writes."""
+
+    format_metric: ClassVar[str | None] = NATS
+
+    def judged(
+        self,
+        bundle: Bundle,
+        rows: Rows,
+        config: EvaluationConfig,
+        references: Sequence[Sequence[str]] | None,
+        device: Device,
+        show: bool,
+    ) -> Found:
+        return Found()
+
+    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+        """No figures, and one text that was drawn."""
+        asked = Options(sample=True, temperature=0.8, seed=seed, max_length=CONTINUATION)
+        return Validated({}, [generate(bundle, "", asked, way="torch")])
+
+
+@dataclass(frozen=True)
+class Classes(Judge):
+    """The class of each text, or of two together."""
+
+    validates: ClassVar[tuple[str, ...]] = ("f1", "matthews")
+
+    def judged(
+        self,
+        bundle: Bundle,
+        rows: Rows,
+        config: EvaluationConfig,
+        references: Sequence[Sequence[str]] | None,
+        device: Device,
+        show: bool,
+    ) -> Found:
+        names = labels_of(bundle, "classify")
+        shares = class_probabilities(
+            bundle, [text for text, _ in rows], batch_tokens=config.batch_tokens, device=device
+        )
+        examples = []
+        for (text, label), share in zip(rows, shares, strict=True):
+            best = max(share, key=lambda name: share[name])
+            given = 100.0 * share.get(label, 0.0)
+            notes = {"probability": share[best]}
+            examples.append(Example(shown(text), (label,), best, given, best == label, notes))
+        confusion = Confusion.of([label for _, label in rows], [one.output for one in examples], names)
+        metrics = label_metrics(confusion)
+        return Found(metrics, {}, tuple(examples), "probability of the right class", confusion)
+
+    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+        """F1 and Matthews."""
+        found = self(bundle, rows, EvaluationConfig(loss=False))
+        return Validated(
+            {"f1": found.metrics["macro F1"], "matthews": found.metrics["Matthews"]}, found.outputs
+        )
+
+    def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
+        """Accuracy."""
+        return {"accuracy": super().scores_compared(found)["exact match"]}
+
+
+@dataclass(frozen=True)
+class WordTags(Classes):
+    """The tag of each word."""
+
+    def judged(
+        self,
+        bundle: Bundle,
+        rows: Rows,
+        config: EvaluationConfig,
+        references: Sequence[Sequence[str]] | None,
+        device: Device,
+        show: bool,
+    ) -> Found:
+        names, texts = labels_of(bundle, "tag"), [shown(text) for text, _ in rows]
+        found = tag(bundle, texts, batch_tokens=config.batch_tokens, device=device)
+        truth: list[str] = []
+        chosen: list[str] = []
+        examples = []
+        for number, (text, (_, target), tags) in enumerate(zip(texts, rows, found, strict=True), start=1):
+            wanted = target.split()
+            if len(wanted) != len(tags):
+                raise UserError(
+                    f"Row {number} has {counted(len(tags), 'word')} but {counted(len(wanted), 'tag')}."
+                )
+            truth += wanted
+            chosen += tags
+            right = sum(a == b for a, b in zip(wanted, tags, strict=True))
+            share = 100.0 * right / len(tags) if tags else 100.0
+            examples.append(Example(text, (target,), " ".join(tags), share, wanted == tags))
+        confusion = Confusion.of(truth, chosen, names)
+        whole = 100.0 * sum(one.right for one in examples) / len(examples)
+        metrics = label_metrics(confusion) | {"exact match": whole}
+        return Found(metrics, {}, tuple(examples), "right tags in per cent", confusion)
+
+    def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
+        """Right tags of each text, and texts that are right as a whole."""
+        return {
+            found.score_name: [one.score for one in found.examples],
+            **Judge.scores_compared(self, found),
+        }
+
+    def bucket_scores(self, found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:
+        return super().bucket_scores(found, inside) | _mean_score(found, inside)
+
+
+def label_metrics(confusion: Confusion) -> dict[str, float]:
+    """Accuracy and F1 in per cent, Matthews from −1 to 1."""
+    return {
+        "accuracy": 100.0 * confusion.accuracy,
+        "macro F1": 100.0 * confusion.macro_f1,
+        "micro F1": 100.0 * confusion.micro_f1,
+        "Matthews": confusion.matthews,
+    }
+
+
+def _mean_score(found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:
+    return {f"mean {found.score_name}": sum(one.score for one in inside) / max(1, len(inside))}
+
+
+def _signature(score: Score) -> str:
+    return f"{score.signature} · {score.details}" if score.details else score.signature

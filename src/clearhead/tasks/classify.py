@@ -1,0 +1,73 @@
+"""A class for each text, or for two texts together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clearhead.data.columns import Columns
+from clearhead.data.encodings import Labels
+from clearhead.evaluation.judges import Classes
+from clearhead.tasks.task import CUT, Family, Task, labels_objective
+from clearhead.training.sizes import Passes, Rate
+from clearhead.training.sizing import FEWEST_EPOCHS, SMALL, Choice, Demand, Facts
+
+COLUMNS = Columns(
+    task="classify",
+    sources=("text", "sentence", "review", "content", "document", "body", "comment", "input", "source"),
+    targets=("label", "labels", "class", "category", "sentiment", "target", "output"),
+    target="class",
+    pairs=True,
+)
+
+
+def text_demand(facts: Facts, family: Family) -> Demand:
+    """What any one answer for a whole text asks for: it says one thing, however long the text is."""
+    tokens = max(min(facts.source_tokens, SMALL - 1), 1)
+    passes = Passes(15, 0.5, 60)
+    return Demand(
+        facts=facts,
+        family=family.name,
+        why=family.why,
+        tokens=tokens,
+        passes=passes,
+        rate=Rate(5e-4, 256, 0.5),
+        by_heart=passes.over(tokens),
+        fewest_passes=min(FEWEST_EPOCHS, passes.over(tokens) / 3),
+        most_batch=8192,  # one answer a text: the more updates count
+        head=family.head,
+        pooling="mean" if family.name == "encoder" else "last",
+    )
+
+
+def _demand(facts: Facts, family: Family) -> Demand:
+    return replace(
+        text_demand(facts, family),
+        consistency=2.0,
+        judging=(
+            Choice("validation.metric", "f1", "right labels count, and those of rare classes as much"),
+            Choice("validation.decode", 5000, "a label costs no more than a look"),
+        ),
+    )
+
+
+def text_families(encoding: Labels, head: str) -> tuple[Family, ...]:
+    """Every family that can read a whole text and answer once."""
+    whole = "the whole text is read at once, and one label given"
+    last = "a label is given where all of the text has been read"
+    return (
+        Family("encoder", whole, encoding, head),
+        Family("decoder", last, replace(encoding, family="decoder"), head),
+        Family("encoder-decoder", last, replace(encoding, family="encoder-decoder"), head),
+    )
+
+
+CLASSIFY = Task(
+    name="classify",
+    columns=COLUMNS,
+    families=text_families(Labels(COLUMNS), "classify"),
+    objective=labels_objective,
+    demand=_demand,
+    judge=Classes("classify"),
+    defaults=(CUT,),
+    command="label",
+)

@@ -1,0 +1,71 @@
+"""What a task is: a small object over what the rooms below offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from clearhead.base.errors import UserError
+from clearhead.data.columns import Columns
+from clearhead.data.encoding import Encoding
+from clearhead.evaluation.evaluate import Judge
+from clearhead.training.config import ObjectiveConfig
+from clearhead.training.objectives import LabelObjective, Objective
+from clearhead.training.sizing import Choice, Demand, Facts
+
+
+class Family(NamedTuple):
+    """A family of models that a task can train: why, how its examples are encoded, and with what head."""
+
+    name: str
+    why: str
+    encoding: Encoding
+    head: str = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Everything that is one task's own. The first of its families is chosen where nobody says."""
+
+    name: str
+    columns: Columns
+    families: tuple[Family, ...]
+    objective: Callable[[ObjectiveConfig], Objective]
+    demand: Callable[[Facts, Family], Demand]
+    judge: Judge
+    defaults: tuple[Choice, ...] = ()  # settings of its data that are known before the corpus is read
+    command: str = "translate"  # what one does with a trained bundle
+
+    def family(self, name: str | None = None) -> Family:
+        """A family by its name; None: the usual one. A sentence for one that makes no sense here."""
+        for one in self.families:
+            if name is None or one.name == name:
+                return one
+        known = " or ".join(one.name for one in self.families)
+        raise UserError(
+            f"The task '{self.name}' cannot train a model of the family '{name}': "
+            f"set model.family={known}, or leave it out."
+        )
+
+    def encoding(self, family: str | None = None, two: bool = False) -> Encoding:
+        """How examples are encoded for a family; `two`: two texts are read together."""
+        found = self.family(family).encoding
+        return replace(found, two=True) if two else found
+
+    def sized(self, facts: Facts, family: str | None = None, two: bool = False) -> Demand:
+        """What it asks of a model, in numbers."""
+        found = self.demand(facts, self.family(family))
+        if two and found.family == "encoder":
+            kinds = Choice("model.embedding.token_types", 2, "the second text is told from the first")
+            found = replace(found, model=(*found.model, kinds))
+        return found
+
+
+def labels_objective(config: ObjectiveConfig) -> Objective:
+    """Cross-entropy, as most tasks have it."""
+    return LabelObjective(config.label_smoothing, config.consistency)
+
+
+ROTARY = Choice("model.position.name", "rotary", "order as distance, which little text suffices to learn")
+CUT = Choice("data.filter.too_long", "cut", "the beginning of a long text says most of it")

@@ -1,0 +1,57 @@
+"""Pairs of texts: the source is read, the target is written."""
+
+from __future__ import annotations
+
+from clearhead.data.columns import Columns
+from clearhead.data.encodings import JoinedPairs, Pairs
+from clearhead.evaluation.judges import Translations
+from clearhead.tasks.task import ROTARY, Family, Task, labels_objective
+from clearhead.training.sizes import Passes, Rate
+from clearhead.training.sizing import Choice, Demand, Facts
+
+_COLUMNS = Columns(
+    task="translate",
+    sources=("source", "src", "input", "question"),
+    targets=("target", "tgt", "trg", "output", "answer"),
+    noun="pairs",
+    languages=True,
+)
+ACCURACY = Choice(
+    "validation.metric",
+    "accuracy",
+    "right tokens are what counts; with little text the loss turns long before they get fewer",
+)
+
+
+def _demand(facts: Facts, family: Family) -> Demand:
+    return Demand(
+        facts=facts,
+        family=family.name,
+        why=family.why,
+        tokens=max(facts.target_tokens, 1),
+        passes=Passes(100, 0.5, 150),
+        rate=Rate(7e-4, 512, 1.4),
+        consistency=2.0,
+        smoothing=0.1,
+        decay=0.0,
+        model=(ROTARY,),
+        judging=(ACCURACY,),
+    )
+
+
+TRANSLATE = Task(
+    name="translate",
+    columns=_COLUMNS,
+    families=(
+        Family(
+            "encoder-decoder",
+            "an encoder reads the source, a decoder writes the target",
+            Pairs(_COLUMNS, alike=True),
+        ),
+        Family("recurrent", "the baseline that the Transformer replaced", Pairs(_COLUMNS, alike=True)),
+        Family("decoder", "source and target in one row", JoinedPairs(_COLUMNS, alike=True)),
+    ),
+    objective=labels_objective,
+    demand=_demand,
+    judge=Translations("translate"),
+)
