@@ -78,6 +78,8 @@ def section(path: str, kind: type[Config]) -> str:
     title = f"`[{path}]`" if path else "at the top"
     if path == "data.train":
         title = "`[[data.train]]`, `[data.validation]`, `[data.test]`"
+    if path == "model.layer_pattern":
+        title = "`[[model.layer_pattern]]`"
     about = (kind.__doc__ or "").strip().split("\n\n")[0].split(">>>")[0]
     head = ["| setting | default | what it is |", "|---|---|---|"]
     lines = [f"## {title}", "", " ".join(about.split()), "", *head]

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import clearhead
 from clearhead.models import ModelConfig
-from clearhead.planner.activations import Storage
+from clearhead.nn.costs import Storage
 from clearhead.planner.families import kept
 from clearhead.planner.totals import count_memory
 

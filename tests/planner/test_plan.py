@@ -18,7 +18,7 @@ from clearhead.cli import main as cli
 from clearhead.models import PRESETS
 from clearhead.planner import DEVICES, Device, render
 from clearhead.planner.devices import find_device
-from clearhead.planner.parameters import OTHER, parameters_by_part
+from clearhead.planner.totals import OTHER, parameters_by_part
 
 from .small import CASES, config_of
 

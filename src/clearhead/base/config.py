@@ -11,13 +11,35 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from clearhead.base.bounds import Bounds, check
 from clearhead.base.errors import UserError, nearest, shown
 
 Plain = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kinds:
+    """Noted on a setting that is a config, `Annotated[SomeConfig, Kinds(…)]`: its `kind` chooses the class.
+
+    Each class is a subclass of `SomeConfig` whose own `kind` is the name that `find` is given.
+    """
+
+    find: Callable[[str], type[Config]]  # raises UserError for an unknown name
+
+
+def _chosen(hint: Any, value: Any) -> Any:
+    """The class that reads a value: what its `kind` names where the hint leaves that open."""
+    if typing.get_origin(hint) is not Annotated:
+        return hint
+    base, *notes = typing.get_args(hint)
+    kinds = [note for note in notes if isinstance(note, Kinds)]
+    if not kinds:
+        return hint
+    named = isinstance(value, Mapping) and isinstance(value.get("kind"), str)
+    return kinds[0].find(value["kind"]) if named else base
 
 
 _HINTS: dict[Any, dict[str, Any]] = {}
@@ -110,13 +132,21 @@ class Config:
             where = f"{path}.{key}" if path else str(key)
             if key not in fields:
                 raise UserError(f"Unknown {cls._noun} setting '{where}': {nearest(str(key), fields)}")
-            hint = hints[key]
+            hint = _chosen(hints[key], value)
             if isinstance(hint, type) and issubclass(hint, Config):
                 if not isinstance(value, Mapping):
                     raise UserError(f"{where} must be a table of settings, not {shown(value)}.")
                 hint.check_names(value, where)
             else:
                 _convert(value, hint, where)
+
+    def _refuse_other_kind(self) -> None:
+        """A config whose `kind` chooses its class (see `Kinds`) cannot be said to be of another."""
+        kind, own = getattr(self, "kind", None), getattr(type(self), "kind", None)
+        if kind != own:
+            raise UserError(
+                f"{type(self).__name__} has the settings of the {self._noun} '{own}', not of '{kind}'."
+            )
 
     def to_dict(self) -> Plain:
         """Plain data (dict, list, str, int, float, bool, None) that `from_dict` reads back."""
@@ -147,6 +177,12 @@ class Config:
             if not isinstance(config, Config):
                 whole = f"{path}{name}.{next(iter(inner))}"
                 raise UserError(f"There is no setting '{whole}': '{name}' has no settings inside it.")
+            kind = _chosen(hints[name], inner)
+            if (
+                "kind" in inner and kind is not hints[name] and type(config) is not kind
+            ):  # settings of another kind
+                shared = {field.name for field in dataclasses.fields(kind)} - {"kind"}
+                config = kind(**{key: value for key, value in vars(config).items() if key in shared})
             direct[name] = config._changed(inner, f"{path}{name}.")
         return dataclasses.replace(self, **direct)
 
@@ -163,6 +199,7 @@ def _plain(value: Any) -> Any:
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
     """Check `value` against a type hint; ints become floats and dicts become configs where wanted."""
+    hint = _chosen(hint, value)
     origin = typing.get_origin(hint)
     options = typing.get_args(hint)
     if hint is Any:

@@ -67,13 +67,15 @@ def refuse_occupied(folder: Path) -> None:
 
 
 def refuse_other_families(config: ModelConfig, what: str) -> None:
-    """These exports are of models that write text."""
+    """These exports are of models that write text and whose layers are all alike."""
     if config.family not in WRITERS or config.head.kind != "none":
         labels = " that labels texts" if config.head.kind != "none" else ""
         raise UserError(
             f"A model of the family '{config.family}'{labels} cannot be exported to {what}: only models that "
             f"write text can ({', '.join(WRITERS)})."
         )
+    if config.unusual_parts is not None:
+        raise UserError(f"A model with {config.unusual_parts} cannot be exported to {what}.")
 
 
 def whole_model(bundle: Bundle) -> nn.Module:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from clearhead.base.bounds import Bounds, Count, Share
+from clearhead.base.bounds import Bounds, Count, CountOrZero, Share
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
 from clearhead.nn.attention import AttentionConfig
 from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, InitialisationName, NormConfig
+from clearhead.nn.parts import AnyAttention, AnyFeedForward
 from clearhead.nn.positions import PositionConfig
 
 # at most 2,000, twice the deepest published: a mistyped number should not be a build that never ends
@@ -93,6 +94,41 @@ class RecurrentConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerRule(Config):
+    """Parts that some layers have in place of the model's: `attention`, `cross_attention`, `feedforward`,
+    with the settings of the tables above; what is None stays as it was.
+
+    It is about layers `first`, `first + every`, … up to `last`, counted from 0 in each stack. So
+    `{first: 3, feedforward: {…}}` changes all but the first three, and `{first: 1, every: 2, attention: {…}}`
+    every second one.
+    """
+
+    _noun: ClassVar[str] = "layer pattern"
+
+    stack: Literal["both", "encoder", "decoder"] = "both"
+    first: CountOrZero = 0  # the first layer it is about, counted from 0 in each stack
+    every: Count = 1  # 1: all from there on, 2: every second one
+    last: CountOrZero | None = None  # the last one it may be about; None: to the end
+    attention: AnyAttention | None = None
+    cross_attention: AnyAttention | None = None  # None: as `attention`, where that is given
+    feedforward: AnyFeedForward | None = None
+
+    def means(self, stack: str, layer: int) -> bool:
+        """Whether the rule is about this layer."""
+        inside = self.first <= layer and (self.last is None or layer <= self.last)
+        return self.stack in ("both", stack) and inside and (layer - self.first) % self.every == 0
+
+
+@dataclass(frozen=True)
+class LayerParts:
+    """The settings of one layer's parts."""
+
+    attention: AttentionConfig
+    cross_attention: AttentionConfig
+    feedforward: FeedForwardConfig
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig(Config):
     """A whole model, as data: built by `clearhead.build`, saved in a bundle as JSON.
 
@@ -115,8 +151,9 @@ class ModelConfig(Config):
     layers: Layers = 6  # of the encoder, or of the only stack
     decoder_layers: Layers | None = None  # None: as the encoder
     dropout: Share = 0.1  # on what each sub-layer adds
-    attention: AttentionConfig = field(default_factory=AttentionConfig)
-    feedforward: FeedForwardConfig = field(default_factory=FeedForwardConfig)
+    attention: AnyAttention = field(default_factory=AttentionConfig)
+    feedforward: AnyFeedForward = field(default_factory=FeedForwardConfig)
+    layer_pattern: tuple[LayerRule, ...] = ()  # parts that differ by layer; the last rule for a layer holds
     position: PositionConfig = field(default_factory=PositionConfig)
     norm: NormConfig = field(default_factory=NormConfig)
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
@@ -126,37 +163,68 @@ class ModelConfig(Config):
     initialisation: InitialisationName = "xavier"
 
     def __post_init__(self) -> None:
-        for name in (
-            "attention",
-            "feedforward",
-            "position",
-            "norm",
-            "embedding",
-            "head",
-            "image",
-            "recurrent",
-        ):
-            if not isinstance(getattr(self, name), Config):
-                kind = type(self).__dataclass_fields__[name].type
-                raise UserError(f"'{name}' must be an {kind}; for plain data use from_dict.")
+        for name, one in type(self).__dataclass_fields__.items():
+            kind = one.default_factory  # of a part's settings: their class
+            if isinstance(kind, type) and not isinstance(getattr(self, name), kind):
+                raise UserError(f"'{name}' must be an {kind.__name__}; for plain data use from_dict.")
         super().__post_init__()
-        if self.attention.width not in (None, self.width):
-            raise UserError(
-                f"attention.width={self.attention.width} contradicts the model's width={self.width}: "
-                f"leave it out."
-            )
-        if self.attention.memory_width not in (None, self.width):
-            raise UserError(
-                f"attention.memory_width={self.attention.memory_width} contradicts the model's "
-                f"width={self.width}, which every layer reads: leave it out."
-            )
         if self.family == "vision" and self.image.size % self.image.patch:
             raise UserError(
                 f"An image of {self.image.size} pixels does not divide into patches of {self.image.patch}."
             )
         self.head.refuse_unfit(self.family)
+        self._check_attention(self.attention)
+        for rule in self.layer_pattern:
+            for attention in (rule.attention, rule.cross_attention):
+                if attention is not None:
+                    self._check_attention(attention)
+            if not self._has_layers_for(rule):
+                raise UserError(f"A rule of layer_pattern is about no layer of this model: {rule.to_dict()}.")
+
+    def _check_attention(self, attention: AttentionConfig) -> None:
+        if attention.width not in (None, self.width):
+            raise UserError(
+                f"attention.width={attention.width} contradicts the model's width={self.width}: leave it out."
+            )
+        if attention.memory_width not in (None, self.width):
+            raise UserError(
+                f"attention.memory_width={attention.memory_width} contradicts the model's "
+                f"width={self.width}, which every layer reads: leave it out."
+            )
         if self.family != "recurrent":
-            self.attention.replace(width=self.width)  # refuses a width the heads do not divide
+            attention.replace(width=self.width)  # refuses a width the heads do not divide
+
+    def _has_layers_for(self, rule: LayerRule) -> bool:
+        depths = {"encoder": self.layers, "decoder": self.depth_of_decoder}
+        if self.family in ("encoder", "vision"):
+            del depths["decoder"]
+        elif self.family == "decoder":
+            depths = {"decoder": self.layers}
+        elif self.family == "recurrent":
+            depths = {}
+        return any(rule.means(stack, layer) for stack, depth in depths.items() for layer in range(depth))
+
+    def parts_of(self, stack: str, layer: int) -> LayerParts:
+        """The settings of the parts of one layer (counted from 0) of the stack "encoder" or "decoder"."""
+        attention = cross = self.attention
+        feedforward = self.feedforward
+        for rule in self.layer_pattern:
+            if rule.means(stack, layer):
+                attention = rule.attention or attention
+                cross = rule.cross_attention or rule.attention or cross
+                feedforward = rule.feedforward or feedforward
+        return LayerParts(attention.replace(width=self.width), cross.replace(width=self.width), feedforward)
+
+    @property
+    def unusual_parts(self) -> str | None:
+        """What layers have besides multi-head attention and dense feed-forwards that are all alike; or None.
+
+        For whoever reads these two settings alone and would be wrong about such a model.
+        """
+        for kind, usual in ((self.attention.kind, "multihead"), (self.feedforward.kind, "dense")):
+            if kind != usual:
+                return f"parts of the kind '{kind}'"
+        return "a layer pattern" if self.layer_pattern else None
 
     @property
     def depth_of_decoder(self) -> int:

@@ -13,7 +13,7 @@ from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
 from clearhead.models.interface import Lengths, ModelOutput, as_rows
-from clearhead.models.stack import Stack, Surroundings, position_for_embedding
+from clearhead.models.stack import Stack, Surroundings, new_extras, position_for_embedding
 from clearhead.models.state import DecoderState
 from clearhead.nn.attention.masks import Causal, Mask
 from clearhead.nn.layers import InputEmbedding, Output, TokenEmbedding
@@ -63,18 +63,15 @@ class Decoder(nn.Module):
             ids = tokens
             where, keys, visible = state.next_tokens(ids, lengths)
             around = Surroundings(where, seen & visible, keys)
-        inner = look.at("decoder") if look else None
-        x = self.embedding(ids, around.tokens)
-        if inner is not None:
-            inner.give("embedding", x)
-        x = self.decoder(x, around, state, inner)
+        extras = new_extras(self.decoder)
+        x = self.decoder(self.embedding(ids, around.tokens), around, state, look, extras)
         if state is not None:
             state.advance(ids, around.tokens)
         if self.config.head.kind != "none":
-            return self.head.output(x, around.tokens, look)
+            return self.head.output(x, around.tokens, look, extras)
         if tokens.dim() == 1:
             x = x.squeeze(0)
         logits = self.output(x)
         if look is not None:
             look.give("logits", logits)
-        return ModelOutput(logits=logits, hidden=x, state=state)
+        return ModelOutput(logits=logits, hidden=x, state=state, extras=extras)

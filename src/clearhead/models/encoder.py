@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
 from clearhead.models.interface import Lengths, ModelOutput, as_rows
-from clearhead.models.stack import Stack, Surroundings, position_for_embedding
+from clearhead.models.stack import Stack, Surroundings, new_extras, position_for_embedding
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.layers import InputEmbedding, TokenEmbedding
 from clearhead.nn.look import Look
@@ -43,9 +43,7 @@ class Encoder(nn.Module):
         types = (
             token_types.unsqueeze(0) if token_types is not None and token_types.dim() == 1 else token_types
         )
-        inner = look.at("encoder") if look else None
-        x = self.embedding(ids, where, types)
-        if inner is not None:
-            inner.give("embedding", x)
-        x = self.encoder(x, Surroundings(where, seen), look=inner)
-        return self.head.output(x, where, look)
+        extras = new_extras(self.encoder)
+        around = Surroundings(where, seen)
+        x = self.encoder(self.embedding(ids, where, types), around, look=look, extras=extras)
+        return self.head.output(x, where, look, extras)

@@ -18,9 +18,10 @@ from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
 from clearhead.models.interface import Lengths, ModelOutput, as_rows, refuse_unlike
-from clearhead.models.stack import Stack, Surroundings, position_for_embedding
+from clearhead.models.stack import Stack, Surroundings, new_extras, position_for_embedding
 from clearhead.models.state import DecoderState, Source
 from clearhead.nn.attention.masks import Causal, Mask
+from clearhead.nn.extras import Extras
 from clearhead.nn.layers import InputEmbedding, Output, TokenEmbedding
 from clearhead.nn.look import Look
 from clearhead.nn.tokens import Tokens
@@ -71,20 +72,21 @@ class EncoderDecoder(nn.Module):
         if source is None:
             raise UserError("Without a state the model needs a source.")
         refuse_unlike(source, target, source_lengths, target_lengths)
-        memory, memory_tokens, memory_mask = self._read(source, source_lengths, look)
+        extras = new_extras(self.encoder, self.decoder)
+        memory, memory_tokens, memory_mask = self._read(source, source_lengths, look, extras)
         ids, tokens, mask = as_rows(target, target_lengths, "target tokens")
         around = Surroundings(
             tokens, Causal() & mask, memory=memory, memory_tokens=memory_tokens, memory_mask=memory_mask
         )
-        x = self._write(ids, around, None, look)
-        packed = target.dim() == 1
-        if self.config.head.kind != "none":
+        x = self.decoder(self.target_embedding(ids, tokens), around, None, look, extras)
+        if target.dim() == 1:
+            memory = memory.squeeze(0)
+        if self.config.head.kind == "none":
+            found = self._scores(x.squeeze(0) if target.dim() == 1 else x, look)
+        else:
             found = self.head.output(x, tokens, look)
-            found.memory = memory.squeeze(0) if packed else memory
-            return found
-        return self._result(
-            x.squeeze(0) if packed else x, memory.squeeze(0) if packed else memory, None, look
-        )
+        found.memory, found.extras = memory, extras
+        return found
 
     def encode(
         self, source: Tensor, source_lengths: Lengths | None = None, look: Look | None = None
@@ -103,14 +105,12 @@ class EncoderDecoder(nn.Module):
         return self.decoder.new_state(Source(memory, source_lengths))
 
     def _read(
-        self, source: Tensor, lengths: Lengths | None, look: Look | None
+        self, source: Tensor, lengths: Lengths | None, look: Look | None, extras: Extras | None = None
     ) -> tuple[Tensor, Tokens, Mask]:
         ids, tokens, mask = as_rows(source, lengths, "source tokens")
-        inner = look.at("encoder") if look else None
-        x = self.source_embedding(ids, tokens)
-        if inner is not None:
-            inner.give("embedding", x)
-        return self.encoder(x, Surroundings(tokens, mask), look=inner), tokens, mask
+        around = Surroundings(tokens, mask)
+        x = self.encoder(self.source_embedding(ids, tokens), around, look=look, extras=extras)
+        return x, tokens, mask
 
     def _continue(
         self, target: Tensor, lengths: Lengths | None, state: DecoderState, look: Look | None
@@ -133,24 +133,15 @@ class EncoderDecoder(nn.Module):
             memory_mask=state.source.mask,
             asking=asking,
         )
-        x = self._write(target, around, state, look)
+        extras = new_extras(self.decoder)
+        x = self.decoder(self.target_embedding(target, tokens), around, state, look, extras)
         state.advance(target, tokens)
-        return self._result(x, state.source.memory, state, look)
+        found = self._scores(x, look)
+        found.memory, found.state, found.extras = state.source.memory, state, extras
+        return found
 
-    def _write(
-        self, ids: Tensor, around: Surroundings, state: DecoderState | None, look: Look | None
-    ) -> Tensor:
-        inner = look.at("decoder") if look else None
-        x = self.target_embedding(ids, around.tokens)
-        if inner is not None:
-            inner.give("embedding", x)
-        out: Tensor = self.decoder(x, around, state, inner)
-        return out
-
-    def _result(
-        self, x: Tensor, memory: Tensor, state: DecoderState | None, look: Look | None
-    ) -> ModelOutput:
+    def _scores(self, x: Tensor, look: Look | None) -> ModelOutput:
         logits = self.output(x)
         if look is not None:
             look.give("logits", logits)
-        return ModelOutput(logits=logits, hidden=x, memory=memory, state=state)
+        return ModelOutput(logits=logits, hidden=x)

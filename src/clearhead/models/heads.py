@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from clearhead.models.config import HeadConfig, ModelConfig
 from clearhead.models.interface import ModelOutput
+from clearhead.nn.extras import Extras
 from clearhead.nn.layers import ACTIVATIONS, Dropout, Output, TokenEmbedding, build_norm
 from clearhead.nn.look import Look
 from clearhead.nn.tokens import Tokens
@@ -66,14 +67,16 @@ class Head(nn.Module):
         scores = self.classifier(self.dropout(pooled if self.config.of_text else x))
         return scores
 
-    def output(self, x: Tensor, tokens: Tokens, look: Look | None) -> ModelOutput:
+    def output(
+        self, x: Tensor, tokens: Tokens, look: Look | None, extras: Extras | None = None
+    ) -> ModelOutput:
         """All that a model with this head returns for its last hidden states (R, T, E)."""
         pooled = self.pooled(x, tokens)
         x = x if tokens.lengths is None else x.squeeze(0)
         logits = self(x, pooled)
         if look is not None and logits is not None:
             look.give("logits", logits)
-        return ModelOutput(logits=logits, hidden=x, pooled=pooled)
+        return ModelOutput(logits=logits, hidden=x, pooled=pooled, extras=extras)
 
 
 class _Transform(nn.Module):

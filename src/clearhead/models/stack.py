@@ -20,10 +20,12 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.state import DecoderState, Source
-from clearhead.nn.attention import MultiHeadAttention
+from clearhead.nn.attention import AttentionConfig
 from clearhead.nn.attention.masks import Mask
-from clearhead.nn.layers import FeedForward, Residual, build_norm
+from clearhead.nn.extras import Extras
+from clearhead.nn.layers import Residual, build_norm
 from clearhead.nn.look import Look
+from clearhead.nn.parts import build_attention, build_feedforward
 from clearhead.nn.positions import Position, build_position
 from clearhead.nn.state import State, refuse_unknown_state
 from clearhead.nn.tokens import Tokens
@@ -46,17 +48,26 @@ class Surroundings:
 
 
 class Layer(nn.Module):
-    """Self-attention, cross-attention if `cross`, feed-forward; a residual connection around each."""
+    """Self-attention, cross-attention where there is one, feed-forward; a residual connection around each."""
 
-    def __init__(self, config: ModelConfig, position: Position, *, cross: bool) -> None:
+    def __init__(self, config: ModelConfig, attention: Any, cross_attention: Any, feedforward: Any) -> None:
+        """The parts are rows of `nn/parts.py`, or whatever does what is asked of them there."""
         super().__init__()
-        width, attention = config.width, config.attention.replace(width=config.width)
-        self.attention = MultiHeadAttention(attention, position)
+        width = config.width
+        self.attention = attention
         self.attention_residual = Residual(width, config.norm, config.dropout)
-        self.cross_attention = MultiHeadAttention(attention) if cross else None
-        self.cross_residual = Residual(width, config.norm, config.dropout) if cross else None
-        self.feedforward = FeedForward(width, config.feedforward)
+        self.cross_attention = cross_attention
+        self.cross_residual = None
+        if cross_attention is not None:
+            self.cross_residual = Residual(width, config.norm, config.dropout)
+        self.feedforward = feedforward
         self.feedforward_residual = Residual(width, config.norm, config.dropout)
+
+    @property
+    def gives_extras(self) -> bool:
+        """Whether a part has more to say than its result."""
+        parts = (self.attention, self.cross_attention, self.feedforward)
+        return any(getattr(part, "gives_extras", False) for part in parts)
 
     def forward(
         self,
@@ -65,8 +76,13 @@ class Layer(nn.Module):
         own: State | None = None,
         cross: State | None = None,
         look: Look | None = None,
+        extras: Extras | None = None,
     ) -> Tensor:
         """(R, T, E) to (R, T, E). `own` and `cross` are this layer's states in step-by-step decoding."""
+
+        def more(part: Any, place: str, **given: Any) -> dict[str, Any]:
+            wanted = extras is not None and getattr(part, "gives_extras", False)
+            return {"extras": extras.at(place), **given} if extras is not None and wanted else {}
 
         def attend_to_self(y: Tensor) -> Tensor:
             inner = look.at("self") if look else None
@@ -78,6 +94,7 @@ class Layer(nn.Module):
                 state=own,
                 memo=around.memo,
                 look=inner,
+                **more(self.attention, "self"),
             )
             return out
 
@@ -94,27 +111,41 @@ class Layer(nn.Module):
                 state=cross,
                 memo=around.memo,
                 look=look.at("cross") if look else None,
+                **more(self.cross_attention, "cross"),
             )
             return out.view_as(y)
+
+        def feed(y: Tensor) -> Tensor:
+            out: Tensor = self.feedforward(y, **more(self.feedforward, "feedforward", tokens=around.tokens))
+            return out
 
         x = self.attention_residual(x, attend_to_self, look.at("self") if look else None)
         if self.cross_residual is not None:
             x = self.cross_residual(x, attend_to_memory, look.at("cross") if look else None)
-        x = self.feedforward_residual(x, self.feedforward, look.at("feedforward") if look else None)
+        x = self.feedforward_residual(x, feed, look.at("feedforward") if look else None)
         if look is not None:
             look.give("output", x)
         return x
 
 
 class Stack(nn.Module):
-    """Layers one above the other, and a last norm where the config wants one."""
+    """Layers one above the other, and a last norm where the config wants one.
+
+    A causal stack is called "decoder", any other "encoder": so in `layer_pattern`, `Look` and `Extras`.
+    """
 
     def __init__(self, config: ModelConfig, layers: int, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
-        shared = _position(config, causal)
-        self.layers = nn.ModuleList(
-            Layer(config, _for_layer(config, shared, causal), cross=cross) for _ in range(layers)
-        )
+        positions = _Positions(config, causal)
+        self.name = "decoder" if causal else "encoder"
+        self.layers = nn.ModuleList()
+        for number in range(layers):
+            parts = config.parts_of(self.name, number)
+            attention = build_attention(parts.attention, positions.of(parts.attention))
+            looking = build_attention(parts.cross_attention) if cross else None
+            feedforward = build_feedforward(parts.feedforward, config.width)
+            self.layers.append(Layer(config, attention, looking, feedforward))
+        self.gives_extras = any(layer.gives_extras for layer in self.layers)
         final = config.norm.place == "pre" if config.norm.final is None else config.norm.final
         self.norm = build_norm(config.norm, config.width) if final else None
 
@@ -135,13 +166,22 @@ class Stack(nn.Module):
             )
 
     def forward(
-        self, x: Tensor, around: Surroundings, state: DecoderState | None = None, look: Look | None = None
+        self,
+        x: Tensor,
+        around: Surroundings,
+        state: DecoderState | None = None,
+        look: Look | None = None,
+        extras: Extras | None = None,
     ) -> Tensor:
-        """(R, T, E) through all layers."""
+        """(R, T, E), the embedded tokens, through all layers; `look` and `extras` are the whole model's."""
+        if look is not None:
+            look = look.at(self.name)
+            look.give("embedding", x)
         for i, layer in enumerate(self.layers):
             own = None if state is None else state.own[i]
             cross = None if state is None or not state.cross else state.cross[i]
-            x = layer(x, around, own, cross, look.at(i) if look else None)
+            more = None if extras is None else extras.at(f"{self.name}.{i}")
+            x = layer(x, around, own, cross, look.at(i) if look else None, more)
         if self.norm is not None:
             x = self.norm(x)
         if look is not None:
@@ -149,8 +189,25 @@ class Stack(nn.Module):
         return x
 
 
-def _position(config: ModelConfig, causal: bool) -> Position:
-    attention = config.attention.replace(width=config.width)
+class _Positions:
+    """One scheme for all layers whose attentions are alike, one for each layer, or none in the layers."""
+
+    def __init__(self, config: ModelConfig, causal: bool) -> None:
+        self.config, self.causal = config, causal
+        attention = config.attention.replace(width=config.width)
+        self.shared = {attention: _position(config, attention, causal)}
+
+    def of(self, attention: AttentionConfig) -> Position:
+        """For the next layer, which has this attention."""
+        if attention not in self.shared:
+            self.shared[attention] = _position(self.config, attention, self.causal)
+        shared = self.shared[attention]
+        if shared.in_embedding:
+            return Position()
+        return _position(self.config, attention, self.causal) if shared.per_layer else shared
+
+
+def _position(config: ModelConfig, attention: AttentionConfig, causal: bool) -> Position:
     return build_position(
         config.position,
         width=config.width,
@@ -161,14 +218,12 @@ def _position(config: ModelConfig, causal: bool) -> Position:
     )
 
 
-def _for_layer(config: ModelConfig, shared: Position, causal: bool) -> Position:
-    """One scheme for all layers, one for each, or none where it has done its work in the embedding."""
-    if shared.in_embedding:
-        return Position()
-    return _position(config, causal) if shared.per_layer else shared
-
-
 def position_for_embedding(config: ModelConfig) -> Position:
     """The scheme that acts on the embeddings, or one that does nothing."""
-    scheme = _position(config, causal=False)
+    scheme = _position(config, config.attention.replace(width=config.width), causal=False)
     return scheme if scheme.in_embedding else Position()
+
+
+def new_extras(*stacks: Stack) -> Extras | None:
+    """Where the parts put what they have to say besides their result: while training, if one of them has."""
+    return Extras() if any(stack.training and stack.gives_extras for stack in stacks) else None

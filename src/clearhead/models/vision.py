@@ -12,7 +12,7 @@ from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
 from clearhead.models.interface import ModelOutput
-from clearhead.models.stack import Stack, Surroundings, position_for_embedding
+from clearhead.models.stack import Stack, Surroundings, new_extras, position_for_embedding
 from clearhead.nn.attention.masks import Everything
 from clearhead.nn.layers import Dropout
 from clearhead.nn.look import Look
@@ -44,9 +44,7 @@ class Vision(nn.Module):
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(len(x), 1, -1), x], dim=1)
         tokens = Tokens.padded(x.shape[1], device=x.device)
-        inner = look.at("encoder") if look else None
+        extras = new_extras(self.encoder)
         x = self.dropout(self.position.embed(x, tokens))
-        if inner is not None:
-            inner.give("embedding", x)
-        x = self.encoder(x, Surroundings(tokens, Everything()), look=inner)
-        return self.head.output(x, tokens, look)
+        x = self.encoder(x, Surroundings(tokens, Everything()), look=look, extras=extras)
+        return self.head.output(x, tokens, look, extras)

@@ -25,7 +25,6 @@ from torch.nn import functional as F
 from clearhead.base.bounds import Count, CountOrZero, Epsilon, Positive, Share
 from clearhead.base.config import Config
 from clearhead.base.errors import UserError
-from clearhead.nn.attention.multihead import MultiHeadAttention
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Tokens, can_be_checked
@@ -134,6 +133,11 @@ class FeedForwardConfig(Config):
     gated: bool = False
     bias: bool = True
     dropout: Share = 0.0  # on the activations
+    kind: str = "dense"  # which feed-forward; another one has settings of its own
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_other_kind()
 
 
 class FeedForward(nn.Module):
@@ -141,12 +145,17 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, config: FeedForwardConfig) -> None:
         super().__init__()
+        self.config = config
         inner = config.width or 4 * width
         self.gate = nn.Linear(width, inner, bias=config.bias) if config.gated else None
         self.inner = nn.Linear(width, inner, bias=config.bias)
         self.output = nn.Linear(inner, width, bias=config.bias)
         self.activation = ACTIVATIONS[config.activation]
         self.dropout = Dropout(config.dropout)
+
+    def residual_weights(self) -> list[Tensor]:
+        """Those that write to the residual stream."""
+        return [self.output.weight]
 
     def forward(self, x: Tensor) -> Tensor:
         """Works on the last dimension, in any layout."""
@@ -267,8 +276,8 @@ def initialise(model: nn.Module, kind: InitialisationName, layers: int) -> None:
     if kind == "scaled":
         # Each of the 2·layers sub-layers adds to one stream: shrink each so that the sum keeps its size.
         for module in model.modules():
-            if isinstance(module, (MultiHeadAttention, FeedForward)):
-                nn.init.normal_(module.output.weight, std=0.02 / math.sqrt(2 * layers))
+            for weight in getattr(module, "residual_weights", list)():
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * layers))
 
 
 def _weight(weight: Tensor, kind: InitialisationName) -> None:

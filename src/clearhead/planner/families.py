@@ -1,12 +1,16 @@
-"""Each family's parts put together: which products it makes, and what it keeps.
+"""What a whole model costs: the matrix products of one pass, and what it keeps for the backward pass.
 
-The one table that knows all families; the costs of the parts are in `flops.py`,
-`activations.py` and `recurrent.py`.
+The parts of the layers state their own costs (`nn/costs.py`); here they are summed over the stacks, and what
+stands around the stacks is added: embeddings, residual connections, heads, the vocabulary. No padding is
+assumed.
+Knows nothing of time or of the optimiser.
+
+Shapes: R rows, S source tokens, T target tokens, E model width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,119 +20,248 @@ from clearhead.base.errors import UserError
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder import Encoder
 from clearhead.models.encoder_decoder import EncoderDecoder
+from clearhead.models.heads import Head
 from clearhead.models.recurrent import Recurrent
+from clearhead.models.stack import Layer, Stack
 from clearhead.models.vision import Vision
-from clearhead.planner.activations import Kept, Storage, head_kept, input_kept, logits_kept, stack_kept
+from clearhead.nn.attention.scores import Additive
+from clearhead.nn.costs import (
+    FLOAT,
+    ID,
+    KEEPS_ONLY_ITS_RESULT,
+    Costs,
+    Product,
+    Sight,
+    Storage,
+    linear,
+    score_products,
+)
+from clearhead.nn.layers import InputEmbedding, Output, Residual, RMSNorm
+from clearhead.nn.parts import attention_kind, feedforward_kind
 from clearhead.planner.batch import Batch
-from clearhead.planner.flops import Product, Sight, head_products, output_products, stack_products
-from clearhead.planner.recurrent import recurrent_kept, recurrent_products
 
-
-def _encoder_decoder_products(model: EncoderDecoder, batch: Batch) -> Iterator[Product]:
-    read, write, cross = _sights(batch)
-    yield from stack_products("encoder", model.encoder, read)
-    yield from stack_products("decoder", model.decoder, write, cross)
-    yield from _top_products(model, batch)
-
-
-def _encoder_decoder_kept(model: EncoderDecoder, batch: Batch, storage: Storage) -> Iterator[Kept]:
-    read, write, cross = _sights(batch)
-    yield input_kept(model.source_embedding, batch.source_tokens, storage)
-    yield input_kept(model.target_embedding, batch.target_tokens, storage)
-    yield from stack_kept("encoder", model.encoder, read, storage)
-    yield from stack_kept("decoder", model.decoder, write, storage, cross)
-    yield from _top_kept(model, batch, storage)
-
-
-def _encoder_products(model: Encoder, batch: Batch) -> Iterator[Product]:
-    yield from stack_products("encoder", model.encoder, _sights(batch)[0])
-    yield from head_products(model.head, batch.rows, batch.source_tokens)
-
-
-def _encoder_kept(model: Encoder, batch: Batch, storage: Storage) -> Iterator[Kept]:
-    yield input_kept(model.embedding, batch.source_tokens, storage)
-    yield from stack_kept("encoder", model.encoder, _sights(batch)[0], storage)
-    yield from head_kept(model.head, model.config.width, batch.rows, batch.source_tokens, storage)
-
-
-def _decoder_products(model: Decoder, batch: Batch) -> Iterator[Product]:
-    yield from stack_products("decoder", model.decoder, _sights(batch)[1])
-    yield from _top_products(model, batch)
-
-
-def _decoder_kept(model: Decoder, batch: Batch, storage: Storage) -> Iterator[Kept]:
-    yield input_kept(model.embedding, batch.target_tokens, storage)
-    yield from stack_kept("decoder", model.decoder, _sights(batch)[1], storage)
-    yield from _top_kept(model, batch, storage)
-
-
-def _top_products(model: Decoder | EncoderDecoder, batch: Batch) -> Iterator[Product]:
-    """What stands on a decoder: the vocabulary, or a head in its place."""
-    if model.config.head.kind == "none":
-        yield from output_products(model.output, batch.target_tokens)
-    else:
-        yield from head_products(model.head, batch.rows, batch.target_tokens)
-
-
-def _top_kept(model: Decoder | EncoderDecoder, batch: Batch, storage: Storage) -> Iterator[Kept]:
-    if model.config.head.kind == "none":
-        yield from logits_kept(batch.target_tokens, model.output.weight.shape[0])
-    else:
-        yield from head_kept(model.head, model.config.width, batch.rows, batch.target_tokens, storage)
-
-
-def _vision_products(model: Vision, batch: Batch) -> Iterator[Product]:
-    patches = batch.rows * (model.config.image.size // model.config.image.patch) ** 2
-    # The image itself needs no gradient.
-    yield Product("patches", "weights", 2 * patches * model.patches.weight.numel(), gradients=1)
-    yield from stack_products("encoder", model.encoder, _sights(batch)[0])
-    yield from head_products(model.head, batch.rows, batch.source_tokens)
-
-
-def _vision_kept(model: Vision, batch: Batch, storage: Storage) -> Iterator[Kept]:
-    image = model.config.image
-    dropped = batch.source_tokens * model.config.width * storage.dropped(model.dropout.p)
-    pixels = batch.rows * image.channels * image.size**2
-    yield Kept("patches", pixels * storage.item + dropped)
-    yield from stack_kept("encoder", model.encoder, _sights(batch)[0], storage)
-    yield from head_kept(model.head, model.config.width, batch.rows, batch.source_tokens, storage)
-
-
-def _sights(batch: Batch) -> tuple[Sight, Sight, Sight]:
-    """Who looks at whom: source at source, target at target (causal), target at source."""
-    rows, source, target = batch.rows, batch.source_length, batch.target_length
-    return Sight(rows, source, source), Sight(rows, target, target, causal=True), Sight(rows, target, source)
+LOSS = "loss"  # the part that log-probabilities are told under
+# Numbers a recurrence keeps for each token, cell and unit of width, as PyTorch's CPU kernels do.
+_READING = {"gru": 7, "lstm": 17}
+_WRITING = {"gru": 6, "lstm": 5}
 
 
 @dataclass(frozen=True)
-class Family:
-    """How one family's costs are found."""
+class Kept:
+    """Bytes one part keeps."""
 
-    products: Callable[[Any, Batch], Iterator[Product]]
-    kept: Callable[[Any, Batch, Storage], Iterator[Kept]]
-
-
-FAMILIES: dict[type[nn.Module], Family] = {
-    EncoderDecoder: Family(_encoder_decoder_products, _encoder_decoder_kept),
-    Encoder: Family(_encoder_products, _encoder_kept),
-    Decoder: Family(_decoder_products, _decoder_kept),
-    Vision: Family(_vision_products, _vision_kept),
-    Recurrent: Family(recurrent_products, recurrent_kept),
-}
+    part: str
+    bytes: int
 
 
 def products(model: nn.Module, batch: Batch) -> tuple[Product, ...]:
     """Every matrix product of one forward pass."""
-    return tuple(_family(model).products(model, batch))
+    return tuple(
+        _recurrent_products(model, batch) if isinstance(model, Recurrent) else _products(model, batch)
+    )
 
 
 def kept(model: nn.Module, batch: Batch, storage: Storage) -> tuple[Kept, ...]:
     """Everything one forward pass keeps for the backward pass."""
-    return tuple(_family(model).kept(model, batch, storage))
+    if isinstance(model, Recurrent):
+        return tuple(_recurrent_kept(model, batch, storage))
+    return tuple(_kept(model, batch, storage))
 
 
-def _family(model: nn.Module) -> Family:
-    for kind, family in FAMILIES.items():
-        if isinstance(model, kind):
-            return family
+def _stacks(model: nn.Module, batch: Batch) -> list[tuple[Stack, Sight, Sight | None]]:
+    """The stacks of a model: who looks at whom in them, and at the source."""
+    rows, source, target = batch.rows, batch.source_length, batch.target_length
+    read, write = Sight(rows, source, source), Sight(rows, target, target, causal=True)
+    if isinstance(model, EncoderDecoder):
+        return [(model.encoder, read, None), (model.decoder, write, Sight(rows, target, source))]
+    if isinstance(model, Decoder):
+        return [(model.decoder, write, None)]
+    if isinstance(model, (Encoder, Vision)):
+        return [(model.encoder, read, None)]
     raise UserError(f"A plan is made for clearhead's models, and '{type(model).__name__}' is none of them.")
+
+
+def _products(model: Any, batch: Batch) -> Iterator[Product]:
+    stacks = _stacks(model, batch)
+    if isinstance(model, Vision):
+        patches = batch.rows * (model.config.image.size // model.config.image.patch) ** 2
+        # The image itself needs no gradient.
+        yield Product("patches", "weights", 2 * patches * model.patches.weight.numel(), gradients=1)
+    for stack, own, cross in stacks:
+        for layer in stack.layers:
+            for name, part, costs, sight, _ in _parts(stack.name, layer, own, cross):
+                yield from costs.products(name, part, sight)
+    if hasattr(model, "head"):
+        yield from _head_products(model.head, batch.rows, batch.tokens)
+    else:
+        yield from _output_products(model.output, batch.tokens)
+
+
+def _kept(model: Any, batch: Batch, storage: Storage) -> Iterator[Kept]:
+    stacks = _stacks(model, batch)
+    if isinstance(model, Vision):
+        image = model.config.image
+        dropped = batch.source_tokens * model.config.width * storage.dropped(model.dropout.p)
+        pixels = batch.rows * image.channels * image.size**2
+        yield Kept("patches", pixels * storage.item + dropped)
+    elif isinstance(model, EncoderDecoder):
+        yield _input_kept(model.source_embedding, batch.source_tokens, storage)
+        yield _input_kept(model.target_embedding, batch.target_tokens, storage)
+    else:
+        yield _input_kept(model.embedding, batch.tokens, storage)
+    for stack, own, cross in stacks:
+        yield from _stack_kept(stack, model.config.width, own, cross, storage)
+    if hasattr(model, "head"):
+        yield from _head_kept(model.head, model.config.width, batch.rows, batch.tokens, storage)
+    else:
+        yield _logits_kept(batch.tokens, model.output.weight.shape[0])
+
+
+def _parts(
+    name: str, layer: nn.Module, own: Sight, cross: Sight | None
+) -> Iterator[tuple[str, Any, Costs, Sight, Residual]]:
+    """The parts of a layer, what each costs, what it looks at, and the residual connection around it."""
+    assert isinstance(layer, Layer)
+    attentions = [(f"{name} self-attention", layer.attention, own, layer.attention_residual)]
+    if layer.cross_residual is not None and cross is not None:
+        attentions.append((f"{name} cross-attention", layer.cross_attention, cross, layer.cross_residual))
+    for label, part, sight, residual in attentions:
+        yield label, part, attention_kind(part.config.kind).costs, sight, residual
+    costs = feedforward_kind(layer.feedforward.config.kind).costs
+    yield f"{name} feed-forward", layer.feedforward, costs, own, layer.feedforward_residual
+
+
+def _stack_kept(
+    stack: Stack, width: int, own: Sight, cross: Sight | None, storage: Storage
+) -> Iterator[Kept]:
+    """All layers, and the stream they read from and write to."""
+    tokens = own.rows * own.queries
+    for layer in stack.layers:
+        for name, part, costs, sight, residual in _parts(stack.name, layer, own, cross):
+            inside = costs.kept(part, sight, storage)
+            yield Kept(name, inside + _residual_kept(residual, tokens, width, storage))
+    last = 0 if stack.norm is None else _norm_kept(stack.norm, tokens, width, storage)
+    yield Kept(f"{stack.name} stream", tokens * width * storage.item + last)
+
+
+def _norm_kept(norm: nn.Module, tokens: int, width: int, storage: Storage) -> int:
+    """A norm's input and statistics; the RMS norm keeps the scaled numbers too, before its weight."""
+    if isinstance(norm, RMSNorm):
+        return tokens * (width * (max(storage.item, FLOAT) + storage.item) + FLOAT)
+    return tokens * (width * storage.item + 2 * FLOAT)
+
+
+def _embedding_kept(tokens: int, each: int) -> Kept:
+    """The ids, to know which rows get a gradient, and `each` bytes more for each token."""
+    return Kept("embedding", tokens * (ID + each))
+
+
+def _input_kept(layer: InputEmbedding, tokens: int, storage: Storage) -> Kept:
+    """Ids, token types, norm and dropout in front of the first layer."""
+    width = layer.table.weight.shape[1]
+    each = width * storage.dropped(layer.dropout.p) + (ID if layer.types is not None else 0)
+    norm = 0 if layer.norm is None else _norm_kept(layer.norm, tokens, width, storage)
+    plain = _embedding_kept(tokens, each)
+    return Kept(plain.part, plain.bytes + norm)
+
+
+def _residual_kept(layer: Residual, tokens: int, width: int, storage: Storage) -> int:
+    """What the norm takes and gives (the next product keeps the latter), and what was dropped."""
+    dropped = storage.dropped(layer.dropout.p)
+    return _norm_kept(layer.norm, tokens, width, storage) + tokens * width * (storage.item + dropped)
+
+
+def _output_products(layer: Output, tokens: int, part: str = "output") -> Iterator[Product]:
+    """Scores over the vocabulary."""
+    yield Product(part, "vocabulary", 2 * tokens * layer.weight.numel())
+
+
+def _head_products(head: Head, rows: int, tokens: int) -> Iterator[Product]:
+    """Pooler, classifier, and the words of masked language modelling."""
+    if head.pooler is not None:
+        yield linear("head", head.pooler, rows)
+    if head.classifier is not None:
+        yield linear("head", head.classifier, rows if head.config.of_text else tokens)
+    if head.transform is not None:
+        dense = head.transform.get_submodule("dense")
+        assert isinstance(dense, nn.Linear)
+        yield linear("head", dense, tokens)
+    if head.words is not None:
+        yield from _output_products(head.words, tokens, "head")
+
+
+def _head_kept(head: Head, width: int, rows: int, tokens: int, storage: Storage) -> Iterator[Kept]:
+    """Pooler, classifier or words."""
+    inside = rows * width * storage.item * 2 if head.pooler is not None else 0
+    if head.classifier is not None:
+        places = rows if head.config.of_text else tokens
+        inside += places * width * (storage.item + storage.dropped(head.dropout.p))
+        yield _logits_kept(places, head.classifier.out_features)
+    if head.transform is not None:
+        before = 0 if head.transform.activation in KEEPS_ONLY_ITS_RESULT else 1
+        inside += tokens * width * storage.item * (1 + before)
+        inside += _norm_kept(head.transform.get_submodule("norm"), tokens, width, storage)
+    if head.words is not None:
+        yield _logits_kept(tokens, head.words.weight.shape[0])
+    yield Kept("head", inside)
+
+
+def _logits_kept(places: int, classes: int) -> Kept:
+    """The loss keeps the log-probabilities, in float32, and the right answers."""
+    return Kept(LOSS, places * (classes * FLOAT + ID))
+
+
+def _recurrent_products(model: Recurrent, batch: Batch) -> Iterator[Product]:
+    """Every matrix product of one pass."""
+    yield from _reading(model.encoder, batch)
+    part = "decoder recurrence"
+    yield linear(part, model.first, batch.rows)
+    for cell in model.cells:
+        assert isinstance(cell, nn.RNNCellBase)
+        size = cell.weight_ih.numel() + cell.weight_hh.numel()
+        yield Product(part, "weights", 2 * batch.target_tokens * size)
+    sight = Sight(batch.rows, batch.target_length, batch.source_length)
+    memory = _memory_width(model)
+    yield from score_products("decoder attention", model.score, 1, memory, sight)
+    yield Product("decoder attention", "scores", 2 * sight.pairs * memory)
+    yield linear("output", model.combine, batch.target_tokens)
+    yield from _output_products(model.output, batch.target_tokens)
+
+
+def _reading(encoder: nn.RNNBase, batch: Batch) -> Iterator[Product]:
+    """The encoder: inputs of all tokens, and each token's state into the next one's."""
+    for name, weight in encoder.named_parameters():
+        if name.startswith("weight_ih"):
+            yield Product("encoder recurrence", "weights", 2 * batch.source_tokens * weight.numel())
+        elif name.startswith("weight_hh"):
+            # The state before the first token is 0 and needs no gradient.
+            first = 2 * batch.rows * weight.numel()
+            yield Product("encoder recurrence", "weights", first, gradients=1)
+            yield Product("encoder recurrence", "weights", first * (batch.source_length - 1))
+
+
+def _recurrent_kept(model: Recurrent, batch: Batch, storage: Storage) -> Iterator[Kept]:
+    """Activations: cells, attention for each target token, and the scores over words."""
+    width, memory = model.config.width, _memory_width(model)
+    cell = model.config.recurrent.cell
+    source, target = batch.source_tokens, batch.target_tokens
+    item, dropped = storage.item, storage.dropped(model.config.dropout)
+    yield _embedding_kept(source, width * (item + dropped))
+    yield _embedding_kept(target, width * (item + dropped))
+    directions = memory // width
+    between = memory * (item + dropped) * (model.config.layers - 1)
+    states = _READING[cell] * width * directions * model.config.layers * item
+    yield Kept("encoder recurrence", source * (states + between + memory * item))
+    inputs = width + memory + width * (len(model.cells) - 1)
+    cells = (_WRITING[cell] * width * len(model.cells) + inputs) * item
+    yield Kept("decoder recurrence", target * (cells + width * dropped * len(model.cells)))
+    # Additive attention keeps the tanh of each pair, (B, T, S, A).
+    pair = model.score.query.shape[-1] if isinstance(model.score, Additive) else 0
+    looking = (batch.source_length * (pair + 1) + width + (0 if pair else memory)) * item
+    yield Kept("decoder attention", target * looking)
+    yield Kept("output", target * (2 * width + memory + 2 * width) * item)
+    yield _logits_kept(target, model.output.weight.shape[0])
+
+
+def _memory_width(model: Recurrent) -> int:
+    return model.config.width * (2 if model.config.recurrent.bidirectional else 1)

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from clearhead.models.config import ModelConfig
-from clearhead.planner.activations import LOSS
 from clearhead.planner.batch import PAIR_LENGTH, Batch
 from clearhead.planner.devices import USABLE, Device
+from clearhead.planner.families import LOSS
 from clearhead.planner.paper import BATCH_TOKENS, GPUS, Comparison
-from clearhead.planner.parameters import Part
 from clearhead.planner.tables import (
     Table,
     bytes_in_words,
@@ -25,7 +24,7 @@ from clearhead.planner.tables import (
     seconds_in_words,
     share_in_words,
 )
-from clearhead.planner.totals import Flops, Memory
+from clearhead.planner.totals import Flops, Memory, Part
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def _tables(plan: Plan) -> Iterator[Table]:
     yield _parts(plan)
     yield _flops(plan)
     yield _memory(plan)
-    if plan.memory.state_per_token:
+    if plan.memory.state:
         yield _decoding(plan)
     yield _time(plan)
     if plan.comparison is not None:
@@ -173,6 +172,9 @@ def _decoding(plan: Plan) -> Table:
         ("keys and values, one token", memory.state_per_token),
         (f"keys and values, {memory.context:,} tokens", memory.state),
     ]
+    if memory.state_fixed:
+        rows[1] = (f"what layers remember of {memory.context:,} tokens", memory.state)
+        rows.append(("of that, whatever the length", memory.state_fixed))
     if plan.config.family == "recurrent":
         rows = [("hidden states, one token", memory.state_per_token)]
     if memory.cross_per_token:
@@ -210,7 +212,7 @@ def _time(plan: Plan) -> Table:
         f"At {share:.0%} of the peak. It fits if all of training takes at most {USABLE:.0%} of the memory; "
         f"the largest batch is in tokens, and a larger one is reached by adding up gradients of several."
     )
-    if plan.memory.state_per_token:
+    if plan.memory.state:
         notes.append(
             "Decoding one sequence reads the decoder's weights once for each token: no faster than that."
         )

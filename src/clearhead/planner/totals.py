@@ -1,13 +1,14 @@
-"""The sums a plan shows: FLOPs of a step and of a run, bytes of training and of decoding.
+"""The sums a plan shows: parameters by part, FLOPs of a step and of a run, bytes of training and of decoding.
 
-Takes the products and activations the families list and adds them up. Knows
-nothing about devices.
+Parameters are counted on the model itself, so that the parts always add up to what it holds; products and
+activations are those that `families.py` lists. Knows nothing about devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -16,14 +17,80 @@ from clearhead.models.decoder import Decoder
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.models.recurrent import Recurrent
 from clearhead.models.stack import Layer
-from clearhead.nn.attention import MultiHeadAttention
-from clearhead.planner.activations import FLOAT, LOSS, Kept, Storage
+from clearhead.nn.costs import FLOAT, Kind, Product, Storage
+from clearhead.nn.parts import attention_kind
+from clearhead.nn.positions import Position
 from clearhead.planner.batch import Batch
-from clearhead.planner.families import kept, products
-from clearhead.planner.flops import Kind, Product
+from clearhead.planner.families import LOSS, Kept, kept, products
 
 BYTES = {"bf16": 2, "float32": 4}
 CONTEXT = 512  # tokens a decoding state is shown for where neither positions nor lengths say more
+
+
+# A word in a parameter's path inside a stack → how the part is called.
+_IN_STACK = {
+    "attention": "self-attention",
+    "cross_attention": "cross-attention",
+    "feedforward": "feed-forward",
+    "norm": "norms",
+}
+# The first word of the path, for what stands outside the stacks.
+_OUTSIDE = {
+    "patches": "patches",
+    "class_token": "patches",
+    "cells": "decoder recurrence",
+    "first": "decoder recurrence",
+    "score": "decoder attention",
+    "combine": "output",
+    "output": "output",
+    "head": "head",
+}
+OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part and how many numbers it learns; `shared_with` names the parts that use them as well."""
+
+    name: str
+    count: int
+    shared_with: tuple[str, ...] = ()
+
+
+def parameters_by_part(model: nn.Module) -> tuple[Part, ...]:
+    """All parameters of a model, in the order of its modules.
+
+    >>> import clearhead
+    >>> parameters_by_part(clearhead.build("tiny", layers=1))[0]
+    Part(name='source embedding', count=3200, shared_with=('target embedding', 'output'))
+    """
+    schemes = [name for name, module in model.named_modules() if isinstance(module, Position)]
+    owner: dict[int, str] = {}
+    counts: dict[str, int] = {}
+    shared: dict[str, dict[str, None]] = {}  # the inner dict is an ordered set
+    for path, parameter in model.named_parameters(remove_duplicate=False):
+        name = _part(path, schemes)
+        if id(parameter) not in owner:
+            owner[id(parameter)] = name
+            counts[name] = counts.get(name, 0) + parameter.numel()
+        elif owner[id(parameter)] != name:
+            shared.setdefault(owner[id(parameter)], {})[name] = None
+    return tuple(Part(name, count, tuple(shared.get(name, ()))) for name, count in counts.items())
+
+
+def _part(path: str, schemes: Iterable[str]) -> str:
+    """The part a parameter is told under, from where it stands in the model."""
+    top, *inner = path.split(".")
+    if any(path.startswith(f"{scheme}.") for scheme in schemes):
+        return "positions"
+    if top.endswith("embedding"):
+        if "norm" in inner:
+            return "embedding norms"
+        return "token types" if "types" in inner else top.replace("_", " ")
+    if top in ("encoder", "decoder"):
+        found = [name for word, name in _IN_STACK.items() if word in inner]
+        return f"{top} {found[0] if found else 'recurrence'}"
+    return _OUTSIDE.get(top, OTHER)
 
 
 @dataclass(frozen=True)
@@ -93,6 +160,7 @@ class Memory:
     optimiser: int
     activations: dict[str, int]  # by part, kept for the backward pass
     loss: int  # scores over words or classes and their gradients, at the moment the backward pass begins
+    state_fixed: int  # decoding: what layers remember of a sequence whatever its length
     state_per_token: int  # decoding: self-attention's keys and values of all layers, one token
     cross_per_token: int  # decoding: cross-attention's keys and values of all layers, one source token
     memory_per_token: int  # decoding: the encoder's output, one source token
@@ -115,8 +183,8 @@ class Memory:
 
     @property
     def state(self) -> int:
-        """Self-attention's keys and values of one sequence at full context."""
-        return self.state_per_token * self.context
+        """What self-attention remembers of one sequence at full context."""
+        return self.state_fixed + self.state_per_token * self.context
 
 
 def count_memory(model: nn.Module, config: ModelConfig, batch: Batch, dtype: str, on_cpu: bool) -> Memory:
@@ -125,7 +193,7 @@ def count_memory(model: nn.Module, config: ModelConfig, batch: Batch, dtype: str
     tensors = list(model.parameters())
     count = sum(tensor.numel() for tensor in tensors)
     found = kept(model, batch, Storage(item, on_cpu))
-    state, cross, memory = _decoding(model, item)
+    fixed, state, cross, memory = (numbers * item for numbers in _decoding(model))
     return Memory(
         weights=count * item,
         gradients=count * item,
@@ -133,6 +201,7 @@ def count_memory(model: nn.Module, config: ModelConfig, batch: Batch, dtype: str
         optimiser=count * 2 * FLOAT + len(tensors) * FLOAT + (count * FLOAT if item < FLOAT else 0),
         activations=_by_part(found),
         loss=_loss(found, item),
+        state_fixed=fixed,
         state_per_token=state,
         cross_per_token=cross,
         memory_per_token=memory,
@@ -152,26 +221,25 @@ def _loss(found: Iterable[Kept], item: int) -> int:
     return sum(one.bytes for one in found if one.part == LOSS) * (item + 2 * FLOAT) // FLOAT
 
 
-def _decoding(model: nn.Module, item: int) -> tuple[int, int, int]:
-    """Bytes for each token: own keys and values, cross keys and values, the encoder's output."""
+def _decoding(model: nn.Module) -> tuple[int, int, int, int]:
+    """Numbers remembered of a sequence, for each token, for each source token by cross-attention, and of the
+    encoder's output.
+    """
     if isinstance(model, Recurrent):
         width = model.config.width
         memory = width * (2 if model.config.recurrent.bidirectional else 1)
-        return len(model.cells) * model.parts * width * item, 0, memory * item
+        return 0, len(model.cells) * model.parts * width, 0, memory
     if not isinstance(model, (EncoderDecoder, Decoder)) or model.config.head.kind != "none":
-        return 0, 0, 0
-    own = cross = 0
-    for layer in model.decoder.layers:
-        assert isinstance(layer, Layer)
-        own += _keys_and_values(layer.attention)
-        cross += 0 if layer.cross_attention is None else _keys_and_values(layer.cross_attention)
-    memory = model.config.width if isinstance(model, EncoderDecoder) else 0
-    return own * item, cross * item, memory * item
+        return 0, 0, 0, 0
+    layers = [layer for layer in model.decoder.layers if isinstance(layer, Layer)]
+    none, one = (sum(_remembered(layer.attention, tokens) for layer in layers) for tokens in (0, 1))
+    cross = sum(_remembered(layer.cross_attention, 1) for layer in layers)
+    return none, one - none, cross, model.config.width if isinstance(model, EncoderDecoder) else 0
 
 
-def _keys_and_values(attention: MultiHeadAttention) -> int:
-    """Numbers one token leaves behind in one attention layer."""
-    return attention.key.out_features + attention.value.out_features
+def _remembered(attention: Any, tokens: int) -> int:
+    """Numbers that so many tokens of one sequence leave behind in an attention."""
+    return 0 if attention is None else attention_kind(attention.config.kind).costs.state(attention, tokens)
 
 
 def _context(config: ModelConfig, batch: Batch) -> int:

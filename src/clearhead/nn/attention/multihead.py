@@ -62,9 +62,11 @@ class AttentionConfig(Config):
     softcap: Positive | None = None  # scores become softcap · tanh(scores / softcap)
     dropout: Share = 0.0  # on the attention weights
     kernel: KernelName = "auto"
+    kind: str = "multihead"  # which attention; another one has settings of its own
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._refuse_other_kind()
         if self.key_dim is None and self.width is not None and self.width % self.heads:
             raise UserError(
                 f"A width of {self.width} does not divide into {self.heads} heads: change one or set key_dim."
@@ -177,6 +179,10 @@ class MultiHeadAttention(nn.Module):
         for impossible, (one, other, why, instead) in rows:
             if impossible:
                 raise UserError(f"The {one} and the {other} cannot work together: {why}. Use {instead}.")
+
+    def residual_weights(self) -> list[Tensor]:
+        """Those that write to the residual stream."""
+        return [self.output.weight]
 
     def new_state(self) -> KeyValues:
         """What self-attention remembers of the tokens so far: nothing yet."""

@@ -1,41 +1,75 @@
-"""Activations: what a training step keeps from the forward pass for the backward pass.
+"""What the parts of a layer cost, in matrix products, in kept activations and in what they remember.
 
-Each function adds up what autograd saves of one part, in bytes, with a fused
-attention kernel that never keeps the matrix of weights. Assumed: no padding, no
-activation checkpointing, no compiler that would recompute. Knows nothing of
-parameters or the optimiser.
+Each kind of part states its own costs (`Costs`, in a row of `parts.py`); the planner sums over the layers.
+A product of (m, k) with (k, n) is 2·m·k·n FLOPs, as `torch.utils.flop_counter` counts; what is done number by
+number (softmax, norms, activations, additive attention's tanh) counts 0 there and here. Kept is what autograd
+saves for the backward pass, with a fused attention kernel that never keeps the matrix of weights, without
+activation checkpointing or a compiler that would recompute. Knows nothing of time, devices or whole models.
 
 Shapes: R rows, T queries, S keys, H heads, Q/K/V sizes of one head, E model width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import nn
 
-from clearhead.models.heads import Head
-from clearhead.models.stack import Layer, Stack
-from clearhead.nn.attention import MultiHeadAttention
+from clearhead.nn.attention import MultiHeadAttention, Score
 from clearhead.nn.attention.fused import RUN_ELEMENTS
-from clearhead.nn.attention.scores import Bilinear, ReducedRank
-from clearhead.nn.layers import ACTIVATIONS, FeedForward, InputEmbedding, Residual, RMSNorm
+from clearhead.nn.attention.scores import Additive, Bilinear, ReducedRank
+from clearhead.nn.layers import ACTIVATIONS, FeedForward
 from clearhead.nn.positions import Music, Position, Shaw, TransformerXL
-from clearhead.planner.flops import Sight
 
 FLOAT = 4  # bytes of a float32: statistics of norms, the softmax's sums, log-probabilities
 ID = 8  # bytes of a token id
-LOSS = "loss"  # the part that log-probabilities are told under
-_KEEPS_ONLY_ITS_RESULT = {ACTIVATIONS["relu"], ACTIVATIONS["tanh"]}
+KEEPS_ONLY_ITS_RESULT = {ACTIVATIONS["relu"], ACTIVATIONS["tanh"]}
+
+Kind = Literal["weights", "scores", "vocabulary"]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Bytes one part keeps."""
+class Product:
+    """One matrix product of a training step, or several alike.
+
+    `gradients`: the backward pass is one more product of the same size for each operand that needs a
+    gradient. `scores` are the products whose size grows with queries × keys; of these a causal mask leaves
+    the share `visible`, and a fused kernel computes those marked `recomputed` again on the way back.
+    """
 
     part: str
-    bytes: int
+    kind: Kind
+    forward: int
+    gradients: int = 2
+    visible: float = 1.0
+    recomputed: bool = False
+
+    @property
+    def backward(self) -> int:
+        """FLOPs of the gradients."""
+        return self.forward * self.gradients
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Who looks at whom in one attention layer: R rows of T queries at S keys."""
+
+    rows: int
+    queries: int
+    keys: int
+    causal: bool = False
+
+    @property
+    def pairs(self) -> int:
+        """Queries × keys, all rows, one head."""
+        return self.rows * self.queries * self.keys
+
+    @property
+    def visible(self) -> float:
+        """The share of pairs a causal mask leaves: itself and what came before."""
+        return (self.keys + 1) / (2 * self.keys) if self.causal else 1.0
 
 
 @dataclass(frozen=True)
@@ -52,42 +86,82 @@ class Storage:
         return self.item if self.on_cpu else 1
 
 
-def norm_kept(norm: nn.Module, tokens: int, width: int, storage: Storage) -> int:
-    """A norm's input and statistics; the RMS norm keeps the scaled numbers too, before its weight."""
-    if isinstance(norm, RMSNorm):
-        return tokens * (width * (max(storage.item, FLOAT) + storage.item) + FLOAT)
-    return tokens * (width * storage.item + 2 * FLOAT)
+@dataclass(frozen=True)
+class Costs:
+    """What one kind of part costs."""
+
+    products: Callable[
+        [str, Any, Sight], Iterator[Product]
+    ]  # (name to tell them under, part, who looks at whom)
+    kept: Callable[[Any, Sight, Storage], int]  # bytes for the backward pass
+    state: Callable[[Any, int], int] = lambda part, tokens: 0  # numbers remembered of a row of so many tokens
 
 
-def embedding_kept(tokens: int, each: int) -> Kept:
-    """The ids, to know which rows get a gradient, and `each` bytes more for each token."""
-    return Kept("embedding", tokens * (ID + each))
+def linear(part: str, layer: nn.Linear, tokens: int, kind: Kind = "weights") -> Product:
+    """`x W`, W (in, out), for so many tokens."""
+    return Product(part, kind, 2 * tokens * layer.in_features * layer.out_features)
 
 
-def input_kept(layer: InputEmbedding, tokens: int, storage: Storage) -> Kept:
-    """Ids, token types, norm and dropout in front of the first layer."""
-    width = layer.table.weight.shape[1]
-    each = width * storage.dropped(layer.dropout.p) + (ID if layer.types is not None else 0)
-    norm = 0 if layer.norm is None else norm_kept(layer.norm, tokens, width, storage)
-    plain = embedding_kept(tokens, each)
-    return Kept(plain.part, plain.bytes + norm)
+def score_products(part: str, score: Score, heads: int, key_size: int, sight: Sight) -> Iterator[Product]:
+    """What a score multiplies before the softmax; its own matrices act on each query or key once."""
+    queries, keys = sight.rows * sight.queries * heads, sight.rows * sight.keys * heads
+    size = key_size
+    if isinstance(score, Bilinear):
+        yield Product(part, "weights", 2 * queries * score.weight[0].numel())
+    elif isinstance(score, (ReducedRank, Additive)):
+        yield Product(part, "weights", 2 * queries * score.query[0].numel())
+        yield Product(part, "weights", 2 * keys * score.key[0].numel())
+        size = score.query.shape[-1]  # the rank, or the hidden size that `combine` is multiplied with
+    pairs = 2 * sight.pairs * heads * size
+    yield Product(part, "scores", pairs, visible=sight.visible, recomputed=True)
 
 
-def residual_kept(layer: Residual, tokens: int, width: int, storage: Storage) -> int:
-    """What the norm takes and gives (the next product keeps the latter), and what was dropped."""
-    dropped = storage.dropped(layer.dropout.p)
-    return norm_kept(layer.norm, tokens, width, storage) + tokens * width * (storage.item + dropped)
+def position_products(part: str, layer: MultiHeadAttention, sight: Sight) -> Iterator[Product]:
+    """Schemes that multiply the query with a vector for each of the T + S − 1 distances."""
+    scheme, heads, size = layer.position, layer.config.heads, layer.config.key_size
+    distances = sight.queries + sight.keys - 1
+    if isinstance(scheme, (Shaw, TransformerXL)):
+        yield Product(part, "scores", 2 * sight.rows * heads * sight.queries * size * distances)
+    if isinstance(scheme, Shaw) and scheme.value_vectors is not None:
+        yield Product(part, "scores", 2 * sight.rows * heads * sight.queries * scheme.value_vectors.numel())
+    if isinstance(scheme, TransformerXL):
+        # W r: the waves r are constants, so only W needs a gradient. u·k follows.
+        yield Product(part, "weights", 2 * distances * scheme.project.numel(), gradients=1)
+        yield Product(part, "weights", 2 * sight.rows * sight.keys * heads * size)
 
 
-def feedforward_kept(layer: FeedForward, tokens: int, storage: Storage) -> int:
+def attention_products(part: str, layer: MultiHeadAttention, sight: Sight) -> Iterator[Product]:
+    """Projections, scores, `weights · V` and W_O."""
+    queries, keys = sight.rows * sight.queries, sight.rows * sight.keys
+    config = layer.config
+    yield linear(part, layer.query, queries)
+    yield linear(part, layer.key, keys)
+    yield linear(part, layer.value, keys)
+    yield from score_products(part, layer.score, config.heads, config.key_size, sight)
+    yield from position_products(part, layer, sight)
+    mixing = 2 * sight.pairs * config.heads * config.value_size
+    yield Product(part, "scores", mixing, visible=sight.visible)
+    yield linear(part, layer.output, queries)
+
+
+def feedforward_products(part: str, layer: FeedForward, sight: Sight) -> Iterator[Product]:
+    """Two matrices for each token, three where there is a gate."""
+    tokens = sight.rows * sight.queries
+    if layer.gate is not None:
+        yield linear(part, layer.gate, tokens)
+    yield linear(part, layer.inner, tokens)
+    yield linear(part, layer.output, tokens)
+
+
+def feedforward_kept(layer: FeedForward, sight: Sight, storage: Storage) -> int:
     """The inner activations: before and after each step that needs them to go back."""
     gated, share = layer.gate is not None, layer.dropout.p
     own = 2 if layer.activation is ACTIVATIONS["quick_gelu"] else 1  # that one keeps its sigmoid as well
-    if layer.activation in _KEEPS_ONLY_ITS_RESULT and (gated or share == 0):
+    if layer.activation in KEEPS_ONLY_ITS_RESULT and (gated or share == 0):
         own = 0  # the next step keeps the same numbers
     copies = own + (2 if gated else 0) + 1  # both factors of the gate, and what W₂ is multiplied with
     each = storage.item * copies + storage.dropped(share)
-    return tokens * layer.inner.out_features * each
+    return sight.rows * sight.queries * layer.inner.out_features * each
 
 
 def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> int:
@@ -177,43 +251,10 @@ def _position_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     return numbers * storage.item + sight.queries * sight.keys * learned_index
 
 
-def stack_kept(
-    name: str, stack: Stack, own: Sight, storage: Storage, cross: Sight | None = None
-) -> Iterator[Kept]:
-    """All layers, and the stream they read from and write to."""
-    tokens = own.rows * own.queries
-    width = 0
-    for layer in stack.layers:
-        assert isinstance(layer, Layer)
-        width = layer.attention.output.out_features
-        parts = [("self-attention", attention_kept(layer.attention, own, storage), layer.attention_residual)]
-        if layer.cross_attention is not None and layer.cross_residual is not None and cross is not None:
-            looked = attention_kept(layer.cross_attention, cross, storage)
-            parts.append(("cross-attention", looked, layer.cross_residual))
-        inner = feedforward_kept(layer.feedforward, tokens, storage)
-        parts.append(("feed-forward", inner, layer.feedforward_residual))
-        for part, inside, residual in parts:
-            yield Kept(f"{name} {part}", inside + residual_kept(residual, tokens, width, storage))
-    last = 0 if stack.norm is None else norm_kept(stack.norm, tokens, width, storage)
-    yield Kept(f"{name} stream", tokens * width * storage.item + last)
+def keys_and_values(layer: MultiHeadAttention, tokens: int) -> int:
+    """Numbers that tokens leave behind in an attention layer."""
+    return tokens * (layer.key.out_features + layer.value.out_features)
 
 
-def head_kept(head: Head, width: int, rows: int, tokens: int, storage: Storage) -> Iterator[Kept]:
-    """Pooler, classifier or words."""
-    inside = rows * width * storage.item * 2 if head.pooler is not None else 0
-    if head.classifier is not None:
-        places = rows if head.config.of_text else tokens
-        inside += places * width * (storage.item + storage.dropped(head.dropout.p))
-        yield from logits_kept(places, head.classifier.out_features)
-    if head.transform is not None:
-        before = 0 if head.transform.activation in _KEEPS_ONLY_ITS_RESULT else 1
-        inside += tokens * width * storage.item * (1 + before)
-        inside += norm_kept(head.transform.get_submodule("norm"), tokens, width, storage)
-    if head.words is not None:
-        yield from logits_kept(tokens, head.words.weight.shape[0])
-    yield Kept("head", inside)
-
-
-def logits_kept(places: int, classes: int) -> Iterator[Kept]:
-    """The loss keeps the log-probabilities, in float32, and the right answers."""
-    yield Kept(LOSS, places * (classes * FLOAT + ID))
+DENSE = Costs(feedforward_products, feedforward_kept)
+MULTIHEAD = Costs(attention_products, attention_kept, keys_and_values)

@@ -1,0 +1,76 @@
+"""The parts that a layer is made of, by the kind their config names.
+
+A layer asks of an attention `forward(x, memory, *, mask, queries, keys, state, memo, look)`, `new_state()`
+for what it remembers, and `new_memory()` if it can look at a source; of a feed-forward, `forward(x)`. Either
+has its `config`, may name its `residual_weights()`, which some initialisations shrink, and may set
+`gives_extras = True`: then, while training, it is also called with `extras`, and a feed-forward with the
+`tokens` it works on, because padding must not enter a loss.
+
+A kind of your own is its config (a subclass of the multi-head or the dense one with another `kind`), its
+class, and its costs: one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from torch import nn
+
+from clearhead.base.config import Config, Kinds
+from clearhead.base.errors import UserError, nearest
+from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
+from clearhead.nn.costs import DENSE, MULTIHEAD, Costs
+from clearhead.nn.layers import FeedForward, FeedForwardConfig
+from clearhead.nn.positions import Position
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One row: the settings of a kind of part, how it is made from them, and what it costs."""
+
+    config: type[Config]
+    build: Callable[..., nn.Module]  # attention: (config, position); feed-forward: (width, config)
+    costs: Costs
+
+
+ATTENTIONS: dict[str, Kind] = {"multihead": Kind(AttentionConfig, MultiHeadAttention, MULTIHEAD)}
+FEEDFORWARDS: dict[str, Kind] = {"dense": Kind(FeedForwardConfig, FeedForward, DENSE)}
+
+
+def _row(kinds: Mapping[str, Kind], what: str, name: str) -> Kind:
+    if name not in kinds:
+        raise UserError(f"There is no kind of {what} '{name}': {nearest(name, kinds)}")
+    return kinds[name]
+
+
+def attention_kind(name: str) -> Kind:
+    """The row of an attention."""
+    return _row(ATTENTIONS, "attention", name)
+
+
+def feedforward_kind(name: str) -> Kind:
+    """The row of a feed-forward."""
+    return _row(FEEDFORWARDS, "feed-forward", name)
+
+
+# Settings in which `kind` says whose settings the others are.
+AnyAttention = Annotated[AttentionConfig, Kinds(lambda name: attention_kind(name).config)]
+AnyFeedForward = Annotated[FeedForwardConfig, Kinds(lambda name: feedforward_kind(name).config)]
+
+
+def build_attention(config: AttentionConfig, position: Position | None = None) -> Any:
+    """The attention that a config names; without a position scheme for one that looks at a source."""
+    part = attention_kind(config.kind).build(config, position)
+    if position is None and not hasattr(part, "new_memory"):
+        raise UserError(
+            f"Attention of the kind '{config.kind}' cannot look at a source: set cross_attention to another "
+            f"kind in layer_pattern."
+        )
+    return part
+
+
+def build_feedforward(config: FeedForwardConfig, width: int) -> Any:
+    """The feed-forward that a config names."""
+    return feedforward_kind(config.kind).build(width, config)
