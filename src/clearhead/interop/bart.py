@@ -35,10 +35,9 @@ def rows(config: ModelConfig) -> list[Row]:
 def read(settings: Settings, names: Names) -> ModelConfig:
     """config.json to our config."""
     settings.fixed({"static_position_embeddings": False, "normalize_embedding": True})
-    plain = read_stacks(settings)
+    plain = read_stacks(settings, {"name": "learned"})
     plain["vocabulary"] = settings.whole("vocab_size")
     plain["embedding"] |= {"norm": True, "output_bias": "final_logits_bias" in names}
-    plain["position"] = {"name": "learned", "max_length": settings.whole("max_position_embeddings", 1024)}
     return ModelConfig.from_dict(plain)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from clearhead.interop.family import Family
+from clearhead.interop.family import Family, Setting, read_rows, write_rows
 from clearhead.interop.mapping import Copy, Names, Row, linear
-from clearhead.interop.settings import THEIR_ACTIVATIONS, Settings, labels
+from clearhead.interop.settings import Settings, labels
 from clearhead.models.config import ModelConfig
 
 _HEADS = {
@@ -67,65 +67,54 @@ def copies(config: ModelConfig) -> list[Copy]:
     return [bias, weight] if tied else [bias]
 
 
+_SETTINGS = (
+    Setting("vocab_size", "vocabulary"),
+    Setting("hidden_size", "width"),
+    Setting("num_hidden_layers", "layers"),
+    Setting("num_attention_heads", "attention.heads"),
+    Setting("intermediate_size", "feedforward.width"),
+    Setting("hidden_act", "feedforward.activation", "activation", "gelu"),
+    Setting("hidden_dropout_prob", "dropout", "number", 0.1),
+    Setting("attention_probs_dropout_prob", "attention.dropout", "number", 0.1),
+    Setting("max_position_embeddings", "position.max_length", default=512),
+    Setting("layer_norm_eps", "norm.eps", "number", 1e-12),
+    Setting("tie_word_embeddings", "embedding.tie_output", "flag", True),
+)
+_FIXED = {
+    "family": "encoder",
+    "position.name": "learned",
+    "embedding.scale": False,
+    "embedding.norm": True,
+    "initialisation": "scaled",
+}
+
+
 def read(settings: Settings, names: Names) -> ModelConfig:
     """config.json to our config."""
     settings.fixed({"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False})
     kind = _HEADS[(settings.plain.get("architectures") or ["BertModel"])[0]]
     if kind == "classify" and len(labels(settings)) == 1:
         kind = "number"  # one label is a regression there, whatever it is called
-    dropout = settings.number("hidden_dropout_prob", 0.1)
-    return ModelConfig.from_dict(
-        {
-            "family": "encoder",
-            "vocabulary": settings.whole("vocab_size"),
-            "width": settings.whole("hidden_size"),
-            "layers": settings.whole("num_hidden_layers"),
-            "dropout": dropout,
-            "attention": {
-                "heads": settings.whole("num_attention_heads"),
-                "dropout": settings.number("attention_probs_dropout_prob", 0.1),
-            },
-            "feedforward": {
-                "width": settings.whole("intermediate_size"),
-                "activation": settings.activation("hidden_act", "gelu"),
-            },
-            "position": {"name": "learned", "max_length": settings.whole("max_position_embeddings", 512)},
-            "norm": {"eps": settings.number("layer_norm_eps", 1e-12)},
-            "embedding": {
-                "scale": False,
-                "norm": True,
-                "token_types": settings.whole("type_vocab_size", 2),
-                "tie_output": settings.flag("tie_word_embeddings", True),
-                "output_bias": kind == "mlm",
-                "dropout": dropout,
-            },
-            "head": {
-                "kind": kind,
-                "classes": len(labels(settings)) if kind in ("classify", "tag") else 2,
-                "pooler": kind in ("classify", "number") or "bert.pooler.dense.weight" in names,
-                "dropout": settings.number("classifier_dropout", dropout),
-            },
-            "initialisation": "scaled",
-        }
-    )
+    plain = read_rows(settings, _SETTINGS, _FIXED)
+    plain["embedding"] |= {
+        "token_types": settings.whole("type_vocab_size", 2),
+        "output_bias": kind == "mlm",
+        "dropout": plain["dropout"],
+    }
+    plain["head"] = {
+        "kind": kind,
+        "classes": len(labels(settings)) if kind in ("classify", "tag") else 2,
+        "pooler": kind in ("classify", "number") or "bert.pooler.dense.weight" in names,
+        "dropout": settings.number("classifier_dropout", plain["dropout"]),
+    }
+    return ModelConfig.from_dict(plain)
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
     """Our config to config.json."""
-    plain: dict[str, Any] = {
-        "vocab_size": config.vocabulary,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.attention.heads,
-        "intermediate_size": config.feedforward.width or 4 * config.width,
-        "hidden_act": THEIR_ACTIVATIONS[config.feedforward.activation],
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention.dropout,
+    plain = write_rows(_SETTINGS, config) | {
         "classifier_dropout": config.head.dropout,
-        "max_position_embeddings": config.position.max_length,
         "type_vocab_size": max(config.embedding.token_types, 1),
-        "layer_norm_eps": config.norm.eps,
-        "tie_word_embeddings": config.embedding.tie_output,
         "position_embedding_type": "absolute",
     }
     if config.head.kind in ("classify", "tag"):

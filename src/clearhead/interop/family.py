@@ -1,4 +1,4 @@
-"""What a family of foreign models is: two functions for its config and one table for its tensors.
+"""What a family of foreign models is: tables for its config and its tensors, and what does not fit in.
 
 Whether a family can hold one of our models is not written down anywhere a second
 time: the config is written as theirs and read back, and every setting that does
@@ -7,14 +7,14 @@ not come back is one the family cannot express.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from clearhead.interop.mapping import Copy, Names, Row, expand
-from clearhead.interop.settings import Settings
+from clearhead.interop.settings import REQUIRED, THEIR_ACTIVATIONS, Settings
 from clearhead.models.config import ModelConfig
 
 Tensors = Mapping[str, Tensor]
@@ -65,6 +65,38 @@ class Family:
         return [f"{name}={before.get(name)!r}" for name in every if before.get(name) != after.get(name)]
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A setting of theirs that has one place in our config, so that one row reads and writes it.
+
+    `kind` is the method of `Settings` that reads it; one without a default must be given.
+    """
+
+    theirs: str
+    ours: str  # as `filled` names it
+    kind: Literal["whole", "number", "flag", "activation"] = "whole"
+    default: Any = REQUIRED
+
+
+def read_rows(settings: Settings, rows: Iterable[Setting], fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain data of a config: what is `fixed` for a family, and what config.json says."""
+    flat = dict(fixed)
+    for row in rows:
+        flat[row.ours] = getattr(settings, row.kind)(row.theirs, row.default)
+    plain: dict[str, Any] = {}
+    for path, value in flat.items():
+        table, _, name = path.rpartition(".")
+        (plain.setdefault(table, {}) if table else plain)[name] = value
+    return plain
+
+
+def write_rows(rows: Iterable[Setting], config: ModelConfig) -> dict[str, Any]:
+    """The way back of `read_rows`."""
+    flat = filled(config)
+    flat["feedforward.activation"] = THEIR_ACTIVATIONS[config.feedforward.activation]
+    return {row.theirs: flat[row.ours] for row in rows}
+
+
 # Settings a position scheme reads; the others lie idle and may differ. Layouts are not among them:
 # the tables bring the features into the order that is wanted.
 _POSITION_SETTINGS: dict[str, Collection[str]] = {
@@ -80,12 +112,8 @@ _POSITION_SETTINGS: dict[str, Collection[str]] = {
 }
 
 
-def essence(config: ModelConfig) -> dict[str, Any]:
-    """Everything in a config that decides what a model computes, flat and with defaults filled in.
-
-    Starts from all settings and takes away those known to lie idle, so that a setting added to the
-    config some day counts until somebody says here that it does not.
-    """
+def filled(config: ModelConfig) -> dict[str, Any]:
+    """A config as one flat table (`attention.heads`), with what is None for "as usual" filled in."""
     attention = config.attention.replace(width=config.width)
     flat = _flat(config.to_dict())
     flat |= {
@@ -101,6 +129,16 @@ def essence(config: ModelConfig) -> dict[str, Any]:
     }
     if config.position.name == "rotary":
         flat |= {"position.base": rotary_base(config), "position.scaling": _scaling(config)}
+    return flat
+
+
+def essence(config: ModelConfig) -> dict[str, Any]:
+    """Everything in a config that decides what a model computes, flat and with defaults filled in.
+
+    Starts from all settings and takes away those known to lie idle, so that a setting added to the
+    config some day counts until somebody says here that it does not.
+    """
+    flat = filled(config)
     idle = {"initialisation", "attention.width", "attention.kernel", "embedding.tie_output"}
     if not config.embedding.tie_output:
         idle.add("embedding.output_scale")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clearhead.interop.family import Family
+from clearhead.interop.family import Family, Setting, read_rows, write_rows
 from clearhead.interop.mapping import (
     SPLIT_IN_3,
     SPLIT_IN_3_TRANSPOSED,
@@ -18,7 +18,7 @@ from clearhead.interop.mapping import (
     Row,
     linear,
 )
-from clearhead.interop.settings import THEIR_ACTIVATIONS, Settings
+from clearhead.interop.settings import Settings
 from clearhead.models.config import ModelConfig
 
 _THERE, _HERE = "transformer.h.{i}", "decoder.layers.{i}"
@@ -49,55 +49,42 @@ def copies(config: ModelConfig) -> list[Copy]:
     return [Copy("lm_head.weight", "transformer.wte.weight")] if config.embedding.tie_output else []
 
 
+_SETTINGS = (
+    Setting("vocab_size", "vocabulary"),
+    Setting("n_embd", "width"),
+    Setting("n_layer", "layers"),
+    Setting("n_head", "attention.heads"),
+    Setting("n_positions", "position.max_length", default=1024),
+    Setting("activation_function", "feedforward.activation", "activation", "gelu_new"),
+    Setting("layer_norm_epsilon", "norm.eps", "number", 1e-5),
+    Setting("resid_pdrop", "dropout", "number", 0.1),
+    Setting("attn_pdrop", "attention.dropout", "number", 0.1),
+    Setting("embd_pdrop", "embedding.dropout", "number", 0.1),
+    Setting("tie_word_embeddings", "embedding.tie_output", "flag", True),
+)
+_FIXED = {
+    "family": "decoder",
+    "position.name": "learned",
+    "norm.place": "pre",
+    "embedding.scale": False,
+    "initialisation": "scaled",
+}
+
+
 def read(settings: Settings, names: Names) -> ModelConfig:
     """config.json to our config."""
     settings.fixed({"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False})
-    width = settings.whole("n_embd")
-    return ModelConfig.from_dict(
-        {
-            "family": "decoder",
-            "vocabulary": settings.whole("vocab_size"),
-            "width": width,
-            "layers": settings.whole("n_layer"),
-            "dropout": settings.number("resid_pdrop", 0.1),
-            "attention": {
-                "heads": settings.whole("n_head"),
-                "score": "scaled_dot" if settings.flag("scale_attn_weights", True) else "dot",
-                "dropout": settings.number("attn_pdrop", 0.1),
-            },
-            "feedforward": {
-                "width": settings.whole("n_inner", 4 * width),
-                "activation": settings.activation("activation_function", "gelu_new"),
-            },
-            "position": {"name": "learned", "max_length": settings.whole("n_positions", 1024)},
-            "norm": {"place": "pre", "eps": settings.number("layer_norm_epsilon", 1e-5)},
-            "embedding": {
-                "scale": False,
-                "tie_output": settings.flag("tie_word_embeddings", True),
-                "dropout": settings.number("embd_pdrop", 0.1),
-            },
-            "initialisation": "scaled",
-        }
-    )
+    plain = read_rows(settings, _SETTINGS, _FIXED)
+    plain["attention"]["score"] = "scaled_dot" if settings.flag("scale_attn_weights", True) else "dot"
+    plain["feedforward"]["width"] = settings.whole("n_inner", 4 * plain["width"])
+    return ModelConfig.from_dict(plain)
 
 
 def write(config: ModelConfig) -> dict[str, Any]:
     """Our config to config.json."""
-    return {
-        "vocab_size": config.vocabulary,
-        "n_embd": config.width,
-        "n_layer": config.layers,
-        "n_head": config.attention.heads,
-        "n_inner": config.feedforward.width or 4 * config.width,
-        "n_positions": config.position.max_length,
-        "activation_function": THEIR_ACTIVATIONS[config.feedforward.activation],
-        "scale_attn_weights": config.attention.score == "scaled_dot",
-        "layer_norm_epsilon": config.norm.eps,
-        "resid_pdrop": config.dropout,
-        "attn_pdrop": config.attention.dropout,
-        "embd_pdrop": config.embedding.dropout,
-        "tie_word_embeddings": config.embedding.tie_output,
-    }
+    scaled = config.attention.score == "scaled_dot"
+    inner = config.feedforward.width or 4 * config.width
+    return write_rows(_SETTINGS, config) | {"n_inner": inner, "scale_attn_weights": scaled}
 
 
 FAMILY = Family(

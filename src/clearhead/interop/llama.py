@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from clearhead.interop.family import Family, rotary_base
+from clearhead.interop.family import Family, Setting, read_rows, rotary_base, write_rows
 from clearhead.interop.mapping import SAME, Copy, Names, Row, linear, rotary_halves
-from clearhead.interop.settings import THEIR_ACTIVATIONS, Settings
+from clearhead.interop.settings import Settings
 from clearhead.models.config import ModelConfig
 
 _WHY_NOT_DYNAMIC = (
@@ -48,35 +48,40 @@ def copies(config: ModelConfig) -> list[Copy]:
     return [Copy("lm_head.weight", "model.embed_tokens.weight")] if config.embedding.tie_output else []
 
 
+_SETTINGS = (
+    Setting("vocab_size", "vocabulary"),
+    Setting("hidden_size", "width"),
+    Setting("intermediate_size", "feedforward.width"),
+    Setting("num_hidden_layers", "layers"),
+    Setting("num_attention_heads", "attention.heads"),
+    Setting("hidden_act", "feedforward.activation", "activation", "silu"),
+    Setting("rms_norm_eps", "norm.eps", "number", 1e-6),
+    Setting("attention_bias", "attention.bias", "flag", False),
+    Setting("attention_dropout", "attention.dropout", "number", 0.0),
+    Setting("mlp_bias", "feedforward.bias", "flag", False),
+    Setting("tie_word_embeddings", "embedding.tie_output", "flag", False),
+)
+_FIXED = {
+    "family": "decoder",
+    "dropout": 0.0,
+    "feedforward.gated": True,
+    "norm.kind": "rms",
+    "norm.place": "pre",
+    "embedding.scale": False,
+    "initialisation": "scaled",
+}
+
+
 def read(settings: Settings, names: Names) -> ModelConfig:
     """config.json to our config."""
-    width, heads = settings.whole("hidden_size"), settings.whole("num_attention_heads")
-    return ModelConfig.from_dict(
-        {
-            "family": "decoder",
-            "vocabulary": settings.whole("vocab_size"),
-            "width": width,
-            "layers": settings.whole("num_hidden_layers"),
-            "dropout": 0.0,
-            "attention": {
-                "heads": heads,
-                "kv_heads": settings.whole("num_key_value_heads", heads),
-                "key_dim": settings.whole("head_dim", max(width // heads, 1)),
-                "bias": settings.flag("attention_bias", False),
-                "dropout": settings.number("attention_dropout", 0.0),
-            },
-            "feedforward": {
-                "width": settings.whole("intermediate_size"),
-                "activation": settings.activation("hidden_act", "silu"),
-                "gated": True,
-                "bias": settings.flag("mlp_bias", False),
-            },
-            "position": _read_position(settings),
-            "norm": {"kind": "rms", "place": "pre", "eps": settings.number("rms_norm_eps", 1e-6)},
-            "embedding": {"scale": False, "tie_output": settings.flag("tie_word_embeddings", False)},
-            "initialisation": "scaled",
-        }
-    )
+    plain = read_rows(settings, _SETTINGS, _FIXED)
+    heads = plain["attention"]["heads"]
+    plain["attention"] |= {
+        "kv_heads": settings.whole("num_key_value_heads", heads),
+        "key_dim": settings.whole("head_dim", max(plain["width"] // heads, 1)),
+    }
+    plain["position"] = _read_position(settings)
+    return ModelConfig.from_dict(plain)
 
 
 def _read_position(settings: Settings) -> dict[str, Any]:
@@ -130,21 +135,10 @@ def _yarn_temperature(rope: Settings, factor: float) -> float | None:
 def write(config: ModelConfig) -> dict[str, Any]:
     """Our config to config.json, with rotary settings that readers before and since version 5 know."""
     attention = config.attention.replace(width=config.width)
-    return {
-        "vocab_size": config.vocabulary,
-        "hidden_size": config.width,
-        "intermediate_size": config.feedforward.width or 4 * config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": attention.heads,
+    return write_rows(_SETTINGS, config) | {
         "num_key_value_heads": attention.groups,
         "head_dim": attention.key_size,
-        "hidden_act": THEIR_ACTIVATIONS[config.feedforward.activation],
         "max_position_embeddings": config.position.max_length,
-        "rms_norm_eps": config.norm.eps,
-        "attention_bias": attention.bias,
-        "attention_dropout": attention.dropout,
-        "mlp_bias": config.feedforward.bias,
-        "tie_word_embeddings": config.embedding.tie_output,
         "rope_theta": rotary_base(config),
         "rope_scaling": _write_scaling(config),
     }

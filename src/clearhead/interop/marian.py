@@ -8,14 +8,15 @@ Shapes: E model width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from clearhead.interop.family import Family, Tensors
+from clearhead.interop.family import Family, Setting, Tensors, read_rows, write_rows
 from clearhead.interop.mapping import ONE_AXIS_MORE, Copy, Names, Row, linear
-from clearhead.interop.settings import THEIR_ACTIVATIONS, Settings
+from clearhead.interop.settings import Settings
 from clearhead.models.config import ModelConfig
 
 _ONE_TABLE = (
@@ -82,62 +83,48 @@ def shared_copies(config: ModelConfig) -> list[Copy]:
     return [*(Copy(name, shared) for name in sides), Copy("lm_head.weight", shared)]
 
 
-def read_stacks(settings: Settings) -> dict[str, Any]:
+_STACKS = (
+    Setting("d_model", "width"),
+    Setting("encoder_layers", "layers"),
+    Setting("decoder_layers", "decoder_layers"),
+    Setting("encoder_attention_heads", "attention.heads"),
+    Setting("encoder_ffn_dim", "feedforward.width"),
+    Setting("activation_function", "feedforward.activation", "activation", "gelu"),
+    Setting("dropout", "dropout", "number", 0.1),
+    Setting("attention_dropout", "attention.dropout", "number", 0.0),
+    Setting("activation_dropout", "feedforward.dropout", "number", 0.0),
+    Setting("scale_embedding", "embedding.scale", "flag", False),
+    Setting("tie_word_embeddings", "embedding.tie_output", "flag", True),
+    Setting("max_position_embeddings", "position.max_length", default=1024),
+)
+
+
+def read_stacks(settings: Settings, position: Mapping[str, Any]) -> dict[str, Any]:
     """What the configs of Marian and BART have in common."""
     settings.equal("encoder_attention_heads", "decoder_attention_heads")
     settings.equal("encoder_ffn_dim", "decoder_ffn_dim")
     settings.fixed({"normalize_before": False, "add_final_layer_norm": False, "is_decoder": False})
-    dropout = settings.number("dropout", 0.1)
-    return {
-        "family": "encoder-decoder",
-        "width": settings.whole("d_model"),
-        "layers": settings.whole("encoder_layers"),
-        "decoder_layers": settings.whole("decoder_layers"),
-        "dropout": dropout,
-        "attention": {
-            "heads": settings.whole("encoder_attention_heads"),
-            "dropout": settings.number("attention_dropout", 0.0),
-        },
-        "feedforward": {
-            "width": settings.whole("encoder_ffn_dim"),
-            "activation": settings.activation("activation_function", "gelu"),
-            "dropout": settings.number("activation_dropout", 0.0),
-        },
-        "norm": {"eps": NORM_EPS},
-        "embedding": {
-            "scale": settings.flag("scale_embedding", False),
-            "tie_output": settings.flag("tie_word_embeddings", True),
-            "dropout": dropout,
-        },
-    }
+    plain = read_rows(settings, _STACKS, {"family": "encoder-decoder", "norm.eps": NORM_EPS})
+    plain["embedding"]["dropout"] = plain["dropout"]
+    plain["position"] |= position
+    return plain
 
 
 def write_stacks(config: ModelConfig) -> dict[str, Any]:
     """The way back of `read_stacks`."""
-    inner = config.feedforward.width or 4 * config.width
-    return {
+    plain = write_rows(_STACKS, config)
+    heads, inner = plain["encoder_attention_heads"], plain["encoder_ffn_dim"]
+    return plain | {
         "is_encoder_decoder": True,
-        "d_model": config.width,
-        "encoder_layers": config.layers,
-        "decoder_layers": config.depth_of_decoder,
-        "encoder_attention_heads": config.attention.heads,
-        "decoder_attention_heads": config.attention.heads,
-        "encoder_ffn_dim": inner,
+        "decoder_attention_heads": heads,
         "decoder_ffn_dim": inner,
-        "activation_function": THEIR_ACTIVATIONS[config.feedforward.activation],
-        "dropout": config.dropout,
-        "attention_dropout": config.attention.dropout,
-        "activation_dropout": config.feedforward.dropout,
-        "scale_embedding": config.embedding.scale,
-        "tie_word_embeddings": config.embedding.tie_output,
-        "max_position_embeddings": config.position.max_length,
     }
 
 
 def read(settings: Settings, names: Names) -> ModelConfig:
     """config.json to our config."""
     settings.fixed({"static_position_embeddings": True, "normalize_embedding": False})
-    plain = read_stacks(settings)
+    plain = read_stacks(settings, {"name": "sinusoidal", "layout": "halves"})
     vocabulary = settings.whole("vocab_size")
     target = settings.whole("decoder_vocab_size", vocabulary)
     shared = settings.flag("share_encoder_decoder_embeddings", True)
@@ -146,11 +133,6 @@ def read(settings: Settings, names: Names) -> ModelConfig:
     plain["vocabulary"] = target
     plain["source_vocabulary"] = None if shared else vocabulary
     plain["embedding"]["output_bias"] = "final_logits_bias" in names
-    plain["position"] = {
-        "name": "sinusoidal",
-        "layout": "halves",
-        "max_length": settings.whole("max_position_embeddings", 1024),
-    }
     return ModelConfig.from_dict(plain)
 
 

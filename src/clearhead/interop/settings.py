@@ -37,7 +37,7 @@ THEIR_ACTIVATIONS = {
 
 MOST_LABELS = 1_000_000  # that are named here one by one
 
-_MISSING = object()
+REQUIRED: Any = object()  # the default of a setting that must be given
 
 
 class Settings:
@@ -47,14 +47,14 @@ class Settings:
         self.plain = plain
         self.where = where
 
-    def whole(self, name: str, default: int | object = _MISSING) -> int:
+    def whole(self, name: str, default: int | object = REQUIRED) -> int:
         """A whole number of at least 1."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
             self.refuse(name, value, "a whole number from 1 up to 2 billion is needed")
         return value
 
-    def number(self, name: str, default: float | object = _MISSING) -> float:
+    def number(self, name: str, default: float | object = REQUIRED) -> float:
         """Any number."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -120,7 +120,7 @@ class Settings:
         value = self.plain.get(name)
         if value is not None:
             return value
-        if default is _MISSING:
+        if default is REQUIRED:
             raise UserError(f"{self.where} lacks the setting '{name}', without which no model can be built.")
         return default
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clearhead.interop.family import Family
+from clearhead.interop.family import Family, Setting, read_rows, write_rows
 from clearhead.interop.mapping import Copy, Names, Row
 from clearhead.interop.settings import ACTIVATIONS, THEIR_ACTIVATIONS, Settings
 from clearhead.models.config import ModelConfig
@@ -65,49 +65,45 @@ def _scaled(config: ModelConfig) -> bool:
     return config.embedding.tie_output and config.embedding.output_scale is not None
 
 
+_SETTINGS = (
+    Setting("vocab_size", "vocabulary"),
+    Setting("d_model", "width"),
+    Setting("d_kv", "attention.key_dim"),
+    Setting("d_ff", "feedforward.width"),
+    Setting("num_layers", "layers"),
+    Setting("num_heads", "attention.heads"),
+    Setting("relative_attention_num_buckets", "position.buckets", default=32),
+    Setting("relative_attention_max_distance", "position.max_distance", default=128),
+    Setting("dropout_rate", "dropout", "number", 0.1),
+    Setting("layer_norm_epsilon", "norm.eps", "number", 1e-6),
+)
+_FIXED = {
+    "family": "encoder-decoder",
+    "attention.score": "dot",
+    "attention.bias": False,
+    "feedforward.bias": False,
+    "position.name": "t5",
+    "norm.kind": "rms",
+    "norm.place": "pre",
+    "embedding.scale": False,
+}
+
+
 def read(settings: Settings, names: Names) -> ModelConfig:
     """config.json to our config."""
     settings.fixed({"is_decoder": False, "is_encoder_decoder": True})
     activation, gated = _read_activation(settings)
-    width, dropout = settings.whole("d_model"), settings.number("dropout_rate", 0.1)
-    layers = settings.whole("num_layers")
+    plain = read_rows(settings, _SETTINGS, _FIXED)
     scaled = settings.flag("scale_decoder_outputs", settings.flag("tie_word_embeddings", True))
-    return ModelConfig.from_dict(
-        {
-            "family": "encoder-decoder",
-            "vocabulary": settings.whole("vocab_size"),
-            "width": width,
-            "layers": layers,
-            "decoder_layers": settings.whole("num_decoder_layers", layers),
-            "dropout": dropout,
-            "attention": {
-                "heads": settings.whole("num_heads"),
-                "key_dim": settings.whole("d_kv"),
-                "score": "dot",
-                "bias": False,
-                "dropout": dropout,
-            },
-            "feedforward": {
-                "width": settings.whole("d_ff"),
-                "activation": activation,
-                "gated": gated,
-                "bias": False,
-                "dropout": dropout,
-            },
-            "position": {
-                "name": "t5",
-                "buckets": settings.whole("relative_attention_num_buckets", 32),
-                "max_distance": settings.whole("relative_attention_max_distance", 128),
-            },
-            "norm": {"kind": "rms", "place": "pre", "eps": settings.number("layer_norm_epsilon", 1e-6)},
-            "embedding": {
-                "scale": False,
-                "tie_output": scaled or "lm_head.weight" not in names,
-                "output_scale": width**-0.5 if scaled else None,
-                "dropout": dropout,
-            },
-        }
-    )
+    plain["decoder_layers"] = settings.whole("num_decoder_layers", plain["layers"])
+    plain["feedforward"] |= {"activation": activation, "gated": gated}
+    plain["embedding"] |= {
+        "tie_output": scaled or "lm_head.weight" not in names,
+        "output_scale": plain["width"] ** -0.5 if scaled else None,
+    }
+    for table in ("attention", "feedforward", "embedding"):
+        plain[table]["dropout"] = plain["dropout"]
+    return ModelConfig.from_dict(plain)
 
 
 def _read_activation(settings: Settings) -> tuple[str, bool]:
@@ -129,19 +125,9 @@ def write(config: ModelConfig) -> dict[str, Any]:
     if config.feedforward.gated:
         activation = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"
     scaled = _scaled(config)
-    return {
+    return write_rows(_SETTINGS, config) | {
         "is_encoder_decoder": True,
-        "vocab_size": config.vocabulary,
-        "d_model": config.width,
-        "d_kv": config.attention.replace(width=config.width).key_size,
-        "d_ff": config.feedforward.width or 4 * config.width,
-        "num_layers": config.layers,
         "num_decoder_layers": config.depth_of_decoder,
-        "num_heads": config.attention.heads,
-        "relative_attention_num_buckets": config.position.buckets,
-        "relative_attention_max_distance": config.position.max_distance,
-        "dropout_rate": config.dropout,
-        "layer_norm_epsilon": config.norm.eps,
         "feed_forward_proj": activation,
         # Readers before and after version 5 of transformers learn of the scale from one or the other.
         "tie_word_embeddings": scaled,

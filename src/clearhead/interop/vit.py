@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from clearhead.interop.family import Family
+from clearhead.interop.family import Family, Setting, read_rows, write_rows
 from clearhead.interop.mapping import ONE_AXIS_MORE, TWO_AXES_MORE, Names, Row, linear
-from clearhead.interop.settings import THEIR_ACTIVATIONS, Settings, labels
+from clearhead.interop.settings import Settings, labels
 from clearhead.models.config import ModelConfig
 
 _HEADS = {"ViTModel": "none", "ViTForImageClassification": "classify"}
@@ -39,45 +39,44 @@ def rows(config: ModelConfig) -> list[Row]:
     return [*result, *linear("classifier", "head.classifier")] if config.head.kind == "classify" else result
 
 
+_SETTINGS = (
+    Setting("hidden_size", "width"),
+    Setting("num_hidden_layers", "layers"),
+    Setting("num_attention_heads", "attention.heads"),
+    Setting("intermediate_size", "feedforward.width"),
+    Setting("hidden_act", "feedforward.activation", "activation", "gelu"),
+    Setting("hidden_dropout_prob", "dropout", "number", 0.0),
+    Setting("attention_probs_dropout_prob", "attention.dropout", "number", 0.0),
+    Setting("layer_norm_eps", "norm.eps", "number", 1e-12),
+    Setting("num_channels", "image.channels", default=3),
+    Setting("qkv_bias", "attention.bias", "flag", True),
+)
+_FIXED = {
+    "family": "vision",
+    "attention.output_bias": True,
+    "position.name": "learned",
+    "norm.place": "pre",
+    "initialisation": "scaled",
+}
+
+
 def read(settings: Settings, names: Names) -> ModelConfig:
     """config.json to our config."""
-    width = settings.whole("hidden_size")
-    settings.fixed({"pooler_act": "tanh", "pooler_output_size": width})
+    settings.fixed({"pooler_act": "tanh", "pooler_output_size": settings.whole("hidden_size")})
     kind = _HEADS[(settings.plain.get("architectures") or ["ViTModel"])[0]]
-    dropout = settings.number("hidden_dropout_prob", 0.0)
-    return ModelConfig.from_dict(
-        {
-            "family": "vision",
-            "width": width,
-            "layers": settings.whole("num_hidden_layers"),
-            "dropout": dropout,
-            "attention": {
-                "heads": settings.whole("num_attention_heads"),
-                "bias": settings.flag("qkv_bias", True),
-                "output_bias": True,
-                "dropout": settings.number("attention_probs_dropout_prob", 0.0),
-            },
-            "feedforward": {
-                "width": settings.whole("intermediate_size"),
-                "activation": settings.activation("hidden_act", "gelu"),
-            },
-            "position": {"name": "learned"},
-            "norm": {"place": "pre", "eps": settings.number("layer_norm_eps", 1e-12)},
-            "embedding": {"dropout": dropout},
-            "head": {
-                "kind": kind,
-                "classes": len(labels(settings)) if kind in ("classify", "tag") else 2,
-                "pooler": kind == "none" and "vit.pooler.dense.weight" in names,
-                "dropout": 0.0,
-            },
-            "image": {
-                "size": _side(settings, "image_size", 224),
-                "patch": _side(settings, "patch_size", 16),
-                "channels": settings.whole("num_channels", 3),
-            },
-            "initialisation": "scaled",
-        }
-    )
+    plain = read_rows(settings, _SETTINGS, _FIXED)
+    plain["embedding"] = {"dropout": plain["dropout"]}
+    plain["head"] = {
+        "kind": kind,
+        "classes": len(labels(settings)) if kind in ("classify", "tag") else 2,
+        "pooler": kind == "none" and "vit.pooler.dense.weight" in names,
+        "dropout": 0.0,
+    }
+    plain["image"] |= {
+        "size": _side(settings, "image_size", 224),
+        "patch": _side(settings, "patch_size", 16),
+    }
+    return ModelConfig.from_dict(plain)
 
 
 def _side(settings: Settings, name: str, default: int) -> int:
@@ -90,20 +89,8 @@ def _side(settings: Settings, name: str, default: int) -> int:
 
 def write(config: ModelConfig) -> dict[str, Any]:
     """Our config to config.json."""
-    plain: dict[str, Any] = {
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.attention.heads,
-        "intermediate_size": config.feedforward.width or 4 * config.width,
-        "hidden_act": THEIR_ACTIVATIONS[config.feedforward.activation],
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention.dropout,
-        "layer_norm_eps": config.norm.eps,
-        "image_size": config.image.size,
-        "patch_size": config.image.patch,
-        "num_channels": config.image.channels,
-        "qkv_bias": config.attention.bias,
-    }
+    plain = write_rows(_SETTINGS, config)
+    plain |= {"image_size": config.image.size, "patch_size": config.image.patch}
     if config.head.kind == "classify":
         plain["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.head.classes)}
     return plain
