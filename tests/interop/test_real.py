@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.bundle.framings import framings_of
+from clearhead.bundle.folder import framings_of
 from clearhead.cli.main import main
 from clearhead.interop import export_folder, import_folder, is_foreign
 from clearhead.models.heads import pool

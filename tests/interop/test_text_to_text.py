@@ -14,7 +14,7 @@ import torch
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, load_bundle, save
-from clearhead.bundle.framings import framings_of
+from clearhead.bundle.folder import framings_of
 from clearhead.bundle.metadata import write_metadata
 from clearhead.cli.main import main
 from clearhead.decoding import Options, Writer, classify, score, tag

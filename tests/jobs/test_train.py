@@ -11,7 +11,7 @@ import pytest
 
 from clearhead.api import load
 from clearhead.base.errors import UserError
-from clearhead.bundle.framings import framings_of
+from clearhead.bundle.folder import framings_of
 from clearhead.data.length_limits import LengthLimits
 from clearhead.data.store import Store
 from clearhead.decoding.options import Options

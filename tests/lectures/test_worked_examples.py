@@ -22,9 +22,8 @@ import torch
 from clearhead.base.errors import UserError
 from clearhead.cli import main as cli
 from clearhead.lectures import Mark, Step, example, examples, names, summary, to_markdown
-from clearhead.lectures.data import SOURCES
 from clearhead.lectures.render import TOLERANCE, written
-from clearhead.lectures.step import as_table, decimals_of, judge
+from clearhead.lectures.step import SOURCES, as_table, decimals_of, judge
 from clearhead.nn.positions.check import CANDIDATES, check_position
 
 ROOT = Path(__file__).parent.parent.parent

@@ -1,9 +1,9 @@
 """Strict configuration: frozen dataclasses that go to JSON and back unchanged.
 
-A config is a frozen, keyword-only dataclass that stands beside the code it
-configures. Reading is strict: an unknown key names the nearest known one, a
-value of the wrong type names the field and the type it wants. Knows nothing
-about files, models or the command line.
+A config is a frozen, keyword-only dataclass that stands beside the code it configures, and says beside a
+number's type how large it may be (`steps: Count`, `dropout: Share`); a test walks over all numbers. Reading
+is strict: an unknown key names the nearest known one, a value of the wrong type names the field and the type
+it wants, and NaN and infinity lie in no bounds. Knows nothing about files, models or the command line.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
-from clearhead.base.bounds import Bounds, check
 from clearhead.base.errors import UserError, nearest, shown
 
 Plain = dict[str, Any]
@@ -286,3 +286,64 @@ def _convert_tuple(value: Any, options: tuple[Any, ...], where: str) -> tuple[An
     if len(value) != len(options):
         raise UserError(f"'{where}' must have {len(options)} entries, not {len(value)}.")
     return tuple(_convert(item, option, where) for item, option in zip(value, options, strict=True))
+
+
+# -- how large a number may be ---------------------------------------------------------------------------
+
+
+MOST = 2**31 - 1  # more than anybody means; what is counted in 32 bits somewhere still fits
+LARGE = 1e9  # the same for numbers that are not counted
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """An interval; the ends belong to it unless `above` or `below` says otherwise."""
+
+    low: float
+    high: float
+    above: bool = False  # low itself is outside
+    below: bool = False  # high itself is outside
+
+    def __contains__(self, value: Any) -> bool:
+        """NaN lies in no interval, because every comparison with it is false."""
+        over = value > self.low if self.above else value >= self.low
+        return bool(over and (value < self.high if self.below else value <= self.high))
+
+    def words(self, whole: bool) -> str:
+        """As in "must be …".
+
+        >>> Bounds(0, 1, below=True).words(whole=False)
+        'at least 0 and below 1'
+        >>> Bounds(1, 64).words(whole=True)
+        'a whole number from 1 to 64'
+        """
+        if whole:
+            return f"a whole number from {self.low} to {self.high}"
+        low, high = "above" if self.above else "at least", "below" if self.below else "at most"
+        return f"{low} {self.low:g} and {high} {self.high:g}"
+
+
+Count = Annotated[int, Bounds(1, MOST)]
+CountOrZero = Annotated[int, Bounds(0, MOST)]
+Seed = Annotated[int, Bounds(0, 2**32 - 1)]  # what numpy and torch both take
+LongSeed = Annotated[int, Bounds(0, 2**64 - 1)]
+Share = Annotated[float, Bounds(0, 1, below=True)]  # dropout and its like: 1 would leave nothing
+Fraction = Annotated[float, Bounds(0, 1)]
+Positive = Annotated[float, Bounds(0, LARGE, above=True)]
+PositiveOrZero = Annotated[float, Bounds(0, LARGE)]
+Beam = Annotated[int, Bounds(1, 10_000)]
+Threads = Annotated[int, Bounds(1, 4096)]  # `device.use_threads` knows how many this machine bears
+POWERS = Bounds(-10, 10)  # of a length: beyond, long texts have no score that is a number
+Power = Annotated[float, POWERS]
+Penalty = Annotated[float, Bounds(-LARGE, LARGE)]
+Epsilon = Annotated[float, Bounds(0, 1, above=True)]  # what keeps a division from dividing by 0
+
+
+def check(value: Any, bounds: Bounds, whole: bool, where: str) -> None:
+    """Refuse a number outside its bounds, by its full name."""
+    try:
+        inside = value in bounds
+    except TypeError:  # no number at all
+        inside = False
+    if not inside:
+        raise UserError(f"{where} must be {bounds.words(whole)}, not {shown(value)}.")

@@ -15,10 +15,9 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from clearhead.base.reading import open_regular
-from clearhead.base.tensor_file import Place, read_head
+from clearhead.base.reading import open_regular, parse_json
 
 CHUNK = 32 << 20  # bytes at a time; between two the thread waits its turn with the interpreter
 PASSING = 16 << 20  # the same for tensors that are not kept: so much memory is taken meanwhile
@@ -112,3 +111,41 @@ def _fill(part: memoryview, file: BinaryIO) -> None:
 
 def _stamp(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+LONGEST = 100 << 20  # bytes of a head
+
+
+class Place(NamedTuple):
+    """Where a tensor lies behind the head, and what it is."""
+
+    kind: str  # as the file says it: "F32", "BF16", …
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class Head(NamedTuple):
+    """The beginning of a file, and what it says."""
+
+    text: bytes  # the eight bytes included
+    places: dict[str, Place]
+
+
+def read_head(file: Any, size: int) -> Head:
+    """The head of an open file of so many bytes; ValueError, KeyError or TypeError where it is none."""
+    first = file.read(8)
+    length = int.from_bytes(first, "little")
+    if not 0 < length <= LONGEST or size - 8 - length <= 0:
+        raise ValueError("this is no file of tensors")
+    head = file.read(length)
+    plain = parse_json(head)
+    plain.pop("__metadata__", None)
+    places = {
+        name: Place(entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
+        for name, entry in plain.items()
+    }
+    for place in places.values():
+        if type(place.kind) is not str or {type(one) for one in (*place.shape, *place[2:])} != {int}:
+            raise ValueError("this is no head of a file of tensors")
+    return Head(first + head, places)

@@ -3,6 +3,9 @@
 The folder is written whole or not at all, and read strictly: a file that is
 missing, changed or foreign is refused in a sentence. Knows nothing about other
 toolkits' formats (`interop`) or about the state of training.
+
+`tokenizers_of` and `framings_of` say how its texts become ids: everyone who turns text into ids asks them, so
+that all feed a model the same.
 """
 
 from __future__ import annotations
@@ -27,8 +30,11 @@ from clearhead.bundle import checking
 from clearhead.bundle import metadata as manifest
 from clearhead.bundle.mapped import map_file
 from clearhead.bundle.weights import disagreement, fill, read_shapes, shapes_of, write_weights
+from clearhead.data.encoding import Tokenizers
+from clearhead.data.encodings import Labels, Pairs, Stream, Tags
 from clearhead.models.build import build, count_parameters
 from clearhead.models.config import ModelConfig
+from clearhead.text.framing import Framing, Framings, template_of
 from clearhead.text.tokenizer import Tokenizer
 
 ATTEMPTS = 20  # at reading a bundle that somebody replaces again and again
@@ -300,3 +306,47 @@ def _link_or_copy(source: str, target: str) -> None:
 def _short(value: Any) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def tokenizers_of(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of source and target, which are often one and the same."""
+    target = bundle.tokenizer
+    if target is None:
+        raise UserError("This bundle has no tokenizer, so that it can neither read nor write text.")
+    return bundle.source_tokenizer or target, target
+
+
+def is_imported(bundle: Bundle) -> bool:
+    """Does the model come from another toolkit, whose conventions it then follows?"""
+    return isinstance(bundle.metadata.get("source"), dict)
+
+
+def framings_of(bundle: Bundle) -> Framings:
+    """What stands around a bundle's texts, as its metadata says.
+
+    Bundles of clearhead 0.1 say nothing: theirs follows from what they are and where they come from.
+    """
+    noted, config = bundle.metadata.get("framing"), bundle.config
+    if noted is None:
+        return _assumed(bundle)
+    return Framings.stored(noted, config.source_vocabulary or config.vocabulary, config.vocabulary)
+
+
+def _assumed(bundle: Bundle) -> Framings:
+    config, tokenizers = bundle.config, Tokenizers(*tokenizers_of(bundle))
+    source, target = (template_of(one) for one in tokenizers)
+    if is_imported(bundle) and source is not None and target is not None:
+        source.check(config.source_vocabulary or config.vocabulary)
+        target.check(config.vocabulary)
+        return (
+            Framings(target=target) if config.family == "decoder" else Framings(source=source, target=target)
+        )
+    if config.family == "decoder":
+        return Stream().framings(tokenizers, bool(bundle.metadata.get("documents", False)))
+    if config.family != "encoder":
+        return Pairs().framings(tokenizers)
+    if config.head.kind == "classify":
+        return Labels().framings(tokenizers)
+    if config.head.kind == "tag":
+        return Tags().framings(tokenizers)
+    return Framings(source=source or Framing())

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
+from clearhead.base.preload import read_head
 from clearhead.base.reading import open_regular
-from clearhead.base.tensor_file import read_head
 
 KINDS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _PAGES = "/proc/self/pagemap"  # eight bytes about every page of this process

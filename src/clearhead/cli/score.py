@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.base.bounds import POWERS, check
+from clearhead.base.config import POWERS, check
 from clearhead.base.errors import UserError
 from clearhead.cli.starting import hurry, settle
 

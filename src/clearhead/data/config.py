@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from clearhead.base.bounds import LARGE, Bounds, Count, CountOrZero, Positive, Seed, Share
-from clearhead.base.config import Config
+from clearhead.base.config import LARGE, Bounds, Config, Count, CountOrZero, Positive, Seed, Share
 from clearhead.base.errors import UserError
 
 

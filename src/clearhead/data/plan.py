@@ -14,8 +14,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from clearhead.base.bounds import Bounds, Count
-from clearhead.base.config import Config
+from clearhead.base.config import Bounds, Config, Count
 from clearhead.base.errors import UserError
 from clearhead.data.ragged import Integers
 from clearhead.data.shapes import Buckets, Sizes

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.bundle.framings import framings_of as framings_of
-from clearhead.bundle.framings import is_imported as is_imported
-from clearhead.bundle.framings import tokenizers_of as tokenizers_of
+from clearhead.bundle.folder import framings_of as framings_of
+from clearhead.bundle.folder import is_imported as is_imported
+from clearhead.bundle.folder import tokenizers_of as tokenizers_of
 from clearhead.bundle.mapped import own_memory
 from clearhead.data.encoding import encode_sources
 from clearhead.decoding.backend import Request

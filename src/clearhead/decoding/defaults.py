@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from clearhead.base.errors import UserError
-from clearhead.bundle.folder import Bundle
-from clearhead.bundle.framings import is_imported
+from clearhead.bundle.folder import Bundle, is_imported
 from clearhead.decoding.options import Options
 from clearhead.decoding.steps import WITH_SOURCE, Symbols
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clearhead.base.bounds import Count
-from clearhead.base.config import Config
+from clearhead.base.config import Config, Count
 from clearhead.base.errors import UserError
 
 Ids = tuple[int, ...]

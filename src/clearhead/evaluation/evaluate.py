@@ -14,8 +14,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from clearhead.base.bounds import Beam, Count, Power
-from clearhead.base.config import Config
+from clearhead.base.config import Beam, Config, Count, Power
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.writer import Dtype, Way

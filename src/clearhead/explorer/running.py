@@ -17,8 +17,17 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from clearhead.base.bounds import Beam, Count, CountOrZero, Fraction, LongSeed, Penalty, PositiveOrZero, Power
-from clearhead.base.config import Config
+from clearhead.base.config import (
+    Beam,
+    Config,
+    Count,
+    CountOrZero,
+    Fraction,
+    LongSeed,
+    Penalty,
+    PositiveOrZero,
+    Power,
+)
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Moves, Request, Scores, Search
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling

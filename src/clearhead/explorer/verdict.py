@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.bundle.framings import framings_of
+from clearhead.bundle.folder import framings_of
 from clearhead.data.encoding import encode_words
 from clearhead.decoding.labels import first_pieces, scale_of, scores_of, tag
 from clearhead.explorer.inside import labels

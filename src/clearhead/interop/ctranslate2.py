@@ -16,7 +16,7 @@ import torch
 from clearhead.base.atomic import atomic_folder
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle import Bundle
-from clearhead.bundle.framings import framings_of
+from clearhead.bundle.folder import framings_of
 from clearhead.interop.ctranslate2_spec import decoder_spec, encoder_spec
 from clearhead.interop.place import (
     Special,

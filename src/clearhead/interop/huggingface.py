@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from clearhead.base.atomic import atomic_folder, is_vacant
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.bundle.framings import is_imported
+from clearhead.bundle.folder import is_imported
 from clearhead.bundle.metadata import SOURCE_TOKENIZER
 from clearhead.interop import bart, bert, gpt2, llama, marian, t5, vit
 from clearhead.interop.checkpoint import CONFIG, GENERATION, WEIGHTS, Checkpoint, read_json

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from clearhead.base.atomic import atomic_folder
 from clearhead.bundle import Bundle
-from clearhead.bundle.framings import framings_of
+from clearhead.bundle.folder import framings_of
 from clearhead.interop.checkpoint import CONFIG
 from clearhead.interop.onnx_graphs import CrossDecoderGraph, DecoderGraph, EncoderGraph, plain
 from clearhead.interop.place import (

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from clearhead.base.reading import read_any_json
 from clearhead.bundle import Bundle
-from clearhead.bundle.framings import framings_of
+from clearhead.bundle.folder import framings_of
 from clearhead.bundle.metadata import SOURCE_TOKENIZER
 from clearhead.interop.checkpoint import read_json
 from clearhead.models.config import ModelConfig

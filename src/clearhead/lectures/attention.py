@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from clearhead.lectures.data import Source
-from clearhead.lectures.step import Step, as_table
+from clearhead.lectures.step import Source, Step, as_table
 from clearhead.nn.attention import (
     AttentionConfig,
     Definition,

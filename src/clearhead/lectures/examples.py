@@ -9,8 +9,7 @@ from typing import Any
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.lectures import attention, positions
-from clearhead.lectures.data import SOURCES, Source
-from clearhead.lectures.step import Mark, Step, as_table
+from clearhead.lectures.step import SOURCES, Mark, Source, Step, as_table
 
 Recompute = Callable[[Source], list[Step]]
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead.lectures.attention import one_head, scores_of, tensor
-from clearhead.lectures.data import Source
-from clearhead.lectures.step import Step, as_table
+from clearhead.lectures.step import Source, Step, as_table
 from clearhead.nn.positions import Rotary, Sinusoidal
 from clearhead.nn.tokens import Tokens
 

@@ -15,9 +15,8 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from clearhead.lectures.data import SOURCES
 from clearhead.lectures.examples import Example, names, summary
-from clearhead.lectures.step import Mark, Number, Step, Table, decimals_of
+from clearhead.lectures.step import SOURCES, Mark, Number, Step, Table, decimals_of
 
 WIDTH = 100  # of a page that is not a terminal
 DECIMALS = 4  # of our own numbers, at most

@@ -1,4 +1,4 @@
-"""One step of a worked example: our numbers, the printed ones, and what is wrong with them.
+"""The worked examples as the slides give them (`sources.toml`), and one step: our numbers beside theirs.
 
 A printed number is judged by the decimals it was printed with: a table is taken
 to be printed with as many as its longest number has, and a number is right if it
@@ -9,9 +9,11 @@ computed or drawn.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from importlib.resources import files
 from typing import Any
 
 from torch import Tensor
@@ -96,3 +98,19 @@ def as_table(values: Tensor | Sequence[Any] | Number) -> Table:
     if not plain or not isinstance(plain[0], Sequence):
         plain = [plain]
     return tuple(tuple(row) for row in plain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One example as a slide gives it."""
+
+    deck: str
+    title: str
+    about: str
+    inputs: Mapping[str, Any]
+    printed: Mapping[str, Any] = field(default_factory=dict)
+    erratum: str | None = None  # what the slide has wrong, and what is right
+
+
+_READ = tomllib.loads(files(__package__).joinpath("sources.toml").read_text("utf-8"))
+SOURCES: dict[str, Source] = {name: Source(**table) for name, table in _READ.items()}

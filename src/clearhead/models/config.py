@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from clearhead.base.bounds import Bounds, Count, CountOrZero, Share
-from clearhead.base.config import Config
+from clearhead.base.config import Bounds, Config, Count, CountOrZero, Share
 from clearhead.base.errors import UserError
 from clearhead.nn.attention import AttentionConfig
 from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, InitialisationName, NormConfig

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.base.bounds import Count, CountOrZero, Epsilon, Positive, Share
-from clearhead.base.config import Config
+from clearhead.base.config import Config, Count, CountOrZero, Epsilon, Positive, Share
 from clearhead.base.errors import UserError
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position

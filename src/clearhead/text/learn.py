@@ -17,8 +17,7 @@ from typing import ClassVar, Literal
 import tokenizers
 from tokenizers import models, trainers
 
-from clearhead.base.bounds import Count
-from clearhead.base.config import Config
+from clearhead.base.config import Config, Count
 from clearhead.base.errors import UserError
 from clearhead.text import parts
 from clearhead.text.tokenizer import ROLES, Tokenizer, checked_text

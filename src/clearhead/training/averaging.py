@@ -15,8 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from clearhead.base.bounds import Bounds, Share
-from clearhead.base.config import Config
+from clearhead.base.config import Bounds, Config, Share
 from clearhead.base.errors import UserError
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from clearhead.base.bounds import Beam, Count, CountOrZero, PositiveOrZero, Seed, Share, Threads
-from clearhead.base.config import Config
+from clearhead.base.config import Beam, Config, Count, CountOrZero, PositiveOrZero, Seed, Share, Threads
 from clearhead.data.config import DataConfig
 from clearhead.data.plan import BatchConfig
 from clearhead.models.config import ModelConfig

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from clearhead.base.bounds import Epsilon, PositiveOrZero, Share
-from clearhead.base.config import Config
+from clearhead.base.config import Config, Epsilon, PositiveOrZero, Share
 from clearhead.base.errors import UserError
 from clearhead.nn.layers import TokenEmbedding
 

@@ -20,8 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clearhead.base.bounds import Count, CountOrZero, Fraction, Positive
-from clearhead.base.config import Config
+from clearhead.base.config import Config, Count, CountOrZero, Fraction, Positive
 from clearhead.base.errors import UserError
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from clearhead.base.bounds import MOST
+from clearhead.base.config import MOST
 
 
 class Passes(NamedTuple):

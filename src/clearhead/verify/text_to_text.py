@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from clearhead.bundle.folder import Bundle
-from clearhead.bundle.framings import framings_of, is_imported, tokenizers_of
+from clearhead.bundle.folder import Bundle, framings_of, is_imported, tokenizers_of
 from clearhead.decoding.defaults import KEY, not_carried, own_options
 from clearhead.decoding.labels import class_probabilities, regress, tag
 from clearhead.decoding.options import Options

@@ -20,8 +20,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from clearhead.base.bounds import Count, Positive, Share
-from clearhead.base.config import Config
+from clearhead.base.config import Config, Count, Positive, Share
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention.kernels import KERNELS, Kernel, attend
 from clearhead.nn.attention.masks import Mask

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from clearhead.base.bounds import Bounds, Count
-from clearhead.base.config import Config
+from clearhead.base.config import Bounds, Config, Count
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.positions.absolute import Learned, Sinusoidal
 from clearhead.nn.positions.base import Position

@@ -19,8 +19,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from clearhead.base.bounds import LARGE, Bounds, Count, Positive
-from clearhead.base.config import Config
+from clearhead.base.config import LARGE, Bounds, Config, Count, Positive
 from clearhead.base.device import exact_place
 from clearhead.base.errors import UserError
 from clearhead.nn.positions.base import Position
