@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
+from types import ModuleType
 
 import pytest
 import torch
@@ -19,7 +23,8 @@ from clearhead.decoding.engine import Engine
 from clearhead.decoding.graphs import GraphBackend, plain
 from clearhead.decoding.graphs.backend import IDLE
 from clearhead.decoding.graphs.buffers import Size, bytes_of_request
-from clearhead.decoding.graphs.slots import step_key
+from clearhead.decoding.graphs.slots import GraphSlots, step_key
+from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.searches import make_search
@@ -362,6 +367,56 @@ def test_nobody_is_admitted_where_one_cannot_be() -> None:
     with pytest.raises(UserError, match="gives the model nothing"):
         backend.admit([Request((4, 5), 5), Request((), 5)])
     nothing_left(backend)
+
+
+class Unlaunched:
+    """A Triton kernel that only looks at its arguments."""
+
+    def __init__(self, fn: Callable[..., None]) -> None:
+        self.fn, self.seen = fn, []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*args: object, num_warps: int = 4, **named: object) -> None:
+            self.seen.append(inspect.signature(self.fn).bind(*args, **named).arguments)
+
+        return launch
+
+
+@pytest.fixture
+def unlaunched(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """`graphs.fused` as it is where there is Triton, but for the kernels themselves."""
+    triton, language = ModuleType("triton"), ModuleType("triton.language")
+    triton.jit, triton.language, language.constexpr = Unlaunched, language, int
+    triton.cdiv, triton.next_power_of_2 = lambda a, b: -(-a // b), lambda n: 1 << (n - 1).bit_length()
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    monkeypatch.setitem(sys.modules, "triton.language", language)
+    names = "fused", "layer_kernels", "choice_kernels"
+    for name in names:
+        monkeypatch.delitem(sys.modules, f"{graphs.__name__}.{name}", raising=False)
+        monkeypatch.delattr(graphs, name, raising=False)
+    yield importlib.import_module(f"{graphs.__name__}.fused")
+    for name in names:  # nobody else is to find these
+        del sys.modules[f"{graphs.__name__}.{name}"]
+        delattr(graphs, name)
+
+
+@torch.no_grad()
+def test_every_kernel_is_given_what_it_names(unlaunched: ModuleType) -> None:
+    """On machines without a GPU: arguments that are missing, unknown, or of another type than always."""
+    kernels = unlaunched.layer_kernels, unlaunched.choice_kernels
+    for changes in TRANSLATORS.values():
+        weights = Weights(model_of("encoder-decoder", changes))
+        for options, count in ((OPTIONS["greedy"], 1), (OPTIONS["greedy"], 8), (OPTIONS["wide"], 4)):
+            size = Size(count, options.beam, options.nbest, 64, 8)
+            chosen = unlaunched.kernels_of(count * options.beam, weights.widest)
+            GraphSlots(weights, size, SYMBOLS, options, chosen).step()
+    started = [one for module in kernels for one in vars(module).values() if isinstance(one, Unlaunched)]
+    for one in started:
+        assert one.seen or one.fn.__name__.startswith("_"), one.fn.__name__
+        for arguments in one.seen:
+            assert {name: type(value) for name, value in arguments.items()} == {
+                name: type(value) for name, value in one.seen[0].items()
+            }
 
 
 def test_what_is_left_to_the_general_engine() -> None:

@@ -89,7 +89,7 @@ def _total(peak, mass, row, parts, PARTS: tl.constexpr):
 def choose_token(
     score, token, peak, mass, logits, drawn, next_token, length, written, limit, done, willing, ids, logps,
     ends, stop, vocabulary, positions, parts,
-    KEPT: tl.constexpr, DRAWN: tl.constexpr, PARTS: tl.constexpr,
+    N: tl.constexpr, DRAWN: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     total = _total(peak, mass, row, parts, PARTS)
@@ -110,7 +110,7 @@ def choose_token(
     stops = forced | asked
     tl.store(ids + row * positions + count, chosen, alive)
     tl.store(logps + row * positions + count, logp, alive)
-    tl.store(willing + row * KEPT, asked.to(tl.int32), alive & stops)
+    tl.store(willing + row * N, asked.to(tl.int32), alive & stops)
     goes = alive & (stops == 0)
     tl.store(done + row, tl.where(goes, 0, 1))
     tl.store(next_token + row, tl.where(goes, chosen, 0).to(tl.int64))

@@ -167,39 +167,49 @@ def _thin(
     return out
 
 
+# -- attention and the choice: a kernel is given by name what it names of the buffers, rules and shapes ------
+
+
+def _known(
+    kernel: Any, buffers: Buffers, rules: TokenRules | None = None, shape: Heads | None = None
+) -> dict[str, Any]:
+    """Those arguments of a kernel that follow from these."""
+    size, power = buffers.size, triton.next_power_of_2
+    known: dict[str, Any] = {name: table.tensor for name, table in buffers.tables.items()}
+    known |= {"positions": size.positions, "K": size.beam, "KP": power(size.beam)}
+    known |= {"N": size.kept, "NP": power(size.kept)}
+    if rules is not None:
+        known |= {"allowed": rules.allowed, "ends": rules.table, "stop": rules.stop, "STOPS": rules.count}
+    if shape is not None:
+        known |= {"H": shape.heads, "G": shape.groups, "DK": shape.key, "DV": shape.value}
+        known |= {"scale": shape.scale, "softcap": shape.softcap, "HAS_CAP": shape.softcap > 0}
+    wanted = inspect.signature(kernel.fn).parameters
+    return {name: value for name, value in known.items() if name in wanted}
+
+
 def attend_self(
     mixed: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, shape: Heads, tables: PositionTables
 ) -> Tensor:
     rows = len(mixed)
     out = torch.empty(rows, shape.heads * shape.value, dtype=mixed.dtype, device=mixed.device)
-    turn = mixed if tables.cosine is None else tables.cosine
     many = rows * shape.heads > MANY
-    layer_kernels.attend_self[(rows, shape.heads)](
-        mixed,
-        keys,
-        values,
-        buffers.ancestry,
-        buffers.length,
-        turn,
-        mixed if tables.sine is None else tables.sine,
-        mixed if tables.bias is None else tables.bias,
-        out,
-        mixed.shape[1],
-        buffers.size.positions,
-        0 if tables.bias is None else tables.bias.shape[1],
-        shape.scale,
-        shape.softcap,
-        H=shape.heads,
-        G=shape.groups,
-        K=buffers.size.beam,
-        DK=shape.key,
-        DV=shape.value,
+    kernel = layer_kernels.attend_self
+    kernel[(rows, shape.heads)](
+        **_known(kernel, buffers, shape=shape),
+        mixed=mixed,
+        keys=keys,
+        values=values,
+        cosine=mixed if tables.cosine is None else tables.cosine,
+        sine=mixed if tables.sine is None else tables.sine,
+        bias=mixed if tables.bias is None else tables.bias,
+        out=out,
+        stride=mixed.shape[1],
+        bias_stride=0 if tables.bias is None else tables.bias.shape[1],
         BK=triton.next_power_of_2(shape.key),
         BV=triton.next_power_of_2(shape.value),
         SPAN=16 if many else 32,  # keys that a program reads at a time
         TURN=0 if tables.cosine is None else shape.turn,
         HAS_BIAS=tables.bias is not None,
-        HAS_CAP=shape.softcap > 0,
         num_warps=1,
     )
     return out
@@ -209,25 +219,18 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, sha
     rows, beam = len(q), buffers.size.beam
     out = torch.empty(rows, shape.heads * shape.value, dtype=q.dtype, device=q.device)
     many = rows // beam * shape.heads > MANY
-    layer_kernels.attend_source[(rows // beam, shape.heads)](
-        q,
-        keys,
-        values,
-        buffers.source_sizes,
-        out,
-        keys.shape[2],
-        shape.scale,
-        shape.softcap,
-        H=shape.heads,
-        G=shape.groups,
-        K=beam,
+    kernel = layer_kernels.attend_source
+    kernel[(rows // beam, shape.heads)](
+        **_known(kernel, buffers, shape=shape),
+        q=q,
+        keys=keys,
+        values=values,
+        out=out,
+        span=keys.shape[2],
         QUERIES=max(triton.next_power_of_2(beam), 16),
-        DK=shape.key,
-        DV=shape.value,
         BK=max(triton.next_power_of_2(shape.key), 16),
         BV=max(triton.next_power_of_2(shape.value), 16),
         SPAN=16 if many else 64,
-        HAS_CAP=shape.softcap > 0,
         num_warps=1 if many else 4,
     )
     return out
@@ -235,53 +238,34 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, sha
 
 def peaks(logits: Tensor, rules: TokenRules, buffers: Buffers, count: int) -> Parts:
     rows, vocabulary = logits.shape
-    if count == 1:
-        parts, part = triton.cdiv(vocabulary, PART), min(PART, triton.next_power_of_2(vocabulary))
-    else:
-        parts, part = triton.cdiv(vocabulary, SMALL_PART), SMALL_PART
+    part = min(PART, triton.next_power_of_2(vocabulary)) if count == 1 else SMALL_PART
+    parts = triton.cdiv(vocabulary, part)
     peak = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
-    mass, score = torch.empty_like(peak), torch.empty_like(peak)
     token = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
+    found = Parts(torch.empty_like(peak), token, peak, torch.empty_like(peak))
     lines = 1 if count == 1 else PART // SMALL_PART  # parts that one program looks through
-    choice_kernels.peaks[(rows, triton.cdiv(parts, lines))](
-        logits,
-        rules.allowed,
-        buffers.written,
-        buffers.least,
-        score,
-        token,
-        peak,
-        mass,
-        vocabulary,
-        parts,
-        K=buffers.size.beam,
-        LINES=lines,
-        PART=part,
-        num_warps=4,
+    kernel, narrow = choice_kernels.peaks, choice_kernels.candidates
+    sizes = {"vocabulary": vocabulary, "parts": parts, "PART": part, "num_warps": 4}
+    kernel[(rows, triton.cdiv(parts, lines))](
+        **_known(kernel, buffers, rules), **found._asdict(), **sizes, logits=logits, LINES=lines
     )
     if count == 1:
-        return Parts(score, token, peak, mass)
+        return found
     # The C best of a row lie in the C parts with the highest peaks.
     best = torch.empty(rows, count, dtype=torch.float32, device=logits.device)
     which = torch.empty(rows, count, dtype=torch.int32, device=logits.device)
-    choice_kernels.candidates[(rows,)](
-        logits,
-        rules.allowed,
-        buffers.written,
-        buffers.least,
-        score,
-        best,
-        which,
-        vocabulary,
-        parts,
-        K=buffers.size.beam,
+    narrow[(rows,)](
+        **_known(narrow, buffers, rules),
+        **sizes,
+        logits=logits,
+        peak=found.score,  # of the tokens that may be written
+        score=best,
+        token=which,
         C=count,
         CP=triton.next_power_of_2(count),
-        PART=part,
         PARTS=triton.next_power_of_2(parts),
-        num_warps=4,
     )
-    return Parts(best, which, peak, mass)
+    return found._replace(score=best, token=which)
 
 
 def choose_token(
@@ -290,16 +274,12 @@ def choose_token(
     rows, parts = found.peak.shape
     kernel = choice_kernels.choose_token
     kernel[(rows,)](
+        **_known(kernel, buffers, rules),
         **found._asdict(),
-        **_state(kernel, buffers),
         logits=logits,
         drawn=logits if drawn is None else drawn,
-        ends=rules.table,
-        stop=rules.stop,
         vocabulary=logits.shape[1],
-        positions=buffers.size.positions,
         parts=parts,
-        KEPT=buffers.size.kept,
         DRAWN=drawn is not None,
         PARTS=triton.next_power_of_2(parts),
         num_warps=1,
@@ -307,38 +287,21 @@ def choose_token(
 
 
 def advance_beam(found: Parts, logits: Tensor, buffers: Buffers, rules: TokenRules, divisors: Tensor) -> None:
-    size, parts = buffers.size, found.peak.shape[1]
-    many = found.score.shape[1]
+    requests, parts, many = buffers.size.requests, found.peak.shape[1], found.score.shape[1]
     kernel, inherit = choice_kernels.advance_beam, choice_kernels.inherit
-    beam = {"K": size.beam, "KP": triton.next_power_of_2(size.beam)}
-    kernel[(size.requests,)](
+    kernel[(requests,)](
+        **_known(kernel, buffers, rules),
         **found._asdict(),
-        **_state(kernel, buffers),
-        **beam,
         logits=logits,
         divisors=divisors,
-        ends=rules.table,
-        stop=rules.stop,
         vocabulary=logits.shape[1],
-        positions=size.positions,
         parts=parts,
         columns=many,
-        STOPS=rules.count,
-        N=size.kept,
-        NP=triton.next_power_of_2(size.kept),
         PARTS=triton.next_power_of_2(parts),
         COLUMNS=triton.next_power_of_2(many),
         num_warps=4,
     )
-    inherit[(size.requests,)](
-        **_state(inherit, buffers), **beam, positions=size.positions, SPAN=128, num_warps=4
-    )
-
-
-def _state(kernel: Any, buffers: Buffers) -> dict[str, Tensor]:
-    """Those of the buffers that a kernel names among its arguments."""
-    names = inspect.signature(kernel.fn).parameters
-    return {name: table.tensor for name, table in buffers.tables.items() if name in names}
+    inherit[(requests,)](**_known(inherit, buffers), SPAN=128, num_warps=4)
 
 
 WIDE = Kernels(embed, read, add, normalized, attend_self, attend_source, peaks, choose_token, advance_beam)

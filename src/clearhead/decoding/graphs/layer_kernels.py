@@ -165,14 +165,14 @@ def attend_self(
 # one request and one head: the K rows ask the source together
 @triton.jit
 def attend_source(
-    q, keys, values, sizes, out, span, scale, softcap,
+    q, keys, values, source_sizes, out, span, scale, softcap,
     H: tl.constexpr, G: tl.constexpr, K: tl.constexpr, QUERIES: tl.constexpr,
     DK: tl.constexpr, DV: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     SPAN: tl.constexpr, HAS_CAP: tl.constexpr,
 ):  # fmt: skip
     request, head = tl.program_id(0), tl.program_id(1)
     group = head // (H // G)
-    size = tl.load(sizes + request)
+    size = tl.load(source_sizes + request)
     i, dk, dv = tl.arange(0, QUERIES), tl.arange(0, BK), tl.arange(0, BV)
     row = request.to(tl.int64) * K + i
     ok_q = (i < K)[:, None] & (dk < DK)[None, :]
