@@ -20,8 +20,7 @@ SHARE = 0.3
 
 
 def with_dropout(problem: Problem, share: float = SHARE) -> Problem:
-    definition = dataclasses.replace(problem.definition, dropout=share)
-    return dataclasses.replace(problem, definition=definition)
+    return dataclasses.replace(problem, dropout=share)
 
 
 @pytest.mark.parametrize("kernel", EVERY_KERNEL)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.nn.attention import Problem, attend, fused
+from clearhead.nn.attention import Problem, attend, kernels
 from clearhead.nn.attention.kernels import Kernel
 from clearhead.nn.attention.masks import Boolean, Causal, Document, Mask, Padding, Prefix, Window
 from clearhead.nn.attention.tiled import tiled
@@ -130,14 +130,14 @@ def test_tiled_under_autocast_may_go_back_outside_it(score: str, scheme: str) ->
 def test_sdpa_in_runs(score: str, scheme: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mask or bias too large for one call is handed over in runs, and nothing changes."""
     runs: list[slice] = []
-    run = fused._run
+    run = kernels._run
 
     def counted(problem: Problem, inputs: Any, rows: slice, keys: slice) -> Tensor:
         runs.append(rows)
         return run(problem, inputs, rows, keys)
 
-    monkeypatch.setitem(fused.RUN_ELEMENTS, "cpu", elements)
-    monkeypatch.setattr(fused, "_run", counted)
+    monkeypatch.setitem(kernels.RUN_ELEMENTS, "cpu", elements)
+    monkeypatch.setattr(kernels, "_run", counted)
     layouts = ("multi-head", "cross, fewer keys", "packed", "grouped")
     for mask, layout in itertools.product(MASK_ROWS, layouts):
         one = case(score, scheme, mask, layout)
@@ -177,12 +177,12 @@ def test_a_window_on_a_cpu_is_given_the_keys_it_sees(
     mask = Window(*reach) if more is None else Window(*reach) & more
     problem = layer.problem(x, memory, mask=mask)
     problem = dataclasses.replace(problem, queries=Tokens.padded(queries, start=start))
-    before = fused.SHORTEST_BAND
-    fused.SHORTEST_BAND = shortest
+    before = kernels.SHORTEST_BAND
+    kernels.SHORTEST_BAND = shortest
     try:
         found = attend(problem, "sdpa")
     finally:
-        fused.SHORTEST_BAND = before
+        kernels.SHORTEST_BAND = before
     wanted = attend(problem, "reference")
     assert torch.allclose(found, wanted, rtol=0, atol=1e-10)
     both = (torch.autograd.grad(out.sin().sum(), [x, memory], retain_graph=True) for out in (found, wanted))
@@ -206,7 +206,7 @@ def test_a_window_on_a_cpu_costs_by_its_width(monkeypatch: pytest.MonkeyPatch) -
             pairs.clear()
             problem = layer.problem(torch.randn(1, length, WIDTH), mask=Window(32) & Causal())
             assert torch.allclose(attend(problem), attend(problem, "reference"), rtol=0, atol=1e-5)
-            assert sum(pairs) <= length * (32 + fused.shortest_band(problem))
+            assert sum(pairs) <= length * (32 + kernels.shortest_band(problem))
         pairs.clear()
         attend(layer.problem(torch.randn(1, 40, WIDTH), mask=Window(32) & Causal()))
         assert pairs == [40 * 40]  # too short to be worth it

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from clearhead.nn.attention import flex
+from clearhead.nn.attention import flex, kernels
 from clearhead.nn.attention.problem import Problem
 
 from .builders import MASK_ROWS, Layout, case
@@ -71,4 +71,4 @@ def test_no_matrix_is_made() -> None:
 )
 def test_compiling_is_left_to_long_special_cases(mask: str, scheme: str, pays: bool) -> None:
     problems = [case("scaled_dot", scheme, mask, Layout(HEADS, queries=n)).problem() for n in (128, 2048)]
-    assert [flex.worthwhile(problem) for problem in problems] == [False, pays]
+    assert [kernels.worthwhile(problem) for problem in problems] == [False, pays]

@@ -15,7 +15,7 @@ import sys
 import pytest
 import torch
 
-from clearhead.nn.attention import AttentionConfig, MultiHeadAttention, Problem, attend, fused
+from clearhead.nn.attention import AttentionConfig, MultiHeadAttention, Problem, attend, kernels
 from clearhead.nn.attention.masks import Causal, Document, Mask, Padding, Prefix, Window
 from clearhead.nn.positions import position
 
@@ -65,7 +65,7 @@ def test_sdpa_at_16384(mask: str, scheme: str) -> None:
     problem = problem_of(LONG, scheme, masks_for(LONG)[mask])
     with torch.no_grad(), Watch() as watch:
         out = attend(problem, "sdpa")
-    assert watch.largest <= fused.RUN_ELEMENTS["cpu"] < LONG * LONG / 10, watch.largest_kind
+    assert watch.largest <= kernels.RUN_ELEMENTS["cpu"] < LONG * LONG / 10, watch.largest_kind
     last = reference_rows(problem, [0, 1, LONG // 2, LONG - 1])
     assert torch.allclose(out[:, :, [0, 1, LONG // 2, LONG - 1]], last, atol=1e-5)
 
@@ -130,7 +130,7 @@ def test_the_reference_would_be_seen() -> None:
 def test_forward_and_backward(
     kernel: str, mask: str, scheme: str, score: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(fused.RUN_ELEMENTS, "cpu", MIDDLE * 64)
+    monkeypatch.setitem(kernels.RUN_ELEMENTS, "cpu", MIDDLE * 64)
     problem = problem_of(MIDDLE, scheme, masks_for(MIDDLE)[mask], score=score)
     square = MIDDLE * MIDDLE
     with Watch() as watch:
@@ -146,7 +146,7 @@ def test_sdpa_keeps_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """With four times as many runs, no more is kept: runs are made again in the backward pass."""
     kept = []
     for share in (256, 64):
-        monkeypatch.setitem(fused.RUN_ELEMENTS, "cpu", MIDDLE * share)
+        monkeypatch.setitem(kernels.RUN_ELEMENTS, "cpu", MIDDLE * share)
         problem = problem_of(MIDDLE, "alibi", Causal())
         with Saved() as saved:
             attend(problem, "sdpa")

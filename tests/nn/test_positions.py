@@ -21,7 +21,6 @@ import clearhead
 from clearhead.base.errors import UserError
 from clearhead.nn.attention import (
     AttentionConfig,
-    Definition,
     MultiHeadAttention,
     Problem,
     build_score,
@@ -77,7 +76,7 @@ def scores(position: Position, q: Tensor, k: Tensor, queries: Tokens, keys: Toke
     """Scaled dot product with the scheme's rotation and bias, as attention computes it."""
     score = build_score("scaled_dot", q.shape[1], q.shape[3], k.shape[3], 1)
     q, k = position.rotate(q, queries), position.rotate(k, keys)
-    problem = Problem(q, k, k, queries, keys, masks.Everything(), Definition(score, position))
+    problem = Problem(q, k, k, queries, keys, masks.Everything(), score=score, position=position)
     return problem.block(q, k, queries, keys)[0]
 
 

@@ -18,9 +18,8 @@ from clearhead.explorer.steps import Axis, Get, Step
 from clearhead.models.config import ModelConfig
 from clearhead.nn.attention import MultiHeadAttention
 from clearhead.nn.attention.masks import Mask
-from clearhead.nn.attention.problem import NO_MASK, Definition, Problem
+from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.layers import FeedForward, Residual
-from clearhead.nn.positions import Position
 from clearhead.nn.tokens import Tokens
 
 SIMILAR = {
@@ -181,7 +180,7 @@ def _projections(place: Place, looking: Looking) -> list[Step]:
     keys = (("group", config.groups), looking.keys, ("feature", config.key_size))
     values = (("group", config.groups), looking.keys, ("feature", config.value_size))
     bias = (" + b_Q", " + b_K", " + b_V") if attention.query.bias is not None else ("", "", "")
-    if not turns(attention.position):
+    if not attention.position.turns:
         first = [
             Step(f"{path}.q", "queries Q", f"x W_Q{bias[0]}", queries),
             Step(f"{path}.k", "keys K", f"{letter} W_K{bias[1]}", keys, note),
@@ -232,7 +231,8 @@ def _scores(place: Place, looking: Looking) -> list[Step]:
                 lambda: _products(problem()),
             )
         )
-    alike = SIMILAR[attention.config.score]
+    name, scale = attention.config.score, attention.config.scale
+    alike = SIMILAR[name] if scale is None else f"{scale:g} · {SIMILAR[name.removeprefix('scaled_')]}"
     changed = attention.position.has_bias or attention.config.softcap is not None
     label = "scaled scores" if score.scale != 1.0 else "scores"
     if changed:
@@ -294,11 +294,6 @@ def _mixing(place: Place, looking: Looking) -> list[Step]:
 # -- the model's own definition, applied to its own tensors ---------------------------------------------
 
 
-def turns(position: Position) -> bool:
-    """Whether a scheme turns queries and keys."""
-    return type(position).rotate is not Position.rotate
-
-
 def _problem(place: Place, looking: Looking) -> Callable[[], Problem]:
     """The attention problem of this place, with a batch of one."""
 
@@ -307,9 +302,18 @@ def _problem(place: Place, looking: Looking) -> Callable[[], Problem]:
         queries = Tokens.padded(q.shape[2], device=q.device)
         keys = queries if looking.memory is None else Tokens.padded(k.shape[2], device=k.device)
         attention = looking.attention
-        definition = Definition(attention.score, attention.position, attention.config.softcap)
         mask = NO_MASK if looking.mask is None else looking.mask
-        return Problem(q, k, v, queries, keys, mask, definition)
+        return Problem(
+            q,
+            k,
+            v,
+            queries,
+            keys,
+            mask,
+            score=attention.score,
+            position=attention.position,
+            softcap=attention.config.softcap,
+        )
 
     return made
 

@@ -132,7 +132,7 @@ def _attention(ours: Any, norm: Any, config: ModelConfig, *, own: bool) -> Any:
     from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec  # an optional extra
 
     attention, position = ours.config, ours.position
-    scale = 1.0 if attention.score == "dot" else attention.key_size**-0.5
+    scale = attention.factor
     spec = MultiHeadAttentionSpec(
         self_attention=own,
         relative_position=own and isinstance(position, Shaw),

@@ -119,6 +119,7 @@ def filled(config: ModelConfig) -> dict[str, Any]:
     flat |= {
         "decoder_layers": config.depth_of_decoder,
         "attention.kv_heads": attention.groups,
+        "attention.scale": attention.factor,
         "attention.query_dim": attention.query_size,
         "attention.key_dim": attention.key_size,
         "attention.value_dim": attention.value_size,

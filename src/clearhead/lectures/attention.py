@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from clearhead.lectures.step import Source, Step, as_table
 from clearhead.nn.attention import (
     AttentionConfig,
-    Definition,
     MultiHeadAttention,
     Problem,
     Score,
@@ -53,7 +52,7 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, score: Score, mask: masks.Mask |
     """An attention problem from given queries, keys and values (T, ·)."""
     queries, keys = Tokens.padded(len(q)), Tokens.padded(len(k))
     q, k, v = (x[None, None] for x in (q, k, v))
-    return Problem(q, k, v, queries, keys, mask or masks.Everything(), Definition(score, Position()))
+    return Problem(q, k, v, queries, keys, mask or masks.Everything(), score=score, position=Position())
 
 
 def given_scores(scores: Tensor, mask: masks.Mask, values: Tensor | None = None) -> Problem:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from torch import nn
 
 from clearhead.nn.attention import MultiHeadAttention, Score
-from clearhead.nn.attention.fused import RUN_ELEMENTS
+from clearhead.nn.attention.kernels import RUN_ELEMENTS
 from clearhead.nn.attention.scores import Additive, Bilinear, ReducedRank
 from clearhead.nn.layers import ACTIVATIONS, FeedForward
 from clearhead.nn.positions import Music, Position, Shaw, TransformerXL
@@ -218,7 +218,7 @@ def _made_again(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> bo
 
 def _result_lies_as_queries_came(layer: MultiHeadAttention, sight: Sight) -> bool:
     """The kernel's result is laid out as its queries; rotated or multiplied ones lie head by head."""
-    rotated = type(layer.position).rotate is not Position.rotate
+    rotated = layer.position.turns
     masked_apart = layer.position.has_bias and sight.causal
     return layer.score.compares_directly and not rotated and not masked_apart
 

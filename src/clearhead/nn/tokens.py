@@ -16,7 +16,7 @@ Shapes: R rows (B when padded, 1 when packed), T tokens of a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -35,6 +35,7 @@ class Place:
     index: Tensor  # where the token lies in its row: its position when padded, its flat place when packed
     position: Tensor
     segment: Tensor | None
+    run: slice | None = None  # `index` as a slice, where it is one and the same run for all rows
 
 
 @dataclass(frozen=True)
@@ -137,19 +138,19 @@ class Tokens:
         real = None if self.real is None else (self.real - begin).clamp(0, max(end - begin, 0))
         return Tokens(position, extent, start, segment, None, index, real=real)
 
-    def as_queries(self) -> Place:
-        """Coordinates shaped (R, 1, T, 1)."""
-        return self._place(lambda x: x[:, None, :, None])
-
-    def as_keys(self) -> Place:
-        """Coordinates shaped (R, 1, 1, S)."""
-        return self._place(lambda x: x[:, None, None, :])
-
-    def _place(self, shape: Callable[[Tensor], Tensor]) -> Place:
+    def _place(self, shape: tuple[slice | None, ...]) -> Place:
         if self.segment is None:
-            return Place(None, shape(self.position), shape(self.position), None)
-        index = torch.arange(self.index_start, self.index_start + self.count, device=self.position.device)
-        return Place(None, shape(index.unsqueeze(0)), shape(self.position), shape(self.segment))
+            run = None if self.start is None else slice(self.start, self.start + self.count)
+            return Place(None, self.position[shape], self.position[shape], None, run)
+        run = slice(self.index_start, self.index_start + self.count)
+        index = torch.arange(run.start, run.stop, device=self.position.device).unsqueeze(0)
+        return Place(None, index[shape], self.position[shape], self.segment[shape], run)
+
+
+def places(queries: Tokens, keys: Tokens) -> tuple[Place, Place]:
+    """Coordinates of queries, shaped (R, 1, T, 1), and of keys, (R, 1, 1, S)."""
+    every = slice(None)
+    return queries._place((every, None, every, None)), keys._place((every, None, None, every))
 
 
 def can_be_checked(values: Tensor) -> bool:

@@ -5,7 +5,6 @@ Shapes: E model width, F inner width, H heads, G key/value heads, K and V sizes 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -101,7 +100,7 @@ class Weights:
             attention.groups,
             attention.key_size,
             attention.value_size,
-            1.0 / math.sqrt(attention.key_size) if attention.score == "scaled_dot" else 1.0,
+            attention.factor,
             attention.softcap or 0.0,
             0 if rotary is None else 2 if rotary.layout == "halves" else 1,
         )

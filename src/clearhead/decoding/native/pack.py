@@ -114,7 +114,7 @@ class Packed:
             rotary_halves=config.position.layout == "halves",
             has_source=has_source,
             eps=config.norm.eps,
-            scale=1.0 / math.sqrt(attention.key_size) if attention.score == "scaled_dot" else 1.0,
+            scale=attention.factor,
             softcap=attention.softcap or 0.0,
             embedding_factor=target.table.factor,
             output_factor=model.output.factor,

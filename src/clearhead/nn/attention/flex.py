@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.nn.attention.fused import plain_mask
 from clearhead.nn.attention.problem import Problem
 from clearhead.nn.tokens import Place, Tokens
 
@@ -37,12 +36,6 @@ def unsupported(problem: Problem) -> str | None:
     if problem.q.dtype == torch.float64:
         return "it has no float64"
     return None
-
-
-def worthwhile(problem: Problem) -> bool:
-    """Long enough, and not something the plain fused kernel already does at full speed."""
-    special = problem.softcap is not None or problem.position.has_bias or plain_mask(problem) is None
-    return special and problem.q.shape[2] * problem.k.shape[2] >= LONG
 
 
 @cache
@@ -96,31 +89,32 @@ def flex(problem: Problem) -> Tensor:
     """Attention with the mask's rule and the position's bias compiled into the kernel."""
     run, block_mask = _compiled()
     queries, keys, position, softcap = problem.queries, problem.keys, problem.position, problem.softcap
-    parts = [part.to(problem.q.device) for part in problem.mask.parts]
+    mask = problem.mask.to(problem.q.device)
+    masked, special = bool(mask.parts), position.has_bias or mask.has_bias or softcap is not None
 
     def may_look(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         query, key = _at(queries, row, i), _at(keys, row, j)
-        visible = query.position >= 0
-        for part in parts:
-            visible = visible & part.rule(query, key, head)
+        visible = torch.ones_like(query.position, dtype=torch.bool)
+        if masked:
+            visible = visible & mask.rule(query, key, head)
         if query.segment is not None and key.segment is not None:
             visible = visible & (query.segment == key.segment)
         return visible
 
     def adjust(score: Tensor, row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        query, key = _at(queries, row, i), _at(keys, row, j)
         if position.has_bias:
-            distance = _at(keys, row, j).position - _at(queries, row, i).position
-            score = score + position.pair_bias(distance, head)
+            score = score + position.pair_bias(key.position - query.position, head)
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
-        return score
+        return score + mask.number(query, key, head) if mask.has_bias else score
 
     k, v = problem.k, problem.v
     if not problem.score.compares_directly:
         k, v = problem.spread(k), problem.spread(v)
     q, k = problem.score.queries(problem.q), problem.score.keys(k)
     blocks = None
-    if parts or queries.segment is not None:
+    if masked or queries.segment is not None:
         blocks = problem.once_a_pass(
             "flex blocks",
             lambda: block_mask.from_kv_blocks(
@@ -136,7 +130,7 @@ def flex(problem: Problem) -> Tensor:
             q.contiguous(),
             k.contiguous(),
             v.contiguous(),
-            score_mod=adjust if position.has_bias or softcap is not None else None,
+            score_mod=adjust if special else None,
             block_mask=blocks,
             scale=problem.score.scale,
             enable_gqa=q.shape[1] != k.shape[1],

@@ -11,23 +11,40 @@
 
 `unsupported(name, problem)` says in half a sentence why a kernel cannot serve a
 problem; a kernel that was asked for by name then refuses with that sentence.
+
+`sdpa` never makes the n×n matrix, whatever the mask or the bias: plain causal and
+unmasked attention go to PyTorch's function as they are, anything else is handed over in
+runs of queries small enough that a run's mask and bias stay small. On a CPU a run
+under a window is given the keys it can see and no others, so that the cost grows
+with the window and not with the text. Rows that may look at nothing are given
+something to look at and then set to 0, because fused kernels disagree on what an
+empty row means. All equal `reference`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import flex as flex_kernel
-from clearhead.nn.attention.fused import sdpa, varlen, varlen_window
+from clearhead.nn.attention.masks import Causal, Window
 from clearhead.nn.attention.problem import Problem, masked_softmax
 from clearhead.nn.attention.tiled import tiled
 
 Kernel = Callable[[Problem], Tensor]
+
+# A run's mask or bias may hold this many numbers: little beside a laptop's memory, or beside a GPU's,
+# where few long runs are faster.
+RUN_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
+SHORTEST_BAND, LONGEST_BAND = 64, 512  # queries of a run under a window: about half the window, between these
 
 
 def reference(problem: Problem) -> Tensor:
@@ -36,6 +53,244 @@ def reference(problem: Problem) -> Tensor:
     weights = masked_softmax(scores, allowed)  # (R,H,T,S)
     weights = F.dropout(weights, problem.dropout, training=problem.dropout > 0)
     return problem.mix(weights, problem.v, problem.queries, problem.keys)
+
+
+def sdpa(problem: Problem) -> Tensor:
+    """`scaled_dot_product_attention`, segment by segment when packed and the mask reads positions alone."""
+    if problem.queries.lengths is None or problem.keys.lengths is None or not problem.mask.by_position:
+        return _sdpa_rows(problem)
+    pairs = zip(problem.queries.bounds(), problem.keys.bounds(), strict=True)
+    return torch.cat([_sdpa_rows(problem.segment(query, key)) for query, key in pairs], dim=2)
+
+
+def _sdpa_rows(problem: Problem) -> Tensor:
+    inputs = _inputs(problem, groups_inside=problem.q.is_cuda)
+    plain = None if problem.position.has_bias else plain_mask(problem)
+    if plain is not None:
+        return inputs.call(slice(None), slice(None), None, is_causal=plain == "causal")
+    runs = _runs(problem)
+    if len(runs) == 1:
+        return _run(problem, inputs, *runs[0])
+    outputs = []
+    # The backward pass would keep every run's mask, together n×n as a rule: make them again instead.
+    again = torch.is_grad_enabled() and _mask_size(problem, runs) > _budget(problem)
+    for queries, keys in runs:
+        if again:
+            outputs.append(checkpoint(_run, problem, inputs, queries, keys, use_reentrant=False))
+        else:
+            outputs.append(_run(problem, inputs, queries, keys))
+    return torch.cat(outputs, dim=2)
+
+
+def _runs(problem: Problem) -> list[tuple[slice, slice]]:
+    """Which queries go to the kernel together, and which keys they are given."""
+    count, width = problem.q.shape[2], problem.k.shape[2]
+    reach = band(problem)
+    if reach is None:
+        step = _run_length(problem, width)
+        if step >= count:
+            return [(slice(0, count), slice(0, width))]
+        return [(slice(at, min(at + step, count)), slice(0, width)) for at in range(0, count, step)]
+    before, after = reach
+    step = min(max(shortest_band(problem), (before + after) // 2), LONGEST_BAND, count)
+    step = min(step, _run_length(problem, min(step + before + after, width)))
+    ahead = (problem.queries.start or 0) - (problem.keys.start or 0)  # of the first key is the first query
+    runs = []
+    for at in range(0, count, step):
+        end = min(at + step, count)
+        first = min(max(at + ahead - before, 0), width - 1)  # at least one, which the mask then hides
+        last = max(min(end + ahead + after, width), first + 1)
+        runs.append((slice(at, end), slice(first, last)))
+    return runs
+
+
+def band(problem: Problem) -> tuple[int, int] | None:
+    """How far each way a query sees, where a window on a CPU hides enough keys to leave them out."""
+    queries, keys = problem.queries, problem.keys
+    if problem.q.device.type != "cpu" or queries.segment is not None:
+        return None
+    if queries.start is None or keys.start is None or problem.q.shape[2] == 0:  # where they are is not known
+        return None
+    parts = problem.mask.parts
+    windows = [part for part in parts if isinstance(part, Window)]
+    if not windows:
+        return None
+    causal = any(isinstance(part, Causal) for part in parts)
+    before = min(part.before for part in windows)
+    after = 0 if causal else min(part.after for part in windows)
+    shortest = min(shortest_band(problem), problem.q.shape[2])
+    return (before, after) if shortest + before + after < problem.k.shape[2] else None
+
+
+def shortest_band(problem: Problem) -> int:
+    """Fewest queries of a run under a window: more where few rows and heads are to keep many threads busy."""
+    rows, heads = problem.q.shape[:2]
+    share = max(1, 4 * torch.get_num_threads() // max(rows * heads, 1))
+    return min(SHORTEST_BAND * share, LONGEST_BAND)
+
+
+def _budget(problem: Problem) -> int:
+    return RUN_ELEMENTS.get(problem.q.device.type, RUN_ELEMENTS["cpu"])
+
+
+def _mask_size(problem: Problem, runs: Sequence[tuple[slice, slice]]) -> int:
+    """Numbers in the masks or biases of all runs together."""
+    each = _mask_rows(problem)
+    return sum(each * (rows.stop - rows.start) * (keys.stop - keys.start) for rows, keys in runs)
+
+
+def _mask_rows(problem: Problem) -> int:
+    """How many times a pair of positions stands in a mask or bias: for each row and head that differ."""
+    heads = problem.q.shape[1] if problem.position.has_bias else problem.mask.heads
+    # A bias by distance is the same for all rows that stand alike; one that needs the query never is.
+    alike = problem.position.elementwise_bias and problem.queries.start is not None
+    return heads * (problem.mask.rows if alike else problem.q.shape[0])
+
+
+def plain_mask(problem: Problem) -> str | None:
+    """'all' or 'causal' where the kernel knows the mask itself, else None."""
+    queries, keys = problem.queries, problem.keys
+    if queries.segment is not None:
+        return None
+    parts = problem.mask.parts
+    if not parts:
+        return "all"
+    if not all(isinstance(part, Causal) for part in parts):
+        return None
+    if queries.start is None or keys.start is None:
+        return None
+    if queries.start >= keys.extent - 1:
+        return "all"  # one new token sees all that came before it
+    return "causal" if queries.start == keys.start else None
+
+
+def _run_length(problem: Problem, width: int) -> int:
+    """How many queries a run may have that is given so many keys."""
+    if not problem.position.has_bias and not problem.mask.depends_on_query:
+        return problem.q.shape[2]
+    return max(1, _budget(problem) // max(_mask_rows(problem) * width, 1))
+
+
+def _run(problem: Problem, inputs: _Inputs, rows: slice, keys: slice) -> Tensor:
+    """One run of queries with its mask and bias."""
+    whole = rows == slice(0, problem.q.shape[2])
+    if whole and problem.position.elementwise_bias and not problem.position.per_layer:
+        visible, empty = problem.once_a_pass("sdpa mask", lambda: _mask_and_bias(problem, rows, keys))
+    else:
+        visible, empty = _mask_and_bias(problem, rows, keys)
+    out = inputs.call(rows, keys, visible)
+    return out if empty is None else out.masked_fill(empty, 0.0)
+
+
+def _mask_and_bias(problem: Problem, rows: slice, keys: slice) -> tuple[Tensor | None, Tensor | None]:
+    """The kernel's `attn_mask` for some queries and keys, and which queries may look at nothing."""
+    count, width = problem.q.shape[2], problem.k.shape[2]
+    queries = problem.queries if rows == slice(0, count) else problem.queries[rows]
+    seen = problem.keys if keys == slice(0, width) else problem.keys[keys]
+    allowed, empty, bias = problem.allowed(queries, seen), None, None
+    if allowed is not None:
+        empty = ~allowed.any(-1, keepdim=True)
+        allowed = allowed | empty
+    if problem.position.has_bias:
+        q, k = problem.q[:, :, rows], problem.spread(problem.k[:, :, keys])
+        bias = problem.position.bias(q, k, queries, seen, problem.score.scale, slice(None))
+    if problem.mask.has_bias:
+        numbers = problem.added(queries, seen)
+        bias = numbers if bias is None else bias + numbers
+    if bias is None:
+        return allowed, empty
+    bias = bias.to(problem.q.dtype)
+    return bias if allowed is None else bias.masked_fill(~allowed, -torch.inf), empty
+
+
+class _Inputs:
+    """q, k and v as the fused kernel wants them: one head size, heads spread where it has no groups."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, grouped: bool) -> None:
+        self.value_dim = v.shape[-1]
+        size = max(q.shape[-1], self.value_dim)  # zeros at the end change no product
+        self.q, self.k, self.v = (_widened(x, size) for x in (q, k, v))
+        self.scale, self.dropout, self.grouped = scale, dropout, grouped
+
+    def call(self, rows: slice, keys: slice, visible: Tensor | None, is_causal: bool = False) -> Tensor:
+        q, k, v = self.q[:, :, rows], self.k[:, :, keys], self.v[:, :, keys]
+        if visible is not None:
+            visible = visible.expand(q.shape[0], visible.shape[1], q.shape[2], k.shape[2])
+        out = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=visible,
+            dropout_p=self.dropout,
+            is_causal=is_causal,
+            scale=self.scale,
+            enable_gqa=self.grouped,
+        )
+        return out[..., : self.value_dim]
+
+
+def _widened(x: Tensor, size: int) -> Tensor:
+    """Zeros at the end of each head's features; padding by nothing would still copy."""
+    return x if x.shape[-1] == size else F.pad(x, (0, size - x.shape[-1]))
+
+
+def _inputs(problem: Problem, groups_inside: bool) -> _Inputs:
+    """`groups_inside`: the kernel itself lets several query heads share a key head."""
+    groups = problem.q.shape[1] != problem.k.shape[1]
+    grouped = groups and groups_inside and problem.score.compares_directly
+    q, k, v = problem.q, problem.k, problem.v
+    if groups and not grouped:
+        k, v = problem.spread(k), problem.spread(v)
+    if problem.score.maps:
+        q, k = problem.score.queries(q), problem.score.keys(k)
+    return _Inputs(q, k, v, problem.score.scale, problem.dropout, grouped)
+
+
+def varlen_window(problem: Problem) -> tuple[int, int] | None:
+    """The mask as (positions back, positions ahead), −1 for no limit; None if it is not a window."""
+    back, ahead = -1, -1
+    for part in problem.mask.parts:
+        if isinstance(part, Causal):
+            ahead = 0
+        elif isinstance(part, Window):
+            back = part.before if back < 0 else min(back, part.before)
+            ahead = part.after if ahead < 0 else min(ahead, part.after)
+        else:
+            return None
+    if (back, ahead) != (-1, -1) and problem.queries.lengths != problem.keys.lengths:
+        return None  # flash kernels count from the end where the lengths differ, we from the beginning
+    return back, ahead
+
+
+def varlen(problem: Problem) -> Tensor:
+    """PyTorch's variable-length flash kernel: packed segments, no padding, no mask matrix."""
+    kernel, groups_inside = _varlen_kernel()
+    inputs = _inputs(problem, groups_inside)
+    window = varlen_window(problem)
+    assert window is not None
+    assert problem.queries.lengths is not None
+    assert problem.keys.lengths is not None
+    flat = [x[0].transpose(0, 1) for x in (inputs.q, inputs.k, inputs.v)]  # (N, H, D)
+    out = kernel(
+        *flat,
+        problem.queries.offsets,
+        problem.keys.offsets,
+        max(problem.queries.lengths),
+        max(problem.keys.lengths),
+        scale=inputs.scale,
+        window_size=window,
+        **({"enable_gqa": inputs.grouped} if groups_inside else {}),
+    )
+    return out.transpose(0, 1).unsqueeze(0)[..., : inputs.value_dim]
+
+
+@cache
+def _varlen_kernel() -> tuple[Callable[..., Tensor], bool]:
+    """The kernel, and whether this PyTorch's version of it has grouped heads (from 2.12 on)."""
+    from torch.nn.attention.varlen import varlen_attn  # registers GPU operators, so only where used
+
+    kernel: Callable[..., Any] = varlen_attn
+    return kernel, "enable_gqa" in inspect.signature(kernel).parameters
 
 
 KERNELS: dict[str, Kernel] = {
@@ -80,11 +335,17 @@ def choose(problem: Problem) -> str:
     """The kernel that `auto` stands for: fused where one is exact, tiled otherwise."""
     if unsupported("varlen", problem) is None:
         return "varlen"
-    if unsupported("flex", problem) is None and flex_kernel.worthwhile(problem):
+    if unsupported("flex", problem) is None and worthwhile(problem):
         return "flex"
     if unsupported("sdpa", problem) is None:
         return "sdpa"
     return "tiled"
+
+
+def worthwhile(problem: Problem) -> bool:
+    """Whether flex pays: long, and not something the plain fused kernel already does at full speed."""
+    special = problem.softcap is not None or problem.position.has_bias or plain_mask(problem) is None
+    return special and problem.q.shape[2] * problem.k.shape[2] >= flex_kernel.LONG
 
 
 def attend(problem: Problem, kernel: str | Kernel = "auto") -> Tensor:

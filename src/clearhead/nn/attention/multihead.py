@@ -14,6 +14,7 @@ E model width, Q/K/V sizes of one head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -24,7 +25,7 @@ from clearhead.base.config import Config, Count, Positive, Share
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention.kernels import KERNELS, Kernel, attend
 from clearhead.nn.attention.masks import Mask
-from clearhead.nn.attention.problem import NO_MASK, Definition, Problem
+from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.attention.scores import build_score
 from clearhead.nn.attention.state import KeyValues, Memory
 from clearhead.nn.look import Look
@@ -58,6 +59,7 @@ class AttentionConfig(Config):
     score_rank: Count | None = None  # reduced_rank: the rank; additive: the hidden size; None: key_dim
     bias: bool = True  # on the projections of q, k and v
     output_bias: bool | None = None  # on W_O; None: as bias
+    scale: Positive | None = None  # factor on the products of queries and keys; None: as the score has it
     softcap: Positive | None = None  # scores become softcap · tanh(scores / softcap)
     dropout: Share = 0.0  # on the attention weights
     kernel: KernelName = "auto"
@@ -91,6 +93,13 @@ class AttentionConfig(Config):
         return self.query_dim or self.key_size
 
     @property
+    def factor(self) -> float:
+        """What products of queries and keys are multiplied by: 1/√d in the scaled dot product, else 1."""
+        if self.scale is not None:
+            return self.scale
+        return 1.0 / math.sqrt(self.key_size) if self.score == "scaled_dot" else 1.0
+
+    @property
     def value_size(self) -> int:
         """Size of one head's values."""
         return self.value_dim or self.key_size
@@ -120,7 +129,8 @@ class MultiHeadAttention(nn.Module):
         output_bias = config.bias if config.output_bias is None else config.output_bias
         self.output = nn.Linear(config.heads * config.value_size, config.width, bias=output_bias)
         rank = config.score_rank or config.key_size
-        self.score = build_score(config.score, config.heads, config.query_size, config.key_size, rank)
+        sizes = config.heads, config.query_size, config.key_size, rank
+        self.score = build_score(config.score, *sizes, scale=config.scale)
         self.position = Position() if position is None else position
         self.kernel: str | Kernel = config.kernel
         self._refuse_impossible_pairs()
@@ -231,7 +241,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Problem:
         """Project and place: the problem a kernel is then asked to compute."""
         x, queries = _rows(x, queries)
-        q = self.position.rotate(_split(self.query(x), self.config.heads), queries)
+        q = self._turned(_split(self.query(x), self.config.heads), queries)
         if state is not None:
             refuse_unknown_state(state, KeyValues, Memory)
         if isinstance(state, Memory) and state.k is not None and state.v is not None:
@@ -248,13 +258,26 @@ class MultiHeadAttention(nn.Module):
             k, v = self._keys_values(source, keys)
             if isinstance(state, Memory):
                 state.k, state.v = k, v
-        dropout = self.config.dropout if self.training else 0.0
-        definition = Definition(self.score, self.position, self.config.softcap, dropout)
-        return Problem(q, k, v, queries, keys, NO_MASK if mask is None else mask, definition, memo)
+        return Problem(
+            q,
+            k,
+            v,
+            queries,
+            keys,
+            NO_MASK if mask is None else mask.placed(queries, keys) if mask.has_table else mask,
+            memo,
+            score=self.score,
+            position=self.position,
+            softcap=self.config.softcap,
+            dropout=self.config.dropout if self.training else 0.0,
+        )
 
     def _keys_values(self, source: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        k = self.position.rotate(_split(self.key(source), self.config.groups), tokens)
+        k = self._turned(_split(self.key(source), self.config.groups), tokens)
         return k, _split(self.value(source), self.config.groups)
+
+    def _turned(self, x: Tensor, tokens: Tokens) -> Tensor:
+        return self.position.rotate(x, tokens) if self.position.turns else x
 
     def weights(
         self,
@@ -289,7 +312,7 @@ def _rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
             )
     if tokens is None:
         tokens = Tokens.padded(x.shape[1], device=x.device)
-    if tokens.count != x.shape[1]:
+    if tokens.position.shape[1] != x.shape[1]:
         raise UserError(f"{x.shape[1]} tokens were given with positions for {tokens.count}.")
     return x, tokens
 

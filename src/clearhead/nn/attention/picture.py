@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -47,6 +48,20 @@ def svg(matrix: Any, rows: Labels = None, columns: Labels = None, title: str = "
     allowed = _boolean(matrix)
     notes = numpy.where(allowed, "may look", "may not look")
     return _svg(_mask_colours(allowed), notes, rows, columns, title, cell)
+
+
+def draw(matrix: Any, title: str, file: str | Path | None) -> str:
+    """A boolean matrix as text, or in an `.svg` or `.png` file, whose path is returned."""
+    if file is None:
+        return text(matrix)
+    path = Path(file)
+    if path.suffix == ".svg":
+        path.write_text(svg(matrix, title=title), encoding="utf-8")
+    elif path.suffix == ".png":
+        path.write_bytes(png(matrix))
+    else:
+        raise UserError(f"A mask is drawn as .svg or .png, not '{path.name}'.")
+    return str(path)
 
 
 def png(matrix: Any, cell: int = 16) -> bytes:

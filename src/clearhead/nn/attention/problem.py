@@ -5,7 +5,7 @@ to give the final scores of any block of queries and keys (`block`), so a kernel
 that works in tiles and one that makes the whole matrix share each line of the
 definition:
 
-    score(q, k)  →  + position bias  →  soft cap  →  hidden where the mask says so
+    score(q, k)  →  + position bias  →  soft cap  →  + the mask's numbers  →  hidden where it says so
 
 Shapes: R rows, H heads, G key/value heads, T queries, S keys, K key size, V value size.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.nn.attention.masks import Everything, Mask
@@ -29,19 +29,19 @@ from clearhead.nn.tokens import Tokens
 Made = TypeVar("Made")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Definition:
     """What a layer's weights are, whatever the tokens: the same in every pass."""
 
-    score: Score
-    position: Position
-    softcap: float | None = None
-    dropout: float = 0.0
+    score: Score  # how alike queries and keys are
+    position: Position  # where tokens stand
+    softcap: float | None = None  # the bound that scores bend towards
+    dropout: float = 0.0  # the share of weights set to 0; none outside training
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What is asked of a kernel. Nothing here is a choice of how to compute it."""
+class Problem(Definition):
+    """What is asked of a kernel: a definition, and tokens. Nothing here is a choice of how to compute it."""
 
     q: Tensor  # (R, H, T, Q)
     k: Tensor  # (R, G, S, K)
@@ -49,28 +49,7 @@ class Problem:
     queries: Tokens
     keys: Tokens
     mask: Mask
-    definition: Definition
     memo: dict[Hashable, Any] | None = None  # what the layers of one pass share, such as a mask's matrix
-
-    @property
-    def score(self) -> Score:
-        """How alike queries and keys are."""
-        return self.definition.score
-
-    @property
-    def position(self) -> Position:
-        """Where tokens stand."""
-        return self.definition.position
-
-    @property
-    def softcap(self) -> float | None:
-        """The bound that scores bend towards."""
-        return self.definition.softcap
-
-    @property
-    def dropout(self) -> float:
-        """The share of weights set to 0; none outside training."""
-        return self.definition.dropout
 
     def block(
         self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, heads: Tensor | None = None
@@ -79,6 +58,15 @@ class Problem:
 
         `heads` picks heads by number; q must hold just those, k holds all its groups.
         """
+        scores = self.similarity(q, k, queries, keys, heads)
+        if self.mask.has_bias:
+            scores = scores + self.added(queries, keys, heads).to(scores.dtype)
+        return scores, self.allowed(queries, keys, heads)
+
+    def similarity(
+        self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, heads: Tensor | None = None
+    ) -> Tensor:
+        """The scores of a block before the mask: with the positions' bias and the soft cap."""
         chosen: Tensor | slice = slice(None) if heads is None else heads
         k = self.spread(k, heads)
         scores = self.score.pairs(q, k, chosen)
@@ -87,13 +75,23 @@ class Problem:
             scores = scores + bias
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
-        return scores, self.allowed(queries, keys, heads)
+        return scores
 
     def allowed(self, queries: Tokens, keys: Tokens, heads: Tensor | None = None) -> Tensor | None:
         """Who may look, for some queries and keys; (R, 1 or h, t, s), None if all may."""
+        return self.mask.allowed(queries, keys, self._numbered(heads))
+
+    def added(self, queries: Tokens, keys: Tokens, heads: Tensor | None = None) -> Tensor:
+        """What the mask adds to the scores of some queries and keys; only for a mask that `has_bias`."""
+        numbers = self.mask.bias(queries, keys, self._numbered(heads))
+        assert numbers is not None
+        return numbers
+
+    def _numbered(self, heads: Tensor | None) -> Tensor | None:
+        """Head numbers for a mask that tells heads apart."""
         if heads is None and self.mask.heads > 1:
-            heads = torch.arange(self.q.shape[1], device=self.q.device)
-        return self.mask.allowed(queries, keys, heads)
+            return torch.arange(self.q.shape[1], device=self.q.device)
+        return heads
 
     def once_a_pass(self, kind: str, make: Callable[[], Made]) -> Made:
         """Make something that depends on mask, positions and tokens alone, once for all layers of a pass."""
@@ -120,9 +118,10 @@ class Problem:
             return kv[:, heads // group]
         return kv if group == 1 else kv.repeat_interleave(group, dim=1)
 
-    def parameters(self) -> list[nn.Parameter]:
+    def parameters(self) -> list[Tensor]:
         """What the scores depend on besides q and k; a kernel with its own backward must serve these."""
-        return [p for part in (self.score, self.position) for p in part.parameters() if p.requires_grad]
+        own: list[Tensor] = [*self.score.parameters(), *self.position.parameters(), *self.mask.tensors()]
+        return [tensor for tensor in own if tensor.requires_grad]
 
     def segment(self, query: tuple[int, int], key: tuple[int, int]) -> Problem:
         """The sub-problem of one packed segment, as a padded problem with one row."""

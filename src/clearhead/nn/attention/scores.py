@@ -30,6 +30,10 @@ class Score(nn.Module):
     is_product = True
     compares_directly = True  # q and k live in one space, as rotations and relative positions need
     scale = 1.0
+    maps = False  # `queries` or `keys` does something
+
+    def __init_subclass__(cls) -> None:
+        cls.maps = cls.queries is not Score.queries or cls.keys is not Score.keys
 
     def queries(self, q: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
         """(R, H, T, Q) as they enter the comparison."""
@@ -149,8 +153,10 @@ SCORES: dict[str, Builder] = {
 }
 
 
-def build_score(name: str, heads: int, query_dim: int, key_dim: int, rank: int) -> Score:
-    """A score by name; the dot products need queries and keys of one size."""
+def build_score(
+    name: str, heads: int, query_dim: int, key_dim: int, rank: int, scale: float | None = None
+) -> Score:
+    """A score by name, with a factor of one's own where `scale` is given; dot products need one size."""
     if name not in SCORES:
         raise UserError(f"There is no score '{name}': {nearest(name, SCORES)}")
     if name in ("dot", "scaled_dot") and query_dim != key_dim:
@@ -158,4 +164,9 @@ def build_score(name: str, heads: int, query_dim: int, key_dim: int, rank: int) 
             f"The score '{name}' needs queries and keys of one size, not query_dim={query_dim} and "
             f"key_dim={key_dim}: make them equal, or use score='bilinear'."
         )
-    return SCORES[name](heads, query_dim, key_dim, rank)
+    score = SCORES[name](heads, query_dim, key_dim, rank)
+    if scale is not None:
+        if not score.is_product:
+            raise UserError(f"The score '{name}' is no product, and has no scale: leave scale away.")
+        score.scale = scale
+    return score

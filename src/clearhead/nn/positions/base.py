@@ -28,7 +28,11 @@ class Position(nn.Module):
     elementwise_bias = True  # the bias can be computed pair by pair inside a fused kernel
     has_bias = False
     adds_values = False  # `values` does something
+    turns = False  # `rotate` does something
     max_length: int | None = None
+
+    def __init_subclass__(cls) -> None:
+        cls.turns = cls.rotate is not Position.rotate
 
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
         """x (R, T, E) with the position information added."""

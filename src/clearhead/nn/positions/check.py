@@ -211,7 +211,7 @@ def _signals(
             _bias_signals(scheme, length, at, size or head_dim, causal) for at in {0, length // 2, length - 1}
         ]
     tokens = Tokens.padded(length)
-    if type(scheme).rotate is not Position.rotate:
+    if scheme.turns:
         fixed = _draw(1, 1, 1, size or head_dim).expand(1, 1, length, -1)
         return [_Signals(length, tokens.position[0], scheme.rotate(fixed, tokens)[0, 0])]
     nothing = torch.zeros(1, length, size or width, dtype=torch.float64)

@@ -1,0 +1,368 @@
+"""Who may look at whom: masks as named objects. True = may look, everywhere.
+
+A mask is a rule on one query and one key: given where both stand it says
+whether the query may look. The same rule makes the whole matrix, one block of
+it, or runs inside a fused kernel. Masks combine: with `&` a key is visible if
+every mask allows it, with `|` if one of them does. A `Bias` holds numbers that
+are added to the scores. Knows nothing about scores or kernels.
+
+    >>> from clearhead import masks
+    >>> print((masks.Causal() & masks.Padding([2])).show(3))
+      0 1 2
+    0 █ · ·
+    1 █ █ ·
+    2 █ █ ·
+
+Shapes: R rows, H heads, T queries, S keys.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import reduce
+from operator import add, and_, or_
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.nn.attention import picture
+from clearhead.nn.tokens import Place, Tokens, places
+
+
+class Mask:
+    """Base of all masks. A subclass states its `rule`; everything else follows from it."""
+
+    depends_on_query = True  # False: a key is hidden from all queries or from none
+    by_position = False  # True: the rule compares positions and reads nothing else
+    has_table = False  # True: it is spelt out, query by query and key by key (a `Boolean` or `Bias` is in it)
+    has_bias = False  # True: it adds numbers to the scores
+    heads = 1  # how many heads the mask tells apart; 1: all see the same
+    rows = 1  # and how many rows
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        """True where the query may look at the key; broadcasts to (R, H, T, S)."""
+        raise UserError(f"The mask {type(self).__name__} has no rule: define rule(query, key, head).")
+
+    def number(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        """What is added to the score of a pair, finite; asked for only where `has_bias`."""
+        return torch.zeros_like(query.position)
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:
+        """The masks that must all allow a key; none: everything is visible."""
+        return self.of if isinstance(self, All) else (self,)
+
+    def __and__(self, other: Mask) -> Mask:
+        parts = (*self.parts, *other.parts)
+        return parts[0] if len(parts) == 1 else All(parts) if parts else Everything()
+
+    def __or__(self, other: Mask) -> Mask:
+        if self.has_bias or other.has_bias:
+            raise UserError("A mask with numbers adds to the scores: combine it with '&', not with '|'.")
+        if not self.parts or not other.parts:
+            return Everything()
+        sides = [side.of if isinstance(side, Either) else (side,) for side in (self, other)]
+        return Either([*sides[0], *sides[1]])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def allowed(self, queries: Tokens, keys: Tokens, heads: Tensor | None = None) -> Tensor | None:
+        """The rule over whole sides, as bool broadcastable to (R, H, T, S); None if all is visible.
+
+        Packed tokens see their own segment only, whatever the mask says.
+        """
+        query, key = places(queries, keys)
+        visible = self.rule(query, key, _heads(heads, query)) if self.parts else None
+        if query.segment is not None and key.segment is not None:
+            same = query.segment == key.segment
+            visible = same if visible is None else visible & same
+        return visible
+
+    def bias(self, queries: Tokens, keys: Tokens, heads: Tensor | None = None) -> Tensor | None:
+        """What is added to the scores, broadcastable to (R, H, T, S); None if nothing is."""
+        if not self.has_bias:
+            return None
+        query, key = places(queries, keys)
+        return self.number(query, key, _heads(heads, query))
+
+    def placed(self, queries: Tokens, keys: Tokens) -> Mask:
+        """The mask for these queries and keys; one that is spelt out must fit them, or is refused."""
+        return self
+
+    def matrix(self, queries: int, keys: int | None = None, *, start: int | None = None) -> Tensor:
+        """The mask as a bool tensor (R, H, T, S), R and H being 1 where the rule does not depend on them.
+
+        With fewer queries than keys the queries are the last ones, as in step-by-step decoding,
+        unless `start` says where they begin (a `Boolean` spells its rows out and begins at 0).
+
+        >>> Causal().matrix(2, 3)[0, 0].int()
+        tensor([[1, 1, 0],
+                [1, 1, 1]], dtype=torch.int32)
+        """
+        sides = self._sides(queries, keys, start)
+        visible = self.allowed(*sides)
+        if visible is None:
+            return torch.ones(1, 1, queries, sides[1].count, dtype=torch.bool)
+        return visible.expand(visible.shape[0], visible.shape[1], queries, sides[1].count)
+
+    def _sides(self, queries: int, keys: int | None, start: int | None) -> tuple[Tokens, Tokens, Tensor]:
+        keys = queries if keys is None else keys
+        if start is None:
+            start = 0 if self.has_table else max(keys - queries, 0)
+        device = self._device() or torch.device("cpu")
+        sides = Tokens.padded(queries, start=start, device=device), Tokens.padded(keys, device=device)
+        return *sides, torch.arange(self.heads, device=device)
+
+    def to(self, device: torch.device | str) -> Mask:
+        """The same mask with its data on a device; needed only where a kernel reads the data itself."""
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device))
+        return moved
+
+    def tensors(self) -> list[Tensor]:
+        """The mask's data."""
+        return [value for value in vars(self).values() if isinstance(value, Tensor)]
+
+    def _device(self) -> torch.device | None:
+        return next((tensor.device for tensor in self.tensors()), None)
+
+    # --- other libraries' conventions ---------------------------------------------------------
+
+    def to_sdpa(self, queries: int, keys: int | None = None) -> Tensor:
+        """`attn_mask` for `scaled_dot_product_attention`: bool, True = may look, as ours; or numbers."""
+        return self.to_additive(queries, keys) if self.has_bias else self.matrix(queries, keys)
+
+    def to_additive(
+        self, queries: int, keys: int | None = None, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """0 (or a `Bias`'s number) where a query may look and −∞ where it may not: the lectures' form."""
+        matrix, numbers = self.matrix(queries, keys), self.bias(*self._sides(queries, keys, None))
+        added = torch.zeros((), device=matrix.device) if numbers is None else numbers
+        return torch.where(matrix, added, -torch.inf).to(dtype)
+
+    def to_torch_mha(self, heads: int, queries: int, keys: int | None = None) -> Tensor:
+        """`attn_mask` for `nn.MultiheadAttention`, whose polarity is the opposite: True = hidden; or numbers.
+
+        (T, S) when rows and heads agree, else (rows · heads, T, S).
+        """
+        hidden = self.to_additive(queries, keys) if self.has_bias else ~self.matrix(queries, keys)
+        rows, own_heads = hidden.shape[:2]
+        if rows == 1 and own_heads == 1:
+            return hidden[0, 0]
+        return hidden.expand(rows, heads, *hidden.shape[2:]).flatten(0, 1)
+
+    # --- pictures -----------------------------------------------------------------------------
+
+    def show(
+        self,
+        queries: int = 8,
+        keys: int | None = None,
+        *,
+        row: int = 0,
+        head: int = 0,
+        file: str | Path | None = None,
+    ) -> str:
+        """Draw the mask: text by default, or an `.svg` or `.png` file.
+
+        >>> print(Causal().show(3))
+          0 1 2
+        0 █ · ·
+        1 █ █ ·
+        2 █ █ █
+        """
+        matrix = self.matrix(queries, keys)
+        chosen = matrix[min(row, matrix.shape[0] - 1), min(head, matrix.shape[1] - 1)].cpu().numpy()
+        return picture.draw(chosen, repr(self), file)
+
+
+class Several(Mask):
+    """Masks made of others: base of `All` and `Either`."""
+
+    def __init__(self, of: Sequence[Mask]) -> None:
+        self.of = tuple(of)
+        self.heads = max([1, *[part.heads for part in self.of]])
+        self.rows = max([1, *[part.rows for part in self.of]])
+        self.depends_on_query = any(part.depends_on_query for part in self.of)
+        self.by_position = all(part.by_position for part in self.of)
+        self.has_table = any(part.has_table for part in self.of)
+        self.has_bias = any(part.has_bias for part in self.of)
+
+    def placed(self, queries: Tokens, keys: Tokens) -> Mask:
+        return type(self)([part.placed(queries, keys) for part in self.of]) if self.has_table else self
+
+    def to(self, device: torch.device | str) -> Mask:
+        return type(self)([part.to(device) for part in self.of])
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for part in self.of for tensor in part.tensors()]
+
+
+class All(Several):
+    """Several masks at once: visible only where each of them allows it. Made by `&`; of none, all is."""
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        return reduce(and_, [part.rule(query, key, head) for part in self.of])
+
+    def number(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        return reduce(add, [part.number(query, key, head) for part in self.of if part.has_bias])
+
+    def __repr__(self) -> str:
+        return " & ".join(f"({part!r})" if isinstance(part, Either) else repr(part) for part in self.of)
+
+
+class Everything(All):
+    """Every query may look at every key."""
+
+    def __init__(self, of: Sequence[Mask] = ()) -> None:
+        super().__init__(of)
+
+    def __repr__(self) -> str:
+        return "Everything()"
+
+
+class Either(Several):
+    """Several masks of which one suffices: visible where at least one of them allows it. Made by `|`.
+
+    >>> print((Window(before=0) | Prefix(1) & Window(before=2)).show(4))
+      0 1 2 3
+    0 █ · · ·
+    1 █ █ · ·
+    2 █ █ █ ·
+    3 · █ █ █
+    """
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        return reduce(or_, [part.rule(query, key, head) for part in self.of])
+
+    def __repr__(self) -> str:
+        return " | ".join(map(repr, self.of))
+
+
+class Causal(Mask):
+    """No looking ahead: a query sees its own position and those before it."""
+
+    by_position = True
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        return key.position <= query.position
+
+
+class Window(Mask):
+    """Only the neighbourhood: at most `before` positions back and `after` positions ahead.
+
+    >>> print(Window(before=1).show(3))
+      0 1 2
+    0 █ · ·
+    1 █ █ ·
+    2 · █ █
+    """
+
+    by_position = True
+
+    def __init__(self, before: int, after: int = 0) -> None:
+        if before < 0 or after < 0:
+            raise UserError(
+                f"A window reaches 0 or more positions each way, not before={before}, after={after}."
+            )
+        self.before, self.after = before, after
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        ahead = key.position - query.position
+        return (ahead >= -self.before) & (ahead <= self.after)
+
+    def __repr__(self) -> str:
+        return f"Window(before={self.before}, after={self.after})"
+
+
+class Prefix(Mask):
+    """Causal, but the first `length` positions are visible to all; one length, or one for each row."""
+
+    def __init__(self, length: int | Sequence[int] | Tensor) -> None:
+        self.length = torch.as_tensor(length)
+        self.rows = self.length.numel()
+        self.by_position = self.length.dim() == 0
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        length = of_sequence(self.length, key)
+        return (key.position <= query.position) | (key.position < length)
+
+    def __repr__(self) -> str:
+        return f"Prefix({self.length.tolist()})"
+
+
+class Padding(Mask):
+    """Hides what lies past the end of each row.
+
+    Given `lengths` (one a row), or `keep`, a bool (rows, keys) tensor with True at the real tokens.
+
+    >>> print(Padding([2]).show(2, 3))
+      0 1 2
+    0 █ █ ·
+    1 █ █ ·
+    """
+
+    depends_on_query = False
+
+    def __init__(self, lengths: Sequence[int] | Tensor | None = None, *, keep: Tensor | None = None) -> None:
+        if (lengths is None) == (keep is None):
+            raise UserError("Padding takes either lengths or keep, one of them.")
+        self.lengths = None if lengths is None else torch.as_tensor(lengths)
+        self.keep = None if keep is None else keep.bool()
+        own = self.keep if self.lengths is None else self.lengths
+        self.rows = own.shape[0] if own is not None and own.dim() else 1
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        if self.lengths is not None:
+            return key.position < of_sequence(self.lengths, key)
+        assert self.keep is not None
+        return self.keep.to(key.index.device)[row_of(key, len(self.keep)), key.index]
+
+    def __repr__(self) -> str:
+        return "Padding(keep=…)" if self.lengths is None else f"Padding({self.lengths.tolist()})"
+
+
+class Document(Mask):
+    """Several documents in one row: a query sees only keys with its own document number."""
+
+    def __init__(self, documents: Sequence[Sequence[int]] | Tensor) -> None:
+        self.documents = torch.atleast_2d(torch.as_tensor(documents))  # (R or 1, T)
+        self.rows = len(self.documents)
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        documents = self.documents.to(key.index.device)
+        row = row_of(key, len(documents))
+        same: Tensor = documents[row, query.index] == documents[row, key.index]
+        return same
+
+    def __repr__(self) -> str:
+        return f"Document({self.documents.tolist()})"
+
+
+def _heads(heads: Tensor | None, query: Place) -> Tensor:
+    """Head numbers, shaped (1, H, 1, 1); the first alone where no head differs."""
+    if heads is None:
+        heads = torch.zeros(1, dtype=torch.long, device=query.position.device)
+    return heads[None, :, None, None]
+
+
+def row_of(place: Place, rows: int) -> Tensor:
+    """Which row of a mask's own data (it has `rows` of them) to read: one row of data serves all."""
+    if place.row is None:
+        return torch.arange(rows, device=place.index.device)[:, None, None, None]
+    return place.row if rows > 1 else torch.zeros_like(place.row)
+
+
+def of_sequence(values: int | Tensor, place: Place) -> int | Tensor:
+    """One number for all, or one for each sequence: a row when padded, a segment when packed."""
+    if isinstance(values, int):
+        return values
+    values = values.to(place.position.device)
+    if values.dim() == 0:
+        return values
+    return values[row_of(place, len(values)) if place.segment is None else place.segment]
