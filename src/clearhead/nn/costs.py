@@ -21,7 +21,7 @@ from clearhead.nn.attention import MultiHeadAttention, Score
 from clearhead.nn.attention.kernels import RUN_ELEMENTS
 from clearhead.nn.attention.scores import Additive, Bilinear, ReducedRank
 from clearhead.nn.layers import ACTIVATIONS, FeedForward
-from clearhead.nn.positions import Music, Position, Shaw, TransformerXL
+from clearhead.nn.positions import Music, Shaw, TransformerXL
 
 FLOAT = 4  # bytes of a float32: statistics of norms, the softmax's sums, log-probabilities
 ID = 8  # bytes of a token id
