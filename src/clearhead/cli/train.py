@@ -34,7 +34,11 @@ def train(
         str | None, typer.Option(metavar="NAME[:CONFIG]", help="A data set of the Hugging Face hub instead.")
     ] = None,
     source_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the source or text: its name or number.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Column of the source or text: its name or number; twice: two texts read together.",
+        ),
     ] = None,
     target_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the target or label: its name or number.")
@@ -56,7 +60,9 @@ def train(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option("--task", metavar="TASK", help="translate, summarise, generate, classify or tag."),
+        typer.Option(
+            "--task", metavar="TASK", help="translate, summarise, generate, classify, regress or tag."
+        ),
     ] = None,
     recipe: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings in a TOML or JSON file.")
@@ -75,7 +81,7 @@ def train(
     ] = None,
     view: Annotated[str, typer.Option(metavar="KIND", help="auto, live, plain or quiet.")] = "auto",
 ) -> None:
-    """Train a translator, summariser, language model, classifier or tagger from text files.
+    """Train a translator, summariser, language model, classifier, regressor or tagger from text files.
 
     Reads and checks the corpus, keeps validation and test sets apart, learns the tokenizer, sizes the
     model to corpus and device, trains, scores the test set, and leaves one bundle. Everything it chose
@@ -86,17 +92,20 @@ def train(
       clearhead train --source train.en --target train.fr --out runs/en-fr
       clearhead train --file pairs.tsv.gz --out runs/mine --minutes 20
       clearhead train --file reviews.csv --task classify --out runs/reviews
+      clearhead train --file nli.tsv --task classify --source-column a --source-column b --out runs/nli
+      clearhead train --file stars.csv --task regress --target-column stars --out runs/stars
       clearhead train --file book.txt --task generate --out runs/book
       clearhead train --recipe recipes/multi30k-en-de.toml --data DATA --out runs/m30k
       clearhead train --source a.en --target a.de --set model.layers=4 --set model.dropout=0.2 --out runs/a
       clearhead train --resume runs/en-fr
     """
     changes = parse_settings(settings or [])
-    corpora = _corpora(source, target, file, hub, source_column, target_column, weight)
+    columns = _columns(source_column or [], target_column)
+    corpora = _corpora(source, target, file, hub, columns, weight)
     given: dict[str, Any] = {"train": corpora} if corpora else {}
     for name, files in (("validation", validation), ("test", test)):
         if files:
-            given[name] = _held_out(files, name, source_column, target_column)
+            given[name] = _held_out(files, name, columns)
     if resume is not None:
         if out is not None or given or recipe is not None or task is not None or minutes is not None:
             raise UserError(
@@ -150,10 +159,14 @@ def _to_go_on(where: Path, complete: bool) -> str:
 
 
 def _corpora(
-    source: Files, target: Files, file: Files, hub: str | None, *columns_and_weights: Any
+    source: Files,
+    target: Files,
+    file: Files,
+    hub: str | None,
+    columns: dict[str, str],
+    weights: list[float] | None,
 ) -> list[dict[str, Any]]:
     """The training corpora as a recipe names them."""
-    source_column, target_column, weights = columns_and_weights
     sources, targets = source or [], target or []
     if len(sources) != len(targets):
         raise UserError(
@@ -171,23 +184,25 @@ def _corpora(
             "other."
         )
     for number, corpus in enumerate(found):
-        corpus.update(_columns(source_column, target_column))
+        corpus.update(columns)
         if weights:
             corpus["weight"] = weights[number]
     return found
 
 
-def _held_out(files: list[Path], name: str, *columns: str | None) -> dict[str, Any]:
+def _held_out(files: list[Path], name: str, columns: dict[str, str]) -> dict[str, Any]:
     if len(files) == 1:
-        return {"file": str(files[0]), **_columns(*columns)}
+        return {"file": str(files[0]), **columns}
     if len(files) == 2:
         return {"source": str(files[0]), "target": str(files[1])}
     raise UserError(f"--{name} takes one file, or twice: first the sources, then the targets.")
 
 
-def _columns(source_column: str | None, target_column: str | None) -> dict[str, str]:
-    named = {"source_column": source_column, "target_column": target_column}
-    return {name: column for name, column in named.items() if column is not None}
+def _columns(sources: list[str], target: str | None) -> dict[str, str]:
+    if len(sources) > 2:
+        raise UserError("--source-column takes one column, or two whose texts are read together.")
+    named = dict(zip(("source_column", "second_column"), sources, strict=False))
+    return named if target is None else {**named, "target_column": target}
 
 
 def _tell(finished: Any) -> None:
@@ -218,6 +233,7 @@ def _figures(values: dict[str, float]) -> list[str]:
 
 
 def _next(finished: Any) -> str:
-    commands = {"generate": "generate", "classify": "label", "tag": "label"}
-    command = commands.get(finished.bundle.metadata["task"], "translate")
-    return f'clearhead {command} {finished.folder} "…"'
+    from clearhead.tasks import task_of
+
+    texts = '"…" "…"' if finished.bundle.metadata["framing"]["source"].get("pair") else '"…"'
+    return f"clearhead {task_of(finished.bundle).command} {finished.folder} {texts}"

@@ -1,4 +1,4 @@
-"""How each kind of answer is judged: texts that were written, long texts by their loss, classes, tags."""
+"""How each kind of answer is judged: written texts, long texts by their loss, classes, numbers, tags."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import ClassVar
 
 from clearhead.base.errors import UserError, counted
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.labels import class_probabilities, labels_of, tag
+from clearhead.decoding.labels import class_probabilities, labels_of, regress, tag
 from clearhead.decoding.number_formats import NATS
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, translate
 from clearhead.evaluation.classes import Confusion
+from clearhead.evaluation.correlation import number_metrics
 from clearhead.evaluation.evaluate import (
     Device,
     Evaluation,
@@ -264,6 +265,52 @@ class WordTags(Classes):
 
     def bucket_scores(self, found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:
         return super().bucket_scores(found, inside) | _mean_score(found, inside)
+
+
+@dataclass(frozen=True)
+class Numbers(Judge):
+    """The number of each text, or of two together, by how far it rises and falls with the right one."""
+
+    validates: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
+    has_loss: ClassVar[bool] = False
+
+    def judged(
+        self,
+        bundle: Bundle,
+        rows: Rows,
+        config: EvaluationConfig,
+        references: Sequence[Sequence[str]] | None,
+        device: Device,
+        show: bool,
+    ) -> Found:
+        given = regress(bundle, [text for text, _ in rows], batch_tokens=config.batch_tokens, device=device)
+        right = [_number(target, line) for line, (_, target) in enumerate(rows, start=1)]
+        span = max(right) - min(right) or 1.0
+        examples = tuple(
+            Example(shown(text), (target,), f"{one:.6g}", 100.0 * max(0.0, 1 - abs(one - true) / span), False)
+            for (text, target), one, true in zip(rows, given, right, strict=True)
+        )
+        return Found(number_metrics(right, given), {}, examples, "nearness in per cent of all numbers' span")
+
+    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+        """The correlations; 0 where the model says the same of every text."""
+        found = self(bundle, rows)
+        values = {name: found.metrics.get(name.capitalize(), 0.0) for name in self.validates}
+        return Validated(values, found.outputs)
+
+    def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
+        """How near each number is."""
+        return {found.score_name: [one.score for one in found.examples]}
+
+    def bucket_scores(self, found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:
+        return _mean_score(found, inside)
+
+
+def _number(text: str, line: int) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"Row {line} has '{text[:40]}' where a number should be.") from None
 
 
 def label_metrics(confusion: Confusion) -> dict[str, float]:

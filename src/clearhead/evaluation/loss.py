@@ -37,9 +37,10 @@ from clearhead.decoding.batches import (
     tokenizers_of,
     translates,
 )
-from clearhead.decoding.labels import first_pieces, labels_of
+from clearhead.decoding.labels import first_pieces, labels_of, read_texts
 from clearhead.decoding.steps import positions_of
 from clearhead.decoding.writer import opening
+from clearhead.text.framing import Framed
 from clearhead.training.objectives import run_model
 
 Rows = Sequence[tuple[Any, str]]
@@ -173,20 +174,31 @@ def _pairs(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
 
 def _labelled(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
     """Batches of texts with a class each, or with a tag on each word's first piece."""
-    kind = bundle.config.head.kind
+    kind, cpu, pad = bundle.config.head.kind, torch.device("cpu"), tokenizers_of(bundle)[0].pad
     names = {name: number for number, name in enumerate(labels_of(bundle, kind))}
-    sources = read_sources(bundle, [source for source, _ in rows])
+    texts = [source for source, _ in rows]
     if kind == "tag":
-        labels = [_tags(bundle, *row, len(ids), names) for row, ids in zip(rows, sources, strict=True)]
+        read = [Framed(ids, [0] * len(ids)) for ids in read_sources(bundle, texts)]
+        labels = [_tags(bundle, *row, len(one.ids), names) for row, one in zip(rows, read, strict=True)]
     else:
+        read = read_texts(bundle, texts)
         labels = [[names[_known(names, target)]] for _, target in rows]
-    sizes, pad, cpu = [len(ids) for ids in sources], tokenizers_of(bundle)[0].pad, torch.device("cpu")
+    sizes = [len(one.ids) for one in read]
     refuse_too_long(bundle, sizes)
     for group in by_length(sizes, batch_tokens):
-        inputs, lengths = padded([sources[i] for i in group], pad, cpu)
+        inputs, lengths = padded([read[i].ids for i in group], pad, cpu)
         wanted, _ = padded([labels[i] for i in group], IGNORED, cpu)
-        wanted = wanted if kind == "tag" else wanted.squeeze(1)
-        yield Batch.of(inputs=inputs, lengths=lengths, labels=wanted, rows=len(group))
+        types = bundle.config.embedding.token_types
+        both = bundle.config.family == "encoder-decoder"  # which reads the text on both sides
+        yield Batch.of(
+            source=inputs if both else None,
+            source_lengths=lengths if both else None,
+            inputs=inputs,
+            lengths=lengths,
+            segments=padded([read[i].segments for i in group], 0, cpu)[0] if types else None,
+            labels=wanted if kind == "tag" else wanted.squeeze(1),
+            rows=len(group),
+        )
 
 
 def _specials(bundle: Bundle) -> Specials:

@@ -53,7 +53,7 @@ def _demand(facts: Facts, family: Family) -> Demand:
 def text_families(encoding: Labels, head: str) -> tuple[Family, ...]:
     """Every family that can read a whole text and answer once."""
     whole = "the whole text is read at once, and one label given"
-    last = "a label is given where all of the text has been read"
+    last = "the label is read off the last place, which has seen all of the text"
     return (
         Family("encoder", whole, encoding, head),
         Family("decoder", last, replace(encoding, family="decoder"), head),

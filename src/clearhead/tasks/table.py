@@ -9,12 +9,15 @@ from clearhead.bundle.folder import Bundle
 from clearhead.evaluation.evaluate import Device, Evaluation, EvaluationConfig, Rows
 from clearhead.tasks.classify import CLASSIFY
 from clearhead.tasks.generate import GENERATE
+from clearhead.tasks.regress import REGRESS
 from clearhead.tasks.summarise import SUMMARISE
 from clearhead.tasks.tag import TAG
 from clearhead.tasks.task import Task
 from clearhead.tasks.translate import TRANSLATE
 
-TASKS: dict[str, Task] = {task.name: task for task in (TRANSLATE, SUMMARISE, GENERATE, CLASSIFY, TAG)}
+TASKS: dict[str, Task] = {
+    task.name: task for task in (TRANSLATE, SUMMARISE, GENERATE, CLASSIFY, REGRESS, TAG)
+}
 
 
 def task_named(name: str) -> Task:
@@ -45,8 +48,8 @@ def evaluate(
     """Run a bundle over rows of (source, target) and measure what comes out, as its task judges it.
 
     `task` None: what the bundle's metadata say it was trained for. translate: BLEU, chrF, exact match;
-    summarise: ROUGE, chrF, exact match; classify and tag: accuracy, F1, Matthews; all: loss and
-    perplexity of the targets.
+    summarise: ROUGE, chrF, exact match; classify and tag: accuracy, F1, Matthews; regress: Pearson,
+    Spearman, errors; all but regress: loss and perplexity of the targets.
     """
     judge = task_of(bundle, task).judge
     return judge(bundle, rows, config, references=references, device=device, show=show)

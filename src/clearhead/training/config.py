@@ -101,7 +101,7 @@ class TrainConfig(Config):
 
     _noun: ClassVar[str] = "recipe"
 
-    task: str = "translate"  # or `summarise`, `generate`, `classify`, `tag`
+    task: str = "translate"  # or `summarise`, `generate`, `classify`, `regress`, `tag`
     seed: Seed = 1
     steps: Count = 10_000  # updates of the weights
     data: DataConfig = field(default_factory=DataConfig)

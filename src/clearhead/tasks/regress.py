@@ -1,0 +1,54 @@
+"""A number for each text, or for two texts together: how alike they are, how good a review is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clearhead.base.errors import UserError
+from clearhead.data.columns import Columns
+from clearhead.data.encodings import Scores
+from clearhead.evaluation.judges import Numbers
+from clearhead.tasks.classify import COLUMNS, text_demand, text_families
+from clearhead.tasks.task import CUT, Family, Task
+from clearhead.training.config import ObjectiveConfig
+from clearhead.training.objectives import NumberObjective, Objective
+from clearhead.training.sizing import Choice, Demand, Facts
+
+_COLUMNS = Columns(
+    task="regress",
+    sources=COLUMNS.sources,
+    targets=("score", "rating", "number", "value", "similarity", *COLUMNS.targets),
+    target="number",
+    pairs=True,
+)
+
+
+def _objective(config: ObjectiveConfig) -> Objective:
+    if config.consistency or config.label_smoothing:
+        raise UserError(
+            "A squared error has no label smoothing and no consistency, which are for probabilities: leave "
+            "objective.label_smoothing and objective.consistency out."
+        )
+    return NumberObjective()
+
+
+def _demand(facts: Facts, family: Family) -> Demand:
+    return replace(
+        text_demand(facts, family),
+        judging=(
+            Choice("validation.metric", "pearson", "numbers that rise and fall with the right ones"),
+            Choice("validation.decode", 5000, "a number costs no more than a look"),
+        ),
+    )
+
+
+REGRESS = Task(
+    name="regress",
+    columns=_COLUMNS,
+    families=text_families(Scores(_COLUMNS), "number"),
+    objective=_objective,
+    demand=_demand,
+    judge=Numbers("regress"),
+    defaults=(CUT,),
+    command="label",
+)
