@@ -115,7 +115,7 @@ NAMES = [
     ("tokenizer.kind=bytes", "'tokenizer.kind' cannot be 'bytes'"),
     ("batch.layout=dense", "'batch.layout' cannot be 'dense'"),
     ("data.filter.too_long=keep", "'data.filter.too_long' cannot be 'keep'"),
-    ("task=sing", "'task' cannot be 'sing'"),
+    ("task=sing", "There is no task 'sing'"),
     ("compute.dtype=int8", "'compute.dtype' cannot be 'int8'"),
     ("compute.device=meta", "Unknown device 'meta'"),
     ("compute.device=gpu", "Unknown device 'gpu'"),
@@ -128,24 +128,40 @@ NAMES = [
     ("model..width=3", "A setting is written name=value"),
 ]
 
+# the families of models that make sense for each task; all others are refused before the corpus is read
+FAMILIES = {
+    "translate": ("encoder-decoder", "recurrent", "decoder"),
+    "summarise": ("encoder-decoder", "recurrent", "decoder"),
+    "generate": ("decoder",),
+    "classify": ("encoder", "decoder", "encoder-decoder"),
+    "regress": ("encoder", "decoder", "encoder-decoder"),
+    "tag": ("encoder",),
+}
+
 # settings that are right alone and wrong together, or with the task or the device
 TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
-    (
-        "translate",
-        ("model.family=decoder",),
-        "The task 'translate' cannot train a model of the family 'decoder'",
+    *(
+        (
+            task,
+            (f"model.family={family}",),
+            f"The task '{task}' cannot train a model of the family '{family}'",
+        )
+        for task, sensible in FAMILIES.items()
+        for family in ("encoder-decoder", "encoder", "decoder", "vision", "recurrent")
+        if family not in sensible
     ),
-    ("translate", ("model.family=encoder",), "set model.family=encoder-decoder or recurrent"),
-    ("translate", ("model.family=vision",), "cannot train a model of the family 'vision'"),
-    ("summarise", ("model.family=decoder",), "The task 'summarise' cannot train"),
+    ("translate", ("model.family=encoder",), "set model.family=encoder-decoder or recurrent or decoder"),
     ("generate", ("model.family=encoder-decoder",), "set model.family=decoder, or leave it out"),
-    ("generate", ("model.family=recurrent",), "The task 'generate' cannot train"),
-    ("classify", ("model.family=decoder",), "set model.family=encoder, or leave it out"),
-    ("tag", ("model.family=encoder-decoder",), "set model.family=encoder, or leave it out"),
+    ("tag", ("model.family=decoder",), "set model.family=encoder, or leave it out"),
     ("classify", ("model.head.kind=tag",), "The task 'classify' needs model.head.kind=classify, not tag"),
     ("classify", ("model.head.kind=none",), "needs model.head.kind=classify"),
     ("tag", ("model.head.kind=mlm",), "needs model.head.kind=tag"),
     ("translate", ("model.head.kind=classify",), "needs model.head.kind=none"),
+    ("translate", ("model.family=decoder", "model.head.kind=number"), "needs model.head.kind=none"),
+    ("classify", ("model.head.kind=number",), "needs model.head.kind=classify, not number"),
+    ("regress", ("model.head.kind=classify",), "needs model.head.kind=number, not classify"),
+    ("classify", ("model.family=decoder", "model.head.pooling=first"), "set head.pooling=last"),
+    ("regress", ("validation.metric=f1",), "no validation metric 'f1' for the task 'regress'"),
     ("translate", ("model.attention.kernel=flex", "compute.device=cpu"), "kernel=flex needs a CUDA device"),
     (
         "generate",
@@ -218,7 +234,14 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
 ]
 
 # whole command lines
+TWO = ("--source-column", "a", "--source-column", "b")
 LINES: list[tuple[tuple[str, ...], str]] = [
+    *((((*TRAIN, "--task", task, *TWO)), "reads one text at a time") for task in ("translate", "tag")),
+    (
+        (*TRAIN, "--task", "classify", *TWO, "--source-column", "c"),
+        "--source-column takes one column, or two",
+    ),
+    (("evaluate", "no-bundle", "--file", "x.tsv", *TWO, *TWO), "--source-column takes one column, or two"),
     ((*TRAIN, "--minutes", "nan"), "The time for training must be more than 0 minutes"),
     ((*TRAIN, "--minutes", "inf"), "The time for training must be more than 0 minutes"),
     ((*TRAIN, "--minutes", "1e300"), "The time for training must be more than 0 minutes"),

@@ -80,6 +80,29 @@ def test_sequences(warm: Warm, tmp_path: Path, rule: Any, steps: int) -> None:
     assert ended.stdout == " ".join(rule("hacbe")) + "\n"
 
 
+def test_a_decoder_translates(warm: Warm, tmp_path: Path) -> None:
+    """Source, separator and target in one row: reversed as well as an encoder-decoder does it."""
+    write_pairs(tmp_path / "train.tsv", sequences(3000, 3, 4, "abcdefgh", seed=3), backwards)
+    scores = train(
+        warm,
+        tmp_path,
+        *("--file", "train.tsv"),
+        steps=200,
+        model__family="decoder",
+        model__layers=2,
+        model__position__name="rotary",
+        schedule__rate=0.004,
+        objective__consistency=0.0,
+    )
+    assert scores["exact match"] >= 95
+    assert scores["BLEU"] >= 95
+    for way in ("auto", "torch"):
+        ended = warm("translate", "run", "f a c b", "--way", way, "--beam", "2", folder=tmp_path)
+        assert ended.stdout == "b c a f\n"
+    ended = warm("generate", "run", "h a", folder=tmp_path)
+    assert "does not continue text. Use `clearhead translate`" in ended.stderr
+
+
 @pytest.mark.slow  # `make test-slow`: together these take minutes
 def test_phrasebook(warm: Warm, tmp_path: Path) -> None:
     parts = split("en-fr", 4000, 200, seed=2)
@@ -149,6 +172,69 @@ def test_classify(warm: Warm, tmp_path: Path) -> None:
     assert scores["macro F1"] >= 99
     ended = warm("label", "run", "a b ba! c", folder=tmp_path)
     assert ended.stdout.split("\t")[0] == "bad"
+
+
+def test_two_texts(warm: Warm, tmp_path: Path) -> None:
+    """One word must stand in the first text and another in the second: the other way round is no match."""
+    chance = random.Random(7)
+    rows = []
+    for words in sequences(1600, 4, 8, "abcdef", seed=7):
+        two = [words[: len(words) // 2], words[len(words) // 2 :]]
+        for text, word in zip(two, chance.choice(["xy", "xy", "yx", "xx", "yy"]), strict=True):
+            text.insert(chance.randint(0, len(text)), word)
+        label = "match" if "x" in two[0] and "y" in two[1] else "none"
+        rows.append("\t".join([" ".join(two[0]), " ".join(two[1]), label]))
+    write_lines(tmp_path / "texts.tsv", ["premise\thypothesis\tlabel", *rows])
+    two_columns = ("--source-column", "premise", "--source-column", "hypothesis")
+    given = ("--file", "texts.tsv", *two_columns)
+    scores = train(warm, tmp_path, *given, "--task", "classify", steps=70, objective__consistency=0.0)
+    assert scores["accuracy"] >= 99
+    ended = warm("label", "run", "a x", "b y", "b y", "a x", folder=tmp_path)
+    assert [line.split("\t")[0] for line in ended.stdout.splitlines()] == ["match", "none"]
+    ended = warm("evaluate", "run", *given, "--json", folder=tmp_path)
+    assert json.loads(ended.stdout)["metrics"]["accuracy"] >= 99
+    ended = warm("evaluate", "run", "--file", "texts.tsv", folder=tmp_path)
+    assert "name the columns of both (--source-column, twice)" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["decoder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("encoder", "encoder-decoder"))],
+)
+def test_regress(warm: Warm, tmp_path: Path, family: str) -> None:
+    """A number that counts two words of the text, one up and one down, far from 0."""
+    texts = sequences(2000, 3, 9, "abcdxy", seed=8)
+    rows = [f"{' '.join(words)}\t{1000 + 50 * words.count('x') - 20 * words.count('y')}" for words in texts]
+    write_lines(tmp_path / "texts.tsv", ["text\tscore", *rows])
+    arguments = ("--file", "texts.tsv", "--task", "regress")
+    scores = train(warm, tmp_path, *arguments, steps=100, model__family=family, schedule__rate=0.005)
+    assert scores["Pearson"] > 0.97
+    assert scores["Spearman"] > 0.9
+    assert scores["mean absolute error"] < 15
+    ended = warm("label", "run", "a x x b", "y y a", folder=tmp_path)
+    assert [float(line) for line in ended.stdout.splitlines()] == pytest.approx([1100, 960], abs=30)
+    ended = warm("evaluate", "run", "--file", "texts.tsv", "--out", "report", folder=tmp_path)
+    assert "Pearson" in ended.stdout
+    assert "mean absolute error" in (tmp_path / "report" / "report.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("family", ["decoder", pytest.param("encoder-decoder", marks=pytest.mark.slow)])
+def test_classify_with_a_decoder(warm: Warm, tmp_path: Path, family: str) -> None:
+    """Which of two words comes first: the last token has to have read all of it."""
+    chance = random.Random(9)
+    rows = []
+    for words in sequences(1500, 3, 7, "abcdef", seed=9):
+        first, second = sorted(chance.choices(range(len(words) + 1), k=2))
+        order = chance.choice(["xy", "yx"])
+        words[first:first], words[second + 1 : second + 1] = order[0], order[1]
+        rows.append(f"{' '.join(words)}\t{order[0]} first")
+    write_lines(tmp_path / "texts.tsv", ["text\tlabel", *rows])
+    arguments = ("--file", "texts.tsv", "--task", "classify")
+    changes = {"model__family": family, "model__decoder_layers": 1, "objective__consistency": 0.0}
+    scores = train(warm, tmp_path, *arguments, steps=100, **changes)
+    assert scores["accuracy"] >= 98
+    ended = warm("label", "run", "a x b y c", folder=tmp_path)
+    assert ended.stdout.split("\t")[0] == "x first"
 
 
 @pytest.mark.slow  # `make test-slow`: together these take minutes

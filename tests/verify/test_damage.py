@@ -24,7 +24,7 @@ from clearhead.decoding.processors import bans, penalties, truncation
 from clearhead.decoding.rows import PlainScores
 from clearhead.decoding.steps import LengthPenalty
 from clearhead.decoding.stopping import Stopping
-from clearhead.models import encoder_decoder, stack
+from clearhead.models import encoder_decoder, interface
 from clearhead.nn.attention import KeyValues
 from clearhead.nn.attention.kernels import KERNELS
 from clearhead.nn.attention.masks import Everything
@@ -64,7 +64,7 @@ def a_state_that_forgets(patch: Patch) -> None:
 def packed_texts_that_see_each_other(patch: Patch) -> None:
     def careless(ids: Tensor, lengths: Any, what: str = "tokens") -> Any:
         if ids.dim() == 2:
-            return stack.as_rows(ids, lengths, what)
+            return interface.as_rows(ids, lengths, what)
         return ids.unsqueeze(0), Tokens.padded(len(ids)), Everything()
 
     patch.setattr(encoder_decoder, "as_rows", careless)

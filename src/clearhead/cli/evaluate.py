@@ -10,6 +10,7 @@ import typer
 
 from clearhead.base.errors import UserError
 from clearhead.cli.table import show_formats, show_table
+from clearhead.cli.texts import columns_named
 
 
 def evaluate(
@@ -23,7 +24,11 @@ def evaluate(
         typer.Option("--file", metavar="FILE", help="One file instead: .tsv, .csv, .jsonl, plain text."),
     ] = None,
     source_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the source: its name or number.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Column of the source or text: its name or number; twice for two texts read together.",
+        ),
     ] = None,
     target_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the target: its name or number.")
@@ -57,21 +62,21 @@ def evaluate(
     ] = False,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
 ) -> None:
-    """Measure a bundle on a test set: BLEU, chrF, ROUGE, perplexity, accuracy, F1, Matthews, by task.
+    """Measure a bundle on a test set: BLEU, chrF, ROUGE, perplexity, accuracy, F1, correlations, by task.
 
     \b
     Examples:
       clearhead evaluate runs/en-fr --source test.en --target test.fr --beam 5
       clearhead evaluate runs/en-fr --against runs/other --file test.tsv --out report
       clearhead evaluate runs/reviews --file test.csv --json
+      clearhead evaluate runs/alike --file test.tsv --source-column a --source-column b
       clearhead evaluate runs/en-fr --file validation.tsv --formats
     """
     corpus = {
         "source": source,
         "target": target,
         "file": file,
-        "source_column": source_column,
-        "target_column": target_column,
+        **columns_named(source_column or [], target_column),
     }
     if source is None and target is None and file is None:
         raise UserError("Say what to evaluate on: --source FILE --target FILE, or --file FILE.")

@@ -11,6 +11,7 @@ import typer
 from clearhead.base.errors import UserError
 from clearhead.base.settings import parse_settings
 from clearhead.cli.table import show_table
+from clearhead.cli.texts import columns_named
 
 Files = list[Path] | None
 
@@ -100,7 +101,7 @@ def train(
       clearhead train --resume runs/en-fr
     """
     changes = parse_settings(settings or [])
-    columns = _columns(source_column or [], target_column)
+    columns = columns_named(source_column or [], target_column)
     corpora = _corpora(source, target, file, hub, columns, weight)
     given: dict[str, Any] = {"train": corpora} if corpora else {}
     for name, files in (("validation", validation), ("test", test)):
@@ -198,13 +199,6 @@ def _held_out(files: list[Path], name: str, columns: dict[str, str]) -> dict[str
     raise UserError(f"--{name} takes one file, or twice: first the sources, then the targets.")
 
 
-def _columns(sources: list[str], target: str | None) -> dict[str, str]:
-    if len(sources) > 2:
-        raise UserError("--source-column takes one column, or two whose texts are read together.")
-    named = dict(zip(("source_column", "second_column"), sources, strict=False))
-    return named if target is None else {**named, "target_column": target}
-
-
 def _tell(finished: Any) -> None:
     """What came of it, and what to do with it."""
     for sentence in finished.said:
@@ -218,8 +212,9 @@ def _tell(finished: Any) -> None:
     show_table(titles, rows, numbers=range(1, len(titles)))
     if finished.test is not None:
         typer.echo()
+        how = f", {finished.test.config.search}" if finished.test.judge.writes else ""
         show_table(
-            [f"on the test set, {finished.test.config.search}", "value"],
+            [f"on the test set{how}", "value"],
             [[name, f"{value:.4g}"] for name, value in finished.test.metrics.items()],
             numbers=[1],
         )

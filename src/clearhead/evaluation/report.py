@@ -19,7 +19,15 @@ from clearhead.evaluation.render import Case, Page, Section, Table, to_html, to_
 
 BUCKETS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 50), (51, 10**9))
 EXAMPLES = 100  # the worst that are shown
-SMALL = ("Matthews", "nats per token", "nats per character", "bits per byte", "probability")
+SMALL = (
+    "Matthews",
+    "Pearson",
+    "Spearman",
+    "nats per token",
+    "nats per character",
+    "bits per byte",
+    "probability",
+)
 LABELS = 30  # a larger confusion matrix cannot be read
 
 
@@ -175,6 +183,8 @@ def _figure(name: str, value: float | None) -> str:
     """Four decimals for what is small by nature, two for per cents and perplexities."""
     if value is None:
         return "–"
+    if name.endswith("error"):  # in the numbers' own units, which may be of any size
+        return f"{value:.4g}"
     return f"{value:.4f}" if name in SMALL else f"{value:,.2f}"
 
 

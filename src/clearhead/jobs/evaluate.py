@@ -16,6 +16,7 @@ from clearhead.bundle.metadata import read_metadata, replace_notes
 from clearhead.data.columns import Columns
 from clearhead.data.config import CorpusConfig
 from clearhead.data.read import check_corpus, files_of, read_rows
+from clearhead.decoding.labels import reads_two
 from clearhead.decoding.number_formats import FORMATS
 from clearhead.evaluation.bootstrap import Bootstrap
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Rows, compare
@@ -47,6 +48,10 @@ def measure(
     """Evaluate one bundle, or two on the same rows with a paired bootstrap between them."""
     loaded = [load(path, device=pick_device(device)) for path in bundles]
     chosen = task or _task_of(loaded[0])
+    if chosen.columns.pairs and corpus.second_column is None and any(map(reads_two, loaded)):
+        raise UserError(
+            "This model judges two texts together: name the columns of both (--source-column, twice)."
+        )
     rows = _rows(corpus, chosen.columns)
     found = [chosen.judge(one, rows, config, show=True) for one in loaded]
     second = found[1] if len(found) > 1 else None

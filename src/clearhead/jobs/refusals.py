@@ -26,7 +26,7 @@ from clearhead.jobs.recipe import Table, compose, merged
 from clearhead.jobs.validate import check_metric
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
-from clearhead.planner.report import bytes_in_words
+from clearhead.planner.tables import bytes_in_words
 from clearhead.tasks import Task, task_named
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training.config import TrainConfig
@@ -48,7 +48,10 @@ def check_settings(said: Table) -> TrainConfig:
     pick_dtype(early.compute.dtype, device)
     task = task_named(early.task)
     data = DataConfig.from_dict(_table(merged(as_table(task.defaults), said), "data"), "data")
-    task.family(family_said(said))
+    head = task.family(family_said(said)).head
+    kind = _table(_table(said, "model"), "head").get("kind", head)
+    if kind != head:
+        raise UserError(f"The task '{task.name}' needs model.head.kind={head}, not {kind}: leave it out.")
     if data.validation is None and data.split.validation == 0:
         raise UserError(NO_VALIDATION)
     if "vocabulary" in _table(said, "tokenizer"):
@@ -103,9 +106,6 @@ def _classes(said: Table) -> int:
 def check_together(config: TrainConfig, device: torch.device) -> None:
     """Refuse a whole run whose parts cannot work together, on this device, in its memory."""
     task = task_named(config.task)
-    head, kind = task.family(config.model.family).head, config.model.head.kind
-    if kind != head:
-        raise UserError(f"The task '{task.name}' needs model.head.kind={head}, not {kind}: leave it out.")
     _check_device(config, device)
     check_metric(config, task)
     learned = config.model.position.name == "learned" and config.model.family != "recurrent"

@@ -9,18 +9,11 @@ from torch import Tensor, nn
 
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
-from clearhead.models.stack import (
-    ModelOutput,
-    Stack,
-    Surroundings,
-    as_rows,
-    input_embedding,
-    new_extras,
-)
+from clearhead.models.interface import Lengths, ModelOutput, as_rows
+from clearhead.models.stack import Stack, Surroundings, new_extras, position_for_embedding
 from clearhead.nn.attention.masks import Mask
-from clearhead.nn.layers import TokenEmbedding
+from clearhead.nn.layers import InputEmbedding, TokenEmbedding
 from clearhead.nn.look import Look
-from clearhead.nn.tokens import Lengths
 
 
 class Encoder(nn.Module):
@@ -30,7 +23,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         table = TokenEmbedding(config.vocabulary, config.width, config.embedding.scale)
-        self.embedding = input_embedding(config, table)
+        self.embedding = InputEmbedding(table, position_for_embedding(config), config.embedding, config.norm)
         self.encoder = Stack(config, config.layers, causal=False)
         self.head = Head(config, table)
 
