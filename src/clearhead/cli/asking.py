@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,19 +22,20 @@ if TYPE_CHECKING:
     from clearhead.decoding.writer import Writer
     from clearhead.text.tokenizer import Tokenizer
 
-BEAM = "Beam search"
-CHANCE = "Chance"
-TEXT = "What is written"
-FILES = "Input and output"
-COMPUTING = "Computing"
-
 OF_A_BEAM = ("length_penalty", "length_kind", "early_stopping", "coverage", "groups", "diversity")
 EARLY = {"true": True, "false": False, "never": "never"}
 OF_CHANCE = ("temperature", "top_k", "top_p", "min_p", "typical")
 
 
-def _option(*names: str, panel: str, metavar: str | None = None, help: str, **more: Any) -> Any:
+def _option(panel: str, metavar: str | None, help: str, *names: str, **more: Any) -> Any:
+    """An option in a group of the help; without `names` it is called like its field."""
     return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)
+
+
+FILES = "Input and output"
+_beam, _chance = partial(_option, "Beam search"), partial(_option, "Chance")
+_text, _files = partial(_option, "What is written"), partial(_option, FILES)
+_computing = partial(_option, "Computing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,160 +44,56 @@ class Asked:
 
     beam: Annotated[
         int | None,
-        _option(
-            "--beam",
-            panel=BEAM,
-            metavar="N",
-            min=1,
-            help="Places of the beam; 1 is greedy.  [default: what the bundle says, else 1]",
-        ),
+        _beam("N", "Places of the beam; 1 is greedy.  [default: what the bundle says, else 1]", min=1),
     ] = None
-    nbest: Annotated[
-        int | None,
-        _option(
-            "--nbest", panel=BEAM, metavar="N", min=1, help="Texts for each line, best first.  [default: 1]"
-        ),
-    ] = None
+    nbest: Annotated[int | None, _beam("N", "Texts for each line, best first.  [default: 1]", min=1)] = None
     length_penalty: Annotated[
-        float | None,
-        _option(
-            "--length-penalty",
-            panel=BEAM,
-            metavar="A",
-            help="Power of the length that scores are divided by.  [default: 1]",
-        ),
+        float | None, _beam("A", "Power of the length that scores are divided by.  [default: 1]")
     ] = None
     length_kind: Annotated[
-        str | None,
-        _option(
-            "--length-kind",
-            panel=BEAM,
-            metavar="KIND",
-            help="power: length^A; wu: ((5 + length) / 6)^A.  [default: power]",
-        ),
+        str | None, _beam("KIND", "power: length^A; wu: ((5 + length) / 6)^A.  [default: power]")
     ] = None
     early_stopping: Annotated[
         str | None,
-        _option(
-            "--early-stopping",
-            panel=BEAM,
-            metavar="WHEN",
-            help="never: when no better text can come; false: when none is likely; true: when N have ended.",
+        _beam(
+            "WHEN",
+            "never: when no better text can come; false: when none is likely; true: when N have ended.",
         ),
     ] = None
-    coverage: Annotated[
-        float | None,
-        _option("--coverage", panel=BEAM, metavar="B", help="Cost of source words that are passed over."),
-    ] = None
-    groups: Annotated[
-        int | None,
-        _option("--groups", panel=BEAM, metavar="N", help="Divide the beam into groups that differ."),
-    ] = None
-    diversity: Annotated[
-        float | None,
-        _option(
-            "--diversity", panel=BEAM, metavar="D", help="Cost of a token that an earlier group just wrote."
-        ),
-    ] = None
-    sample: Annotated[
-        bool, _option("--sample", panel=CHANCE, help="Draw tokens instead of taking the likeliest.")
-    ] = False
+    coverage: Annotated[float | None, _beam("B", "Cost of source words that are passed over.")] = None
+    groups: Annotated[int | None, _beam("N", "Divide the beam into groups that differ.")] = None
+    diversity: Annotated[float | None, _beam("D", "Cost of a token that an earlier group just wrote.")] = None
+    sample: Annotated[bool, _chance(None, "Draw tokens instead of taking the likeliest.", "--sample")] = False
     temperature: Annotated[
-        float | None,
-        _option(
-            "--temperature",
-            panel=CHANCE,
-            metavar="T",
-            help="0: the likeliest token each time; 1: as probable as the model says.",
-        ),
+        float | None, _chance("T", "0: the likeliest token each time; 1: as probable as the model says.")
     ] = None
-    top_k: Annotated[
-        int | None, _option("--top-k", panel=CHANCE, metavar="K", help="Only the K likeliest tokens.")
-    ] = None
-    top_p: Annotated[
-        float | None,
-        _option(
-            "--top-p", panel=CHANCE, metavar="P", help="Only the fewest that reach this probability together."
-        ),
-    ] = None
-    min_p: Annotated[
-        float | None,
-        _option(
-            "--min-p", panel=CHANCE, metavar="P", help="Only those with this share of the likeliest's chance."
-        ),
-    ] = None
-    typical: Annotated[
-        float | None,
-        _option("--typical", panel=CHANCE, metavar="P", help="Only those nearest to the expected surprise."),
-    ] = None
-    seed: Annotated[
-        int, _option("--seed", panel=CHANCE, metavar="N", help="The same seed writes the same text.")
-    ] = 0
+    top_k: Annotated[int | None, _chance("K", "Only the K likeliest tokens.")] = None
+    top_p: Annotated[float | None, _chance("P", "Only the fewest that reach this probability together.")] = (
+        None
+    )
+    min_p: Annotated[float | None, _chance("P", "Only those with this share of the likeliest's chance.")] = (
+        None
+    )
+    typical: Annotated[float | None, _chance("P", "Only those nearest to the expected surprise.")] = None
+    seed: Annotated[int, _chance("N", "The same seed writes the same text.")] = 0
     contrastive: Annotated[
-        float | None,
-        _option(
-            "--contrastive",
-            panel=CHANCE,
-            metavar="A",
-            help="Weigh by A how unlike the text so far each of --top-k candidates is.",
-        ),
+        float | None, _chance("A", "Weigh by A how unlike the text so far each of --top-k candidates is.")
     ] = None
-    repetition: Annotated[
-        float | None,
-        _option(
-            "--repetition", panel=TEXT, metavar="R", help="Above 1: tokens that occurred become unlikelier."
-        ),
-    ] = None
-    frequency: Annotated[
-        float | None,
-        _option("--frequency", panel=TEXT, metavar="F", help="Taken off for each time a token was written."),
-    ] = None
-    presence: Annotated[
-        float | None,
-        _option("--presence", panel=TEXT, metavar="F", help="Taken off once a token was written at all."),
-    ] = None
-    no_repeat: Annotated[
-        int | None,
-        _option("--no-repeat", panel=TEXT, metavar="N", help="Write no N tokens in a row a second time."),
-    ] = None
-    ban: Annotated[
-        list[str] | None,
-        _option("--ban", panel=TEXT, metavar="TEXT", help="Never write this; may be repeated."),
-    ] = None
+    repetition: Annotated[float | None, _text("R", "Above 1: tokens that occurred become unlikelier.")] = None
+    frequency: Annotated[float | None, _text("F", "Taken off for each time a token was written.")] = None
+    presence: Annotated[float | None, _text("F", "Taken off once a token was written at all.")] = None
+    no_repeat: Annotated[int | None, _text("N", "Write no N tokens in a row a second time.")] = None
+    ban: Annotated[list[str] | None, _text("TEXT", "Never write this; may be repeated.")] = None
     bias: Annotated[
-        list[str] | None,
-        _option(
-            "--bias",
-            panel=TEXT,
-            metavar="TOKEN=VALUE",
-            help="Add to a token's score (-inf rules it out); may be repeated.",
-        ),
+        list[str] | None, _text("TOKEN=VALUE", "Add to a token's score (-inf rules it out); may be repeated.")
     ] = None
-    prefix: Annotated[
-        str | None, _option("--prefix", panel=TEXT, metavar="TEXT", help="How every text begins.")
-    ] = None
-    include: Annotated[
-        list[str] | None,
-        _option("--include", panel=TEXT, metavar="TEXT", help="Every text contains this; may be repeated."),
-    ] = None
-    choice: Annotated[
-        list[str] | None,
-        _option("--choice", panel=TEXT, metavar="TEXT", help="Every text is one of these; repeat it."),
-    ] = None
-    regex: Annotated[
-        str | None,
-        _option("--regex", panel=TEXT, metavar="EXPRESSION", help="Every text matches this, as a whole."),
-    ] = None
-    stop: Annotated[
-        list[str] | None,
-        _option("--stop", panel=TEXT, metavar="TEXT", help="End before this is written; may be repeated."),
-    ] = None
-    min_length: Annotated[
-        int | None, _option("--min-length", panel=TEXT, metavar="N", help="Fewest tokens to write.")
-    ] = None
-    max_length: Annotated[
-        int | None, _option("--max-length", "--tokens", panel=TEXT, metavar="N", help="Most tokens to write.")
-    ] = None
+    prefix: Annotated[str | None, _text("TEXT", "How every text begins.")] = None
+    include: Annotated[list[str] | None, _text("TEXT", "Every text contains this; may be repeated.")] = None
+    choice: Annotated[list[str] | None, _text("TEXT", "Every text is one of these; repeat it.")] = None
+    regex: Annotated[str | None, _text("EXPRESSION", "Every text matches this, as a whole.")] = None
+    stop: Annotated[list[str] | None, _text("TEXT", "End before this is written; may be repeated.")] = None
+    min_length: Annotated[int | None, _text("N", "Fewest tokens to write.")] = None
+    max_length: Annotated[int | None, _text("N", "Most tokens to write.", "--max-length", "--tokens")] = None
 
     # -- what of it is in force -------------------------------------------------------------------
 
@@ -279,21 +177,13 @@ class Asked:
 class Files:
     """From where to where."""
 
-    input: Annotated[
-        Path | None,
-        _option("--input", panel=FILES, metavar="FILE", help="One text a line; gzip too. Else: a pipe."),
-    ] = None
-    output: Annotated[
-        Path | None,
-        _option("--output", panel=FILES, metavar="FILE", help="Where the lines go. Else: standard output."),
-    ] = None
-    force: Annotated[
-        bool, _option("--force", panel=FILES, help="Replace --output if it is there already.")
-    ] = False
+    input: Annotated[Path | None, _files("FILE", "One text a line; gzip too. Else: a pipe.")] = None
+    output: Annotated[Path | None, _files("FILE", "Where the lines go. Else: standard output.")] = None
+    force: Annotated[bool, _files(None, "Replace --output if it is there already.", "--force")] = False
     restart: Annotated[
-        bool, _option("--restart", panel=FILES, help="Begin anew where an interrupted run would go on.")
+        bool, _files(None, "Begin anew where an interrupted run would go on.", "--restart")
     ] = False
-    as_json: Annotated[bool, _option("--json", panel=FILES, help="One JSON object for each line.")] = False
+    as_json: Annotated[bool, _files(None, "One JSON object for each line.", "--json")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,34 +192,17 @@ class Computing:
 
     dtype: Annotated[
         str | None,
-        _option(
-            "--dtype",
-            panel=COMPUTING,
-            metavar="KIND",
-            help="auto, float32, bf16 or int8; auto is float32 on a CPU, as in training on a GPU.",
-        ),
+        _computing("KIND", "auto, float32, bf16 or int8; auto is float32 on a CPU, as in training on a GPU."),
     ] = None
     fast: Annotated[
-        bool,
-        _option("--fast", panel=COMPUTING, help="The fastest numbers that cost this bundle next to nothing."),
+        bool, _computing(None, "The fastest numbers that cost this bundle next to nothing.", "--fast")
     ] = False
-    device: Annotated[
-        str, _option("--device", panel=COMPUTING, metavar="NAME", help="auto, cpu, cuda, cuda:1, …")
-    ] = "auto"
-    threads: Annotated[
-        int | None,
-        _option("--threads", panel=COMPUTING, metavar="N", min=1, max=4096, help="Processor cores to use."),
-    ] = None
-    draft: Annotated[
-        Path | None,
-        _option(
-            "--draft",
-            panel=COMPUTING,
-            metavar="BUNDLE",
-            help="A smaller model that writes ahead (same texts).",
-        ),
-    ] = None
-    way: Annotated[str, _option("--way", panel=COMPUTING, metavar="WAY", help="…", hidden=True)] = "auto"
+    device: Annotated[str, _computing("NAME", "auto, cpu, cuda, cuda:1, …")] = "auto"
+    threads: Annotated[int | None, _computing("N", "Processor cores to use.", min=1, max=4096)] = None
+    draft: Annotated[Path | None, _computing("BUNDLE", "A smaller model that writes ahead (same texts).")] = (
+        None
+    )
+    way: Annotated[str, _computing("WAY", "…", hidden=True)] = "auto"
 
     def writer(self, bundle: Path, *, continues: bool | None = None) -> Writer:
         """The bundle, ready to write; `continues`: it is to go on from prompts, not to translate."""

@@ -11,14 +11,12 @@ import typer
 def export(
     bundle: Annotated[Path, typer.Argument(help="The bundle to export.")],
     to: Annotated[
-        str,
-        typer.Option("--to", metavar="FORMAT", help="Who will read it: huggingface, ctranslate2 or onnx."),
+        str, typer.Option(metavar="FORMAT", help="Who will read it: huggingface, ctranslate2 or onnx.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder to write.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write.")],
     quantize: Annotated[
         str | None,
         typer.Option(
-            "--quantize",
             metavar="KIND",
             help="For ctranslate2, the number format of the weights: int8, int16, float16, bfloat16, …",
         ),
