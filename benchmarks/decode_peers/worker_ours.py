@@ -35,15 +35,15 @@ def load_writer(job: Job) -> Writer:
     """As the command `clearhead translate` loads it: weights stay in their file for the C++ engine."""
     told = KINDS[job.kind]
     bundle = clearhead.load(Path(job.folder), mapped=told.get("way") == "native")
-    return Writer(bundle, device=job.device, **told)
+    room = max((beam * batch for beam, batch in map(shape_of, job.cases)), default=None)
+    return Writer(bundle, device=job.device, room=room, **told)
 
 
 def write_ids(writer: Writer, given: Sequence[Sequence[int]], options: Options) -> list[list[int]]:
     """All at once: there is room for every row."""
-    engine = writer.engine(options, room=len(given) * options.beam)
     limits = [limit_of(writer.config, len(ids), options.max_length) for ids in given]
     asked = [Request(tuple(ids), limit, options) for ids, limit in zip(given, limits, strict=True)]
-    found = dict(engine.run(asked))
+    found = dict(writer.engine.run(asked))
     return [list(found[number][0].ids) for number in range(len(given))]
 
 
@@ -74,7 +74,7 @@ def build_ids(job: Job) -> tuple[Cases, dict[str, Any]]:
             answer["rss"] = torch.cuda.max_memory_allocated() / 2**20
         return answer
 
-    engine = type(writer.engine(Options())).__name__
+    engine = type(writer.engine.lanes[0].backend).__name__
     info = {"version": clearhead.__version__, "torch": torch.__version__, "engine": engine}
     return {name: partial(case, *shape_of(name)) for name in job.cases}, info
 

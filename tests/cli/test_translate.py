@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,36 @@ def test_a_closed_pipe_is_quiet(bundles: Path) -> None:
     process.wait(timeout=60)
     process.stderr.close()
     assert errors == b""
+
+
+def test_an_open_pipe_is_answered_line_by_line(bundles: Path) -> None:
+    """The answer to each line, be it blank, is there before the next one is sent; at the end the rest is."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clearhead", "translate", "translator", *SHORT],
+        cwd=bundles,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    watch = threading.Timer(120, process.kill)  # without answers the test would wait for ever
+    watch.start()
+    try:
+        said = []
+        for line in ("the cat", "", "a dog", "the dog sees"):
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            said.append(process.stdout.readline().decode().removesuffix("\n"))
+        process.stdin.write(b"one bird\nthe cat")
+        process.stdin.close()
+        said += process.stdout.read().decode().splitlines()
+        assert process.wait() == 0
+    finally:
+        watch.cancel()
+        process.stdout.close()
+    wanted = ["the cat", "", "a dog", "the dog sees", "one bird", "the cat"]
+    assert said == expected(bundles / "translator", wanted, max_length=6)
 
 
 # -- taken up again -----------------------------------------------------------------------------------

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.arrays import OnDevice, OnHost
 from clearhead.decoding.backend import Batch, Request, Search
-from clearhead.decoding.beam import Beam, LengthPenalty
-from clearhead.decoding.engine import Engine
+from clearhead.decoding.beam import Beam
+from clearhead.decoding.beam_state import OnDevice, OnHost
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Processor, pipeline
-from clearhead.decoding.steps import Hypothesis
+from clearhead.decoding.rows_backend import rows_engine
+from clearhead.decoding.steps import Hypothesis, LengthPenalty
 
 from .tables import SYMBOLS, Scores, TableRows, Text, plain_beam, random_model
 
@@ -40,7 +40,7 @@ def search(
         ready = pipeline(batch.options, SYMBOLS, vocabulary, has_source=True)
         return Beam(batch, ready.before, arrays)
 
-    found = dict(Engine(rows, SYMBOLS, make, room).run(requests))
+    found = dict(rows_engine(rows, SYMBOLS, make, room).run(requests))
     return [found[number] for number in range(len(requests))], rows
 
 
@@ -285,7 +285,7 @@ def test_a_text_that_may_not_end_is_cut_and_one_that_may_write_nothing_is_refuse
             return Beam(batch, [processor])
 
         rows = TableRows(logp, vocabulary)
-        [(_, texts)] = Engine(rows, SYMBOLS, make, 9).run([Request((3,), 3, options)])
+        [(_, texts)] = rows_engine(rows, SYMBOLS, make, 9).run([Request((3,), 3, options)])
         return texts
 
     [cut] = run(never)

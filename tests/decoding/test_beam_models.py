@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from clearhead import Look
 from clearhead.decoding.backend import Request
-from clearhead.decoding.beam import Beam, LengthPenalty, beam_search
-from clearhead.decoding.engine import Engine
+from clearhead.decoding.beam import Beam
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
-from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.rows_backend import rows_engine
+from clearhead.decoding.searches import beam_search
+from clearhead.decoding.steps import Hypothesis, LengthPenalty, Symbols
 from clearhead.interop import import_folder
 
 from ..interop.conftest import SPECS, save_random
@@ -132,7 +133,7 @@ def test_equal_to_transformers(pair: Pair) -> None:
 
 
 def run(model: nn.Module, requests: list[Request], room: int = 99, **keep: Any) -> list[list[Hypothesis]]:
-    engine = Engine(TorchRows(model, SYMBOLS, **keep), SYMBOLS, Beam, room)
+    engine = rows_engine(TorchRows(model, SYMBOLS, **keep), SYMBOLS, Beam, room)
     found = dict(engine.run(requests))
     return [found[number] for number in range(len(requests))]
 

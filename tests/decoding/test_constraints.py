@@ -18,10 +18,10 @@ from clearhead.decoding.backend import Batch, Request, Search
 from clearhead.decoding.constraints import Pieces, constraint_processors, pieces_of
 from clearhead.decoding.constraints.choices import holds
 from clearhead.decoding.constraints.expression import byte_tree, characters, compiled
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Symbols
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
@@ -510,7 +510,7 @@ def written(options: Options, count: int = 6) -> list[str]:
     def make(batch: Batch) -> Search:
         return make_search(batch, True, pieces)
 
-    engine = Engine(TorchRows(bundle.model, symbols), symbols, make, room=4)
+    engine = rows_engine(TorchRows(bundle.model, symbols), symbols, make, room=4)
     found = dict(engine.run(requests))
     return [tokenizer.decode(one.ids) for number in range(count) for one in found[number]]
 

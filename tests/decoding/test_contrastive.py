@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Request
 from clearhead.decoding.contrastive import Contrastive
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.steps import Hypothesis, Symbols
 
 from ..models.families import has_source, ids, model_for
@@ -85,7 +85,7 @@ def search(
             batch, pipeline(batch.options, SYMBOLS, batch.vocabulary, has_source(model)).before
         )
 
-    engine = Engine(TorchRows(model, SYMBOLS, frozenset({"hidden"})), SYMBOLS, make, room=12)
+    engine = rows_engine(TorchRows(model, SYMBOLS, frozenset({"hidden"})), SYMBOLS, make, room=12)
     requests = [Request(tuple(row), limit, options) for row, limit in zip(rows, limits, strict=True)]
     found = dict(engine.run(requests))
     assert all(len(texts) == 1 for texts in found.values())
@@ -152,6 +152,6 @@ def test_a_token_that_is_ruled_out_is_no_candidate() -> None:
 
 def test_rows_must_keep_hidden_states() -> None:
     model = model_for("decoder", dtype=torch.float32)
-    engine = Engine(TorchRows(model, SYMBOLS), SYMBOLS, Contrastive, room=4)
+    engine = rows_engine(TorchRows(model, SYMBOLS), SYMBOLS, Contrastive, room=4)
     with pytest.raises(ValueError, match="hidden"):
         list(engine.run([Request((5, 6), 4, Options(contrastive=0.5, top_k=2))]))

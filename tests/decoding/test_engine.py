@@ -9,9 +9,9 @@ from torch import Tensor
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Moves, Request, Scores, Search
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Symbols
 
@@ -40,7 +40,7 @@ def test_short_texts_do_not_wait_for_a_long_one(beam: int) -> None:
     long = Request((5, 6, 7, 2), 40, options)
     short = [Request((5 + i % 9, 2), 3, options) for i in range(30)]
     rows = Counted()
-    engine = Engine(rows, SYMBOLS, lambda batch: make_search(batch, True), room=4 * beam)
+    engine = rows_engine(rows, SYMBOLS, lambda batch: make_search(batch, True), room=4 * beam)
     with torch.no_grad():
         found = dict(engine.run([*short, long]))
     assert sorted(found) == list(range(31))
@@ -69,13 +69,13 @@ def test_rows_leave_when_a_step_fails() -> None:
     """What a failed run has left behind would stand before the rows of the next one."""
     requests = [Request((5 + i, 6, 2), 6, Options()) for i in range(3)]
     rows = Failing()
-    engine = Engine(rows, SYMBOLS, lambda batch: make_search(batch, True), room=3)
+    engine = rows_engine(rows, SYMBOLS, lambda batch: make_search(batch, True), room=3)
     with torch.no_grad():
         with pytest.raises(UserError, match="no memory"):
             list(engine.run(requests))
         assert rows.count == 0
         assert dict(engine.run(requests)) == dict(
-            Engine(Counted(), SYMBOLS, lambda batch: make_search(batch, True), room=3).run(requests)
+            rows_engine(Counted(), SYMBOLS, lambda batch: make_search(batch, True), room=3).run(requests)
         )
 
 
@@ -102,7 +102,7 @@ def test_pytorch_keeps_off_the_cores_of_rows_with_threads(monkeypatch: pytest.Mo
             monkeypatch.setattr(rows, "own_threads", own_threads, raising=False)
             seen.clear()
             with torch.no_grad():
-                list(Engine(rows, SYMBOLS, search, 4).run([Request((5, 6), 3, Options(min_length=3))]))
+                list(rows_engine(rows, SYMBOLS, search, 4).run([Request((5, 6), 3, Options(min_length=3))]))
             assert set(seen) == {1 if own_threads else 2}
             assert torch.get_num_threads() == 2
     finally:

@@ -19,7 +19,6 @@ import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding import graphs
 from clearhead.decoding.backend import Batch, Event, Failed, Finished, Parked, Request, Slot, Wrote
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.graphs import GraphBackend, plain
 from clearhead.decoding.graphs.backend import IDLE
 from clearhead.decoding.graphs.buffers import Size, bytes_of_request
@@ -27,6 +26,7 @@ from clearhead.decoding.graphs.slots import GraphSlots, step_key
 from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Hypothesis, Symbols
 
@@ -39,12 +39,7 @@ TRANSLATORS = {
     "pre": {"norm__place": "pre", "feedforward__activation": "gelu"},
     "rotary": {"position__name": "rotary", "attention__kv_heads": 2},
     "halves": {"position__name": "rotary", "position__layout": "halves", "attention__bias": False},
-    "alibi": {
-        "position__name": "alibi",
-        "norm__kind": "rms",
-        "attention__softcap": 5.0,
-        "attention__scale": 0.3,
-    },
+    "alibi": {"position__name": "alibi", "norm__kind": "rms", "attention__softcap": 5.0},
     "t5": {"position__name": "t5", "norm__place": "pre", "embedding__output_scale": 0.2},
     "learned": {"position__name": "learned", "position__max_length": 64, "embedding__norm": True},
     "gated": {"feedforward__gated": True, "norm__final": True, "embedding__output_bias": True},
@@ -96,7 +91,7 @@ def general(
     def search(batch: Batch) -> object:
         return make_search(batch, has_source)
 
-    return dict(Engine(TorchRows(model, symbols), symbols, search, capacity).run(requests))
+    return dict(rows_engine(TorchRows(model, symbols), symbols, search, capacity).run(requests))
 
 
 def same(found: dict[int, list[Hypothesis]], wanted: dict[int, list[Hypothesis]], near: float) -> None:

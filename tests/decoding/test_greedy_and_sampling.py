@@ -13,12 +13,12 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Request
-from clearhead.decoding.engine import Engine
-from clearhead.decoding.greedy import greedy
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import PlainScores, TorchRows
+from clearhead.decoding.rows_backend import rows_engine
+from clearhead.decoding.searches import greedy
 from clearhead.decoding.steps import Hypothesis, Symbols
 from clearhead.interop import import_folder
 
@@ -43,7 +43,7 @@ def write(
         )
 
     requests = [Request(tuple(one), limit, Options(**asked)) for one in given]
-    engine = Engine(TorchRows(model, symbols), symbols, make, room)
+    engine = rows_engine(TorchRows(model, symbols), symbols, make, room)
     return [texts for _, texts in sorted(engine.run(requests))]
 
 

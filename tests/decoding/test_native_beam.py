@@ -14,13 +14,13 @@ from torch import nn
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, MakeSearch, Request
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.native.scores import NativeScores
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Hypothesis, Symbols
 
@@ -54,7 +54,7 @@ class StepByStep:
 
 
 def run(rows: NativeRows, make: MakeSearch, requests: list[Request], room: int) -> Found:
-    return dict(Engine(rows, rows.symbols, make, room).run(requests))
+    return dict(rows_engine(rows, rows.symbols, make, room).run(requests))
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from clearhead.decoding import random_draws
 from clearhead.decoding.backend import Batch, Request
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.random_draws import drawn, keys, uniform
 from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.steps import Hypothesis, Symbols
 
 from ..models.families import has_source, model_for
@@ -150,7 +150,7 @@ def draw(model: nn.Module, requests: Sequence[Request], room: int = 64) -> list[
             batch, pipeline(batch.options, batch.symbols, batch.vocabulary, has_source(model))
         )
 
-    engine = Engine(TorchRows(model, SYMBOLS), SYMBOLS, make, room)
+    engine = rows_engine(TorchRows(model, SYMBOLS), SYMBOLS, make, room)
     return [texts for _, texts in sorted(engine.run(requests))]
 
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.beam import LengthPenalty, beam_search
-from clearhead.decoding.greedy import greedy, sample
-from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.searches import beam_search, greedy, sample
+from clearhead.decoding.steps import Hypothesis, LengthPenalty, Symbols
 
 from ..models.families import RECURRENT_ROWS, VOCABULARY, has_source, ids, model_for
 from ..nn.builders import POSITION_ROWS

@@ -10,13 +10,13 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.decoding import native
-from clearhead.decoding.backend import Batch, Request, Rows, Search
+from clearhead.decoding.backend import Batch, Request, Rows, Search, extras_of
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows import TorchRows
-from clearhead.decoding.searches import extras_of, make_search
+from clearhead.decoding.rows_backend import rows_engine
+from clearhead.decoding.searches import make_search
 from clearhead.decoding.speculative import speculate
 from clearhead.decoding.steps import Hypothesis, Symbols
 
@@ -29,7 +29,7 @@ Given = list[tuple[int, ...]]
 
 
 def found(rows: Rows, symbols: Symbols, make: object, options: Options, given: Given) -> list[Hypothesis]:
-    engine = Engine(rows, symbols, make, room=16)  # type: ignore[arg-type]
+    engine = rows_engine(rows, symbols, make, room=16)  # type: ignore[arg-type]
     texts = dict(engine.run([Request(one, LIMIT, options) for one in given]))
     return [texts[number][0] for number in range(len(given))]
 
@@ -84,7 +84,7 @@ def test_a_beam_with_room_for_everything_is_exhaustive(penalty: float) -> None:
     stops, symbols = (1, 4), Symbols(0, 1, (0,), other_stops=(4,))
     rows = TableRows(logp, 6)
     options = Options(beam=60, nbest=12, length_penalty=penalty)
-    engine = Engine(rows, symbols, lambda batch: make_search(batch, True), room=60)
+    engine = rows_engine(rows, symbols, lambda batch: make_search(batch, True), room=60)
     [(_, texts)] = list(engine.run([Request((3,), 2, options)]))
     words = (2, 3, 5)
     wanted = []

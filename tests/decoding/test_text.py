@@ -24,10 +24,10 @@ from clearhead.decoding import (
 )
 from clearhead.decoding.alignment import END, _groups
 from clearhead.decoding.batches import by_length
-from clearhead.decoding.beam import LengthPenalty, beam_search
 from clearhead.decoding.labels import class_probabilities, regress, unread_sentence
 from clearhead.decoding.score import score
-from clearhead.decoding.steps import Symbols
+from clearhead.decoding.searches import beam_search
+from clearhead.decoding.steps import LengthPenalty, Symbols
 from clearhead.nn.look import Look
 from clearhead.text.tokenizer import Tokenizer
 

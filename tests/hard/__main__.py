@@ -12,17 +12,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import engines, flips, inputs, kills
+from . import engines, flips, inputs, kills, threads
 
 # at least what release 0.1 was tried with
 KILLS, FLIPS, INPUTS, CONFIGURATIONS = 300, 700, 900, 3000
+REQUESTS = 1000  # for each backend and kind of model
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hard", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=float, default=1.0, help="of the counts; 0.1 for a quick look")
-    parser.add_argument("--only", choices=["kills", "flips", "inputs", "engines"])
+    parser.add_argument("--only", choices=["kills", "flips", "inputs", "engines", "threads"])
     asked = parser.parse_args()
 
     def so_many(count: int) -> int:
@@ -32,6 +33,7 @@ def main() -> int:
         folder = Path(name)
         parts = {
             "engines": lambda: engines.run(so_many(CONFIGURATIONS), asked.seed),
+            "threads": lambda: threads.run(so_many(REQUESTS), asked.seed),
             "inputs": lambda: inputs.run(so_many(INPUTS), asked.seed, folder),
             "flips": lambda: flips.run(so_many(FLIPS), asked.seed, folder),
             "kills": lambda: kills.run(so_many(KILLS), asked.seed, folder),

@@ -18,13 +18,14 @@ from torch import nn
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding import graphs, native
-from clearhead.decoding.backend import Request, Rows
+from clearhead.decoding.backend import Request, Rows, extras_of
 from clearhead.decoding.engine import Engine
 from clearhead.decoding.graphs import GraphBackend
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
-from clearhead.decoding.searches import extras_of, make_search
+from clearhead.decoding.rows_backend import rows_engine
+from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Hypothesis, Symbols
 
 from .tally import Tally
@@ -52,7 +53,6 @@ def model_of(chance: random.Random) -> nn.Module:
             "attention__bias": chance.random() < 0.7,
             "attention__output_bias": chance.choice([None, True, False]),
             "attention__softcap": chance.choice([None, None, 3.0]),
-            "attention__scale": chance.choice([None, None, 0.5]),
             "feedforward__width": chance.choice([5, 16, 33, 48]),
             "feedforward__activation": chance.choice(
                 ["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
@@ -134,7 +134,7 @@ def written(model: nn.Module, rows: Rows, symbols: Symbols, requests: list[Reque
     has_source = model.config.family == "encoder-decoder"
     compiled = isinstance(rows, NativeRows)
     search = lambda batch: make_search(batch, has_source, compiled=compiled)  # noqa: E731
-    return dict(Engine(rows, symbols, search, room).run(requests))
+    return dict(rows_engine(rows, symbols, search, room).run(requests))
 
 
 def same(one: Found, other: Found) -> str | None:
@@ -203,7 +203,7 @@ def _judged(chance: random.Random, model: nn.Module, symbols: Symbols, requests:
             return f"! C++ and PyTorch differ ({model.config.family}, {requests[0].options})"
         verdict = "tie"
     if all(graphs.why_not_options(one.options) is None for one in requests):
-        recorded = dict(GraphBackend(model, symbols, chance.choice([6, 64])).run(requests))
+        recorded = dict(Engine([GraphBackend(model, symbols, chance.choice([6, 64]))]).run(requests))
         if same(recorded, wanted) is None and not drawn_near_an_edge(model, symbols, requests, wanted):
             return f"! recorded decoding and PyTorch differ ({model.config.family}, {requests[0].options})"
     dtype = chance.choice(["float32", "bf16", "int8"])

@@ -15,7 +15,7 @@ from torch import nn
 from clearhead import build
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, load_bundle, save
-from clearhead.decoding.writer import opening
+from clearhead.decoding.batches import opening
 from clearhead.interop import export_folder, import_folder, is_foreign
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
@@ -123,7 +123,6 @@ def test_numbers_are_exported_in_their_own_units(transformers: Any, tmp_path: Pa
         ),
         ("gpt2", DECODER | {"position__name": "alibi"}, ["position.name='alibi'"]),
         ("gpt2", DECODER | {"attention__softcap": 5.0}, ["attention.softcap=5.0"]),
-        ("gpt2", DECODER | {"attention__scale": 0.7}, ["attention.scale=0.7"]),
         ("gpt2", DECODER | {"embedding__scale": True}, ["embedding.scale=True"]),
         ("gpt2", DECODER | {"attention__value_dim": 3}, ["attention.value_dim=3"]),
         ("llama-7b", DECODER | {"feedforward__gated": False, "attention__kv_heads": 4}, ["gated=False"]),

@@ -16,10 +16,10 @@ from clearhead.cli.main import main
 from clearhead.decoding import native
 from clearhead.decoding.backend import Request
 from clearhead.decoding.defaults import options_of, with_own
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import WITH_SOURCE, Symbols, limit_of
 from clearhead.decoding.writer import _behind_prompt
@@ -72,7 +72,9 @@ class Pair:
         options, symbols = options_of(bundle), with_own(Symbols(1, 2, (PAD, 1)), bundle)
         limit = limit_of(bundle.config, len(given), options.max_length, None, options.max_total)
         rows = (native.NativeRows if compiled else TorchRows)(bundle.model, symbols)
-        engine = Engine(rows, symbols, lambda one: make_search(one, self.has_source, compiled=compiled), 16)
+        engine = rows_engine(
+            rows, symbols, lambda one: make_search(one, self.has_source, compiled=compiled), 16
+        )
         request = Request(tuple(given), limit, _behind_prompt(options, len(given), limit))
         [(_, [best, *_])] = list(engine.run([request]))
         return list(best.ids)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.options import Options
-from clearhead.decoding.writer import Writer, Written
+from clearhead.decoding.text_requests import Written
+from clearhead.decoding.writer import Writer
 from clearhead.jobs.formats import Format, one_line
 from clearhead.jobs.lines import Answer, Done, Lines, answers, count_lines, file_lines, seed_of
 from clearhead.jobs.resumable_output import PartFile

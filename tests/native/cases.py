@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from clearhead.decoding.backend import Extra, Request
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.options import Options
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.steps import Symbols
 
 from ..decoding.test_native import DIALS, SYMBOLS, build
@@ -98,7 +98,7 @@ def beams(model: nn.Module, dtype: Dtype, symbols: Symbols, **options: Any) -> N
     asked = Options.from_dict({"beam": 4, "nbest": 3} | options)
     given = sources(9, model.config.vocabulary)  # type: ignore[union-attr, arg-type]
     requests = [Request(tuple(one), 3 + 4 * i % 11, asked) for i, one in enumerate(given)]
-    found = dict(Engine(rows, symbols, NativeBeam, 16).run(requests))
+    found = dict(rows_engine(rows, symbols, NativeBeam, 16).run(requests))
     assert len(found) == len(requests)
 
 

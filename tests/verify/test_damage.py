@@ -11,19 +11,19 @@ from torch import Tensor
 
 from clearhead.decoding import (
     beam,
+    beam_state,
     greedy_and_sampling,
     native,
     random_draws,
     searches,
     speculative,
-    stopping,
 )
 from clearhead.decoding.backend import Scores
+from clearhead.decoding.beam_state import Stopping
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.processors import bans, penalties, truncation
 from clearhead.decoding.rows import PlainScores
 from clearhead.decoding.steps import LengthPenalty
-from clearhead.decoding.stopping import Stopping
 from clearhead.models import encoder_decoder, interface
 from clearhead.nn.attention import KeyValues
 from clearhead.nn.attention.kernels import KERNELS
@@ -89,7 +89,7 @@ class ReluctantLine(GreedyOrSampling):
 
 
 def a_greedy_search_of_its_own(patch: Patch) -> None:
-    patch.setattr(searches, "Line", ReluctantLine)
+    patch.setattr(searches, "GreedyOrSampling", ReluctantLine)
 
 
 class ShiftedPenalty(LengthPenalty):
@@ -98,7 +98,7 @@ class ShiftedPenalty(LengthPenalty):
 
 
 def a_length_off_by_one(patch: Patch) -> None:
-    for module in (beam, stopping):
+    for module in (beam, beam_state):
         patch.setattr(module, "LengthPenalty", ShiftedPenalty)
 
 

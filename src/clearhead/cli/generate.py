@@ -114,10 +114,10 @@ def _one(writer: Writer, asked: Asked, prompt: str, as_json: bool) -> None:
 
 def _stream(writer: Writer, prompt: str, options: Options) -> None:
     """Show the prompt, and each piece behind it as soon as it is certain."""
-    from clearhead.jobs.writing import pieces  # here, so that --help does not wait for torch
+    from clearhead.decoding.run import stream_with  # here, so that --help does not wait for torch
 
     _show(prompt)
-    for piece in pieces(writer, prompt, options):
+    for piece in stream_with(writer, prompt, options):
         _show(piece)
     _show("\n")
 

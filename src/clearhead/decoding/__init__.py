@@ -7,14 +7,14 @@ models and bundles; knows nothing about training or about measuring quality.
 from __future__ import annotations
 
 from clearhead.decoding.alignment import Alignment, alignment, draw_alignment
-from clearhead.decoding.beam import LengthPenalty, beam_search
-from clearhead.decoding.greedy import greedy, sample
 from clearhead.decoding.labels import classify, tag
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, stream, translate
 from clearhead.decoding.score import Scored, score
-from clearhead.decoding.steps import Hypothesis, Symbols
-from clearhead.decoding.writer import Writer, Written
+from clearhead.decoding.searches import beam_search, greedy, sample
+from clearhead.decoding.steps import Hypothesis, LengthPenalty, Symbols
+from clearhead.decoding.text_requests import Writing, Written
+from clearhead.decoding.writer import Writer
 
 __all__ = [
     "Alignment",
@@ -24,6 +24,7 @@ __all__ = [
     "Scored",
     "Symbols",
     "Writer",
+    "Writing",
     "Written",
     "alignment",
     "beam_search",

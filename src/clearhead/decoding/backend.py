@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -37,6 +37,12 @@ def width_of(options: Options) -> int:
     if options.contrastive:
         return options.top_k or 1
     return max(options.beam, options.nbest if options.sample else 1)
+
+
+def extras_of(options: Options) -> frozenset[Extra]:
+    """What a search with these settings must see beside log-probabilities."""
+    hidden: frozenset[Extra] = frozenset({"hidden"} if options.contrastive else ())
+    return hidden | ({"attention"} if options.coverage else frozenset())
 
 
 def but_for_seed(options: Options) -> Options:
@@ -95,7 +101,9 @@ class Capacity:
 class Parked(Protocol):
     """A request that has left its backend with all its memory, to come back exactly as it was."""
 
-    request: Request
+    @property
+    def request(self) -> Request:
+        """Which."""
 
 
 class Backend(Protocol):
@@ -176,15 +184,12 @@ class Scores(Protocol):
     def part(self, begin: int, end: int) -> Scores:
         """Of rows `begin` to `end` − 1."""
 
-    # `copy() -> Scores`, scores that outlive the buffer they were read from, comes with parking.
+    def copy(self) -> Scores:
+        """The same in memory of their own."""
 
 
 class Rows(Protocol):
-    """Sequences that are being written. Rows of one request stand together, and requests keep their order.
-
-    With parking come `take(begin: int, end: int) -> object`, by which rows leave with their memory, and
-    `join(taken)`, by which they come back behind all others.
-    """
+    """Sequences that are being written. Rows of one request stand together, and requests keep their order."""
 
     device: torch.device
     vocabulary: int
@@ -207,6 +212,17 @@ class Rows(Protocol):
         """
 
 
+@runtime_checkable
+class DivisibleRows(Rows, Protocol):
+    """Rows whose requests can be parked."""
+
+    def take(self, begin: int, end: int) -> object:
+        """Rows `begin` to `end` − 1, which are whole requests, leave with their memory, for `join` alone."""
+
+    def join(self, taken: object) -> None:
+        """Rows that were taken from here come back behind all others."""
+
+
 class Moves(NamedTuple):
     """What the rows of a batch write next."""
 
@@ -220,17 +236,16 @@ class Search(Protocol):
     def advance(self, scores: Scores) -> Moves:
         """From the scores of the batch's rows to its next rows; none: everything has ended."""
 
-    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
-        """Requests, by number in the batch, that ended since the last call, and their texts, best first."""
+    def finished(self) -> list[tuple[int, list[Hypothesis] | Exception]]:
+        """Requests, by number in the batch, that ended since the last call, and their texts, best first.
 
-
-class Divisible(Search, Protocol):
-    """A search whose requests can be told apart between two steps; every search is to become one."""
+        A request that failed, alone, ends with its exception.
+        """
 
     def layout(self) -> list[tuple[int, int]]:
         """The number of each active request and how many rows it has now, in the order of the rows."""
 
-    def take(self, numbers: Sequence[int]) -> Divisible:
+    def take(self, numbers: Sequence[int]) -> Search:
         """These active requests, whose rows stand side by side, leave as a search of their own.
 
         Both searches keep the numbers and go on exactly as the undivided one would have.

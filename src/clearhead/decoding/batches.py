@@ -23,6 +23,8 @@ from clearhead.decoding.backend import Request
 from clearhead.decoding.defaults import with_own
 from clearhead.decoding.options import Options
 from clearhead.decoding.steps import WITH_SOURCE, Symbols, config_of, limit_of, positions_of
+from clearhead.text.framing import Framing
+from clearhead.text.tokenizer import Tokenizer
 
 NUMBERS = 2**25  # most scores that one step makes at a time: rows × places in the beam × vocabulary
 
@@ -74,6 +76,27 @@ def heads_read(
         read, whole = len(row) - around, len(row) if len(row) < limit else len(reader.encode(text))
         found.append((read, whole) if len(row) >= limit and read < whole else None)
     return found
+
+
+def opening(bundle: Bundle, prompt: str, framing: Framing | None = None) -> list[int]:
+    """The ids a decoder starts from: the prompt and what stands around it (None: as the bundle says).
+
+    A model of one long text (nothing stands around those) starts from a new line where there is no prompt;
+    one from elsewhere, of which nothing is left, from the start symbol.
+    """
+    _, tokenizer = tokenizers_of(bundle)
+    framing = framing or framings_of(bundle).target
+    text = prompt if prompt or framing.extra or is_imported(bundle) else "\n"
+    found = framing.around(tokenizer.encode(text))
+    return found or [_start(bundle, tokenizer)]
+
+
+def _start(bundle: Bundle, tokenizer: Tokenizer) -> int:
+    """What a text begins with, or what a vocabulary without such a token ends the one before it with."""
+    known = symbols_of(bundle)
+    if tokenizer.start is None and known.start is None and not is_imported(bundle):
+        raise UserError("This tokenizer has no 'start' token, which an empty prompt needs: give it one.")
+    return next(id for id in (known.start, tokenizer.start, known.stop) if id is not None)
 
 
 def refuse_too_long(bundle: Bundle, sizes: Sequence[int]) -> None:

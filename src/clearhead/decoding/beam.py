@@ -1,4 +1,4 @@
-"""Beam search: the best K texts under way are kept at each step, for all requests of a batch at once.
+"""Beam search: the best K texts active are kept at each step, for all requests of a batch at once.
 
 At each step every live text of a request is extended by every token, and the extensions are ranked by their
 log-probability. Those among the first K that end with the stop symbol are finished; the best K of all others
@@ -9,12 +9,13 @@ search is exhaustive. In between, a wider beam may well miss what a narrower one
 no stopping rule can heal. Diverse beams (Vijayakumar et al. 2016, algorithm 1) divide the places into groups
 that choose one after another, each avoiding what the earlier ones have just written.
 
-Shapes: B requests under way, K places of each in groups of W, R = B·K rows (at first R = B), P texts that a
+Shapes: B active requests, K places of each in groups of W, R = B·K rows (at first R = B), P texts that a
 group goes on from (1 at first, then W), C candidates of each, L room for tokens, V vocabulary, S source.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,19 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.arrays import Array, Arrays, arrays_for
 from clearhead.decoding.backend import Batch, Moves, Scores
-from clearhead.decoding.batches import requests_of
-from clearhead.decoding.engine import Engine
-from clearhead.decoding.finished import Pool, hypothesis
-from clearhead.decoding.options import Options
+from clearhead.decoding.beam_state import Array, Arrays, Pool, Stopping, arrays_for, hypothesis, kept_of
 from clearhead.decoding.processors import Past, Processor, nothing_left
 from clearhead.decoding.processors.bans import AtLeast, Forbid, NotFirst, Prefix
-from clearhead.decoding.rows import TorchRows
-from clearhead.decoding.steps import Hypothesis, LengthPenalty, Symbols
-from clearhead.decoding.stopping import Stopping, kept_of
-
-__all__ = ["Beam", "LengthPenalty", "beam_search"]
+from clearhead.decoding.steps import Hypothesis, LengthPenalty, not_finite
 
 BLOCK = 32  # texts are given room by so many tokens
 NEVER_SEEN = 1e-30  # attention that counts as none at all; its logarithm is still a number
@@ -101,15 +94,15 @@ class Beam:
         self.candidates = candidates_of(batch)  # C
         self.stop = torch.tensor([batch.symbols.stop], device=self.device)
         self.stopping = Stopping(options, batch.limits, self.arrays)
-        self.done: list[tuple[int, list[Hypothesis]]] = []
-        self._settle(list(range(count)), places=1)
+        self.done: list[tuple[int, list[Hypothesis] | Exception]] = []
+        self._note(list(range(count)), places=1)
 
-    def _settle(self, requests: list[int], places: int) -> None:
-        """Note what follows from which requests are under way, with so many rows each."""
+    def _note(self, requests: list[int], places: int) -> None:
+        """What follows from which requests are active, with so many rows each."""
         self.requests, self.places = requests, places
         self.limits = [self.all_limits[number] for number in requests]
         self.shortest = min(self.limits)
-        self.stopping.settle(requests)
+        self.stopping.keep(requests)
         self.line = self.arrays.whole(range(len(requests)))[:, None]  # (B, 1)
         if self.processors:
             numbers = torch.tensor(requests, device=self.device)
@@ -131,10 +124,35 @@ class Beam:
             self._finish([place for place, goes in enumerate(going) if not goes], choices, scores)
         return self._go_on(choices, left)
 
-    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+    def finished(self) -> list[tuple[int, list[Hypothesis] | Exception]]:
         """Requests that were decided since the last call, and their texts, best first, all different."""
         done, self.done = self.done, []
         return done
+
+    def layout(self) -> list[tuple[int, int]]:
+        return [(number, self.places) for number in self.requests]
+
+    def take(self, numbers: Sequence[int]) -> Beam:
+        taken, requests = copy.copy(self), self.requests
+        taken.done, taken.stopping = [], copy.copy(self.stopping)
+        for search, leave in ((taken, True), (self, False)):
+            left = [place for place, number in enumerate(requests) if (number in numbers) == leave]
+            if left:
+                search._keep(left)
+        return taken
+
+    def _keep(self, left: list[int]) -> None:
+        """Only these requests, by their place, go on; between two steps."""
+        index = self.arrays.whole(left)
+        rows = self.arrays.whole([place * self.places + k for place in left for k in range(self.places)])
+        self.live, self.pools = [one[index] for one in self.live], [pool.of(index) for pool in self.pools]
+        self.tokens, self.logps = self.tokens[rows], self.logps[rows]
+        if self.covered is not None:
+            self.covered = self.covered.index_select(0, self.arrays.give(rows))
+        self._note([self.requests[place] for place in left], self.places)
+
+    def certain(self, number: int) -> Sequence[int]:
+        return ()
 
     # -- what could be written -----------------------------------------------------------------------
 
@@ -299,8 +317,7 @@ class Beam:
         if some_leave:
             index = self.arrays.whole(left)
             fields = [(live[index], row[index], token[index], own[index]) for live, row, token, own in fields]
-            for pool in self.pools:
-                pool.keep(index)
+            self.pools = [pool.of(index) for pool in self.pools]
         self.live, *rest = map(list, zip(*fields, strict=True))
         row, token, own = (one[0] if len(one) == 1 else self.arrays.joined(one) for one in rest)
         row, token, own = row.reshape(-1), token.reshape(-1), own.reshape(-1)
@@ -309,20 +326,24 @@ class Beam:
             if self.covered is not None:
                 self.covered = self.covered.index_select(0, self.arrays.give(row))
         if left and (some_leave or not self.written):
-            self._settle([self.requests[place] for place in left], self.options.beam)
+            self._note([self.requests[place] for place in left], self.options.beam)
         self.written += 1
         return Moves(self.arrays.give(row), self.arrays.give(token))
 
     def _finish(self, decided: list[int], choices: Sequence[Choice], scores: Scores) -> None:
         index = self.arrays.whole(decided)
-        by_group = [pool.read(index) for pool in self.pools]
+        by_group = [pool.of(index).read() for pool in self.pools]
         broken = sum(choice.live[index].sum(1) for choice in choices).tolist()  # not a number: nor is this
         for place, total, *found in zip(decided, broken, *by_group, strict=True):
-            if math.isnan(total):
-                hypothesis([], [total], False, total)
-            texts = {(one.ids, one.stop): one for texts in found for one in texts}  # groups may find the same
-            ranked = sorted(texts.values(), key=lambda one: -one.score)[: self.options.nbest]
-            self.done.append((self.requests[place], ranked or [self._cut(place, scores)]))
+            answer: list[Hypothesis] | Exception
+            try:
+                # groups may find the same
+                texts = {(one.ids, one.stop): one for group in found for one in group()}
+                ranked = sorted(texts.values(), key=lambda one: -one.score)[: self.options.nbest]
+                answer = not_finite() if math.isnan(total) else ranked or [self._cut(place, scores)]
+            except UserError as error:  # this request's alone
+                answer = error
+            self.done.append((self.requests[place], answer))
 
     def _cut(self, place: int, scores: Scores) -> Hypothesis:
         """The best text at its limit where processors let none end; before that, nothing may be written."""
@@ -341,42 +362,3 @@ class Beam:
 def _fit(table: Tensor, width: int) -> Tensor:
     """(R, S) with S made `width`."""
     return nn.functional.pad(table, (0, width - table.shape[1]))
-
-
-@torch.no_grad()
-def beam_search(
-    model: nn.Module,
-    given: Tensor,
-    lengths: Sequence[int] | Tensor | None = None,
-    *,
-    symbols: Symbols,
-    beams: int = 5,
-    penalty: LengthPenalty | None = None,
-    max_length: int | None = None,
-    nbest: int = 1,
-) -> list[list[Hypothesis]]:
-    """For each row of `given` (B, S) its `nbest` best texts, best first; fewer where there are no more.
-
-    `given`, `lengths` and `max_length` are as for `greedy`. The default penalty is the plain average.
-
-    >>> import clearhead, torch
-    >>> model = clearhead.build("tiny").eval()
-    >>> row = torch.tensor([[5, 6, 2]])
-    >>> [texts] = beam_search(model, row, symbols=Symbols(1, 2, (0, 1)), beams=3, nbest=2)
-    >>> len(texts), texts[0].score >= texts[1].score
-    (2, True)
-    """
-    if beams < 1:
-        raise UserError(f"A beam has at least one place, not {beams}.")
-    divisor = penalty or LengthPenalty()
-    options = Options(
-        beam=beams,
-        nbest=nbest,
-        length_penalty=divisor.alpha,
-        length_kind=divisor.kind,
-        max_length=max_length,
-    )
-    requests = requests_of(model, given, lengths, options)
-    engine = Engine(TorchRows(model, symbols), symbols, Beam, room=beams * len(requests))
-    found = dict(engine.run(requests))
-    return [found[number] for number in range(len(requests))]

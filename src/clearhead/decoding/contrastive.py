@@ -13,6 +13,7 @@ Shapes: R rows, n texts under way, k candidates, V vocabulary, E model width, T 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from torch.nn.functional import normalize
 
 from clearhead.decoding.backend import Batch, Moves, Scores
 from clearhead.decoding.processors import Past, Processor, nothing_left
-from clearhead.decoding.steps import Hypothesis, refuse_not_finite
+from clearhead.decoding.steps import Hypothesis, not_finite
 
 
 @dataclass
@@ -31,7 +32,7 @@ class _Text:
     """One text under way."""
 
     number: int  # of its request
-    seen: Tensor  # (T, E) hidden states so far, each of length 1
+    seen: Tensor | None = None  # (T, E) hidden states so far, each of length 1; None: none yet
     row: int = 0  # whose scores are those of its next token
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
@@ -53,43 +54,54 @@ class Contrastive:
         self.alpha, self.width = options.contrastive, min(options.top_k or 1, batch.vocabulary)
         self.symbols, self.device = batch.symbols, batch.device
         self.limits, self.prompts, self.before = batch.limits, batch.prompts, before
-        self.texts: list[_Text] | None = None  # None: nothing has been seen yet
+        self.texts = [_Text(number) for number in range(len(batch.requests))]
         self.written = 0
-        self.ready: list[tuple[int, list[Hypothesis]]] = []
+        self.ready: list[tuple[int, list[Hypothesis] | Exception]] = []
 
-    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+    def finished(self) -> list[tuple[int, list[Hypothesis] | Exception]]:
         ready, self.ready = self.ready, []
         return ready
+
+    def layout(self) -> list[tuple[int, int]]:
+        return [(text.number, len(text.candidates) or 1) for text in self.texts]
+
+    def take(self, numbers: Sequence[int]) -> Contrastive:
+        taken = copy.copy(self)
+        taken.ready, taken.texts = [], [text for text in self.texts if text.number in numbers]
+        self.texts = [text for text in self.texts if text.number not in numbers]
+        return taken
+
+    def certain(self, number: int) -> Sequence[int]:
+        return next((text.ids for text in self.texts if text.number == number), ())
 
     def advance(self, scores: Scores) -> Moves:
         if scores.hidden is None:
             raise ValueError("contrastive search needs rows that keep hidden states")
         hidden = scores.hidden.float()
-        if self.texts is None:
-            self.texts = self._begun(scores, hidden)
+        if self.texts[0].seen is None:
+            self._begin(scores, hidden)
         else:
             self._choose(hidden)
         return self._candidates(scores)
 
-    def _begun(self, scores: Scores, hidden: Tensor) -> list[_Text]:
-        """Each request's text before anything is written."""
-        states = [one.unsqueeze(0) for one in hidden]
-        if scores.context is not None:
-            states = [one.float() for one in scores.context]
-        return [_Text(row, normalize(one, dim=-1), row) for row, one in enumerate(states)]
+    def _begin(self, scores: Scores, hidden: Tensor) -> None:
+        """What each request's text has seen before anything is written."""
+        states = [one.unsqueeze(0) for one in hidden] if scores.context is None else scores.context
+        for row, (text, one) in enumerate(zip(self.texts, states, strict=True)):
+            text.row, text.seen = row, normalize(one.float(), dim=-1)
 
     def _choose(self, hidden: Tensor) -> None:
         """Of every text's candidates the best; texts whose best is the stop symbol end.
 
         Text by text, so that what is chosen for one does not depend on the others.
         """
-        assert self.texts is not None
         going, begin = [], 0
         for text in self.texts:
             end = begin + len(text.candidates)
             states = normalize(hidden[begin:end], dim=-1)  # (k, E)
-            alike = (states @ text.seen.T).amax(dim=-1)  # (k,)
+            assert text.seen is not None
             assert text.chances is not None
+            alike = (states @ text.seen.T).amax(dim=-1)  # (k,)
             best = int(((1 - self.alpha) * text.chances - self.alpha * alike).argmax())
             text.logps.append(text.own[best])
             if text.candidates[best] in self.symbols.stops:
@@ -105,7 +117,6 @@ class Contrastive:
 
     def _candidates(self, scores: Scores) -> Moves:
         """The likeliest tokens behind each text, each as a row that goes on from it."""
-        assert self.texts is not None
         none = torch.zeros(0, dtype=torch.long, device=self.device)
         if not self.texts:
             return Moves(none, none)
@@ -123,7 +134,9 @@ class Contrastive:
                 continue
             count = int((shaped[place, ids[place]] > -torch.inf).sum())  # those ruled out come last
             if not count:
-                raise nothing_left(self.written)
+                broken = bool(logp[place].isnan().any())
+                self.ready.append((text.number, not_finite() if broken else nothing_left(self.written)))
+                continue
             text.candidates, text.chances, text.own = line[:count], chances[place, :count], own[place][:count]
             parents += [text.row] * count
             tokens += line[:count]
@@ -132,7 +145,6 @@ class Contrastive:
         return Moves(*(torch.tensor(one, dtype=torch.long, device=self.device) for one in (parents, tokens)))
 
     def _shaped(self, logp: Tensor) -> Tensor:
-        assert self.texts is not None
         tokens = torch.tensor([text.ids for text in self.texts], dtype=torch.long, device=self.device)
         request = torch.tensor([text.number for text in self.texts], device=self.device)
         past = Past(tokens.reshape(len(self.texts), self.written), self.prompts, request, self.written)
@@ -141,6 +153,6 @@ class Contrastive:
         return logp
 
     def _end(self, text: _Text, willing: bool, stop: int) -> None:
-        total = refuse_not_finite(math.fsum(text.logps))
+        total = math.fsum(text.logps)
         found = Hypothesis(tuple(text.ids), total, willing, total, tuple(text.logps), stop)
-        self.ready.append((text.number, [found]))
+        self.ready.append((text.number, [found] if -math.inf < total <= 0.0 else not_finite()))

@@ -1,200 +1,379 @@
-"""The loop of decoding: requests come in, rows of the model go on together, finished texts go out.
+"""One engine for all who write: requests come in, are scheduled, written together and answered by events.
 
-Requests that are admitted together and ask for the same form a batch, and a search decides for each batch
-what its rows write next; the model then takes one step for the rows of all batches at once. Rows of texts
-that have ended leave, and waiting requests take their room, so that no row waits for the longest. The loop
-knows neither how a search chooses nor what kind of model it drives.
-
-Shapes: R rows of all batches.
+There is no thread inside: whoever waits for an answer pumps, one round at a time and under a lock, and so
+also for everybody else. Callers may be in different threads. Everything that is asked from outside (hand
+over, abort, park, resume) only leaves a note, which the next round obeys. So it may be asked at any moment:
+in the midst of another's round, or by the garbage collector inside one's own. Knows neither models nor texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
+from clearhead.base.errors import UserError
 from clearhead.base.exiting import compiled_work, too_late
 from clearhead.decoding.backend import (
-    Batch,
-    MakeSearch,
+    Backend,
+    Event,
+    Failed,
+    Finished,
+    Parked,
     Request,
-    Rows,
-    Scores,
-    Search,
-    Strides,
+    Slot,
+    Wrote,
     but_for_seed,
-    width_of,
 )
-from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.scheduler import WINDOW, Scheduler
+from clearhead.decoding.steps import Hypothesis
 
-REFILL = 2  # newcomers are read in when half of the room is free: reading pays for several at once
-WINDOW = 16  # requests are sorted by length inside windows of so many times the room
+NOWHERE = -1  # in place of a slot
+LONGEST_WAIT = 1.0  # seconds; whoever waits is woken by the end of a round, and looks for itself now and then
+MOST_STEPS = 64  # of a round in which nobody streams; backends take fewer, since nobody can interrupt them
 
 
-class _Member(NamedTuple):
-    """A batch under way."""
+class Ticket:
+    """One request on its way, as its caller sees it."""
 
-    numbers: list[int]  # of its requests, as the caller counts them
-    search: Search
-    scores: Scores  # of its rows
-    width: int  # rows that each of its requests may have
-    left: int  # requests that have not ended
+    def __init__(self, request: Request, caller: Caller, number: int) -> None:
+        self.request, self.caller, self.number = request, caller, number
+        self.done = False  # finished, failed or aborted, as far as the caller has heard
+        self.rows, self.cost, self.length = 1, 1.0, len(request.given)  # for the scheduler
+        self.lane: _Lane | None = None  # None: not scheduled
+        self.slot: Slot | None = None  # None: not active
+        self.begun = False  # whether it has left the queue once
+        self.held = False  # parked, or to be
+        self.parked: Parked | None = None  # its memory meanwhile, if it was active
+        self.told = self.skip = 0  # tokens told; tokens to be told again after a restart
+        self._asked = but_for_seed(request.options)
+
+    def alike(self, other: object) -> bool:
+        """Whether both can be in one batch."""
+        assert isinstance(other, Ticket)
+        if self.parked is not None or other.parked is not None:
+            return self is other
+        return self._asked is other._asked or self._asked == other._asked
+
+    def abort(self) -> None:
+        """The caller does not want it any more, and hears nothing of it again."""
+        self.caller.abort([self])
+
+    def park(self) -> None:
+        """Let it leave its place, with its memory, until `resume`."""
+        self.caller.engine.note(lambda: self.caller.engine.park(self))
+
+    def resume(self) -> None:
+        """Let it go on when its turn comes."""
+        self.caller.engine.note(lambda: self.caller.engine.resume(self))
+
+
+@dataclass(eq=False)
+class Caller:
+    """Somebody who hands over requests and waits for what becomes of them. For one thread at a time."""
+
+    engine: Engine
+    events: deque[tuple[Ticket, Event]] = field(default_factory=deque)  # written by whoever pumps
+    open: dict[int, Ticket] = field(default_factory=dict)  # by number: those that are not done
+    submitted: int = 0
+    scheduled: int = 0  # of these, those that have left the queue; written by whoever pumps
+
+    @property
+    def waiting(self) -> int:
+        """Requests that nobody has begun yet."""
+        return self.submitted - self.scheduled
+
+    def submit(self, requests: Iterable[Request]) -> list[Ticket]:
+        """Hand over requests as one window; they are numbered on from those before."""
+        tickets = [Ticket(one, self, number) for number, one in enumerate(requests, start=self.submitted)]
+        self.submitted += len(tickets)
+        self.open.update((one.number, one) for one in tickets)
+        self.engine.note(lambda: self.engine.enqueue(self, tickets))
+        return tickets
+
+    def wait(self) -> Iterator[tuple[Ticket, Event]]:
+        """What has happened; if nothing has, one round is pumped first. Aborted requests are silent."""
+        if not self.events:
+            self.engine.pump(self.events)
+        while self.events:
+            ticket, event = self.events.popleft()
+            if ticket.done:
+                continue
+            if not isinstance(event, Wrote):
+                ticket.done = True
+                self.open.pop(ticket.number, None)
+            yield ticket, event
+
+    def abort(self, tickets: Sequence[Ticket]) -> None:
+        """Drop these. May be called at any moment, in any thread."""
+        for one in tickets:
+            one.done = True
+            self.open.pop(one.number, None)
+        self.engine.note(lambda: self.engine.drop(tickets))
+        self.engine.tidy()
+
+    def close(self) -> None:
+        """Drop all that is open."""
+        if self.open:
+            self.abort(list(self.open.values()))
+
+
+@dataclass(eq=False)
+class _Lane:
+    """A backend, the queue before it, and who is in it."""
+
+    backend: Backend
+    queue: Scheduler[Ticket] = field(default_factory=Scheduler)
+    active: dict[Slot, Ticket] = field(default_factory=dict)
+    streaming: set[Slot] = field(default_factory=set)
+
+    def enter(self, ticket: Ticket, slot: Slot) -> None:
+        ticket.slot = slot
+        self.active[slot] = ticket
+        if ticket.request.stream:
+            self.streaming.add(slot)
+
+    def leave(self, slot: Slot) -> Ticket:
+        ticket = self.active.pop(slot)
+        ticket.slot = None
+        self.streaming.discard(slot)
+        self.queue.left(ticket.caller)
+        return ticket
 
 
 class Engine:
-    """Drives one `Rows` with any mixture of searches.
+    """Gives each request to the first backend that can serve it; `window`: requests that are read ahead."""
 
-    `room` is how many rows may be under way; a request takes as many as its search is wide.
-    """
+    def __init__(self, backends: Sequence[Backend], window: int | None = None) -> None:
+        self.lanes = [_Lane(one) for one in backends]
+        self.window = window or WINDOW * max(one.capacity.rows for one in backends)
+        self._notes: deque[Callable[[], None]] = deque()  # what was asked since the last round
+        self._turn = threading.Condition()  # held for a moment only, never during a round
+        self._taken = False  # whether somebody is pumping
+        self._process = os.getpid()
 
-    def __init__(self, rows: Rows, symbols: Symbols, make: MakeSearch, room: int) -> None:
-        self.rows, self.symbols, self.make, self.room = rows, symbols, make, max(room, 1)
+    # -- for callers ------------------------------------------------------------------------------
 
-    def run(self, requests: Iterable[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Each request's number and its texts, best first, as they end: not in the order of the requests."""
-        waiting = Waiting(requests, WINDOW * self.room)
-        members: list[_Member] = []
+    def run(self, requests: Iterable[Request | None]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Each request's number and its texts, best first, as they end: not in the order of the requests.
+
+        Requests are read a window at a time, as soon as no earlier one waits. None among them says that no
+        more are there for now: those that came go on, and more are asked for after each round.
+        """
+        caller, coming, ended = Caller(self), iter(requests), False
         try:
             while True:
-                self._refill(members, waiting)
-                if not members:
+                if not ended and not caller.waiting:
+                    window: list[Request] = []
+                    for one in islice(coming, self.window):
+                        if one is None:
+                            break
+                        window.append(one)
+                    else:
+                        ended = len(window) < self.window
+                    caller.submit(window)
+                if ended and not caller.open:
                     return
-                with compiled_work():
-                    answers = self._advance(members)
-                yield from answers
+                for ticket, event in caller.wait() if caller.open else ():
+                    if isinstance(event, Failed):
+                        raise event.error
+                    if isinstance(event, Finished):
+                        yield ticket.number, event.texts
         finally:
-            if not too_late():
-                nobody = torch.zeros(0, dtype=torch.long, device=self.rows.device)
-                with compiled_work():
-                    if self.rows.count:  # the caller has left, or something has failed: the rows leave too
-                        self.rows.step(nobody, nobody)
+            if not too_late():  # the caller may have left
+                caller.close()
 
-    def _refill(self, members: list[_Member], waiting: Waiting) -> None:
-        """Read in newcomers while there is room for a good many of them."""
-        taken = sum(member.left * member.width for member in members)
-        while (self.room - taken) * REFILL >= self.room or not members:
-            batch = waiting.take(self.room - taken, at_least_one=not members)
-            if not batch:
-                return
-            numbers, requests = zip(*batch, strict=True)
-            options = requests[0].options
-            told = Batch(requests, options, self.symbols, self.rows.vocabulary, self.rows.device)
-            with compiled_work():
-                search = self.make(told)
-                scores = self.rows.admit([one.given for one in requests])
-            members.append(_Member(list(numbers), search, scores, width_of(options), len(numbers)))
-            taken += len(numbers) * width_of(options)
-
-    def _advance(self, members: list[_Member]) -> list[tuple[int, list[Hypothesis]]]:
-        """A token or more for every row, and the texts that ended; members that have ended leave the list."""
-        found = self._stride(members)
-        return self._step(members) if found is None else found
-
-    def _stride(self, members: list[_Member]) -> list[tuple[int, list[Hypothesis]]] | None:
-        """Several steps at once, until there is room for newcomers; None: these go step by step."""
-        stride: Strides | None = getattr(members[0].search, "stride", None)
-        if stride is None:
-            return None
-        taken = sum(member.left * member.width for member in members)
-        spare = taken - (self.room - -(-self.room // REFILL))  # rows that must end before any is read in
-        enough = -(-spare // max(member.width for member in members)) if spare > 0 else taken
-        searches, scores = [one.search for one in members], [one.scores for one in members]
-        after = stride(self.rows, searches, scores, enough)
-        if after is None:
-            return None
-        answers: list[tuple[int, list[Hypothesis]]] = []
-        going: list[_Member] = []
-        for member, now in zip(members, after, strict=True):
-            ended = member.search.finished()
-            answers += [(member.numbers[number], texts) for number, texts in ended]
-            if now.rows:
-                going.append(member._replace(scores=now, left=member.left - len(ended)))
-        members[:] = going
-        return answers
-
-    def _step(self, members: list[_Member]) -> list[tuple[int, list[Hypothesis]]]:
-        """One token for every row."""
-        answers: list[tuple[int, list[Hypothesis]]] = []
-        parents: list[Tensor] = []
-        tokens: list[Tensor] = []
-        going: list[_Member] = []
-        offset = 0
-        for member in members:
-            rows = member.scores.rows
-            with self._undisturbed():
-                moves = member.search.advance(member.scores)
-            ended = member.search.finished()
-            answers += [(member.numbers[number], texts) for number, texts in ended]
-            if moves.parent.shape[0]:
-                parents.append(moves.parent + offset if offset else moves.parent)
-                tokens.append(moves.token)
-                going.append(member._replace(left=member.left - len(ended)))
-            offset += rows
-        counts = [parent.shape[0] for parent in parents]
-        members[:] = []
-        scores = self.rows.step(self._joined(parents), self._joined(tokens))
-        begin = 0
-        for member, count in zip(going, counts, strict=True):
-            members.append(member._replace(scores=scores.part(begin, begin + count)))
-            begin += count
-        return answers
+    def pump(self, unless: Sized = ()) -> None:
+        """One round for everybody, unless another thread has brought what is waited for meanwhile."""
+        self._look_for_fork()
+        with self._my_turn(unless) as mine:
+            if mine:
+                self._round()
+        self.tidy()
 
     @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """PyTorch works in one thread meanwhile, where the rows have threads of their own.
-
-        Its threads would go on spinning for a while after work of a few microseconds, on the cores that the
-        next step of the rows needs: with a vocabulary of 50,000 that costs a quarter of the speed or more.
-        """
-        if not getattr(self.rows, "own_threads", False):
-            yield
-            return
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
+    def _my_turn(self, unless: Sized | None) -> Iterator[bool]:
+        """Nobody else pumps inside. Waits for whoever does, until there is something in `unless`; None: not
+        at all, and then it may not be one's turn."""
+        mine = False
         try:
-            yield
+            with self._turn:
+                while self._taken and unless is not None and not unless:
+                    self._turn.wait(LONGEST_WAIT)
+                if not self._taken and not unless:
+                    mine = self._taken = True  # in this order: an interrupt in between does no harm
+            yield mine
         finally:
-            torch.set_num_threads(before)
+            if mine:
+                self._taken = False
+                with self._turn:
+                    self._turn.notify_all()
 
-    def _joined(self, parts: list[Tensor]) -> Tensor:
-        """Whole numbers one after another; most often there is one batch, and nothing to copy."""
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat([torch.zeros(0, dtype=torch.long, device=self.rows.device), *parts])
+    def note(self, what: Callable[[], None]) -> None:
+        """Something for the next round to do first."""
+        self._notes.append(what)
+
+    def tidy(self) -> None:
+        """Do what was noted, unless a round is under way, which does it at its end."""
+        while self._notes:
+            with self._my_turn(None) as mine:
+                if not mine:
+                    return
+                self._obey()
+
+    # -- a round, in one's turn -------------------------------------------------------------------
+
+    def _round(self) -> None:
+        self._obey()
+        for lane in self.lanes:
+            if lane.queue or lane.active:
+                with compiled_work():
+                    self._admit(lane)
+                    if lane.active:
+                        self._advance(lane)
+
+    def _obey(self) -> None:
+        while self._notes:
+            self._notes.popleft()()
+
+    def _admit(self, lane: _Lane) -> None:
+        """Read in newcomers while there is room for a good many of them."""
+        while lane.queue:
+            free, capacity = lane.backend.free, lane.backend.capacity
+            batch = lane.queue.next(free.rows, capacity.rows)
+            if not batch:
+                return
+            tickets = list(batch)
+            first = tickets[0]
+            try:
+                if first.parked is not None:
+                    slots = [lane.backend.resume(first.parked)]
+                    first.parked = None
+                else:
+                    slots = lane.backend.admit([one.request for one in tickets])
+            except Exception as error:
+                for one in tickets:
+                    lane.queue.left(one.caller)
+                    self._tell(one, Failed(NOWHERE, error))
+                continue
+            except BaseException:  # nobody knows how far it came
+                lane.queue.put_back(batch)
+                self._restart(lane)
+                raise
+            for one, slot in zip(tickets, slots, strict=False):
+                _begin(one)
+                lane.enter(one, slot)
+            if len(slots) < len(tickets):
+                lane.queue.put_back({one: batch[one] for one in tickets[len(slots) :]})
+                return
+
+    def _advance(self, lane: _Lane) -> None:
+        try:
+            events = lane.backend.advance(1 if lane.streaming else MOST_STEPS)
+        except Exception as error:
+            lane.backend.reset()
+            for slot in list(lane.active):
+                self._tell(lane.leave(slot), Failed(slot, error))
+            return
+        except (
+            BaseException
+        ):  # an interrupt concerns whoever pumps; the others begin anew, and notice nothing
+            self._restart(lane)
+            raise
+        for event in events:
+            ticket = lane.active[event.slot] if isinstance(event, Wrote) else lane.leave(event.slot)
+            self._tell(ticket, event)
+
+    def _tell(self, ticket: Ticket, event: Event) -> None:
+        if isinstance(event, Wrote):
+            before, ticket.told = ticket.told, ticket.told + len(event.ids)
+            event = Wrote(event.slot, event.ids[max(ticket.skip - before, 0) :])
+            if not event.ids:
+                return
+        else:
+            _begin(ticket)
+            ticket.lane = None
+        ticket.caller.events.append((ticket, event))
+
+    def _restart(self, lane: _Lane) -> None:
+        """All active requests go back to the queue: whatever is written depends on the request alone."""
+        lane.backend.reset()
+        for slot in list(lane.active):
+            ticket = lane.leave(slot)
+            ticket.skip, ticket.told = max(ticket.skip, ticket.told), 0
+            lane.queue.add(ticket.caller, [ticket])
+
+    def _look_for_fork(self) -> None:
+        """A forked child has none of its parent's threads, not even one that was in the midst of a round."""
+        if self._process == os.getpid():
+            return
+        self._process, self._turn = os.getpid(), threading.Condition()
+        if self._taken:
+            self._taken = False
+            for lane in self.lanes:
+                self._restart(lane)
+
+    # -- notes, obeyed in somebody's turn ---------------------------------------------------------
+
+    def enqueue(self, caller: Caller, tickets: Sequence[Ticket]) -> None:
+        by_lane: dict[_Lane, list[Ticket]] = {}
+        for one in tickets:
+            reasons = []
+            for lane in self.lanes:
+                reason = lane.backend.why_not(one.request)
+                if reason is None:
+                    cost = lane.backend.cost(one.request)
+                    one.lane, one.rows, one.cost = lane, cost.rows, cost.rows * cost.tokens
+                    by_lane.setdefault(lane, []).append(one)
+                    break
+                reasons.append(reason)
+            else:
+                self._tell(one, Failed(NOWHERE, UserError(f"No backend can write this: {' '.join(reasons)}")))
+        for lane, own in by_lane.items():
+            lane.queue.add(caller, own)
+
+    def drop(self, tickets: Sequence[Ticket]) -> None:
+        waiting: dict[_Lane, set[Ticket]] = {}
+        for one in tickets:
+            one.parked = None
+            _begin(one)
+            if one.lane is None:
+                continue
+            if one.slot is None:
+                waiting.setdefault(one.lane, set()).add(one)
+            else:
+                slot = one.slot
+                one.lane.leave(slot)
+                with compiled_work():
+                    one.lane.backend.evict(slot)
+            one.lane = None
+        for lane, own in waiting.items():
+            lane.queue.discard(own)
+
+    def park(self, ticket: Ticket) -> None:
+        lane, slot = ticket.lane, ticket.slot
+        if lane is None or ticket.held:
+            return
+        ticket.held = True
+        if slot is None:
+            lane.queue.discard({ticket})
+        else:
+            lane.leave(slot)
+            with compiled_work():
+                ticket.parked = lane.backend.park(slot)
+
+    def resume(self, ticket: Ticket) -> None:
+        if ticket.held and ticket.lane is not None:
+            ticket.held = False
+            ticket.lane.queue.add(ticket.caller, [ticket])
 
 
-class Waiting:
-    """Requests that are not read in yet: the longest of a window first, those that ask alike together."""
-
-    def __init__(self, requests: Iterable[Request], window: int) -> None:
-        self.coming = enumerate(requests)
-        self.window = window
-        self.ready: list[tuple[int, Request]] = []
-
-    def take(
-        self, room: int, at_least_one: bool, fits: Callable[[Request], bool] | None = None
-    ) -> list[tuple[int, Request]]:
-        """As many as fit into `room` rows, all asking alike but for their seeds, and each as `fits` wants."""
-        if not self.ready:
-            self.ready = list(islice(self.coming, self.window))
-            # the sort is stable: requests that ask alike stay together once the first of them is met
-            self.ready.sort(key=lambda one: len(one[1].given))
-        if not self.ready:
-            return []
-        same = self.ready[-1][1].options  # as a rule it is one object for all
-        asked = but_for_seed(same)
-        width = width_of(asked)
-        most = max(room // width, 1 if at_least_one else 0)
-        taken: list[tuple[int, Request]] = []
-        left: list[tuple[int, Request]] = []
-        while self.ready and len(taken) < most:
-            one = self.ready.pop()
-            alike = one[1].options is same or but_for_seed(one[1].options) == asked
-            (taken if alike and (fits is None or fits(one[1])) else left).append(one)
-        self.ready.extend(reversed(left))
-        return taken
+def _begin(ticket: Ticket) -> None:
+    """Note, once, that a request does not wait any more."""
+    if not ticket.begun:
+        ticket.begun = True
+        ticket.caller.scheduled += 1

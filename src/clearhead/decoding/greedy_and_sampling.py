@@ -8,7 +8,9 @@ Shapes: R rows now, V vocabulary, L tokens written.
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +21,9 @@ from torch import Tensor
 from clearhead.decoding.backend import Batch, Moves, Scores
 from clearhead.decoding.processors import Past, Pipeline, nothing_left
 from clearhead.decoding.random_draws import drawn, keys, uniform
-from clearhead.decoding.steps import Hypothesis, refuse_not_finite
+from clearhead.decoding.steps import Hypothesis, not_finite
 
-ROOM = 64  # places of the record at first; it doubles
+RECORD = 64  # tokens that the record has space for at first; it doubles
 
 Floats = NDArray[np.floating[Any]]
 
@@ -53,10 +55,10 @@ class GreedyOrSampling:
         self.slots = np.arange(count)  # (R,) the text that each row writes
         self.limits = np.repeat(np.array(batch.limits), self.texts)  # (R,)
         self.nearest = int(self.limits.min())
-        self.ids = np.zeros((count, ROOM), dtype=np.int64)  # by slot and place
-        self.logps = np.zeros((count, ROOM))
+        self.ids = np.zeros((count, RECORD), dtype=np.int64)  # by slot and place
+        self.logps = np.zeros((count, RECORD))
         self.ended: dict[int, list[tuple[int, Hypothesis]]] = {}  # by request: which text, and what it is
-        self.ready: list[tuple[int, list[Hypothesis]]] = []
+        self.ready: list[tuple[int, list[Hypothesis] | Exception]] = []
         self.rows = torch.arange(count, device=self.device)
         self.request = self.rows // self.texts
         self.tokens = torch.zeros(count, 0, dtype=torch.long, device=self.device)  # (R, L)
@@ -65,9 +67,27 @@ class GreedyOrSampling:
             seeds = [seed for seed in batch.seeds for _ in range(self.texts)]
             self.keys = keys(seeds, (self.slots % self.texts).tolist(), self.device)
 
-    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+    def finished(self) -> list[tuple[int, list[Hypothesis] | Exception]]:
         ready, self.ready = self.ready, []
         return ready
+
+    def layout(self) -> list[tuple[int, int]]:
+        requests, rows = np.unique(self.slots // self.texts, return_counts=True)
+        return list(zip(requests.tolist(), rows.tolist() if self.written else [1] * len(rows), strict=True))
+
+    def take(self, numbers: Sequence[int]) -> GreedyOrSampling:
+        leave, taken = np.isin(self.slots // self.texts, numbers), copy.copy(self)
+        taken.ready, taken.ended = [], {one: self.ended.pop(one) for one in numbers if one in self.ended}
+        for search, rows in (
+            (taken, leave),
+            (self, ~leave),
+        ):  # the record is theirs by slot, so they share it
+            which = np.flatnonzero(rows)
+            search._keep(which, torch.from_numpy(which).to(self.device))
+        return taken
+
+    def certain(self, number: int) -> Sequence[int]:
+        return self.ids[number, : self.written].tolist() if self.texts == 1 else ()
 
     def advance(self, scores: Scores) -> Moves:
         spread = self.written == 0 and self.texts > 1  # one row for each request becomes one for each text
@@ -76,17 +96,23 @@ class GreedyOrSampling:
         if score is None and self._is_forbidden(token):
             choice = self._weigh(scores, spread)
             token, logp, score, stop = self._seen(choice, scores, spread)
-        ending, willing = self._ending(token, score, stop is not None)
+        ending = willing = self._stops(token)
         if stop is not None:
-            cut = (self.limits <= self.written) & ~self._stops(token)
-            logp, token = np.where(cut, stop, logp), np.where(cut, self.symbols.stop, token)
-        if not math.isfinite(logp.sum()):
-            refuse_not_finite(math.nan)
+            cut = self.limits <= self.written
+            ending = willing | cut
+            logp = np.where(cut & ~willing, stop, logp)
+            token = np.where(cut & ~willing, self.symbols.stop, token)
+        if score is not None and (score == -np.inf).any():
+            willing = willing & (score > -np.inf)
+        failed = self._failures(logp, score)
         self._record(token, logp)
         parent, following = (self.request if spread else self.rows), choice.token
+        if failed:
+            ending = ending | np.isin(self.slots // self.texts, list(failed))
         if ending.any():
             for row in np.flatnonzero(ending).tolist():
-                self._end(int(self.slots[row]), bool(willing[row]))
+                if self.slots[row] // self.texts not in failed:
+                    self._end(int(self.slots[row]), bool(willing[row]))
             going = np.flatnonzero(~ending)
             kept = torch.from_numpy(going).to(self.device)
             parent, following = parent[kept], following[kept]
@@ -125,8 +151,8 @@ class GreedyOrSampling:
         shaped = self.pipeline.shape(logp, past)
         if self.sample:
             best = shaped.amax(dim=-1)
-            if self.device.type == "cpu" and bool(best.isnan().any()):
-                refuse_not_finite(math.nan)
+            if self.device.type == "cpu" and bool(best.isnan().any()):  # such rows fail, and disturb nobody
+                shaped = torch.where(best.isnan().unsqueeze(1), 0.0, shaped)
             narrow, ids = self.pipeline.narrow(shaped, past)
             token = drawn(narrow, uniform(self.keys, self.written))
             token = token if ids is None else ids.gather(1, token.unsqueeze(1)).squeeze(1)
@@ -159,19 +185,20 @@ class GreedyOrSampling:
 
     # -- ending -----------------------------------------------------------------------------------
 
-    def _ending(
-        self, token: NDArray[np.int64], score: Floats | None, some_cut: bool
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which rows end here, and which of their own will; a sentence where a row may write nothing."""
-        ending = willing = self._stops(token)
-        cut = self.limits <= self.written if some_cut else np.zeros_like(willing)
-        if score is not None:
-            empty = score == -np.inf
-            if empty.any():
-                if (empty & ~cut).any():
-                    raise nothing_left(self.written)
-                willing = willing & ~empty
-        return (ending | cut if some_cut else ending), willing
+    def _failures(self, logp: Floats, score: Floats | None) -> set[int]:
+        """Requests that cannot go on end here: a row may write nothing, or its scores are no numbers."""
+        if math.isfinite(logp.sum()) and (score is None or math.isfinite(score.sum())):
+            return set()
+        found: dict[int, Exception] = {}
+        for row, request in enumerate((self.slots // self.texts).tolist()):
+            if score is not None and score[row] == -np.inf and self.limits[row] > self.written:
+                found.setdefault(request, nothing_left(self.written))
+            elif not math.isfinite(logp[row]) or (score is not None and math.isnan(score[row])):
+                found[request] = not_finite()
+        for request in found:
+            self.ended.pop(request, None)
+        self.ready += found.items()
+        return set(found)
 
     def _stops(self, token: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these end a text."""

@@ -1,16 +1,16 @@
-"""Many texts under way in one model: what a search asks, and the answer that any PyTorch model gives.
+"""Many sequences that are being written by one model in PyTorch: `TorchRows`, the `Rows` of every model.
 
 A search sees rows and nothing else: `admit` new requests, then `step` as often as needed, each time saying
 which row every new row goes on from and which token that row wrote. How keys and values are kept and moved is
-the affair of whoever implements `Rows`; `TorchRows` does it for every model that writes, on any device.
+known here alone.
 
 Shapes: R rows, V vocabulary, B new requests, S given tokens, E model width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +34,7 @@ class PlainScores:
     ) -> None:
         self._logp, self.hidden, self.attention = logp, hidden, attention
         self._logits = logp if logits is None else logits
-        self.context: list[Tensor] | None = (
-            None  # of newcomers: hidden states of all their prompt, (S, E) each
-        )
+        self.context: list[Tensor] | None = None
 
     @classmethod
     def of(cls, logits: Tensor, hidden: Tensor | None = None, attention: Tensor | None = None) -> PlainScores:
@@ -68,12 +66,20 @@ class PlainScores:
         return self._logits.logsumexp(dim=-1)
 
     def part(self, begin: int, end: int) -> PlainScores:
-        return PlainScores(
-            self._logp[begin:end],
-            None if self.hidden is None else self.hidden[begin:end],
-            None if self.attention is None else self.attention[begin:end],
-            self._logits[begin:end],
-        )
+        part = self._each(lambda tensor: tensor[begin:end])
+        part.context = None if self.context is None else self.context[begin:end]
+        return part
+
+    def copy(self) -> PlainScores:
+        copy = self._each(Tensor.clone)
+        copy.context = None if self.context is None else [one.clone() for one in self.context]
+        return copy
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> PlainScores:
+        own = (self._logp, self.hidden, self.attention, self._logits)
+        logp, *others = (None if tensor is None else change(tensor) for tensor in own)
+        assert logp is not None
+        return PlainScores(logp, *others)
 
 
 class TorchRows:
@@ -116,14 +122,17 @@ class TorchRows:
         if "hidden" in self.keep and not self.has_source:
             whole = output.hidden.to(self.device)
             scores.context = [whole[row, :size] for row, size in enumerate(lengths.tolist())]
-        fresh = torch.arange(len(given))
+        self._behind(state, torch.arange(len(given)))
+        return scores
+
+    def _behind(self, state: Any, source_of: Tensor) -> None:
+        """Rows with their state come behind those that are there."""
         if not self.count:
-            self.state, self.source_of = state, fresh
+            self.state, self.source_of = state, source_of
         else:
             self.state.join(state)
+            self.source_of = torch.cat([self.source_of, source_of + int(self.source_of[-1]) + 1])
             self.joined = True
-            self.source_of = torch.cat([self.source_of, fresh + int(self.source_of[-1]) + 1])
-        return scores
 
     def _begin(
         self, ids: Tensor, sizes: Tensor | None, lengths: Tensor
@@ -166,6 +175,33 @@ class TorchRows:
         given = (None, tokens) if self.has_source else (tokens,)
         output = self.model(*given, state=self.state, look=look)
         return self._scores(output, look, torch.zeros_like(tokens[:, 0]))
+
+    def take(self, begin: int, end: int) -> tuple[Any, Tensor]:
+        """Rows that leave: their state, which waits on the host, and which source is whose."""
+        if begin == end:
+            return None, self.source_of[:0]
+        owners = self.source_of.tolist()
+        if set(owners[begin:end]) & {*owners[:begin], *owners[end:]}:  # some stay: each row gets its own
+            self.state.reorder(torch.arange(self.count, device=self.place), self.source_of.to(self.place))
+            self.source_of = torch.arange(self.count)
+        sources, source_of = self.source_of[begin:end].unique_consecutive(return_inverse=True)
+        rows = torch.arange(begin, end, device=self.place)
+        state = (
+            self.state.take(rows, sources.to(self.place)) if self.shares_sources else self.state.take(rows)
+        )
+        stay = torch.cat([self.source_of[:begin], self.source_of[end:]])
+        self.source_of = stay.unique_consecutive(return_inverse=True)[1]
+        self.joined = True
+        if not self.count:
+            self.state = None
+        return state.to("cpu"), source_of
+
+    def join(self, taken: object) -> None:
+        """Rows that come back."""
+        state, source_of = cast("tuple[Any, Tensor]", taken)
+        if len(source_of):
+            self._behind(state.to(self.place), source_of)
+            self.joined = True
 
     def _reorder(self, parent: Tensor) -> None:
         stay = len(parent) == self.count and not self.joined

@@ -11,17 +11,14 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from clearhead.base.errors import UserError
-from clearhead.base.exiting import compiled_work, too_late
+from clearhead.base.exiting import too_late
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.backend import Batch, Moves, Request
-from clearhead.decoding.batches import translates
-from clearhead.decoding.constraints import before_stop, until_stop
+from clearhead.decoding.batches import opening, translates
+from clearhead.decoding.constraints import before_stop
 from clearhead.decoding.options import Options
-from clearhead.decoding.writer import Dtype, Way, Writer, Written, opening
-
-HELD = "\ufffd"  # what an unfinished character looks like
-NO_MOVES = Moves(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+from clearhead.decoding.text_requests import Written
+from clearhead.decoding.writer import Dtype, Way, Writer
 
 
 def translate(
@@ -98,33 +95,11 @@ def stream(
 
 def stream_with(writer: Writer, text: str, options: Options | None = None) -> Iterator[str]:
     """As `stream`, with a writer that is ready."""
-    asked = writer.defaults if options is None else options
-    return until_stop(_pieces(writer, text, asked), asked.stop_texts)
-
-
-def _pieces(writer: Writer, text: str, asked: Options) -> Iterator[str]:
-    """What is written, as soon as it is certain, with the stop text that it may end in."""
-    if asked.beam > 1 or asked.nbest > 1:
-        for _, found in writer.write([text], asked):
-            with compiled_work():
-                whole = found[0].text if writer.has_source else continuation(writer, text, found[0])
-            yield whole
-        return
-    requests, source = writer.asked(text, asked)
-    shown = ""
-    for part, request in enumerate(requests):
-        if part:
-            yield source.parts.joiner(part - 1, shown)
-        before = () if writer.has_source else request.given  # a prompt: spaces at its end depend on it
-        with compiled_work():
-            given = writer.tokenizer.decode(before)
-        shown = ""
-        for ids in _growing(writer, request):
-            with compiled_work():
-                whole = writer.tokenizer.decode([*before, *ids]).removeprefix(given)
-            if whole != shown and whole.startswith(shown) and not whole.endswith(HELD):
-                yield whole[len(shown) :]
-                shown = whole
+    writing = writer.submit(text, options)
+    try:
+        yield from writing.pieces()
+    finally:
+        writing.abort()  # nothing is left to drop, unless whoever listened has gone
 
 
 def continuation(writer: Writer, prompt: str, written: Written, stops: Sequence[str] = ()) -> str:
@@ -132,34 +107,6 @@ def continuation(writer: Writer, prompt: str, written: Written, stops: Sequence[
     before = opening(writer.bundle, prompt)
     whole = writer.tokenizer.decode([*before, *written.ids]).removeprefix(writer.tokenizer.decode(before))
     return before_stop(whole, stops)
-
-
-def _growing(writer: Writer, request: Request) -> Iterator[list[int]]:
-    """The ids that are certain after each step: what all rows that are under way have in common."""
-    with compiled_work():
-        rows = writer.rows(request.options)
-        search = writer.search(
-            Batch([request], request.options, writer.symbols, rows.vocabulary, rows.device)
-        )
-        scores, moves = rows.admit([request.given]), NO_MOVES
-    texts: list[list[int]] = [[]]
-    try:
-        while True:
-            with compiled_work():
-                moves = search.advance(scores)
-                ended = search.finished()
-                pairs = list(zip(moves.parent.tolist(), moves.token.tolist(), strict=True))
-            for _, found in ended:
-                yield list(found[0].ids)
-                return
-            texts = [[*texts[parent], token] for parent, token in pairs]
-            yield _common(texts)
-            with compiled_work():
-                scores = rows.step(moves.parent, moves.token)
-    finally:
-        if not too_late():
-            with compiled_work():
-                del rows, search, scores, moves  # their tensors are freed here, and not on the way out
 
 
 @contextmanager
@@ -172,17 +119,3 @@ def _resting(bundle: Bundle) -> Iterator[None]:
     finally:
         if not too_late():
             bundle.model.train(training)
-
-
-def _common(texts: Sequence[list[int]]) -> list[int]:
-    """The longest beginning that all texts share.
-
-    >>> _common([[1, 2, 3], [1, 2, 4]])
-    [1, 2]
-    """
-    found = []
-    for ids in zip(*texts, strict=False):
-        if len(set(ids)) > 1:
-            break
-        found.append(ids[0])
-    return found

@@ -21,6 +21,7 @@ from clearhead.decoding.batches import (
     at_work,
     by_length,
     framings_of,
+    opening,
     padded,
     read_sources,
     symbols_of,
@@ -28,7 +29,6 @@ from clearhead.decoding.batches import (
     translates,
 )
 from clearhead.decoding.steps import WITH_SOURCE, LengthPenalty, positions_of
-from clearhead.decoding.writer import opening
 
 BATCH_TOKENS = 4096
 

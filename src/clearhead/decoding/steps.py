@@ -152,8 +152,13 @@ def longest_source(config: ModelConfig, reach: LengthLimits | None) -> int:
     return max(fits, default=most // 2)
 
 
+def not_finite() -> UserError:
+    """The sentence where the model's scores are not numbers, so that nothing can be chosen by them."""
+    return UserError("The model's scores are not finite: its weights are damaged, or training diverged.")
+
+
 def refuse_not_finite(logp: float) -> float:
-    """A sentence where the model's scores are not numbers, so that nothing can be chosen by them."""
+    """A log-probability, if it is one."""
     if not -torch.inf < logp <= 0.0:
-        raise UserError("The model's scores are not finite: its weights are damaged, or training diverged.")
+        raise not_finite()
     return logp

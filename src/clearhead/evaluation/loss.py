@@ -30,6 +30,7 @@ from clearhead.decoding.batches import (
     at_work,
     by_length,
     framings_of,
+    opening,
     padded,
     read_sources,
     refuse_too_long,
@@ -39,7 +40,6 @@ from clearhead.decoding.batches import (
 )
 from clearhead.decoding.labels import first_pieces, labels_of, read_texts
 from clearhead.decoding.steps import positions_of
-from clearhead.decoding.writer import opening
 from clearhead.text.framing import Framed
 from clearhead.training.objectives import run_model
 

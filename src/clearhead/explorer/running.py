@@ -207,7 +207,7 @@ class Recorder:
         self.tokens = torch.cat([self.tokens[moves.parent], moves.token.unsqueeze(1)], dim=1)
         return moves
 
-    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+    def finished(self) -> list[tuple[int, list[Hypothesis] | Exception]]:
         return self.search.finished()
 
     def _left(self, own: Tensor, written: int, tokens: Tensor) -> tuple[Tensor, list[int]]:
@@ -249,6 +249,8 @@ def _drive(rows: TorchRows, recorder: Recorder, request: Request) -> tuple[Hypot
     while True:
         moves = recorder.advance(scores)
         for _, found in recorder.finished():
+            if isinstance(found, Exception):
+                raise found
             return found[0], passes
         cached = getattr(rows.state, "slots", 0)  # a recurrent model keeps no keys
         scores = rows.step(moves.parent, moves.token)

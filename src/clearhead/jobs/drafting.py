@@ -2,23 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.decoding.backend import Request
+from clearhead.decoding.backend import Backend, Capacity, Cost, Event, Failed, Finished, Parked, Request, Slot
 from clearhead.decoding.batches import tokenizers_of
 from clearhead.decoding.constraints import constraint_processors
-from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.speculative import speculate
 from clearhead.decoding.steps import Hypothesis
-from clearhead.decoding.writer import Dtype, Writer, Written
+from clearhead.decoding.writer import Dtype, Writer
+
+
+@dataclass(frozen=True)
+class Untouched:
+    """A parked request of which nothing has been written."""
+
+    request: Request
+
+
+class OneByOne:
+    """A `Backend` that writes each text in one go, as a function does."""
+
+    capacity = Capacity(1)
+
+    def __init__(self, write: Callable[[Request], Hypothesis]) -> None:
+        self._write, self._active, self._slots = write, dict[Slot, Request](), count()
+
+    @property
+    def free(self) -> Capacity:
+        return Capacity(1 - len(self._active))
+
+    def why_not(self, request: Request) -> str | None:
+        return None
+
+    def cost(self, request: Request) -> Cost:
+        return Cost(1, len(request.given) + request.limit)
+
+    def admit(self, requests: Sequence[Request]) -> list[Slot]:
+        if self._active:
+            return []
+        slot = next(self._slots)
+        self._active[slot] = requests[0]
+        return [slot]
+
+    def advance(self, most_steps: int) -> list[Event]:
+        [(slot, request)] = self._active.items()
+        try:
+            event: Event = Finished(slot, [self._write(request)])
+        except UserError as error:
+            event = Failed(slot, error)
+        del self._active[slot]
+        return [event]
+
+    def evict(self, slot: Slot) -> None:
+        del self._active[slot]
+
+    def park(self, slot: Slot) -> Untouched:
+        return Untouched(self._active.pop(slot))
+
+    def resume(self, parked: Parked) -> Slot:
+        return self.admit([parked.request])[0]
+
+    def reset(self) -> None:
+        self._active.clear()
 
 
 class DraftedWriter(Writer):
     """As `Writer`, with PyTorch alone and without batches: it answers soonest, not most."""
+
+    window = 1
 
     def __init__(self, bundle: Bundle, draft: Bundle, *, dtype: Dtype = "float32") -> None:
         if dtype in ("int8", "fast"):
@@ -33,16 +89,8 @@ class DraftedWriter(Writer):
                 )
         self.draft = draft.model.to(self.device).eval()
 
-    def write(
-        self, texts: Iterable[str], options: Options | None = None, seeds: Iterable[int] | None = None
-    ) -> Iterator[tuple[int, list[Written]]]:
-        asked = self.defaults if options is None else options
-        chances = repeat(asked.seed) if seeds is None else iter(seeds)
-        for number, text in enumerate(texts):
-            own = asked.replace(seed=next(iter(chances)))
-            requests, source = self.asked(text, own)
-            source.answers = {part: [self._guessed(request)] for part, request in enumerate(requests)}
-            yield number, self.joined(source, asked.stop_texts)
+    def backends(self) -> list[Backend]:
+        return [OneByOne(self._guessed)]
 
     def _guessed(self, request: Request) -> Hypothesis:
         options, symbols, vocabulary = request.options, self.symbols, self.config.vocabulary

@@ -15,7 +15,7 @@ from typing import Any
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.decoding.alignment import END, alignment
-from clearhead.decoding.writer import Written
+from clearhead.decoding.text_requests import Written
 from clearhead.jobs.lines import Answer
 
 Links = list[tuple[int, int]]  # source word, target word; counted from 0

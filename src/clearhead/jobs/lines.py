@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
+import queue
+import stat
 import sys
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,11 +23,13 @@ from typing import BinaryIO, cast
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.options import Options
-from clearhead.decoding.writer import Writer, Written
+from clearhead.decoding.text_requests import Written
+from clearhead.decoding.writer import Writer
 
 GZIP = b"\x1f\x8b"
 MARK = b"\xef\xbb\xbf"  # what some editors put before UTF-8
 BLOCK = 1 << 20
+AHEAD = 4096  # lines of a pipe that are read before anybody asks for them
 
 Check = Callable[[int, str], None]  # raises a UserError for a line, counted from 1, that cannot be used
 
@@ -36,6 +42,10 @@ class Lines:
         self.problem: UserError | None = None
         self.check = check
         self._lines = lines
+
+    def ready(self) -> bool:
+        """Whether the next line, or the end, is there already; files do not keep anybody waiting."""
+        return not isinstance(self._lines, Arriving) or self._lines.ready()
 
     def __iter__(self) -> Iterator[str]:
         try:
@@ -53,10 +63,45 @@ def file_lines(path: Path) -> Iterator[str]:
 
 
 def pipe_lines() -> Iterator[str]:
-    """The lines of standard input."""
+    """The lines of standard input; those of a pipe are read as they come."""
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("Give a text, or --input FILE, or lines on standard input: `… < lines.txt`.")
-    return _decoded(cast(BinaryIO, sys.stdin.buffer), "the input")
+    try:
+        is_file = stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+    except OSError:  # not even a descriptor
+        is_file = True
+    if is_file:
+        return _decoded(cast(BinaryIO, sys.stdin.buffer), "the input")
+    # A reader of its own: the interpreter would want to lock its own one at exit, while the thread is in it.
+    return Arriving(_decoded(open(os.dup(sys.stdin.fileno()), "rb"), "the input"))
+
+
+class Arriving(Iterator[str]):
+    """Lines that a thread reads from somewhere slow, so that nobody has to wait to learn if there is one."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._queue: queue.Queue[str | BaseException] = queue.Queue(AHEAD)
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+
+    def _read(self, lines: Iterator[str]) -> None:
+        try:
+            for line in lines:
+                self._queue.put(line)
+        except BaseException as error:
+            self._queue.put(error)
+        else:
+            self._queue.put(StopIteration())
+
+    def ready(self) -> bool:
+        """Whether the next line, or the end, is there."""
+        return not self._queue.empty()
+
+    def __next__(self) -> str:
+        found = self._queue.get()
+        if isinstance(found, str):
+            return found
+        self._queue.put(found)  # for whoever asks again
+        raise found
 
 
 def count_lines(path: Path) -> int:
@@ -128,13 +173,15 @@ def answers(writer: Writer, lines: Lines, options: Options, done: Done | None = 
     does not grow with their number. Each draws by chance with a seed of its own.
     """
     numbered = enumerate(lines)
-    queue = _Queue(_passed(numbered, done or Done(), lines), numbers=deque() if options.sample else None)
-    seeds = queue.seeds(options.seed) if options.sample else None
-    found = writer.write(queue.feed(numbered), options, seeds)
-    for number, written in found:
-        queue.ready[number] = written
-        yield from queue.leave()
-    yield from queue.leave()
+    waiting = _Unanswered(
+        _passed(numbered, done or Done(), lines), numbers=deque() if options.sample else None
+    )
+    while not waiting.ended:
+        before, seeds = waiting.fed, waiting.seeds(options.seed) if options.sample else None
+        for number, written in writer.write(waiting.feed(numbered, lines.ready), options, seeds):
+            waiting.ready[before + number] = written
+            yield from waiting.leave()
+        yield from waiting.leave()
 
 
 @dataclass(frozen=True)
@@ -169,7 +216,7 @@ def _passed(numbered: Iterator[tuple[int, str]], done: Done, lines: Lines) -> ha
     return running
 
 
-class _Queue:
+class _Unanswered:
     """The lines that were read and not answered yet, in order."""
 
     def __init__(self, running: hashlib._Hash, numbers: deque[int] | None) -> None:
@@ -177,21 +224,33 @@ class _Queue:
         self.waiting: deque[_Waiting] = deque()
         self.ready: dict[int, list[Written]] = {}  # by number among the lines that are not blank
         self.turn = 0  # the next of these
+        self.fed = 0  # of these, how many a writer has got
+        self.ended = False  # all lines were read
         self.numbers = numbers  # lines whose seed nobody has asked for yet; None: nobody will
 
-    def feed(self, numbered: Iterator[tuple[int, str]]) -> Iterator[str]:
-        """The lines that are not blank; the others wait for their turn here."""
+    def feed(self, numbered: Iterator[tuple[int, str]], ready: Callable[[], bool]) -> Iterator[str | None]:
+        """The lines that are not blank; the others wait for their turn here.
+
+        When no further line is there yet: None while a writer is busy with others, and the end when it has
+        answered them all, so that nothing that could leave is kept while somebody waits for the next line.
+        """
         for number, line in numbered:
             _note(self.running, line)
             blank, last = not line.strip(), self.waiting[-1] if self.waiting else None
             if blank and last is not None and last.text == line:
                 last.count, last.hash = last.count + 1, self.running.copy()
-                continue
-            self.waiting.append(_Waiting(number, line, 1, self.running.copy()))
+            else:
+                self.waiting.append(_Waiting(number, line, 1, self.running.copy()))
             if not blank:
                 if self.numbers is not None:
                     self.numbers.append(number)
+                self.fed += 1
                 yield line
+            while not ready():
+                if self.fed == self.turn:
+                    return
+                yield None
+        self.ended = True
 
     def seeds(self, seed: int) -> Iterator[int]:
         """One for each line that was fed, a little later."""

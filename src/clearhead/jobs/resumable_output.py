@@ -66,10 +66,13 @@ class Stream:
 
     def add(self, text: str, digest: str | None) -> None:
         self._file.write(text.encode("utf-8", "replace"))
-        now = time.monotonic()
-        if self.at_once or now - self._flushed > EVERY:
-            self._file.flush()
-            self._flushed = now
+        if self.at_once or time.monotonic() - self._flushed > EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Let everything go that was added."""
+        self._file.flush()
+        self._flushed = time.monotonic()
 
     def finish(self) -> None:
         self._file.flush()

@@ -24,11 +24,10 @@ from clearhead.bundle import Bundle, is_bundle
 from clearhead.bundle.mapped import own_memory
 from clearhead.bundle.metadata import read_metadata
 from clearhead.decoding.backend import Batch, Request
-from clearhead.decoding.batches import translates
+from clearhead.decoding.batches import opening, translates
 from clearhead.decoding.options import Options
-from clearhead.decoding.run import continuation, stream_with
 from clearhead.decoding.steps import positions_of
-from clearhead.decoding.writer import Dtype, Way, Writer, opening
+from clearhead.decoding.writer import Dtype, Way, Writer
 from clearhead.jobs.drafting import DraftedWriter
 from clearhead.jobs.formats import Format
 from clearhead.jobs.lines import Answer, Lines, answers
@@ -137,6 +136,8 @@ def write_lines(
                         told.add(what)
                         _say(sentence)
                 sink.add(format.render(answer), answer.digest)
+                if isinstance(sink, Stream) and not lines.ready():
+                    sink.flush()  # whoever sends the next line may be waiting for the answer to this one
                 begun = True
                 bar.advance()
         if lines.problem is not None:
@@ -150,16 +151,6 @@ def write_lines(
         if kept is not None and isinstance(stop, KeyboardInterrupt):
             _say(f"stopped. {kept}; {AGAIN}.")
         raise
-
-
-def pieces(writer: Writer, text: str, options: Options) -> Iterator[str]:
-    """What is written for one text, piece by piece; all at once where a smaller model guesses ahead."""
-    if not isinstance(writer, DraftedWriter):
-        yield from stream_with(writer, text, options)
-        return
-    for _, found in writer.write([text], options):
-        one = found[0]
-        yield one.text if writer.has_source else continuation(writer, text, one, options.stop_texts)
 
 
 def refuse_long_prompt(writer: Writer, number: int, prompt: str) -> None:

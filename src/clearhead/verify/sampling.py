@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from clearhead.decoding.backend import Request
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.verify import plain
 from clearhead.verify.passes import Ids, Passes
 from clearhead.verify.report import Check
@@ -85,7 +85,7 @@ def _drawn(subject: Subject, number: int, wishes: plain.Wishes, length: int, dra
         count = min(TOGETHER, draws - seed * TOGETHER)
         options = Options(sample=True, nbest=count, seed=subject.seed + seed, max_length=length, **own)
         requests.append(Request(subject.given[number], length, options))
-    engine = Engine(
+    engine = rows_engine(
         subject.writer.rows(requests[0].options), subject.symbols, subject.writer.search, 4 * TOGETHER
     )
     return Counter(one.ids for _, texts in engine.run(requests) for one in texts)

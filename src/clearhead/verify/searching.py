@@ -14,10 +14,10 @@ from torch import Tensor
 
 from clearhead.decoding.backend import Batch, MakeSearch, Request, Rows, Scores
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows import PlainScores
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.score import score_ids
 from clearhead.decoding.steps import Hypothesis, LengthPenalty
 from clearhead.decoding.writer import Writer
@@ -262,7 +262,7 @@ def _searched(
     )
     make = subject.exact_writer.search if asked.width > 1 else _beam_itself(subject)
     requests = [Request(subject.given[n], subject.limit(n, asked.most), options) for n in numbers]
-    engine = Engine(rows, subject.symbols, make, room=64)
+    engine = rows_engine(rows, subject.symbols, make, room=64)
     return {numbers[at]: found for at, found in engine.run(requests)}
 
 

@@ -19,12 +19,11 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.backend import Request, Rows
+from clearhead.decoding.backend import Request, Rows, extras_of
 from clearhead.decoding.batches import framings_of, read_sources, symbols_of, tokenizers_of, translates
-from clearhead.decoding.engine import Engine
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
-from clearhead.decoding.searches import extras_of
+from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, Symbols, limit_of, positions_of
 from clearhead.decoding.writer import Writer
 from clearhead.models.build import count_parameters
@@ -158,7 +157,7 @@ class Subject:
         # rows are made once and used again, for compiled ones copy all weights
         key = (id(writer), extras_of(options))
         rows = self._rows.pop(key, None) or writer.rows(options)
-        engine = Engine(rows, self.symbols, writer.search, room)
+        engine = rows_engine(rows, self.symbols, writer.search, room)
         found = {numbers[at]: texts for at, texts in engine.run(requests)}
         self._rows[key] = rows  # only now: after a fault they would not be empty
         return found

@@ -8,7 +8,7 @@ uses is kept for a while, so that the next requests of that shape start at once.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
 
@@ -16,9 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.base.exiting import compiled_work, too_late
-from clearhead.decoding.backend import Capacity, Cost, Event, Failed, Finished, Parked, Request, Slot, Wrote
-from clearhead.decoding.engine import REFILL, WINDOW, Waiting
+from clearhead.decoding.backend import Capacity, Cost, Event, Parked, Request, Slot, Wrote
 from clearhead.decoding.graphs import plain
 from clearhead.decoding.graphs.buffers import Needed, Size, bytes_of_request
 from clearhead.decoding.graphs.plain import Kernels
@@ -27,7 +25,7 @@ from clearhead.decoding.graphs.slots import Active, GraphSlots, step_key
 from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.native.dials import supports
 from clearhead.decoding.options import Options
-from clearhead.decoding.steps import Hypothesis, Symbols, config_of
+from clearhead.decoding.steps import Symbols, config_of
 
 BURST = 8  # steps between two looks at who is done
 POSITIONS, SOURCE = 64, 8  # buffers for texts and sources grow by so many tokens
@@ -217,38 +215,6 @@ class GraphBackend:
     def _spare(self, sets: Sequence[GraphSlots]) -> float:
         """Bytes that are left beside these."""
         return self.memory - sum(one.size.requests * bytes_of_request(self.weights, one.size) for one in sets)
-
-    def run(self, requests: Iterable[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Each request's number and its texts as they end; for as long as no engine drives backends."""
-        rows = self.capacity.rows
-        waiting, numbers = Waiting(requests, WINDOW * rows), dict[Slot, int]()
-        try:
-            while True:
-                with compiled_work():
-                    while not numbers or self.free.rows * REFILL >= rows:
-                        batch = waiting.take(self.free.rows, at_least_one=not numbers)
-                        slots = self.admit([one for _, one in batch]) if batch else []
-                        waiting.ready.extend(reversed(batch[len(slots) :]))
-                        numbers |= {slot: number for slot, (number, _) in zip(slots, batch, strict=False)}
-                        if not slots:
-                            break
-                    events = self.advance(BURST) if numbers else []
-                if not numbers:
-                    return
-                for event in events:
-                    if event.slot not in numbers:
-                        continue
-                    number = numbers.pop(event.slot)
-                    if isinstance(event, Failed):
-                        raise event.error
-                    if isinstance(event, Finished):
-                        yield number, event.texts
-        finally:
-            if not too_late():
-                with compiled_work():
-                    for slot in numbers:
-                        if slot in self.slots:
-                            self.evict(slot)
 
 
 # -- what can be recorded -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Event, Failed, Finished, Request, Slot, Wrote
-from clearhead.decoding.finished import hypothesis
+from clearhead.decoding.beam_state import hypothesis
 from clearhead.decoding.graphs.buffers import Buffers, Needed, Size
 from clearhead.decoding.graphs.plain import Kernels
 from clearhead.decoding.graphs.step import Step, recorded

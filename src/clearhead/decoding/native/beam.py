@@ -13,7 +13,6 @@ Shapes: B active requests, K places of each.
 from __future__ import annotations
 
 import ctypes
-import math
 import weakref
 from array import array
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ import torch
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Moves, Rows, Scores, Search
 from clearhead.decoding.beam import candidates_of
-from clearhead.decoding.finished import hypothesis
+from clearhead.decoding.beam_state import hypothesis, kept_of, last_divisors
 from clearhead.decoding.native.binding import (
     EARLY,
     FORBIDDEN,
@@ -38,8 +37,7 @@ from clearhead.decoding.native.binding import (
 from clearhead.decoding.native.rows import NativeRows
 from clearhead.decoding.native.scores import NativeScores, no_memory
 from clearhead.decoding.processors import nothing_left
-from clearhead.decoding.steps import Hypothesis, LengthPenalty
-from clearhead.decoding.stopping import kept_of, last_divisors
+from clearhead.decoding.steps import Hypothesis, LengthPenalty, not_finite
 
 STRIDE = 8  # steps that are taken in one call at most: a few, since nobody can interrupt them
 
@@ -130,7 +128,7 @@ class NativeBeam:
     def stride(
         self, rows: Rows, searches: Sequence[Search], scores: Sequence[Scores], enough: int
     ) -> list[Scores] | None:
-        """As `decoding.engine.Strides` has it: the engine's own beams need nobody between two steps."""
+        """As `decoding.backend.Strides` has it: the engine's own beams need nobody between two steps."""
         beams = [one for one in searches if isinstance(one, NativeBeam)]
         seen = [one for one in scores if isinstance(one, NativeScores)]
         if len(beams) < len(searches) or not isinstance(rows, NativeRows) or rows.keep:
@@ -148,7 +146,7 @@ class NativeBeam:
             one.written += steps
         return list(found)
 
-    def finished(self) -> list[tuple[int, list[Hypothesis]]]:
+    def finished(self) -> list[tuple[int, list[Hypothesis] | Exception]]:
         """Requests that were decided since the last call, and their texts, best first, all different."""
         count = self.library.beam_decided(self.handle)
         if not count:
@@ -158,16 +156,19 @@ class NativeBeam:
         self.library.beam_forget(self.handle)
         return found
 
-    def _answer(self, which: int) -> tuple[int, list[Hypothesis]]:
+    def _answer(self, which: int) -> tuple[int, list[Hypothesis] | Exception]:
         answer, text = BeamAnswer(), BeamText()
         self.library.beam_answer(self.handle, which, ctypes.byref(answer))
         if answer.broken:
-            hypothesis([], [math.nan], False, math.nan)  # raises
+            return answer.number, not_finite()
         if answer.dead:
-            raise nothing_left(self.written - 1)
+            return answer.number, nothing_left(self.written - 1)
         texts = []
         for rank in range(min(answer.texts, self.nbest)):
             self.library.beam_text(self.handle, which, rank, ctypes.byref(text))
             tokens, logps = text.tokens[: text.count], text.logps[: text.count]
-            texts.append(hypothesis(tokens, logps, bool(text.willing), text.score))
+            try:
+                texts.append(hypothesis(tokens, logps, bool(text.willing), text.score))
+            except UserError as error:  # this request's alone
+                return answer.number, error
         return answer.number, texts

@@ -1,0 +1,143 @@
+"""Which waiting requests are admitted next. Plain Python: knows no models and no texts, and starts no clock.
+
+Three policies work together:
+
+- Callers share: the next request is one of the caller who has had the least so far, counted in cost. Someone
+  who comes later starts level with the others, neither with a debt nor with a credit for the time before.
+- A caller's windows come first come, first served. A window is what was handed over in one go: a single
+  request, or a few thousand lines of a file.
+- Inside a window the longest come first, and those that can form one batch come together.
+
+Reading in pays for several at once, so it waits until a good part of the capacity is free, except for callers
+who have nothing active: they would see nothing at all meanwhile. A request that does not fit holds back those
+behind it, so that narrow ones cannot keep a wide one out for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+REFILL = 2  # newcomers are read in when one half of the capacity is free
+WINDOW = 16  # requests in a window of a file, in multiples of the capacity
+
+
+class Waiting(Protocol):
+    """A request as far as its turn depends on it."""
+
+    rows: int  # that it may need of the capacity
+    cost: float  # how much of its caller's share it takes
+    length: int  # the longest of a window come first
+
+    def alike(self, other: object) -> bool:
+        """Whether both can be in one batch."""
+
+
+Item = TypeVar("Item", bound=Waiting)
+
+
+@dataclass
+class _Caller(Generic[Item]):
+    """What is known of somebody who asks."""
+
+    served: float  # the cost of all that was admitted, and what was level with it at the beginning
+    active: int = 0  # admitted requests that have not left
+    windows: deque[list[list[Item]]] = field(default_factory=deque)  # of batches, the longest item last
+
+    def first(self, like: Item | None) -> list[Item] | None:
+        """The batch of the first window whose turn it is, or the one that goes with an item."""
+        window = self.windows[0]
+        if like is None:
+            return max(window, key=lambda batch: batch[-1].length)
+        return next((batch for batch in window if batch[-1].alike(like)), None)
+
+    def pop(self, batch: list[Item]) -> None:
+        """Its last item leaves, and so does what becomes empty."""
+        batch.pop()
+        if not batch:
+            self.windows[0].remove(batch)
+            if not self.windows[0]:
+                self.windows.popleft()
+
+
+class Scheduler(Generic[Item]):
+    """The queue before one backend."""
+
+    def __init__(self) -> None:
+        self._callers: dict[Hashable, _Caller[Item]] = {}
+        self._level = 0.0  # what the caller whose turn it was last had had by then
+
+    def __len__(self) -> int:
+        return sum(len(batch) for one in self._callers.values() for w in one.windows for batch in w)
+
+    def add(self, caller: Hashable, window: Iterable[Item]) -> None:
+        """Somebody hands over requests, as one window."""
+        batches: list[list[Item]] = []
+        items = list(window)
+        items.reverse()  # of equals, those who came first stand last, and leave first
+        for item in sorted(items, key=lambda one: one.length):
+            batch = next((one for one in batches if one[0].alike(item)), None)
+            if batch is None:
+                batches.append(batch := [])
+            batch.append(item)
+        if batches:
+            known = self._callers.setdefault(caller, _Caller(self._level))
+            known.served = known.served if known.windows else max(known.served, self._level)
+            known.windows.append(batches)
+
+    def discard(self, items: Collection[Item]) -> None:
+        """These do not want to be admitted any more; `items` is quick to look into, a set say."""
+        for name, caller in list(self._callers.items()):
+            windows = ([[i for i in batch if i not in items] for batch in w] for w in caller.windows)
+            caller.windows = deque(kept for w in windows if (kept := [batch for batch in w if batch]))
+            self._forget(name)
+
+    def next(self, free: int, capacity: int) -> dict[Item, Hashable]:
+        """A batch to admit now, with the caller of each; empty: nobody, for now.
+
+        All are alike and fit into `free` rows of the `capacity` together; one that is wider than all of it is
+        admitted alone.
+        """
+        plenty = free * REFILL >= capacity
+        nobody = not any(one.active for one in self._callers.values())
+        asking = [name for name, one in self._callers.items() if one.windows and (plenty or not one.active)]
+        taken: dict[Item, Hashable] = {}
+        like: Item | None = None
+        while asking:
+            name = min(asking, key=lambda one: self._callers[one].served)  # of equals the one who came first
+            caller = self._callers[name]
+            batch = caller.first(like) if caller.windows else None
+            if batch is None:
+                asking.remove(name)
+                continue
+            item = batch[-1]
+            if item.rows > free and not (nobody and not taken):
+                break
+            like = like or item
+            self._level = max(self._level, caller.served)
+            caller.pop(batch)
+            caller.served += item.cost
+            caller.active += 1
+            free -= item.rows
+            taken[item] = name
+        return taken
+
+    def put_back(self, items: dict[Item, Hashable]) -> None:
+        """What `next` gave and the backend had no room for: it comes first again, as if nothing had been."""
+        for name in set(items.values()):
+            caller, theirs = self._callers[name], [item for item, own in items.items() if own == name]
+            caller.served -= sum(item.cost for item in theirs)
+            caller.active -= len(theirs)
+            caller.windows.appendleft([theirs[::-1]])
+
+    def left(self, caller: Hashable) -> None:
+        """An admitted request of this caller is not active any more."""
+        self._callers[caller].active -= 1
+        self._forget(caller)
+
+    def _forget(self, caller: Hashable) -> None:
+        known = self._callers[caller]
+        if not known.windows and not known.active:
+            del self._callers[caller]
