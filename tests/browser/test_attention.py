@@ -7,7 +7,7 @@ import torch
 
 import clearhead
 from clearhead.bundle import Bundle
-from clearhead.explorer.numbers import unpacked
+from clearhead.explorer.words import unpacked
 
 from .conftest import Ask, Open
 from .visiting import floats, number, single

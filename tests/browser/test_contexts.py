@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clearhead.explorer.numbers import unpacked
+from clearhead.explorer.words import unpacked
 
 from .conftest import Ask, Open
 from .visiting import floats, single

@@ -15,7 +15,7 @@ from clearhead.base.errors import UserError
 from clearhead.decoding.alignment import alignment
 from clearhead.explorer import attention as maps
 from clearhead.explorer.attention import THUMBNAIL, thumbnails
-from clearhead.explorer.numbers import unpacked
+from clearhead.explorer.words import unpacked
 from clearhead.nn.look import Look
 
 Make = Callable[..., Any]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from clearhead.base.errors import UserError
 from clearhead.decoding.run import translate
 from clearhead.explorer.classes import CLASSES, class_of, classes
-from clearhead.explorer.numbers import unpacked
-from clearhead.explorer.words import Word
+from clearhead.explorer.words import Word, unpacked
 
 Make = Callable[..., Any]
 TEXT, TARGET = "the cat sleeps . who sees the house ?", "le chat dort . qui voit la maison ?"

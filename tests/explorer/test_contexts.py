@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.explorer.contexts import contexts, find_word, plane
-from clearhead.explorer.numbers import unpacked
+from clearhead.explorer.words import unpacked
 from clearhead.nn.look import Look
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer

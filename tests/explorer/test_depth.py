@@ -12,8 +12,8 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.explorer.depth import depth, early
-from clearhead.explorer.numbers import unpacked
 from clearhead.explorer.session import Session
+from clearhead.explorer.words import unpacked
 from clearhead.nn.look import Look
 
 Make = Callable[..., Any]

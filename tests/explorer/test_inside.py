@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.explorer.inside import SHOWN, inside, tensor
-from clearhead.explorer.numbers import unpacked
 from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
+from clearhead.explorer.words import unpacked
 from clearhead.nn.positions.absolute import sinusoid
 
 Make = Callable[..., Any]

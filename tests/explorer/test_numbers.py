@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
-from clearhead.explorer.numbers import extent, packed, unpacked
+from clearhead.explorer.words import extent, packed, unpacked
 
 FLOATS = st.floats(width=32, allow_nan=False)
 SHAPES = st.lists(st.integers(0, 4), max_size=3)

@@ -13,8 +13,8 @@ import torch
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.explorer.numbers import unpacked
 from clearhead.explorer.positions import MOST_BIAS, positions
+from clearhead.explorer.words import unpacked
 from clearhead.models import build
 from clearhead.nn.positions import POSITIONS, check_position, sinusoid
 from clearhead.nn.positions.check import CANDIDATES, SAME

@@ -15,12 +15,12 @@ from clearhead.base.errors import UserError
 from clearhead.explorer import report as paper
 from clearhead.explorer.attention import alignment_weights
 from clearhead.explorer.depth import depth
-from clearhead.explorer.numbers import unpacked
 from clearhead.explorer.report import explain
 from clearhead.explorer.running import Asked, run
 from clearhead.explorer.session import Session
 from clearhead.explorer.svg import bar, colour, heat_map, lines, number, short, small_map, table
 from clearhead.explorer.verdict import verdict
+from clearhead.explorer.words import unpacked
 
 from .conftest import make_bundle
 

@@ -26,9 +26,8 @@ from clearhead.explorer.lectures import lectures
 from clearhead.explorer.positions import positions
 from clearhead.explorer.running import Asked, run
 from clearhead.explorer.server import app as application
-from clearhead.explorer.server.answers import Trouble
+from clearhead.explorer.server.answers import JobQueue, Trouble
 from clearhead.explorer.server.app import VIEWS, make_app
-from clearhead.explorer.server.job_queue import JobQueue
 from clearhead.explorer.server.listing import SENTENCES, examples_of
 from clearhead.explorer.server.page import files_in
 from clearhead.explorer.session import Session

@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.explorer.numbers import packed
 from clearhead.explorer.trace import Trace
-from clearhead.explorer.words import Word
+from clearhead.explorer.words import Word, packed
 
 if TYPE_CHECKING:
     from clearhead.explorer.session import Session

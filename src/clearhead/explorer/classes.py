@@ -27,9 +27,8 @@ from torch.nn import functional as F
 from clearhead.base.errors import UserError
 from clearhead.decoding.run import translate
 from clearhead.explorer.attention import sides
-from clearhead.explorer.numbers import packed
 from clearhead.explorer.trace import Trace
-from clearhead.explorer.words import Word
+from clearhead.explorer.words import Word, packed
 
 if TYPE_CHECKING:
     from clearhead.explorer.session import Session

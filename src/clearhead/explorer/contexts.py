@@ -22,10 +22,9 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.batches import framings_of
-from clearhead.explorer.numbers import packed
 from clearhead.explorer.reading import read_text
 from clearhead.explorer.session import Session
-from clearhead.explorer.words import Word
+from clearhead.explorer.words import Word, packed
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.nn.layers import InputEmbedding
 from clearhead.nn.look import Look

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.explorer.inside import labels
-from clearhead.explorer.numbers import packed
 from clearhead.explorer.session import Session
 from clearhead.explorer.steps import Box
 from clearhead.explorer.trace import Trace
+from clearhead.explorer.words import packed
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder import Encoder
 from clearhead.models.encoder_decoder import EncoderDecoder

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.explorer.numbers import extent, packed
 from clearhead.explorer.session import Session
 from clearhead.explorer.steps import Axis, Step
 from clearhead.explorer.trace import Trace
-from clearhead.explorer.words import texts
+from clearhead.explorer.words import extent, packed, texts
 
 SHOWN = 64  # words of a vocabulary, or features, of which there are too many to be drawn
 Plain = dict[str, Any]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.explorer.numbers import packed
+from clearhead.explorer.words import packed
 from clearhead.models.config import ModelConfig
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.positions import POSITIONS, Position, Rotary, build_position, check_position

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from clearhead.explorer.attention import sides, summary
 from clearhead.explorer.depth import depth
-from clearhead.explorer.numbers import unpacked
 from clearhead.explorer.positions import positions
 from clearhead.explorer.running import Asked, run
 from clearhead.explorer.session import Session
 from clearhead.explorer.svg import bar, heat_map, lines, number, small_map, spread, table
 from clearhead.explorer.verdict import verdict
-from clearhead.explorer.words import Word, texts
+from clearhead.explorer.words import Word, texts, unpacked
 
 Plain = dict[str, Any]
 MOST_NUMBERS = 60_000  # weights of single heads that are written out; beyond, a browser would choke on them

@@ -1,14 +1,17 @@
 """Answers as JSON, and failures as sentences: {"error": "…"} with a status that says whose fault it was.
 
 A `UserError` is 400, a request that does not fit its description 422, broken JSON 400. What nobody foresaw is
-500 with a sentence, and its traceback goes to the server's own stderr. Knows nothing about views.
+500 with a sentence, and its traceback goes to the server's own stderr. `JobQueue` lets one question at a
+time to each model; the others wait in a short line, and never for ever. Knows nothing about views.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,8 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, nearest
 from clearhead.explorer.server.schema import Problem
+from clearhead.explorer.session import Session
 
 SHORT = 60  # letters of what somebody sent that a sentence repeats
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -143,3 +147,52 @@ def _finite(content: Any) -> Any:
     if isinstance(content, (list, tuple)):
         return [_finite(value) for value in content]
     return content
+
+
+# -- one question at a time to each model ----------------------------------------------------------------
+
+
+MOST_WAITING = 16  # questions in all, so that threads are left for other things
+PATIENCE = 60.0  # seconds
+RETRY_AFTER = 2  # seconds after which whoever was turned away should ask again
+
+Plain = dict[str, Any]
+
+
+class JobQueue:
+    """Sessions by name, and whose turn it is."""
+
+    def __init__(
+        self, sessions: Mapping[str, Session], waiting: int = MOST_WAITING, patience: float = PATIENCE
+    ) -> None:
+        if not sessions or any(session.name != name for name, session in sessions.items()):
+            raise ValueError("a server needs at least one session, each under its own name")
+        self.sessions = dict(sessions)
+        self.first = next(iter(self.sessions))
+        self.patience = patience
+        self._locks = {name: threading.Lock() for name in self.sessions}
+        self._places = threading.BoundedSemaphore(waiting)
+
+    def ask(self, name: str | None, question: Callable[[Session], Plain]) -> Plain:
+        """The answer of the model of this name (None: the first)."""
+        chosen = self.first if name is None else name
+        if chosen not in self.sessions:
+            short = chosen if len(chosen) <= 40 else f"{chosen[:40]}…"
+            raise Trouble(404, f"There is no model '{short}': {nearest(short, self.sessions)}")
+        with self._turn(chosen):
+            return question(self.sessions[chosen])
+
+    @contextmanager
+    def _turn(self, name: str) -> Iterator[None]:
+        busy = Trouble(429, "The model is busy with other questions: ask again in a moment.", RETRY_AFTER)
+        if not self._places.acquire(blocking=False):
+            raise busy
+        try:
+            if not self._locks[name].acquire(timeout=self.patience):
+                raise busy
+            try:
+                yield
+            finally:
+                self._locks[name].release()
+        finally:
+            self._places.release()

@@ -25,9 +25,8 @@ from clearhead.explorer.lectures import lectures
 from clearhead.explorer.positions import positions
 from clearhead.explorer.running import Asked, run
 from clearhead.explorer.server import schema
-from clearhead.explorer.server.answers import PROBLEMS, Answer, answer_failures
+from clearhead.explorer.server.answers import PROBLEMS, Answer, JobQueue, answer_failures
 from clearhead.explorer.server.guard import Guard
-from clearhead.explorer.server.job_queue import JobQueue
 from clearhead.explorer.server.listing import examples_of, listed
 from clearhead.explorer.server.page import Page
 from clearhead.explorer.session import Session
