@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.explorer.curves import MOST_POINTS, is_locked, of_folder, samples_in
-from clearhead.planner.paper import RUNS
+from clearhead.planner.totals import RUNS
 from clearhead.training.board import Board
 from clearhead.training.log import RunLog, read_log
 from clearhead.training.run_folder import RunFolder

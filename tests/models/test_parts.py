@@ -5,6 +5,7 @@ Shapes: B rows, S source tokens, T target tokens.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -117,6 +118,25 @@ def test_states_move_as_rows_computed_from_scratch(kind: str, data: st.DataObjec
             rows.join(new)
     for one in [rows, *parked]:
         one.add(1, None)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@torch.no_grad()
+def test_parked_on_the_host_and_back(kind: str) -> None:
+    model = copy.deepcopy(KINDS[kind]).cuda()
+    source, tokens = ids(3, SOURCE).cuda(), ids(3, 6, seed=1).cuda()
+    wanted = one_pass(model, source, tokens)
+    state = begin(model, source)
+    step(model, tokens[:, :4], state)
+    parked = state.take(torch.tensor([1], device="cuda")).to("cpu")
+    order = torch.tensor([0, 2, 1])
+    close(step(model, tokens[[0, 2], 4:5], state), wanted[[0, 2], 4:5])
+    before = parked.bytes
+    assert parked.to("cuda").bytes == before
+    step(model, tokens[[1], 4:5], parked)
+    state.join(parked)
+    close(step(model, tokens[order, 5:], state), wanted[order, 5:])
 
 
 @torch.no_grad()

@@ -176,9 +176,8 @@ def test_a_row_of_length_zero(family: str, kernel: str, scheme: str) -> None:
     """An empty row disturbs nobody: all numbers and gradients stay finite, other rows stay as they were."""
     if family == "recurrent" and (scheme, kernel) != ("sinusoidal", "sdpa"):
         return
-    model = model_for(
-        family, scheme=scheme, attention__kernel=kernel, head__pooling="mean", head__kind="classify"
-    )
+    head = {} if family == "recurrent" else {"head__pooling": "mean", "head__kind": "classify"}
+    model = model_for(family, scheme=scheme, attention__kernel=kernel, **head)
     tokens, lengths = ids(3, 5), [5, 0, 3]
     more = {"source_lengths": lengths} if has_source(model) else {}
     out = run(model, tokens, lengths, tokens, **more)

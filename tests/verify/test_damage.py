@@ -24,7 +24,7 @@ from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.processors import bans, penalties, truncation
 from clearhead.decoding.rows import PlainScores
 from clearhead.decoding.steps import LengthPenalty
-from clearhead.models import encoder_decoder, interface
+from clearhead.models import encoder_decoder, stack
 from clearhead.nn.attention import KeyValues
 from clearhead.nn.attention.kernels import KERNELS
 from clearhead.nn.attention.masks import Everything
@@ -64,7 +64,7 @@ def a_state_that_forgets(patch: Patch) -> None:
 def packed_texts_that_see_each_other(patch: Patch) -> None:
     def careless(ids: Tensor, lengths: Any, what: str = "tokens") -> Any:
         if ids.dim() == 2:
-            return interface.as_rows(ids, lengths, what)
+            return stack.as_rows(ids, lengths, what)
         return ids.unsqueeze(0), Tokens.padded(len(ids)), Everything()
 
     patch.setattr(encoder_decoder, "as_rows", careless)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from clearhead.base import reading
 from clearhead.base.errors import UserError
-from clearhead.planner.paper import RUNS
+from clearhead.planner.totals import RUNS
 from clearhead.training.log import LARGEST, read_line
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Word
-from clearhead.models.interface import ModelOutput
 from clearhead.models.recurrent import Recurrent
+from clearhead.models.stack import ModelOutput
 from clearhead.nn.attention.problem import Problem
 
 Edit = Callable[[Tensor], Tensor]  # attention weights (R, H, T, S) to other ones

@@ -30,7 +30,7 @@ from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
 from clearhead.evaluation.formats import measure_formats
 from clearhead.evaluation.report import Subject, make_report, write_report
 from clearhead.jobs.prepare import Prepared
-from clearhead.planner.paper import RUNS
+from clearhead.planner.totals import RUNS
 from clearhead.tasks import evaluate, task_named
 from clearhead.training.averaging import average_files
 from clearhead.training.config import TrainConfig

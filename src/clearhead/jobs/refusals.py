@@ -26,7 +26,7 @@ from clearhead.jobs.recipe import Table, compose, merged
 from clearhead.jobs.validate import check_metric
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
-from clearhead.planner.tables import bytes_in_words
+from clearhead.planner.report import bytes_in_words
 from clearhead.tasks import Task, task_named
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training.config import TrainConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clearhead.models.build import FAMILIES, build, count_parameters
 from clearhead.models.config import HeadConfig, ImageConfig, ModelConfig, RecurrentConfig
-from clearhead.models.interface import ModelOutput
 from clearhead.models.presets import PRESETS, preset, presets
+from clearhead.models.stack import ModelOutput
 from clearhead.models.state import DecoderState
 
 __all__ = [

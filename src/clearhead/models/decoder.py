@@ -12,12 +12,19 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
-from clearhead.models.interface import Lengths, ModelOutput, as_rows
-from clearhead.models.stack import Stack, Surroundings, new_extras, position_for_embedding
+from clearhead.models.stack import (
+    ModelOutput,
+    Stack,
+    Surroundings,
+    as_rows,
+    input_embedding,
+    new_extras,
+)
 from clearhead.models.state import DecoderState
 from clearhead.nn.attention.masks import Causal, Mask
-from clearhead.nn.layers import InputEmbedding, Output, TokenEmbedding
+from clearhead.nn.layers import Output, TokenEmbedding
 from clearhead.nn.look import Look
+from clearhead.nn.tokens import Lengths
 
 
 class Decoder(nn.Module):
@@ -27,7 +34,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         table = TokenEmbedding(config.vocabulary, config.width, config.embedding.scale)
-        self.embedding = InputEmbedding(table, position_for_embedding(config), config.embedding, config.norm)
+        self.embedding = input_embedding(config, table)
         self.decoder = Stack(config, config.layers, causal=True)
         if config.head.kind == "none":
             self.output = Output(table, config.embedding)

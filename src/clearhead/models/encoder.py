@@ -9,11 +9,18 @@ from torch import Tensor, nn
 
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
-from clearhead.models.interface import Lengths, ModelOutput, as_rows
-from clearhead.models.stack import Stack, Surroundings, new_extras, position_for_embedding
+from clearhead.models.stack import (
+    ModelOutput,
+    Stack,
+    Surroundings,
+    as_rows,
+    input_embedding,
+    new_extras,
+)
 from clearhead.nn.attention.masks import Mask
-from clearhead.nn.layers import InputEmbedding, TokenEmbedding
+from clearhead.nn.layers import TokenEmbedding
 from clearhead.nn.look import Look
+from clearhead.nn.tokens import Lengths
 
 
 class Encoder(nn.Module):
@@ -23,7 +30,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         table = TokenEmbedding(config.vocabulary, config.width, config.embedding.scale)
-        self.embedding = InputEmbedding(table, position_for_embedding(config), config.embedding, config.norm)
+        self.embedding = input_embedding(config, table)
         self.encoder = Stack(config, config.layers, causal=False)
         self.head = Head(config, table)
 

@@ -17,14 +17,21 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
-from clearhead.models.interface import Lengths, ModelOutput, as_rows, refuse_unlike
-from clearhead.models.stack import Stack, Surroundings, new_extras, position_for_embedding
+from clearhead.models.stack import (
+    ModelOutput,
+    Stack,
+    Surroundings,
+    as_rows,
+    input_embedding,
+    new_extras,
+    refuse_unlike,
+)
 from clearhead.models.state import DecoderState, Source
 from clearhead.nn.attention.masks import Causal, Mask
 from clearhead.nn.extras import Extras
-from clearhead.nn.layers import InputEmbedding, Output, TokenEmbedding
+from clearhead.nn.layers import Output, TokenEmbedding
 from clearhead.nn.look import Look
-from clearhead.nn.tokens import Tokens
+from clearhead.nn.tokens import Lengths, Tokens
 
 
 class EncoderDecoder(nn.Module):
@@ -37,12 +44,8 @@ class EncoderDecoder(nn.Module):
         source = target
         if config.source_vocabulary is not None:
             source = TokenEmbedding(config.source_vocabulary, config.width, config.embedding.scale)
-        self.source_embedding = InputEmbedding(
-            source, position_for_embedding(config), config.embedding, config.norm
-        )
-        self.target_embedding = InputEmbedding(
-            target, position_for_embedding(config), config.embedding, config.norm
-        )
+        self.source_embedding = input_embedding(config, source)
+        self.target_embedding = input_embedding(config, target)
         self.encoder = Stack(config, config.layers, causal=False)
         self.decoder = Stack(config, config.depth_of_decoder, causal=True, cross=True)
         if config.head.kind == "none":

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.models.config import HeadConfig, ModelConfig
-from clearhead.models.interface import ModelOutput
+from clearhead.models.stack import ModelOutput
 from clearhead.nn.extras import Extras
 from clearhead.nn.layers import ACTIVATIONS, Dropout, Output, TokenEmbedding, build_norm
 from clearhead.nn.look import Look

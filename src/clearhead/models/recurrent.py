@@ -25,14 +25,14 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import pool
-from clearhead.models.interface import Lengths, ModelOutput, as_rows, refuse_unlike, row_lengths
+from clearhead.models.stack import ModelOutput, as_rows, refuse_unlike
 from clearhead.models.state import Source
 from clearhead.nn.attention import build_score
 from clearhead.nn.attention.problem import masked_softmax
 from clearhead.nn.layers import Dropout, Output, TokenEmbedding, check_ids
 from clearhead.nn.look import Look
 from clearhead.nn.state import refuse_unknown_state
-from clearhead.nn.tokens import Tokens, pack, unpack
+from clearhead.nn.tokens import Lengths, Tokens, pack, row_lengths, unpack
 
 BLOCK = 64  # the history grows by this many steps
 
@@ -171,11 +171,10 @@ class Recurrent(nn.Module):
             target_lengths=target_lengths,
             look=look,
         )
-        return ModelOutput(
-            logits=pack(cast(Tensor, result.logits), target_lengths),
-            hidden=pack(cast(Tensor, result.hidden), target_lengths),
-            memory=pack(cast(Tensor, result.memory), source_lengths),
-        )
+        for name in ("logits", "hidden", "memory"):
+            lengths = source_lengths if name == "memory" else target_lengths
+            setattr(result, name, pack(getattr(result, name), lengths))
+        return result
 
     def begin(self, source: Tensor, source_lengths: Lengths | None = None) -> RecurrentState:
         """Read the source once; the state from which decoding starts."""

@@ -1,4 +1,4 @@
-"""A stack of Transformer layers: the encoder's, the decoder's, and the decoder-only kind.
+"""A stack of Transformer layers, for every family but the recurrent one, and what goes in and comes out.
 
 A layer's forward is the paper's figure, read from below:
 
@@ -21,14 +21,57 @@ from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.state import DecoderState, Source
 from clearhead.nn.attention import AttentionConfig
-from clearhead.nn.attention.masks import Mask
+from clearhead.nn.attention.masks import Everything, Mask, Padding
 from clearhead.nn.extras import Extras
-from clearhead.nn.layers import Residual, build_norm
+from clearhead.nn.layers import InputEmbedding, Residual, TokenEmbedding, build_norm
 from clearhead.nn.look import Look
 from clearhead.nn.parts import build_attention, build_feedforward
 from clearhead.nn.positions import Position, build_position
 from clearhead.nn.state import State, refuse_unknown_state
-from clearhead.nn.tokens import Tokens
+from clearhead.nn.tokens import Lengths, Tokens, row_lengths
+
+
+@dataclass
+class ModelOutput:
+    """The result of a forward pass; what a model does not have is None."""
+
+    logits: Tensor | None = None  # (B, T, vocabulary), (N, vocabulary) packed, (B, classes), (B, 1): a number
+    hidden: Tensor | None = None  # last hidden states, (B, T, E) or (N, E)
+    pooled: Tensor | None = None  # one vector for each text, (B, E)
+    memory: Tensor | None = None  # the encoder's output in an encoder-decoder
+    state: Any = None  # where step-by-step decoding goes on
+    extras: Extras | None = None  # in training, from parts that have more to say than their result
+
+
+def as_rows(ids: Tensor, lengths: Lengths | None, what: str = "tokens") -> tuple[Tensor, Tokens, Mask]:
+    """ids (R, T), where they stand, and the mask that hides padding."""
+    if ids.dim() == 1:
+        if lengths is None:
+            raise UserError(f"Packed {what} (one dimension) need the length of each sequence: give lengths.")
+        tokens = Tokens.packed(lengths, device=ids.device)
+        if tokens.count != ids.shape[0]:
+            raise UserError(f"The lengths add up to {tokens.count}, but there are {ids.shape[0]} {what}.")
+        return ids.unsqueeze(0), tokens, Everything()
+    if ids.dim() != 2:
+        raise UserError(f"{what.capitalize()} have one dimension (packed) or two (rows), not {ids.dim()}.")
+    if lengths is None:
+        return ids, Tokens.padded(ids.shape[1], device=ids.device), Everything()
+    real = row_lengths(lengths, len(ids), ids.shape[1], ids.device)
+    return ids, Tokens.padded(ids.shape[1], device=ids.device, real=real), Padding(real)
+
+
+def refuse_unlike(
+    source: Tensor, target: Tensor, source_lengths: Lengths | None, target_lengths: Lengths | None
+) -> None:
+    """Source and target belong together row by row, or packed sequence by packed sequence."""
+    if source.dim() != target.dim():
+        raise UserError("Source and target must be both packed (one dimension) or both in rows (two).")
+    if source.dim() == 2 and len(source) != len(target):
+        raise UserError(f"There are {len(source)} source rows, but {len(target)} target rows.")
+    if source.dim() == 1 and source_lengths is not None and target_lengths is not None:
+        sources, targets = len(source_lengths), len(target_lengths)
+        if sources != targets:
+            raise UserError(f"There are {sources} packed sources, but {targets} packed targets.")
 
 
 @dataclass(frozen=True)
@@ -80,29 +123,29 @@ class Layer(nn.Module):
     ) -> Tensor:
         """(R, T, E) to (R, T, E). `own` and `cross` are this layer's states in step-by-step decoding."""
 
-        def more(part: Any, place: str, **given: Any) -> dict[str, Any]:
-            wanted = extras is not None and getattr(part, "gives_extras", False)
-            return {"extras": extras.at(place), **given} if extras is not None and wanted else {}
+        looks = {name: look.at(name) if look else None for name in ("self", "cross", "feedforward")}
 
-        def attend_to_self(y: Tensor) -> Tensor:
-            inner = look.at("self") if look else None
-            out: Tensor = self.attention(
+        def more(part: Any, place: str, **given: Any) -> dict[str, Any]:
+            if extras is None or not getattr(part, "gives_extras", False):
+                return {}
+            return {"extras": extras.at(place), **given}
+
+        def attend_to_self(y: Tensor) -> Any:
+            return self.attention(
                 y,
                 mask=around.mask,
                 queries=around.tokens,
                 keys=around.keys,
                 state=own,
                 memo=around.memo,
-                look=inner,
+                look=looks["self"],
                 **more(self.attention, "self"),
             )
-            return out
 
-        def attend_to_memory(y: Tensor) -> Tensor:
-            assert self.cross_attention is not None
+        def attend_to_memory(y: Tensor) -> Any:
             asking = around.tokens if around.asking is None else around.asking
             # Rows that share a source ask it as if they were further queries of one row.
-            out: Tensor = self.cross_attention(
+            return self.cross_attention(
                 y if around.asking is None else y.reshape(-1, asking.count, y.shape[-1]),
                 around.memory,
                 mask=around.memory_mask,
@@ -110,19 +153,17 @@ class Layer(nn.Module):
                 keys=around.memory_tokens,
                 state=cross,
                 memo=around.memo,
-                look=look.at("cross") if look else None,
+                look=looks["cross"],
                 **more(self.cross_attention, "cross"),
-            )
-            return out.view_as(y)
+            ).view_as(y)
 
-        def feed(y: Tensor) -> Tensor:
-            out: Tensor = self.feedforward(y, **more(self.feedforward, "feedforward", tokens=around.tokens))
-            return out
+        def feed(y: Tensor) -> Any:
+            return self.feedforward(y, **more(self.feedforward, "feedforward", tokens=around.tokens))
 
-        x = self.attention_residual(x, attend_to_self, look.at("self") if look else None)
+        x = self.attention_residual(x, attend_to_self, looks["self"])
         if self.cross_residual is not None:
-            x = self.cross_residual(x, attend_to_memory, look.at("cross") if look else None)
-        x = self.feedforward_residual(x, feed, look.at("feedforward") if look else None)
+            x = self.cross_residual(x, attend_to_memory, looks["cross"])
+        x = self.feedforward_residual(x, feed, looks["feedforward"])
         if look is not None:
             look.give("output", x)
         return x
@@ -222,6 +263,11 @@ def position_for_embedding(config: ModelConfig) -> Position:
     """The scheme that acts on the embeddings, or one that does nothing."""
     scheme = _position(config, config.attention.replace(width=config.width), causal=False)
     return scheme if scheme.in_embedding else Position()
+
+
+def input_embedding(config: ModelConfig, table: TokenEmbedding) -> InputEmbedding:
+    """Tokens and positions as the first layer sees them."""
+    return InputEmbedding(table, position_for_embedding(config), config.embedding, config.norm)
 
 
 def new_extras(*stacks: Stack) -> Extras | None:

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.models.interface import Lengths, padding, row_lengths
 from clearhead.nn.attention.masks import Everything, Mask, Padding
 from clearhead.nn.state import Cuttable, State, TensorState, all_but, refuse_unknown_state
-from clearhead.nn.tokens import Tokens, can_be_checked
+from clearhead.nn.tokens import Lengths, Tokens, can_be_checked, row_lengths
 
 BLOCK = 64  # a GPU is asked for the longest row after this many slots
 
@@ -34,7 +33,7 @@ class Source(TensorState):
     @property
     def mask(self) -> Mask:
         """Hides the padding."""
-        return padding(self.memory_lengths, len(self.memory), self.memory.shape[1], self.memory.device)
+        return Everything() if self.memory_lengths is None else Padding(self.memory_lengths)
 
     def join(self, other: Self) -> None:
         """Take in another's sources behind one's own; lengths are needed once not all are equally long."""

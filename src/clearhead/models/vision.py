@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
-from clearhead.models.interface import ModelOutput
-from clearhead.models.stack import Stack, Surroundings, new_extras, position_for_embedding
+from clearhead.models.stack import ModelOutput, Stack, Surroundings, new_extras, position_for_embedding
 from clearhead.nn.attention.masks import Everything
 from clearhead.nn.layers import Dropout
 from clearhead.nn.look import Look

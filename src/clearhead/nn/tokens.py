@@ -26,6 +26,8 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 
+Lengths = Sequence[int] | Tensor  # of each row, or of each packed sequence
+
 
 @dataclass(frozen=True)
 class Place:
@@ -151,6 +153,18 @@ def places(queries: Tokens, keys: Tokens) -> tuple[Place, Place]:
     """Coordinates of queries, shaped (R, 1, T, 1), and of keys, (R, 1, 1, S)."""
     every = slice(None)
     return queries._place((every, None, every, None)), keys._place((every, None, None, every))
+
+
+def row_lengths(lengths: Lengths, rows: int, width: int, device: torch.device) -> Tensor:
+    """One length for each row, (R,), none longer than the rows are wide."""
+    found = torch.as_tensor(lengths, device=device)
+    if found.shape != (rows,):
+        raise UserError(f"{rows} rows need {rows} lengths, not {found.numel()}.")
+    if can_be_checked(found) and int(found.max()) > width:
+        raise UserError(f"A length of {int(found.max())} is longer than the rows, which hold {width} tokens.")
+    if can_be_checked(found) and int(found.min()) < 0:
+        raise UserError(f"A length of {int(found.min())} is below 0.")
+    return found
 
 
 def can_be_checked(values: Tensor) -> bool:

@@ -14,9 +14,16 @@ from clearhead.models.config import ModelConfig
 from clearhead.models.presets import preset
 from clearhead.planner.batch import PAIRS, Batch, make_batch
 from clearhead.planner.devices import DEVICES, USABLE, UTILISATION, Device, find_device
-from clearhead.planner.paper import compare
 from clearhead.planner.report import Plan, Timing
-from clearhead.planner.totals import BYTES, Flops, Memory, count_flops, count_memory, parameters_by_part
+from clearhead.planner.totals import (
+    BYTES,
+    Flops,
+    Memory,
+    compare,
+    count_flops,
+    count_memory,
+    parameters_by_part,
+)
 
 _DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "float32": "float32", "fp32": "float32"}
 # What one step of decoding reads of a model, whatever the family.

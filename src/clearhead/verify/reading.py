@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.decoding.batches import padded
 from clearhead.decoding.steps import positions_of
-from clearhead.models.interface import ModelOutput
+from clearhead.models.stack import ModelOutput
 from clearhead.nn.attention.kernels import KERNELS
 from clearhead.nn.attention.multihead import MultiHeadAttention
 from clearhead.verify.passes import Ids, largest_difference, walk
