@@ -39,7 +39,12 @@ TRANSLATORS = {
     "pre": {"norm__place": "pre", "feedforward__activation": "gelu"},
     "rotary": {"position__name": "rotary", "attention__kv_heads": 2},
     "halves": {"position__name": "rotary", "position__layout": "halves", "attention__bias": False},
-    "alibi": {"position__name": "alibi", "norm__kind": "rms", "attention__softcap": 5.0},
+    "alibi": {
+        "position__name": "alibi",
+        "norm__kind": "rms",
+        "attention__softcap": 5.0,
+        "attention__scale": 0.3,
+    },
     "t5": {"position__name": "t5", "norm__place": "pre", "embedding__output_scale": 0.2},
     "learned": {"position__name": "learned", "position__max_length": 64, "embedding__norm": True},
     "gated": {"feedforward__gated": True, "norm__final": True, "embedding__output_bias": True},

@@ -77,6 +77,7 @@ DIALS: dict[str, dict[str, object]] = {
         "attention__key_dim": 10,
         "attention__value_dim": 7,
         "attention__softcap": 2.0,
+        "attention__scale": 0.5,
         "feedforward__width": 50,
         "embedding__output_bias": True,
     },

@@ -64,7 +64,11 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt": ("decoder", "pre", {"position__name": "learned", "feedforward__activation": "gelu_tanh"}),
     "llama": ("decoder", "pre", LLAMA),
     "post decoder": ("decoder", "post", {}),
-    "soft cap": ("decoder", "post", {"attention__softcap": 2.0, "position__name": "none"}),
+    "soft cap": (
+        "decoder",
+        "post",
+        {"attention__softcap": 2.0, "attention__scale": 0.4, "position__name": "none"},
+    ),
     "additive": ("encoder-decoder", "post", {"attention__score": "additive"}),
     "bilinear": ("decoder", "pre", {"attention__score": "bilinear", "attention__query_dim": 5}),
     "shaw": ("decoder", "pre", {"position__name": "shaw", "position__values": True}),
@@ -213,7 +217,7 @@ def test_scores_by_hand(session_of: Make, model: str) -> None:
             if config.score == "scaled_dot":
                 products = torch.einsum("htd,hsd->hts", q, k)
                 assert torch.allclose(trace[f"{path}.products"], products, atol=1e-5)
-                scaled = products / math.sqrt(config.key_size)
+                scaled = products * (config.scale or 1 / math.sqrt(config.key_size))
                 name = f"{path}.scaled" if f"{path}.scaled" in trace.names else f"{path}.scores"
                 assert torch.allclose(trace[name], scaled, atol=1e-5)
             else:

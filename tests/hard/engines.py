@@ -53,6 +53,7 @@ def model_of(chance: random.Random) -> nn.Module:
             "attention__bias": chance.random() < 0.7,
             "attention__output_bias": chance.choice([None, True, False]),
             "attention__softcap": chance.choice([None, None, 3.0]),
+            "attention__scale": chance.choice([None, None, 0.5]),
             "feedforward__width": chance.choice([5, 16, 33, 48]),
             "feedforward__activation": chance.choice(
                 ["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]

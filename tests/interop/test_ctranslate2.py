@@ -67,7 +67,7 @@ DIALS: dict[str, dict[str, Any]] = {
         "norm__final": True,
     },
     "pre-norm without a last norm": PRE | {"norm__final": False},
-    "no positions": {"position__name": "none"},
+    "no positions, a scale": {"position__name": "none", "attention__scale": 0.7},
     "shaw": {"position__name": "shaw", "position__max_distance": 3},
     "shaw with values": {"position__name": "shaw", "position__max_distance": 3, "position__values": True},
     "rotary in halves, one key head": PRE

@@ -123,6 +123,7 @@ def test_numbers_are_exported_in_their_own_units(transformers: Any, tmp_path: Pa
         ),
         ("gpt2", DECODER | {"position__name": "alibi"}, ["position.name='alibi'"]),
         ("gpt2", DECODER | {"attention__softcap": 5.0}, ["attention.softcap=5.0"]),
+        ("gpt2", DECODER | {"attention__scale": 0.7}, ["attention.scale=0.7"]),
         ("gpt2", DECODER | {"embedding__scale": True}, ["embedding.scale=True"]),
         ("gpt2", DECODER | {"attention__value_dim": 3}, ["attention.value_dim=3"]),
         ("llama-7b", DECODER | {"feedforward__gated": False, "attention__kv_heads": 4}, ["gated=False"]),

@@ -51,7 +51,7 @@ SEARCHED: dict[str, dict[str, Any]] = {
 }
 DIALS: dict[str, dict[str, Any]] = {
     "t5": PRE | {"position__name": "t5", "position__buckets": 8, "position__max_distance": 6},
-    "alibi, soft cap": {"position__name": "alibi", "attention__softcap": 5.0},
+    "alibi, soft cap": {"position__name": "alibi", "attention__softcap": 5.0, "attention__scale": 0.7},
     "transformer-xl": {"position__name": "transformer_xl", "attention__score": "dot"},
     "shaw with values": {"position__name": "shaw", "position__max_distance": 2, "position__values": True},
     "music, values of their own size": DECODER

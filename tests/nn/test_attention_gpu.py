@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead.models import ModelConfig, build
-from clearhead.nn.attention import attend
+from clearhead.nn.attention import attend, masks
 from clearhead.nn.attention.kernels import choose, unsupported
 from clearhead.nn.tokens import pack
 
@@ -121,6 +121,30 @@ def test_flex(score: str, scheme: str, mask: str, layout: str) -> None:
     one = case(score, scheme, mask, shape, torch.float32, device="cuda")
     assert unsupported("flex", one.problem()) is None
     check(one, "flex", FLOAT32_OUTPUT, FLOAT32_GRADIENT)
+
+
+@pytest.mark.parametrize("kernel", ["flex", "sdpa", "tiled"])
+@pytest.mark.parametrize("layout", ["multi-head", "grouped", "cross, more keys", "packed", "soft cap"])
+def test_either_mask_and_numbers_that_learn(layout: str, kernel: str) -> None:
+    """Masks joined by `|` and a bias: forward, and backward into everything, the bias included."""
+    shape = LARGE[layout]
+    if kernel == "sdpa" and layout == "soft cap":
+        return
+    one = case("scaled_dot", "t5", "none", shape, torch.float32, device="cuda")
+    queries, keys = one.queries.count, (one.keys or one.queries).count
+    torch.manual_seed(0)
+    numbers = torch.randn(1, shape.settings["heads"], queries, keys, device="cuda")
+    numbers[:, :, queries // 2] = -torch.inf
+    numbers = numbers.requires_grad_()
+    table = torch.rand(queries, keys) < 0.2  # on the host: kernels bring a mask's data where they need it
+    mask = (masks.Window(3) | masks.Boolean(table) | masks.Prefix(2) & masks.Window(9)) & masks.Bias(numbers)
+    one = Case(one.attention, one.x, one.memory, mask, one.queries, one.keys, f"{kernel}, {layout}")
+    assert unsupported(kernel, one.problem()) is None
+    check(one, kernel, FLOAT32_OUTPUT, FLOAT32_GRADIENT)
+    found, wanted = (
+        torch.autograd.grad(one.output(each).square().sum(), numbers)[0] for each in (kernel, "reference")
+    )
+    assert relative_error(found, wanted) < FLOAT32_GRADIENT
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "window", "window & causal"])

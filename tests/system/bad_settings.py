@@ -43,6 +43,7 @@ ALONE: list[tuple[str, tuple[str, ...], str]] = [
     ("model.attention.kv_heads", ("0",), BILLIONS),
     ("model.attention.key_dim", ("0",), BILLIONS),
     ("model.attention.score_rank", ("0",), BILLIONS),
+    ("model.attention.scale", ("0", "-1", "NaN", "Infinity"), ABOVE),
     ("model.attention.softcap", ("0", "-1", "NaN", "Infinity"), ABOVE),
     ("model.attention.dropout", ("1", "NaN"), SHARE),
     ("model.feedforward.width", ("0", "-1"), BILLIONS),

@@ -45,9 +45,12 @@ class Look:
 
     def wants(self, name: str) -> bool:
         """Whether some pattern asks for this name; costly tensors are only made if so."""
-        full = self._prefix + name
-        self._offered.add(full)
-        return any(fnmatchcase(full, pattern) for pattern in self._wanted)
+        self._offered.add(self._prefix + name)
+        return self.asks(name)
+
+    def asks(self, name: str) -> bool:
+        """The same for a tensor that is not among `names` unless it was asked for."""
+        return any(fnmatchcase(self._prefix + name, pattern) for pattern in self._wanted)
 
     def heads(self, name: str) -> Sequence[int] | None:
         """The heads asked for under this name; None means all."""

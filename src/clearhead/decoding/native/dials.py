@@ -53,7 +53,7 @@ SETTINGS: dict[str, tuple[str, ...] | None] = {
             "": "family vocabulary source_vocabulary width layers decoder_layers dropout initialisation "
             "image recurrent",  # the last two are other families' own
             "attention.": "width heads kv_heads query_dim key_dim value_dim memory_width score_rank bias "
-            "output_bias softcap dropout kernel",
+            "output_bias scale softcap dropout kernel",
             "feedforward.": "width gated bias dropout",
             "position.": "max_length base scaling buckets max_distance values",
             "norm.": "eps final",

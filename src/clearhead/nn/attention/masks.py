@@ -85,13 +85,14 @@ class Boolean(Mask):
 
     def placed(self, queries: Tokens, keys: Tokens) -> Mask:
         rows, columns = self.table.shape[2:]
-        packed = queries.segment is not None
+        packed, ragged = queries.segment is not None, queries.segment is None and queries.start is None
         last_query = queries.count if packed else queries.extent
         last_key = keys.count if packed else keys.extent
-        if columns >= last_key and (rows == 1 or rows >= last_query):
-            return self
         every, new = columns == last_key, columns == queries.count and last_query == last_key
-        if packed or rows not in (1, queries.count) or not (every or new):
+        local = rows in (1, queries.count) and (every or new) and not packed
+        if columns >= last_key and (rows == 1 or rows >= last_query) and not (local and ragged):
+            return self
+        if not local:
             raise UserError(
                 f"A mask of {rows} × {columns} does not fit {queries.count} queries up to position "
                 f"{last_query - 1} and {last_key} keys: give it a column for each key (with a past, for each "
@@ -123,8 +124,12 @@ class Boolean(Mask):
         i, j = query.index - of_sequence(first_query, query), key.index - of_sequence(first_key, key)
         i = torch.zeros_like(i) if one else i
         head = head if table.shape[1] > 1 else torch.zeros_like(head)
-        found = table[row_of(key, len(table)), head, i, j.clamp(min=0)]
-        return torch.where(j >= 0, found, past)
+        found = table[row_of(key, len(table)), head, i, j.clamp(0, table.shape[3] - 1)]
+        if isinstance(first_key, int) and first_key == 0:
+            return found
+        # Behind a row's last column lie slots that other rows have filled and this one has not.
+        hidden = False if table.dtype == torch.bool else -torch.inf
+        return torch.where(j < 0, past, torch.where(j < table.shape[3], found, hidden))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({tuple(self.table.shape)})"

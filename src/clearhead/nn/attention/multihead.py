@@ -295,11 +295,10 @@ class MultiHeadAttention(nn.Module):
     def _show(self, problem: Problem, look: Look) -> None:
         for name, tensor in (("q", problem.q), ("k", problem.k), ("v", problem.v)):
             look.give(name, tensor)
-        for name in ("scores", "weights"):
-            if look.wants(name):
+        for name in ("scaled", "scores", "masked", "weights"):
+            if look.asks(name) if name in ("scaled", "masked") else look.wants(name):
                 chosen = look.heads(name)
-                heads = None if chosen is None else list(chosen)
-                look.give(name, problem.weights(heads) if name == "weights" else problem.scores(heads)[0])
+                look.give(name, problem.stage(name, None if chosen is None else list(chosen)))
 
 
 def _rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:

@@ -136,20 +136,33 @@ class Problem(Definition):
             memo=None,
         )
 
-    def scores(self, heads: list[int] | None = None) -> tuple[Tensor, Tensor | None]:
-        """The scores (R, h, T, S) of all heads, or of the chosen ones alone, and which of them count."""
-        if heads is None:
-            return self.block(self.q, self.k, self.queries, self.keys)
-        count = self.q.shape[1]
-        missing = [head for head in heads if not 0 <= head < count]
-        if missing:
-            raise UserError(f"There is no head {missing[0]}: this attention has {count} heads, from 0 on.")
-        chosen = torch.tensor(heads, device=self.q.device, dtype=torch.long)
-        return self.block(self.q[:, chosen], self.k, self.queries, self.keys, chosen)
+    def stage(self, name: str, heads: list[int] | None = None) -> Tensor:
+        """One stage of the definition, (R, h, T, S), for all heads or for the chosen ones alone.
+
+        `scaled`: how alike queries and keys are; `scores`: with the positions' bias and the soft cap;
+        `masked`: with the mask's numbers, and −∞ where it hides; `weights`: their softmax.
+        """
+        q, chosen = self.q, None
+        if heads is not None:
+            missing = [head for head in heads if not 0 <= head < q.shape[1]]
+            if missing:
+                raise UserError(
+                    f"There is no head {missing[0]}: this attention has {q.shape[1]} heads, from 0 on."
+                )
+            chosen = torch.tensor(heads, device=q.device, dtype=torch.long)
+            q = q[:, chosen]
+        if name == "scaled":
+            return self.score.pairs(q, self.spread(self.k, chosen), slice(None) if chosen is None else chosen)
+        if name == "scores":
+            return self.similarity(q, self.k, self.queries, self.keys, chosen)
+        scores, allowed = self.block(q, self.k, self.queries, self.keys, chosen)
+        if name == "masked":
+            return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+        return masked_softmax(scores, allowed)
 
     def weights(self, heads: list[int] | None = None) -> Tensor:
         """The exact attention weights (R, h, T, S) of all heads, or of the chosen ones alone."""
-        return masked_softmax(*self.scores(heads))
+        return self.stage("weights", heads)
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
