@@ -35,6 +35,8 @@ WIDEST = 8192  # a row of the model is one block of a kernel
 LARGEST_HEAD = 256
 WIDEST_BEAM = 16
 
+Place = tuple[GraphSlots, int]  # a set of slots, and one of them
+
 
 @dataclass(frozen=True)
 class ParkedSlot:
@@ -62,7 +64,7 @@ class GraphBackend:
         self.prefill = Prefill(model, self.weights, symbols)
         self.sets: list[GraphSlots] = []  # those with active requests
         self.idle: list[GraphSlots] = []  # those without, the one used last at the end
-        self.slots: dict[Slot, tuple[GraphSlots, int]] = {}  # where each active request is
+        self.slots: dict[Slot, Place] = {}  # where each active request is
         self.numbers = count()
         self.memory = float("inf")  # bytes that keys and values may take
         if self.device.type == "cuda":
@@ -92,9 +94,9 @@ class GraphBackend:
             raise UserError("A row without any token gives the model nothing to start from.")
         options = requests[0].options
         most = max(self.free.rows // options.beam, 0 if self.slots else 1)
-        homes = self._homes([self._needed(one) for one in requests[:most]], options, not self.slots)
+        places = self._free_slots([self._needed(one) for one in requests[:most]], options, not self.slots)
         together: dict[GraphSlots, list[tuple[int, Request]]] = {}
-        for (held, at), one in zip(homes, requests, strict=False):
+        for (held, at), one in zip(places, requests, strict=False):
             together.setdefault(held, []).append((at, one))
         try:
             for held, some in together.items():
@@ -102,29 +104,27 @@ class GraphBackend:
                 self.prefill.read(held.buffers, slots, [one.given for _, one in some])
                 held.start(slots, [one for _, one in some])
         except BaseException:  # then nobody is admitted
-            for held, at in homes:
+            for held, at in places:
                 held.active[at] = None
             raise
-        return [self._number(held, at) for held, at in homes]
+        return [self._number(held, at) for held, at in places]
 
-    def _homes(
-        self, needed: Sequence[Needed], options: Options, at_least_one: bool
-    ) -> list[tuple[GraphSlots, int]]:
+    def _free_slots(self, needed: Sequence[Needed], options: Options, at_least_one: bool) -> list[Place]:
         """Free slots for requests, from the first on, as far as there is memory for them."""
         key = step_key(options)
         sets = sorted((one for one in self.sets if one.key == key), key=lambda one: -len(one.free))
         free = [(held, at) for held in sets for at in held.free]
-        homes: list[tuple[GraphSlots, int] | None] = []
+        found: list[Place | None] = []
         for one in needed:
-            found = next((n for n, (held, _) in enumerate(free) if held.fits(one)), None)
-            homes.append(None if found is None else free.pop(found))
-        homeless = [one for one, home in zip(needed, homes, strict=True) if home is None]
+            fitting = next((n for n, (held, _) in enumerate(free) if held.fits(one)), None)
+            found.append(None if fitting is None else free.pop(fitting))
+        others = [one for one, place in zip(needed, found, strict=True) if place is None]
         # as many again as there are slots that would have been large enough: few sets serve many newcomers
-        full = sum(held.size.requests for held in sets if all(map(held.fits, homeless)))
-        made = self._set_for(homeless, options, full + len(homeless), at_least_one) if homeless else None
+        full = sum(held.size.requests for held in sets if all(map(held.fits, others)))
+        made = self._set_for(others, options, full + len(others), at_least_one) if others else None
         new = iter([] if made is None else [(made, at) for at in made.free])
-        filled = (next(new, None) if home is None else home for home in homes)
-        return [home for home in takewhile(bool, filled) if home is not None]
+        filled = (next(new, None) if place is None else place for place in found)
+        return [place for place in takewhile(bool, filled) if place is not None]
 
     def _set_for(
         self, needed: Sequence[Needed], options: Options, wanted: int, at_least_one: bool
@@ -180,7 +180,7 @@ class GraphBackend:
     @torch.no_grad()
     def resume(self, parked: Parked) -> Slot:
         assert isinstance(parked, ParkedSlot)
-        [(held, at)] = self._homes([self._needed(parked.request)], parked.request.options, True)
+        [(held, at)] = self._free_slots([self._needed(parked.request)], parked.request.options, True)
         held.buffers.put(at, parked.taken, parked.used)
         held.active[at] = replace(parked.active)
         return self._number(held, at)
