@@ -90,13 +90,14 @@ def flex(problem: Problem) -> Tensor:
     run, block_mask = _compiled()
     queries, keys, position, softcap = problem.queries, problem.keys, problem.position, problem.softcap
     mask = problem.mask.to(problem.q.device)
+    hiding = problem.mask.to(problem.q.device, detached=True)  # flex hides by what needs no gradient alone
     masked, special = bool(mask.parts), position.has_bias or mask.has_bias or softcap is not None
 
     def may_look(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         query, key = _at(queries, row, i), _at(keys, row, j)
         visible = torch.ones_like(query.position, dtype=torch.bool)
         if masked:
-            visible = visible & mask.rule(query, key, head)
+            visible = visible & hiding.rule(query, key, head)
         if query.segment is not None and key.segment is not None:
             visible = visible & (query.segment == key.segment)
         return visible

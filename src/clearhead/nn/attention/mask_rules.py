@@ -117,12 +117,12 @@ class Mask:
         sides = Tokens.padded(queries, start=start, device=device), Tokens.padded(keys, device=device)
         return *sides, torch.arange(self.heads, device=device)
 
-    def to(self, device: torch.device | str) -> Mask:
+    def to(self, device: torch.device | str, detached: bool = False) -> Mask:
         """The same mask with its data on a device; needed only where a kernel reads the data itself."""
         moved = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                setattr(moved, name, value.to(device))
+                setattr(moved, name, (value.detach() if detached else value).to(device))
         return moved
 
     def tensors(self) -> list[Tensor]:
@@ -196,8 +196,8 @@ class Several(Mask):
     def placed(self, queries: Tokens, keys: Tokens) -> Mask:
         return type(self)([part.placed(queries, keys) for part in self.of]) if self.has_table else self
 
-    def to(self, device: torch.device | str) -> Mask:
-        return type(self)([part.to(device) for part in self.of])
+    def to(self, device: torch.device | str, detached: bool = False) -> Mask:
+        return type(self)([part.to(device, detached) for part in self.of])
 
     def tensors(self) -> list[Tensor]:
         return [tensor for part in self.of for tensor in part.tensors()]

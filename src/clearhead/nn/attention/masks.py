@@ -155,7 +155,7 @@ class Bias(Boolean):
         self._spell_out(numbers)
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
-        return self._read(self.table.detach(), query, key, head, 0.0) > -torch.inf
+        return self._read(self.table, query, key, head, 0.0) > -torch.inf
 
     def number(self, query: Place, key: Place, head: Tensor) -> Tensor:
         # Hidden pairs get 0, so that no kernel meets −∞ − (−∞), whose result and gradient are NaN.
