@@ -7,7 +7,7 @@ models and bundles; knows nothing about training or about measuring quality.
 from __future__ import annotations
 
 from clearhead.decoding.alignment import Alignment, alignment, draw_alignment
-from clearhead.decoding.labels import classify, tag
+from clearhead.decoding.labels import classify, regress, tag
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, stream, translate
 from clearhead.decoding.score import Scored, score
@@ -32,6 +32,7 @@ __all__ = [
     "draw_alignment",
     "generate",
     "greedy",
+    "regress",
     "sample",
     "score",
     "stream",
