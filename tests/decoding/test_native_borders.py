@@ -19,8 +19,9 @@ from clearhead.decoding.native import NativeRows, binding, pack, supports
 from clearhead.decoding.native.binding import functions
 from clearhead.decoding.native.dials import SETTINGS, _config
 from clearhead.decoding.steps import Symbols
-from clearhead.models.config import ModelConfig
+from clearhead.models.config import LayerRule, ModelConfig
 from clearhead.nn.attention import AttentionConfig
+from clearhead.nn.layers import FeedForwardConfig
 
 from .compiled import needs_engine
 
@@ -86,6 +87,7 @@ def test_damaged_weights_are_seen() -> None:
     [
         ({"position__name": "shaw"}, "position scheme 'shaw'"),
         ({"attention__score": "additive"}, "score 'additive'"),
+        ({"layer_pattern": (LayerRule(first=1, feedforward=FeedForwardConfig(width=9)),)}, "layer_pattern"),
     ],
 )
 def test_names_what_it_cannot_do(changes: dict[str, object], dial: str) -> None:
@@ -100,15 +102,17 @@ class LaterAttention(AttentionConfig):
     """A setting that came after the engine, and a part of another kind."""
 
     sinks: int = 0
+    kind: str = "later"
 
 
 def test_settings_that_came_later_are_refused_unless_they_change_nothing() -> None:
     model = build()
     usual: ModelConfig = model.config  # type: ignore[assignment]
-    assert _config(LaterAttention(heads=3), "attention.") is None
-    assert _config(LaterAttention(sinks=2), "attention.") == "the setting attention.sinks '2'"
+    assert _config(LaterAttention(heads=3), LaterAttention(), "attention.") is None
+    found = _config(LaterAttention(sinks=2), LaterAttention(), "attention.")
+    assert found == "the setting attention.sinks '2'"
     model.config = usual.replace(attention=LaterAttention(heads=usual.attention.heads))  # type: ignore[assignment]
-    assert supports(model) == "it does not know the setting attention 'LaterAttention'."
+    assert supports(model) == "it does not know the setting attention 'later'."
 
 
 def test_every_setting_is_either_known_or_refused() -> None:

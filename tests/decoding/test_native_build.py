@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.decoding.native import build, cache, compiler
-from clearhead.decoding.native.build import library, why_not
+from clearhead.decoding.native import compiler
+from clearhead.decoding.native import library as cache
 from clearhead.decoding.native.compiler import NoLibrary
+from clearhead.decoding.native.library import library, why_not
 from clearhead.decoding.writer import Writer, _say_once
 
 from .bundles import translator
@@ -43,7 +44,7 @@ import sys, types
 for name in ("clearhead", "clearhead.decoding", "clearhead.decoding.native"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [{source!r} + "/" + name.replace(".", "/")]
-from clearhead.decoding.native.build import why_not
+from clearhead.decoding.native.library import why_not
 print(why_not())
 """
 
@@ -52,10 +53,10 @@ print(why_not())
 def _nothing_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cache folder of its own for each test, no library of a wheel, and nothing remembered."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "PACKAGED", tmp_path / "packaged")
-    build._load.cache_clear()
+    monkeypatch.setattr(cache, "PACKAGED", tmp_path / "packaged")
+    cache._load.cache_clear()
     yield
-    build._load.cache_clear()
+    cache._load.cache_clear()
 
 
 REAL = library().file if why_not() is None else Path()
@@ -76,7 +77,7 @@ def _compiled(folder: Path) -> int:
 
 def _again() -> str | None:
     """As another process would see it."""
-    build._load.cache_clear()
+    cache._load.cache_clear()
     return why_not()
 
 
@@ -113,7 +114,7 @@ def test_compiles_anew_when_sources_change(copying: Path, monkeypatch: pytest.Mo
 
 def test_two_processes_at_once(copying: Path) -> None:
     # Importing PyTorch would take longer than everything else here.
-    source = Path(build.__file__).parents[3]
+    source = Path(cache.__file__).parents[3]
     program = WITHOUT_TORCH.format(source=str(source))
     slow = {**os.environ, "SLOW": "0.5"}
     running = [
@@ -272,9 +273,9 @@ def test_root_does_not_keep_it_with_another_user(tmp_path: Path, monkeypatch: py
 
 
 def _package(sources: str, damaged: bool = False) -> Path:
-    build.PACKAGED.mkdir()
+    cache.PACKAGED.mkdir()
     checksum = "0" * 64 if damaged else hashlib.sha256(REAL.read_bytes()).hexdigest()
-    path = build.PACKAGED / cache.named(compiler.this_machine().name, "wheel", sources, checksum)
+    path = cache.PACKAGED / cache.named(compiler.this_machine().name, "wheel", sources, checksum)
     shutil.copyfile(REAL, path)
     return path
 

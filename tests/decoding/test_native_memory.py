@@ -17,7 +17,7 @@ from clearhead.bundle.mapped import mapped_file
 from clearhead.decoding.native import NativeRows, pack, why_not
 from clearhead.decoding.native.binding import instruction_sets
 from clearhead.decoding.native.pack import BYTES, Dtype, portions, rows_of
-from clearhead.decoding.native.storage import HUGE, PrivateMemory
+from clearhead.decoding.native.weight_memory import HUGE, PrivateMemory
 from clearhead.decoding.steps import Symbols
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 import clearhead
-from clearhead.decoding.native import NativeRows, pack, shared, why_not
+from clearhead.decoding.native import NativeRows, pack, why_not
+from clearhead.decoding.native import weight_memory as shared
 from clearhead.decoding.native.pack import BYTES, Dtype
-from clearhead.decoding.native.storage import PrivateMemory
+from clearhead.decoding.native.weight_memory import PrivateMemory
 from clearhead.decoding.steps import Symbols
 
 pytestmark = [

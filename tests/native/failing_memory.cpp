@@ -276,9 +276,9 @@ OwnBeam begin(Session& session) {
   std::vector<uint8_t> kinds(World::VOCABULARY, 0);
   for (int i = 2; i < World::VOCABULARY; i += 40) kinds[i] = STOP;
   const std::vector<double> last(REQUESTS, 9.0);
-  const BeamDials dials{4, 4, 32, 2, 1, NEVER, SCORED, kinds.data()};
+  const BeamOptions options{4, 4, 32, 2, 1, NEVER, SCORED, kinds.data()};
   clearhead_admit(session.engine, ids.data(), lengths.data(), REQUESTS, 1, &session.buffer);
-  return {clearhead_beam(&dials, World::VOCABULARY, limits.data(), last.data(), REQUESTS), clearhead_beam_free};
+  return {clearhead_beam(&options, World::VOCABULARY, limits.data(), last.data(), REQUESTS), clearhead_beam_free};
 }
 
 void collect(const Beam* beam, Found& found) {

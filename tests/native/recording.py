@@ -165,7 +165,7 @@ class Recorder:
         return b"".join(parts)
 
     def _layer(self, layer: binding.Layer, width: int) -> bytes:
-        handles = [getattr(layer, name) for name in binding.LAYER_MATRICES]
+        handles = [getattr(layer, name) for name in binding.LAYER_MATRICES.split()]
         used = numbers([self.matrices[one][0] if one else -1 for one in handles], "<i4")
         norms = (layer.attention_norm, layer.cross_norm, layer.feedforward_norm)
         return used + b"".join(self._norm(one, width) for one in norms)
@@ -284,11 +284,11 @@ class Recorder:
     # Beams
 
     def beam(
-        self, call: Callable[..., int], dials: Any, vocabulary: int, limits: int, last: int, count: int
+        self, call: Callable[..., int], options: Any, vocabulary: int, limits: int, last: int, count: int
     ) -> int:
-        handle = call(dials, vocabulary, limits, last, count)
-        made = dials._obj
-        self.beams[handle] = self._next(BEAM), made.places * count
+        handle = call(options, vocabulary, limits, last, count)
+        made = options._obj
+        self.beams[handle] = self._next(BEAM), made.width * count
         whole = [getattr(made, name) for name, kind in made._fields_ if kind is ctypes.c_int32]
         kinds = some(made.kinds, vocabulary, "<u1")
         parts = (

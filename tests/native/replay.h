@@ -255,21 +255,21 @@ class Replay {
   }
 
   void beam(Reader& from) {
-    int32_t BeamDials::*const fields[] = {&BeamDials::places, &BeamDials::kept,  &BeamDials::candidates,
-                                          &BeamDials::stop,   &BeamDials::stops, &BeamDials::early,
-                                          &BeamDials::forced};
+    int32_t BeamOptions::*const fields[] = {&BeamOptions::width, &BeamOptions::kept,  &BeamOptions::candidates,
+                                          &BeamOptions::stop,   &BeamOptions::stops, &BeamOptions::early,
+                                          &BeamOptions::forced};
     const int64_t vocabulary = from.number();
     const auto numbers = from.list<int32_t>();
     const auto kinds = from.list<uint8_t>();
     const auto limits = from.list<int64_t>();
     const auto last = from.list<double>();
-    BeamDials dials{};
-    demand(numbers.size() == sizeof(fields) / sizeof(*fields), "the driver and the Python side know different dials");
-    for (size_t i = 0; i < numbers.size(); ++i) dials.*fields[i] = numbers[i];
-    dials.kinds = kinds.data();
-    beams_.push_back(clearhead_beam(&dials, vocabulary, limits.data(), last.data(), int64_t(limits.size())));
+    BeamOptions options{};
+    demand(numbers.size() == sizeof(fields) / sizeof(*fields), "the driver and the Python side know different options");
+    for (size_t i = 0; i < numbers.size(); ++i) options.*fields[i] = numbers[i];
+    options.kinds = kinds.data();
+    beams_.push_back(clearhead_beam(&options, vocabulary, limits.data(), last.data(), int64_t(limits.size())));
     demand(beams_.back(), "a beam cannot be made");
-    rows_.push_back(int64_t(limits.size()) * dials.places);
+    rows_.push_back(int64_t(limits.size()) * options.width);
   }
 
   void advance(Reader& from) {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from clearhead.decoding.native.binding import instruction_sets
-from clearhead.decoding.native.build import PACKAGED
 from clearhead.decoding.native.compiler import INSTRUCTION_SETS
+from clearhead.decoding.native.library import PACKAGED
 
 from .building import ENVIRONMENT, KEPT, ROOT, SANITIZERS, toolchain
 

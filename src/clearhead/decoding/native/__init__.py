@@ -12,7 +12,7 @@ from clearhead.decoding.native.dials import supports
 from clearhead.decoding.native.pack import Dtype, Packed, pack
 from clearhead.decoding.native.rows import NativeRows
 from clearhead.decoding.native.scores import NativeScores
-from clearhead.decoding.native.shared import Sharing
+from clearhead.decoding.native.weight_memory import Sharing
 
 __all__ = [
     "Dtype",

@@ -1,13 +1,13 @@
 """Beam search with its state in the compiled engine: `NativeBeam`.
 
-Makes the choices of `decoding/beam.py`, number for number, where a search asks for nothing but places: one
+Makes the choices of `decoding/beam.py`, number for number, where a search asks for nothing else: one
 group, no coverage, no processors beyond forbidden symbols. Everything else is that file's to do, and so is
 the explanation. Here a step is one call, whatever the number of requests.
 
 Rows that cannot win any more are dropped (`source/beam.h` says why that changes nothing), so that a request
 has at most K of them.
 
-Shapes: B active requests, K places of each.
+Shapes: B active requests, K texts of each.
 """
 
 from __future__ import annotations
@@ -24,16 +24,8 @@ from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Moves, Rows, Scores, Search
 from clearhead.decoding.beam import candidates_of
 from clearhead.decoding.beam_state import hypothesis, kept_of, last_divisors
-from clearhead.decoding.native.binding import (
-    EARLY,
-    FORBIDDEN,
-    FORCED,
-    STOP,
-    BeamAnswer,
-    BeamDials,
-    BeamText,
-    functions,
-)
+from clearhead.decoding.native import binding
+from clearhead.decoding.native.binding import EARLY, FORBIDDEN, FORCED, STOP, functions
 from clearhead.decoding.native.rows import NativeRows
 from clearhead.decoding.native.scores import NativeScores, no_memory
 from clearhead.decoding.processors import nothing_left
@@ -53,8 +45,8 @@ class NativeBeam:
         kinds = torch.zeros(batch.vocabulary, dtype=torch.uint8)
         kinds[list(symbols.stops)] |= STOP
         kinds[list(symbols.forbidden)] |= FORBIDDEN
-        dials = BeamDials(
-            places=options.beam,
+        told = binding.BeamOptions(
+            width=options.beam,
             kept=kept_of(options),
             candidates=candidates_of(batch),
             stop=symbols.stop,
@@ -66,8 +58,8 @@ class NativeBeam:
         limits = torch.tensor(batch.limits, dtype=torch.int64)
         last = torch.tensor(last_divisors(options, batch.limits), dtype=torch.float64)
         counts = limits.data_ptr(), last.data_ptr(), len(limits)
-        self._own(self.library.beam(ctypes.byref(dials), batch.vocabulary, *counts))
-        self.places, self.active, self.written = options.beam, len(limits), 0
+        self._own(self.library.beam(ctypes.byref(told), batch.vocabulary, *counts))
+        self.width, self.active, self.written = options.beam, len(limits), 0
         self.nbest = options.nbest
 
     def _own(self, handle: int | None) -> None:
@@ -91,7 +83,7 @@ class NativeBeam:
     def advance(self, scores: Scores) -> Moves:
         """One more token for every text; requests that are decided leave."""
         assert isinstance(scores, NativeScores)
-        moves = torch.empty(2, self.active * self.places, dtype=torch.int64)
+        moves = torch.empty(2, self.active * self.width, dtype=torch.int64)
         parent, token = moves
         now, after = self.penalty.at(self.written + 1), self.penalty.at(self.written + 2)
         moves_to = parent.data_ptr(), token.data_ptr()
@@ -140,7 +132,7 @@ class NativeBeam:
             for one in beams
         ]
         handles = [one.handle for one in beams]
-        most = sum(one.active * one.places for one in beams)
+        most = sum(one.active * one.width for one in beams)
         steps, found = rows.stride(list(zip(handles, seen, strict=True)), divisors, most, enough)
         for one in beams:
             one.written += steps
@@ -157,7 +149,7 @@ class NativeBeam:
         return found
 
     def _answer(self, which: int) -> tuple[int, list[Hypothesis] | Exception]:
-        answer, text = BeamAnswer(), BeamText()
+        answer, text = binding.BeamAnswer(), binding.BeamText()
         self.library.beam_answer(self.handle, which, ctypes.byref(answer))
         if answer.broken:
             return answer.number, not_finite()

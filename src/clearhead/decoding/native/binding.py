@@ -15,200 +15,141 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.native.build import library
 from clearhead.decoding.native.compiler import NoLibrary
+from clearhead.decoding.native.library import library
 
 KINDS = {"float32": 0, "bf16": 1, "int8": 2}
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh")
+FORBIDDEN, STOP = 1, 2  # kinds of tokens
+EARLY = ("never", False, True)  # values of `early_stopping` by number
+FORCED = ("scored", "free", "cut")
+INTERFACE = 1  # of `source/interface.h`, where the same is said from the other side
 
 Pointer = ctypes.c_void_p
+# By the names that `source/interface.h` has for them; z, a text, is a pointer there.
+_TYPES: dict[str, Any] = {"v": None, "p": Pointer, "z": ctypes.c_char_p}
+_TYPES |= {"i4": ctypes.c_int32, "i8": ctypes.c_int64, "f4": ctypes.c_float, "f8": ctypes.c_double}
+
+
+def _fields(*lines: str) -> list[tuple[str, Any]]:
+    """The fields of a struct: on each line a type and the names of those that have it."""
+    split = (line.split() for line in lines)
+    return [(name, _TYPES[kind]) for kind, *names in split for name in names]
 
 
 class Norm(ctypes.Structure):
     """A norm's weight and bias; without a weight there is no norm."""
 
-    _fields_ = [("weight", Pointer), ("bias", Pointer)]
+    _fields_ = _fields("p weight bias")
 
 
-LAYER_MATRICES = (
-    "query_key_value",
-    "attention_output",
-    "cross_query",
-    "cross_key_value",
-    "cross_output",
-    "inner",
-    "outer",
-)
+LAYER_MATRICES = "query_key_value attention_output cross_query cross_key_value cross_output inner outer"
+_TYPES["Norm"] = Norm
 
 
 class Layer(ctypes.Structure):
     """One layer's matrices and norms."""
 
-    _fields_ = [
-        *((name, Pointer) for name in LAYER_MATRICES),
-        ("attention_norm", Norm),
-        ("cross_norm", Norm),
-        ("feedforward_norm", Norm),
-    ]
+    _fields_ = _fields(f"p {LAYER_MATRICES}", "Norm attention_norm cross_norm feedforward_norm")
 
 
-MODEL_NUMBERS = (
-    *("width", "vocabulary", "source_vocabulary", "encoder_layers", "decoder_layers"),
-    *("heads", "groups", "key_dim", "value_dim", "inner", "gated", "activation"),
-    *("rms", "norm_first", "rotary_halves", "has_source"),
-)
+_TYPES["Layer*"] = ctypes.POINTER(Layer)
 
 
 class Model(ctypes.Structure):
     """A whole model."""
 
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in MODEL_NUMBERS),
-        *(
-            (name, ctypes.c_float)
-            for name in ("eps", "scale", "softcap", "embedding_factor", "output_factor")
-        ),
-        ("source_table", Pointer),
-        ("target_table", Pointer),
-        *((name, Norm) for name in ("source_norm", "target_norm", "encoder_norm", "decoder_norm")),
-        ("encoder", ctypes.POINTER(Layer)),
-        ("decoder", ctypes.POINTER(Layer)),
-        ("output", Pointer),
-        ("source_rows", Pointer),
-        ("target_rows", Pointer),
-        *((name, ctypes.c_int64) for name in ("file", "source_offset", "target_offset")),
-    ]
+    _fields_ = _fields(
+        "i4 width vocabulary source_vocabulary encoder_layers decoder_layers heads groups key_dim value_dim",
+        "i4 inner gated activation rms norm_first rotary_halves has_source",
+        "f4 eps scale softcap embedding_factor output_factor",
+        "p source_table target_table",
+        "Norm source_norm target_norm encoder_norm decoder_norm",
+        "Layer* encoder decoder",
+        "p output source_rows target_rows",
+        "i8 file source_offset target_offset",
+    )
 
 
 class Tables(ctypes.Structure):
     """What depends on positions."""
 
-    _fields_ = [
-        ("capacity", ctypes.c_int64),
-        *((name, Pointer) for name in ("source", "target", "cosine", "sine", "encoder_bias", "decoder_bias")),
-    ]
+    _fields_ = _fields("i8 capacity", "p source target cosine sine encoder_bias decoder_bias")
 
 
 class ScoreBuffer(ctypes.Structure):
     """Where scores go."""
 
-    _fields_ = [
-        ("logits", Pointer),
-        ("stride", ctypes.c_int64),
-        ("peaks", Pointer),
-        ("norms", Pointer),
-        ("hidden", Pointer),
-        ("attention", Pointer),
-        ("attention_stride", ctypes.c_int64),
-    ]
+    _fields_ = _fields("p logits", "i8 stride", "p peaks norms hidden attention", "i8 attention_stride")
 
 
-FORBIDDEN, STOP = 1, 2  # kinds of tokens
-EARLY = ("never", False, True)  # values of `early_stopping` by number
-FORCED = ("scored", "free", "cut")
+class BeamOptions(ctypes.Structure):
+    """What all requests of a beam's batch have in common."""
 
-
-class BeamDials(ctypes.Structure):
-    """What all requests of a beam's cohort have in common."""
-
-    _fields_ = [
-        *(
-            (name, ctypes.c_int32)
-            for name in ("places", "kept", "candidates", "stop", "stops", "early", "forced")
-        ),
-        ("kinds", Pointer),
-    ]
+    _fields_ = _fields("i4 width kept candidates stop stops early forced", "p kinds")
 
 
 class Strider(ctypes.Structure):
     """A beam that takes part in several steps at once."""
 
-    _fields_ = [
-        ("beam", Pointer),
-        ("buffer", Pointer),
-        ("begin", ctypes.c_int64),
-        ("rows", ctypes.c_int64),
-        ("divisors", Pointer),
-    ]
+    _fields_ = _fields("p beam buffer", "i8 begin rows", "p divisors")
 
 
 class BeamAnswer(ctypes.Structure):
     """A request that a beam has decided."""
 
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("number", "texts")),
-        *((name, ctypes.c_int32) for name in ("broken", "dead")),
-    ]
+    _fields_ = _fields("i8 number texts", "i4 broken dead")
+
+
+_TYPES |= {"i4*": ctypes.POINTER(ctypes.c_int32), "f4*": ctypes.POINTER(ctypes.c_float)}
 
 
 class BeamText(ctypes.Structure):
     """One of its texts."""
 
-    _fields_ = [
-        ("score", ctypes.c_double),
-        ("count", ctypes.c_int64),
-        ("tokens", ctypes.POINTER(ctypes.c_int32)),
-        ("logps", ctypes.POINTER(ctypes.c_float)),
-        ("willing", ctypes.c_int32),
-    ]
+    _fields_ = _fields("f8 score", "i8 count", "i4* tokens", "f4* logps", "i4 willing")
 
 
-_LONG, _INT = ctypes.c_int64, ctypes.c_int32
-_FLOATS = (ctypes.c_float, ctypes.c_double)
-_FUNCTIONS: dict[str, tuple[object, list[object]]] = {
-    "kernels": (Pointer, [ctypes.c_char_p]),
-    "kernels_name": (ctypes.c_char_p, [Pointer]),
-    "panel": (_LONG, [Pointer]),
-    "instruction_set": (ctypes.c_char_p, [_LONG]),
-    "bytes_for_matrix": (_LONG, [Pointer, _LONG, _LONG, _INT]),
-    "matrix": (Pointer, [Pointer, _LONG, _LONG, _INT, Pointer]),
-    "matrix_bias": (None, [Pointer, Pointer, ctypes.c_float]),
-    "matrix_pack": (_INT, [Pointer, Pointer, _LONG, _LONG, _INT]),
-    "matrix_free": (None, [Pointer]),
-    "matrix_bytes": (_LONG, [Pointer]),
-    "misfit": (ctypes.c_char_p, [ctypes.POINTER(Model)]),
-    "engine": (Pointer, [ctypes.POINTER(Model), _INT]),
-    "engine_free": (None, [Pointer]),
-    "tables": (None, [Pointer, ctypes.POINTER(Tables)]),
-    "rows": (_LONG, [Pointer]),
-    "longest": (_LONG, [Pointer]),
-    "longest_source": (_LONG, [Pointer]),
-    "slots": (_LONG, [Pointer]),
-    "bytes": (_LONG, [Pointer]),
-    "admit": (_INT, [Pointer, Pointer, Pointer, _LONG, _INT, ctypes.POINTER(ScoreBuffer)]),
-    "step": (_INT, [Pointer, Pointer, Pointer, _LONG, ctypes.POINTER(ScoreBuffer)]),
-    "take": (_LONG, [Pointer, _LONG, _LONG]),
-    "join": (_INT, [Pointer, _LONG]),
-    "drop": (None, [Pointer, _LONG]),
-    "top": (_INT, [Pointer, ctypes.POINTER(ScoreBuffer), _LONG, _LONG, _LONG, Pointer, Pointer]),
-    "logp": (_INT, [Pointer, ctypes.POINTER(ScoreBuffer), _LONG, _LONG, Pointer]),
-    "beam": (Pointer, [ctypes.POINTER(BeamDials), _LONG, Pointer, Pointer, _LONG]),
-    "beam_free": (None, [Pointer]),
-    "beam_advance": (
-        _LONG,
-        [
-            Pointer,
-            Pointer,
-            ctypes.POINTER(ScoreBuffer),
-            _LONG,
-            ctypes.c_double,
-            ctypes.c_double,
-            Pointer,
-            Pointer,
-        ],
-    ),
-    "beam_layout": (_LONG, [Pointer, Pointer]),
-    "beam_take": (Pointer, [Pointer, _LONG, _LONG]),
-    "beam_stride": (_LONG, [Pointer, Pointer, _LONG, _LONG, _LONG, ctypes.POINTER(ScoreBuffer)]),
-    "beam_decided": (_LONG, [Pointer]),
-    "beam_forget": (None, [Pointer]),
-    "beam_answer": (None, [Pointer, _LONG, ctypes.POINTER(BeamAnswer)]),
-    "beam_text": (None, [Pointer, _LONG, _LONG, ctypes.POINTER(BeamText)]),
+STRUCTS = (Norm, Layer, Model, Tables, ScoreBuffer, BeamOptions, BeamAnswer, BeamText, Strider)
+# What each function gives, and what it takes.
+_FUNCTIONS = {
+    "kernels": "p z",
+    "kernels_name": "z p",
+    "panel": "i8 p",
+    "instruction_set": "z i8",
+    "bytes_for_matrix": "i8 p i8 i8 i4",
+    "matrix": "p p i8 i8 i4 p",
+    "matrix_bias": "v p p f4",
+    "matrix_pack": "i4 p p i8 i8 i4",
+    "matrix_free": "v p",
+    "matrix_bytes": "i8 p",
+    "misfit": "z p",
+    "engine": "p p i4",
+    "engine_free": "v p",
+    "tables": "v p p",
+    "rows": "i8 p",
+    "longest": "i8 p",
+    "longest_source": "i8 p",
+    "slots": "i8 p",
+    "bytes": "i8 p",
+    "admit": "i4 p p p i8 i4 p",
+    "step": "i4 p p p i8 p",
+    "take": "i8 p i8 i8",
+    "join": "i4 p i8",
+    "drop": "v p i8",
+    "top": "i4 p p i8 i8 i8 p p",
+    "logp": "i4 p p i8 i8 p",
+    "beam": "p p i8 p p i8",
+    "beam_free": "v p",
+    "beam_advance": "i8 p p p i8 f8 f8 p p",
+    "beam_layout": "i8 p p",
+    "beam_take": "p p i8 i8",
+    "beam_stride": "i8 p p i8 i8 i8 p",
+    "beam_decided": "i8 p",
+    "beam_forget": "v p",
+    "beam_answer": "v p i8 p",
+    "beam_text": "v p i8 i8 p",
 }
-
-
-STRUCTS = (Norm, Layer, Model, Tables, ScoreBuffer, BeamDials, BeamAnswer, BeamText, Strider)
-INTERFACE = 1  # of `source/interface.h`, where the same is said from the other side
 
 
 def believed() -> dict[str, str]:
@@ -219,18 +160,20 @@ def believed() -> dict[str, str]:
             f"{name}:{_code(kind)}@{getattr(struct, name).offset}" for name, kind, *_ in struct._fields_
         ]
         found[struct.__name__] = " ".join([str(ctypes.sizeof(struct)), *fields])
-    for name, (result, arguments) in _FUNCTIONS.items():
-        found[f"clearhead_{name}()"] = " ".join(map(_code, [result, *arguments]))
+    for name, types in _FUNCTIONS.items():
+        found[f"clearhead_{name}()"] = types.replace("z", "p")
     return found
 
 
 def _code(kind: Any) -> str:
-    if kind is None:
-        return "v"
-    if kind in (Pointer, ctypes.c_char_p) or issubclass(kind, ctypes._Pointer):
-        return "p"
-    letter = "s" if issubclass(kind, ctypes.Structure) else "f" if kind in _FLOATS else "i"
-    return f"{letter}{ctypes.sizeof(kind)}"
+    """What a field's type is called."""
+    if issubclass(kind, ctypes.Structure):
+        return f"s{ctypes.sizeof(kind)}"
+    return (
+        "p"
+        if issubclass(kind, ctypes._Pointer)
+        else next(name for name, one in _TYPES.items() if one is kind)
+    )
 
 
 def said(loaded: ctypes.CDLL) -> dict[str, str]:
@@ -258,9 +201,9 @@ class Functions:
                     f"The native engine in '{loaded._name}' was made for another version of clearhead: "
                     f"its '{name}' differs."
                 )
-        for name, (result, arguments) in _FUNCTIONS.items():
+        for name, types in _FUNCTIONS.items():
             function = getattr(loaded, f"clearhead_{name}")
-            function.restype, function.argtypes = result, arguments
+            function.restype, *function.argtypes = (_TYPES[one] for one in types.split())
             setattr(self, name, function)
 
     def __getattr__(self, name: str) -> ctypes._NamedFuncPointer:

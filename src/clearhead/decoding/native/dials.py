@@ -82,20 +82,23 @@ def supports(model: nn.Module, device: str = "cpu") -> str | None:
     return None if dial is None else f"it does not know {dial}."
 
 
-def _config(config: Config, path: str = "") -> str | None:
-    """The first setting that is not known, of a config and those inside it."""
-    usual = type(config)()
+USUAL = ModelConfig()
+
+
+def _config(config: Config, usual: Config = USUAL, path: str = "") -> str | None:
+    """The first setting that is not known, of a config and those inside it; `usual` has the defaults."""
     for name in (one.name for one in fields(config)):
         value, default, where = getattr(config, name), getattr(usual, name), path + name
         known = SETTINGS.get(where, ())
         if value == default or known is None or value in known:
             continue
         if isinstance(value, Config) and type(value) is type(default):
-            if (inside := _config(value, f"{where}.")) is not None:
+            if (inside := _config(value, default, f"{where}.")) is not None:
                 return inside
             continue
-        shown = getattr(value, "kind", type(value).__name__) if isinstance(value, Config) else value
-        return f"the {NAMES.get(where, f'setting {where}')} '{shown}'"
+        shown = getattr(value, "kind", value)  # of a part that is of another kind
+        name = NAMES.get(where, f"setting {where}")
+        return f"the {name} '{shown}'" if isinstance(shown, str | int | float) else f"the {name}"
     return None
 
 
@@ -119,12 +122,14 @@ def _weights(model: nn.Module, device: str) -> str | None:
 
 def _shapes(model: nn.Module, config: ModelConfig) -> str | None:
     """Somebody may have replaced a part by one of another size, which PyTorch does not mind."""
-    attention, width = config.attention.replace(width=config.width), config.width
-    wide, mixed = config.feedforward.width or 4 * width, attention.heads * attention.value_size
+    attention, width = config.attention, config.width
+    key = attention.key_dim or width // attention.heads
+    value, groups = attention.value_dim or key, attention.kv_heads or attention.heads
+    wide, mixed = config.feedforward.width or 4 * width, attention.heads * value
     wanted = {
-        "query": (attention.heads * attention.key_size, width),
-        "key": (attention.groups * attention.key_size, width),
-        "value": (attention.groups * attention.value_size, width),
+        "query": (attention.heads * key, width),
+        "key": (groups * key, width),
+        "value": (groups * value, width),
         "attention.output": (width, mixed),
         "cross_attention.output": (width, mixed),
         "gate": (wide, width),

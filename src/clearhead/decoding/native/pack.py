@@ -23,15 +23,25 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.mapped import MappedFile, PassingView, mapped_file
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions, plain
-from clearhead.decoding.native.build import library, one_at_a_time
 from clearhead.decoding.native.dials import supports
-from clearhead.decoding.native.shared import FilledMemory, Sharing, Unfit, find, key_of, put
-from clearhead.decoding.native.storage import PrivateMemory, no_memory
+from clearhead.decoding.native.library import library, one_at_a_time
+from clearhead.decoding.native.weight_memory import (
+    FilledMemory,
+    PrivateMemory,
+    Sharing,
+    Unfit,
+    find,
+    key_of,
+    no_memory,
+    put,
+)
+from clearhead.decoding.position_tables import added, biases, turns
 from clearhead.models.config import ModelConfig
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.attention import MultiHeadAttention
 from clearhead.nn.layers import FeedForward, InputEmbedding
 from clearhead.nn.positions.base import Position
+from clearhead.nn.positions.rotary import Rotary
 
 Dtype = Literal["float32", "bf16", "int8"]
 BYTES: dict[Dtype, int] = {"float32": 4, "bf16": 2, "int8": 1}  # of a weight
@@ -53,7 +63,8 @@ class Packed:
         self.config: ModelConfig = model.config  # type: ignore[assignment]
         self.dtype: Dtype = dtype
         self.kernels = kernels  # of the instruction set that the weights are laid out for
-        self._kept: list[Any] = []  # tensors and arrays that the struct points into
+        self._kept: list[Any] = []  # tensors and arrays that the structs point into
+        self._tables: dict[int, binding.Tables] = {}  # by how many positions they cover
         self._model = cast(Any, model)
         self._view = view  # of weights that lie in a file
         self.bytes = 0  # of the packed matrices
@@ -134,6 +145,27 @@ class Packed:
             target_offset=offsets[1],
         )
 
+    @torch.no_grad()
+    def position_tables(self, size: int) -> binding.Tables:
+        """What positions contribute, for those below `size`; made once, and kept as long as the weights.
+
+        The engine knows no scheme, it looks numbers up: it adds a row to an embedding, turns pairs by a
+        cosine and a sine, adds a number for a distance to a score.
+        """
+        if size not in self._tables:
+            rotary, heads = self.decoder_position, self.config.attention.heads
+            cosine, sine = turns(rotary, size) if isinstance(rotary, Rotary) else (None, None)
+            self._tables[size] = binding.Tables(
+                capacity=size,
+                source=self._numbers(added(self.source_embedding, size)),
+                target=self._numbers(added(self.target_embedding, size)),
+                cosine=self._numbers(cosine),
+                sine=self._numbers(sine),
+                encoder_bias=self._numbers(biases(self.encoder_position, size, heads)),
+                decoder_bias=self._numbers(biases(self.decoder_position, size, heads)),
+            )
+        return self._tables[size]
+
     def _numbers(self, tensor: Tensor | None) -> int | None:
         """A pointer to a tensor's numbers, which are kept alive."""
         if tensor is None:
@@ -154,7 +186,7 @@ class Packed:
         return binding.Norm(self._numbers(norm.weight), self._numbers(bias))  # type: ignore[arg-type]
 
     def _matrix(self, weights: list[Tensor], biases: list[Tensor | None], beyond: float = 0.0) -> int:
-        """Matrices (outputs, inputs) with one input as one packed matrix; `beyond`: see `matrix.h`."""
+        """Matrices (outputs, inputs) with one input as one packed matrix; `beyond`: see `model.h`."""
         engine, kind = functions(), binding.KINDS[self.dtype]
         outputs, inputs = sum(len(one) for one in weights), weights[0].shape[1]
         memory = self.memory.take(engine.bytes_for_matrix(self.kernels, outputs, inputs, kind))

@@ -24,12 +24,10 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Extra
 from clearhead.decoding.native import binding
-from clearhead.decoding.native.pack import Dtype, Packed, pack
+from clearhead.decoding.native.pack import Dtype, pack
 from clearhead.decoding.native.scores import EngineHandle, NativeScores, TakenRows, check, enough_memory
-from clearhead.decoding.native.shared import Sharing
-from clearhead.decoding.position_tables import added, biases, turns
+from clearhead.decoding.native.weight_memory import Sharing
 from clearhead.decoding.steps import Symbols
-from clearhead.nn.positions.rotary import Rotary
 
 FIRST = 128  # positions that tables cover at the beginning
 
@@ -71,7 +69,6 @@ class NativeRows:
         self._engine = EngineHandle(packed, threads or torch.get_num_threads())
         self._library, self._handle = self._engine.library, self._engine.handle
         self._positions = 0  # that the engine has tables for
-        self._tables: list[dict[str, Tensor]] = []  # all that it has had: each twice as large as the last
         self._changing = threading.RLock()
 
     @property
@@ -212,27 +209,6 @@ class NativeRows:
             size *= 2
         size = size if limit is None else min(size, limit)
         with enough_memory():
-            self._tables.append(position_tables(packed, size))  # first kept, then told
-        pointers = {name: table.data_ptr() for name, table in self._tables[-1].items()}
-        self._library.tables(self._handle, ctypes.byref(binding.Tables(capacity=size, **pointers)))
+            tables = packed.position_tables(size)
+        self._library.tables(self._handle, ctypes.byref(tables))
         self._positions = size
-
-
-@torch.no_grad()
-def position_tables(packed: Packed, size: int) -> dict[str, Tensor]:
-    """What positions contribute, for positions below `size`: the engine knows no scheme, it looks them up.
-
-    It adds a row to an embedding, turns pairs by a cosine and a sine, adds a number for a distance to a
-    score. What a model does not have is left out.
-    """
-    rotary, heads = packed.decoder_position, packed.config.attention.heads
-    cosine, sine = turns(rotary, size) if isinstance(rotary, Rotary) else (None, None)
-    found = {
-        "source": added(packed.source_embedding, size),
-        "target": added(packed.target_embedding, size),
-        "cosine": cosine,
-        "sine": sine,
-        "encoder_bias": biases(packed.encoder_position, size, heads),
-        "decoder_bias": biases(packed.decoder_position, size, heads),
-    }
-    return {name: binding.plain(table) for name, table in found.items() if table is not None}

@@ -26,8 +26,8 @@ namespace clearhead {
 constexpr double NOTHING = -std::numeric_limits<double>::infinity();
 
 // What all requests of a batch have in common. The Python side's struct has the same fields in this order.
-struct BeamDials {
-  int32_t places;           // K, texts of a request under way
+struct BeamOptions {
+  int32_t width;            // K, active texts of a request
   int32_t kept;             // N, the best finished texts that are wanted
   int32_t candidates;       // C, tokens of each row that are worth a look
   int32_t stop;             // what a text gets at its limit if it has not chosen to end
@@ -64,9 +64,9 @@ struct Decided {
 class Beam {
  public:
   // `last` are the divisors of the longest texts that requests may become.
-  Beam(const BeamDials& dials, int vocabulary, const int64_t* limits, const double* last, int64_t count)
-      : dials_(dials),
-        kinds_(dials.kinds, dials.kinds + vocabulary),
+  Beam(const BeamOptions& options, int vocabulary, const int64_t* limits, const double* last, int64_t count)
+      : options_(options),
+        kinds_(options.kinds, options.kinds + vocabulary),
         requests_(count),
         live_(count, 0.0) {
     for (int64_t i = 0; i < count; ++i) {
@@ -80,7 +80,7 @@ class Beam {
   bool broken_off() const { return broken_off_; }
   void break_off() { broken_off_ = true; }
   void forget() { decided_.clear(); }
-  int64_t most_rows() const { return int64_t(requests_.size()) * dials_.places; }  // after the next step
+  int64_t most_rows() const { return int64_t(requests_.size()) * options_.width; }  // after the next step
 
   // The number of each active request and how many rows it has, in their order.
   int64_t layout(int64_t* to) const {
@@ -122,10 +122,10 @@ class Beam {
     if (broken_off_) throw std::bad_alloc();
     broken_off_ = true;
     divisors_ = divisors;
-    const int count = int(requests_.size()), places = dials_.places;
-    choices_.resize(size_t(count) * places);
-    desks_.resize(std::max(desks_.size(), size_t(engine.team().count())));
-    auto decide = [&](int i, int self) { this->decide(engine, buffer, begin, i, desks_[self]); };
+    const int count = int(requests_.size()), width = options_.width;
+    choices_.resize(size_t(count) * width);
+    workspaces_.resize(std::max(workspaces_.size(), size_t(engine.team().count())));
+    auto decide = [&](int i, int self) { this->decide(engine, buffer, begin, i, workspaces_[self]); };
     if (count < 4)  // not worth waking anybody
       for (int i = 0; i < count; ++i) decide(i, 0);
     else
@@ -154,7 +154,7 @@ class Beam {
   };
 
   // What a thread works with.
-  struct alignas(64) Desk {
+  struct alignas(64) Workspace {
     std::vector<Choice> offers;
     std::vector<uint8_t> willing;
     std::vector<float> values;
@@ -163,7 +163,7 @@ class Beam {
 
   // Rows begin..end−1 of another beam, without their requests.
   Beam(const Beam& from, int64_t begin, int64_t end)
-      : dials_(from.dials_),
+      : options_(from.options_),
         kinds_(from.kinds_),
         live_(from.live_.begin() + begin, from.live_.begin() + end),
         tokens_(from.tokens_.begin() + begin * from.stride_, from.tokens_.begin() + end * from.stride_),
@@ -178,19 +178,19 @@ class Beam {
     return b.score != b.score || a.score > b.score;
   }
 
-  void decide(Engine& engine, const ScoreBuffer& buffer, int64_t begin, int which, Desk& desk) {
+  void decide(Engine& engine, const ScoreBuffer& buffer, int64_t begin, int which, Workspace& space) {
     Request& request = requests_[which];
-    const int places = dials_.places, wide = dials_.candidates, rows = request.rows;
-    std::vector<Choice>& offers = desk.offers;
-    std::vector<uint8_t>& willing = desk.willing;
+    const int width = options_.width, wide = options_.candidates, rows = request.rows;
+    std::vector<Choice>& offers = space.offers;
+    std::vector<uint8_t>& willing = space.willing;
     offers.clear();
     willing.assign(rows, 1);
     for (int p = 0; p < rows; ++p) {
       const int row = int(request.first) + p;
-      offer(engine.scored(buffer, begin + row), row, request.limit <= written_, desk, willing[p]);
+      offer(engine.scored(buffer, begin + row), row, request.limit <= written_, space, willing[p]);
     }
-    const int look = std::min((1 + dials_.stops) * places, rows * wide);
-    // Offers stand in the order of their places: an insertion keeps equals in it, as a stable sort does.
+    const int look = std::min((1 + options_.stops) * width, rows * wide);
+    // Offers stand in the order of their rows: an insertion keeps equals in it, as a stable sort does.
     for (int i = 1; i < int(offers.size()); ++i) {
       const int top = std::min(i, look);
       if (i >= look && !before(offers[i], offers[look - 1])) continue;
@@ -200,13 +200,13 @@ class Beam {
       for (; at > 0 && before(one, offers[at - 1]); --at) offers[at] = offers[at - 1];
       offers[at] = one;
     }
-    for (int i = 0; i < std::min(places, look); ++i)
+    for (int i = 0; i < std::min(width, look); ++i)
       if (stops(offers[i].token) && offers[i].score > NOTHING)
         collect(request, offers[i], willing[offers[i].row - request.first]);
-    Choice* chosen = &choices_[size_t(which) * places];
+    Choice* chosen = &choices_[size_t(which) * width];
     int taken = 0;
     auto take = [&](auto wanted) {  // a stop is no text that goes on: its place is left without one
-      for (int i = 0; i < look && taken < places; ++i) {
+      for (int i = 0; i < look && taken < width; ++i) {
         Choice one = offers[i];
         if (stops(one.token)) one.score = NOTHING;
         if (wanted(one.score)) chosen[taken++] = one;
@@ -230,30 +230,30 @@ class Beam {
 
   // What a text must beat to be kept.
   double worst_of(const Request& request) const {
-    return int(request.pool.size()) == dials_.kept ? request.pool.back().score : NOTHING;
+    return int(request.pool.size()) == options_.kept ? request.pool.back().score : NOTHING;
   }
 
   // Whether the rule of stopping lets a request with hope go on, whose best live text scores `best`: see
   // decoding/stopping.py.
   bool goes_on(const Request& request, double best, double worst) const {
-    if (dials_.early == NEVER) return true;
+    if (options_.early == NEVER) return true;
     const bool wins = best / divisors_.now > worst;
-    if (dials_.early == WHEN_UNLIKELY) return wins;
-    const bool cut = dials_.forced == CUT && request.limit == written_ + 1;
+    if (options_.early == WHEN_UNLIKELY) return wins;
+    const bool cut = options_.forced == CUT && request.limit == written_ + 1;
     return best > NOTHING && (worst == NOTHING || (cut && wins));
   }
 
   // A row's extensions that are worth a look; at its limit it may write nothing but a stop symbol.
-  void offer(const Scored& scored, int row, bool forced, Desk& desk, uint8_t& willing) const {
-    std::vector<float>& values = desk.values;
-    std::vector<int64_t>& ids = desk.ids;
-    std::vector<Choice>& offers = desk.offers;
-    values.resize(dials_.candidates);
-    ids.resize(dials_.candidates);
-    best(scored, dials_.candidates, values.data(), ids.data());
+  void offer(const Scored& scored, int row, bool forced, Workspace& space, uint8_t& willing) const {
+    std::vector<float>& values = space.values;
+    std::vector<int64_t>& ids = space.ids;
+    std::vector<Choice>& offers = space.offers;
+    values.resize(options_.candidates);
+    ids.resize(options_.candidates);
+    best(scored, options_.candidates, values.data(), ids.data());
     double highest = NOTHING;
     int favourite = 0;
-    for (int c = 0; c < dials_.candidates; ++c) {
+    for (int c = 0; c < options_.candidates; ++c) {
       double value = double(values[c]) + (kinds_[ids[c]] & FORBIDDEN ? NOTHING : 0.0);  // no number stays none
       if (value > highest) {
         highest = value;
@@ -264,23 +264,23 @@ class Beam {
     }
     if (!forced) return;
     willing = stops(ids[favourite]);
-    const int32_t stop = willing ? int32_t(ids[favourite]) : dials_.stop;
+    const int32_t stop = willing ? int32_t(ids[favourite]) : options_.stop;
     const float end = willing ? values[favourite] : scored.logits[stop] - scored.norm;
-    const double added = dials_.forced == SCORED ? double(end) : 0.0;
-    offers[offers.size() - dials_.candidates] = {live_[row] + added, row, stop, end};
+    const double added = options_.forced == SCORED ? double(end) : 0.0;
+    offers[offers.size() - options_.candidates] = {live_[row] + added, row, stop, end};
   }
 
   // A text that ends here joins the best, if it is good enough; of equals the earlier stays ahead.
   void collect(Request& request, const Choice& end, bool willing) const {
-    const bool uncounted = dials_.forced == CUT && request.limit <= written_;
+    const bool uncounted = options_.forced == CUT && request.limit <= written_;
     const double score = end.score / (uncounted ? request.last_divisor : divisors_.now);
     std::vector<Ended>& pool = request.pool;
-    if (int(pool.size()) == dials_.kept && !(score > pool.back().score)) return;
+    if (int(pool.size()) == options_.kept && !(score > pool.back().score)) return;
     Ended ended = text(end.row, end.token, end.own, score, willing);
     auto at = pool.end();
     while (at != pool.begin() && score > (at - 1)->score) --at;
     pool.insert(at, std::move(ended));
-    if (int(pool.size()) > dials_.kept) pool.pop_back();
+    if (int(pool.size()) > options_.kept) pool.pop_back();
   }
 
   Ended text(int row, int32_t stop, float last, double score, bool willing) const {
@@ -302,13 +302,13 @@ class Beam {
 
   // The best text at its limit, where none can end.
   void cut(Request& request, const Scored& scored, int row) const {
-    const float last = scored.logits[dials_.stop] - scored.norm;
-    request.pool.push_back(text(row, dials_.stop, last, (live_[row] + last) / divisors_.now, false));
+    const float last = scored.logits[options_.stop] - scored.norm;
+    request.pool.push_back(text(row, options_.stop, last, (live_[row] + last) / divisors_.now, false));
   }
 
   // Requests that are decided leave; the rows of each of the others stand together.
   int64_t go_on(int64_t* parent, int64_t* token) {
-    const int places = dials_.places, stride = stride_ > written_ ? stride_ : int(written_) + 32;
+    const int width = options_.width, stride = stride_ > written_ ? stride_ : int(written_) + 32;
     size_t left = 0;
     for (const Request& request : requests_) left += request.goes ? request.rows : 0;
     next_tokens_.resize(left * stride);
@@ -324,7 +324,7 @@ class Beam {
       }
       request.first = int64_t(rows);
       for (int p = 0; p < request.rows; ++p, ++rows) {
-        const Choice& one = choices_[i * places + p];
+        const Choice& one = choices_[i * width + p];
         const size_t from = size_t(one.row) * stride_, to = rows * stride;
         std::copy_n(tokens_.begin() + from, written_, next_tokens_.begin() + to);
         std::copy_n(logps_.begin() + from, written_, next_logps_.begin() + to);
@@ -345,15 +345,15 @@ class Beam {
     return int64_t(rows);
   }
 
-  const BeamDials dials_;
+  const BeamOptions options_;
   const std::vector<uint8_t> kinds_;
   Divisors divisors_{};
-  std::vector<Request> requests_;  // under way
-  std::vector<double> live_;       // (rows) scores of the texts under way, not yet divided
+  std::vector<Request> requests_;  // active
+  std::vector<double> live_;       // (rows) scores of the active texts, not yet divided
   std::vector<int32_t> tokens_, next_tokens_;  // (rows, stride_) what they have written
   std::vector<float> logps_, next_logps_;      // (rows, stride_) the model's own opinion of it
   std::vector<Choice> choices_;    // (requests, K) the next rows, the hopeful ones first
-  std::vector<Desk> desks_;        // of each thread
+  std::vector<Workspace> workspaces_;        // of each thread
   std::vector<Decided> decided_;
   int64_t written_ = 0;
   int stride_ = 0;

@@ -161,9 +161,9 @@ int32_t clearhead_logp(Engine* engine, const ScoreBuffer* buffer, int64_t begin,
   });
 }
 
-Beam* clearhead_beam(const BeamDials* dials, int64_t vocabulary, const int64_t* limits, const double* last,
+Beam* clearhead_beam(const BeamOptions* options, int64_t vocabulary, const int64_t* limits, const double* last,
                      int64_t count) {
-  return made([&] { return new Beam(*dials, int(vocabulary), limits, last, count); });
+  return made([&] { return new Beam(*options, int(vocabulary), limits, last, count); });
 }
 
 void clearhead_beam_free(Beam* beam) { delete beam; }

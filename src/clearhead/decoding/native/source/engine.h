@@ -1,8 +1,9 @@
-// Texts under way: which slots each holds, new ones read in, all of them carried one token further.
+// Texts that are being written: which slots each holds, new ones read in, all of them carried one token further.
 #pragma once
 
 #include <iterator>
 #include <map>
+#include <memory>
 
 #include "best.h"
 #include "forward.h"
@@ -10,13 +11,8 @@
 namespace clearhead {
 
 struct Text {
-  Slots slots;      // one for each token so far
-  int32_t request;  // whose source it reads
-};
-
-struct Request {
-  Slots source;
-  int32_t texts = 0;
+  Slots slots;                    // of its tokens so far
+  std::shared_ptr<Slots> source;  // of what it reads; all texts of a request have the same
 };
 
 // Where scores go: logits (rows, stride), the softmax's shares (rows, panels, 2), logsumexp (rows); and, where not
@@ -49,16 +45,16 @@ class Engine {
 
   // Tokens of the longest text.
   int64_t longest() const {
-    size_t most = 0;
+    int32_t most = 0;
     for (const Text& text : texts_) most = std::max(most, text.slots.size());
-    return int64_t(most);
+    return most;
   }
 
   // Tokens of the longest source that is being read.
   int64_t longest_source() const {
-    size_t most = 0;
-    for (const Text& text : texts_) most = std::max(most, requests_[text.request].source.size());
-    return int64_t(most);
+    int32_t most = 0;
+    for (const Text& text : texts_) most = std::max(most, text.source->size());
+    return most;
   }
 
   // The scores of one row of a buffer.
@@ -75,17 +71,15 @@ class Engine {
     const size_t before = texts_.size();
     try {
       grow_to(texts_, before + fresh);
-      grow_to(requests_, requests_.size() + fresh);
-      grow_to(spare_, requests_.size() + fresh);  // for all: closing a request needs no memory
       read(ids, lengths, fresh, buffer);
       if (model_.has_source && fresh) {
         tokens_.clear();
         tokens_.reserve(fresh);
-        for (size_t i = before; i < texts_.size(); ++i) extend(texts_[i].slots, texts_[i].request, start);
+        for (size_t i = before; i < texts_.size(); ++i) extend(texts_[i].slots, *texts_[i].source, start);
         write(buffer);
       }
     } catch (...) {
-      for (; texts_.size() > before; texts_.pop_back()) close_text(texts_.back());
+      texts_.resize(before);
       throw;
     }
     return true;
@@ -106,11 +100,9 @@ class Engine {
       for (; grown < rows; ++grown) grow(next_[grown], parent[grown], int32_t(token[grown]));
       if (rows) write(buffer);
     } catch (...) {
-      while (grown--) {
-        Slots& slots = next_[grown].slots.empty() ? texts_[parent[grown]].slots : next_[grown].slots;
-        store_.drop(slots.back());
-        slots.pop_back();
-      }
+      while (grown--)
+        if (next_[grown].slots.empty()) texts_[parent[grown]].slots.shorten();
+      next_.clear();
       throw;
     }
     go_on(parent, rows);
@@ -141,12 +133,7 @@ class Engine {
   }
 
   // They are forgotten, and their memory is used again; needs none itself.
-  void drop(int64_t number) {
-    const auto found = taken_.find(number);
-    if (found == taken_.end()) return;
-    for (Text& text : found->second) close_text(text);
-    taken_.erase(found);
-  }
+  void drop(int64_t number) { taken_.erase(number); }
 
  private:
   static constexpr int64_t PORTION = 384;  // tokens read at a time
@@ -160,36 +147,6 @@ class Engine {
     if (buffer.hidden) buffer.hidden += row * model_.width;
     if (buffer.attention) buffer.attention += row * buffer.attention_stride;
     return buffer;
-  }
-
-  // A new request and its first text, both without slots; there is room for them. The request's number.
-  int32_t open() {
-    int32_t found = int32_t(requests_.size());
-    if (spare_.empty()) {
-      requests_.emplace_back();
-    } else {
-      found = spare_.back();
-      spare_.pop_back();
-    }
-    requests_[found].texts = 1;
-    texts_.push_back({{}, found});
-    return found;
-  }
-
-  // New slots; a list holds what was taken, also where memory runs out half-way.
-  void take(Slots& slots, int64_t count) {
-    slots.reserve(count);
-    while (int64_t(slots.size()) < count) slots.push_back(store_.take());
-  }
-
-  void close_text(Text& text) {
-    store_.drop(text.slots);
-    Request& request = requests_[text.request];
-    if (--request.texts == 0) {
-      store_.drop(request.source);
-      request.source.clear();
-      spare_.push_back(text.request);
-    }
   }
 
   bool readable(const int64_t* ids, const int64_t* lengths, int64_t fresh, int32_t start) const {
@@ -206,7 +163,7 @@ class Engine {
 
   bool writable(const int64_t* parent, const int64_t* token, int64_t rows) const {
     if (rows < 0 || rows > MOST) return false;
-    const size_t longest = size_t(std::min(tables_.capacity, MOST));
+    const int64_t longest = std::min(tables_.capacity, MOST);
     for (int64_t i = 0; i < rows; ++i) {
       if (parent[i] < 0 || parent[i] >= count() || token[i] < 0 || token[i] >= model_.vocabulary) return false;
       if (texts_[parent[i]].slots.size() >= longest) return false;
@@ -231,45 +188,26 @@ class Engine {
   // then the list is longer where it stands, and the child's own is empty.
   void grow(Text& child, int64_t parent, int32_t id) {
     Text& from = texts_[parent];
-    child.request = from.request;
+    child.source = from.source;
     const bool last = children_[parent] == 1;
-    if (!last) {
-      child.slots.reserve(from.slots.size() + 32);
-      child.slots = from.slots;
-    }
-    try {
-      extend(last ? from.slots : child.slots, from.request, id);
-    } catch (...) {
-      child.slots.clear();
-      throw;
-    }
+    if (!last) child.slots.copy(from.slots);
+    extend(last ? from.slots : child.slots, *from.source, id);
     --children_[parent];
   }
 
-  // The new rows become the rows; what nobody continues is given back.
+  // The new rows become the rows; what nobody goes on from is given back with the old ones.
   void go_on(const int64_t* parent, int64_t rows) {
-    for (int64_t i = 0; i < rows; ++i) {
-      if (next_[i].slots.empty()) {
-        next_[i].slots.swap(texts_[parent[i]].slots);
-        children_[parent[i]] = 1;  // lives on
-      } else {
-        store_.hold(next_[i].slots, next_[i].slots.size() - 1);
-        ++requests_[next_[i].request].texts;
-      }
-    }
-    for (size_t i = 0; i < texts_.size(); ++i)
-      if (!children_[i]) close_text(texts_[i]);
+    for (int64_t i = 0; i < rows; ++i)
+      if (next_[i].slots.empty()) next_[i].slots.swap(texts_[parent[i]].slots);
     texts_.swap(next_);
     next_.clear();
   }
 
-  // One more token of a text, to be written in the next pass; `tokens_` has room for it.
-  void extend(Slots& slots, int32_t request, int32_t id) {
-    grow_to(slots, slots.size() + 1);
-    const int32_t slot = store_.take(), position = int32_t(slots.size());
-    slots.push_back(slot);
-    const Slots& source = requests_[request].source;
-    tokens_.push_back({id, position, slot, slots.data(), position + 1, source.data(), int32_t(source.size())});
+  // One more token of a text, to be written in the next pass; `tokens_` has space for it.
+  void extend(Slots& slots, const Slots& source, int32_t id) {
+    const int32_t position = slots.size();
+    slots.extend(1);
+    tokens_.push_back({id, position, slots[position], slots.data(), position + 1, source.data(), source.size()});
   }
 
   void write(ScoreBuffer buffer) {
@@ -286,11 +224,11 @@ class Engine {
   void read_sources(const int64_t* ids, const int64_t* lengths, int64_t first, int64_t last) {
     tokens_.clear();
     for (int64_t i = first; i < last; ++i) {
-      Request& request = requests_[open()];
-      take(request.source, lengths[i]);
+      texts_.push_back({Slots(store_), std::make_shared<Slots>(store_)});
+      Slots& source = *texts_.back().source;
+      source.extend(lengths[i]);
       for (int32_t t = 0; t < lengths[i]; ++t)
-        tokens_.push_back({int32_t(*ids++), t, request.source[t], request.source.data(), int32_t(lengths[i]),
-                           nullptr, 0});
+        tokens_.push_back({int32_t(*ids++), t, source[t], source.data(), source.size(), nullptr, 0});
     }
     choose_all();
     Forward forward(model_, store_, team_, scratch_);
@@ -307,9 +245,9 @@ class Engine {
     tokens_.clear();
     chosen_.clear();
     for (int64_t i = first; i < last; ++i) {
-      open();
+      texts_.push_back({Slots(store_), nothing_});
       Slots& slots = texts_.back().slots;
-      take(slots, lengths[i]);
+      slots.extend(lengths[i]);
       for (int32_t t = 0; t < lengths[i]; ++t)
         tokens_.push_back({int32_t(*ids++), t, slots[t], slots.data(), t + 1, nullptr, 0});
       chosen_.push_back(int(tokens_.size()) - 1);
@@ -390,8 +328,7 @@ class Engine {
   std::map<int64_t, std::vector<Text>> taken_;  // by their numbers
   int64_t last_taken_ = 0;
   std::vector<int32_t> children_;  // of each text that are still to be made
-  std::vector<Request> requests_;
-  std::vector<int32_t> spare_;
+  const std::shared_ptr<Slots> nothing_ = std::make_shared<Slots>();  // what a prompt reads besides itself
   std::vector<Token> tokens_;
   std::vector<int> chosen_;
 };

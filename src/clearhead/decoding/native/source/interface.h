@@ -106,7 +106,7 @@ inline std::string structs() {
                 FIELD(encoder_bias), FIELD(decoder_bias)) +
          STRUCT(ScoreBuffer, FIELD(logits), FIELD(stride), FIELD(peaks), FIELD(norms), FIELD(hidden), FIELD(attention),
                 FIELD(attention_stride)) +
-         STRUCT(BeamDials, FIELD(places), FIELD(kept), FIELD(candidates), FIELD(stop), FIELD(stops), FIELD(early),
+         STRUCT(BeamOptions, FIELD(width), FIELD(kept), FIELD(candidates), FIELD(stop), FIELD(stops), FIELD(early),
                 FIELD(forced), FIELD(kinds)) +
          STRUCT(BeamAnswer, FIELD(number), FIELD(texts), FIELD(broken), FIELD(dead)) +
          STRUCT(BeamText, FIELD(score), FIELD(count), FIELD(tokens), FIELD(logps), FIELD(willing)) +

@@ -53,7 +53,7 @@ class Buffer {
   }
   ~Buffer() { std::free(data_); }
 
-  // ScoreBuffer for `count` elements; what it held is lost when it has to grow.
+  // Space for `count` elements; what it held is lost when it has to grow.
   void reserve(size_t count) {
     if (count <= capacity_) return;
     std::free(data_);

@@ -1,8 +1,8 @@
 // Where keys and values lie: one slot for each token, for all layers, in blocks that never move.
 //
-// A text under way is a list of slot numbers, one for each position. Texts of a beam share the slots of what they
-// have in common, so reordering a beam copies small numbers only; a slot that no list holds any more is used again.
-// Only `take` may fail for want of memory, and then it changes nothing.
+// A text is a list of slot numbers, one for each position. Texts of a beam share the slots of what they have in common,
+// so reordering a beam copies small numbers only; a slot that no list holds any more is used again. Only what makes a
+// list longer may fail for want of memory, and then the list gives back what it has.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,7 @@
 
 namespace clearhead {
 
-using Slots = std::vector<int32_t>;
-
-// ScoreBuffer for so many elements in all, with some to spare: growing one by one stays cheap.
+// Space for so many elements in all, with some to spare: growing one by one stays cheap.
 template <class T>
 void grow_to(std::vector<T>& list, size_t count) {
   if (list.capacity() < count) list.reserve(count + count / 2);
@@ -37,17 +35,9 @@ class Store {
     return slot;
   }
 
-  // The first `count` slots of a list are in another one as well.
-  void hold(const Slots& slots, size_t count) {
-    for (size_t i = 0; i < count; ++i) ++users_[slots[i]];
-  }
-
+  void hold(int32_t slot) { ++users_[slot]; }  // once more
   void drop(int32_t slot) {
-    if (--users_[slot] == 0) free_.push_back(slot);  // there is room: see `grow`
-  }
-
-  void drop(const Slots& slots) {
-    for (int32_t slot : slots) drop(slot);
+    if (--users_[slot] == 0) free_.push_back(slot);  // there is space: see `grow`
   }
 
   // The key of a token in one layer; its value follows at `value_offset`.
@@ -76,6 +66,53 @@ class Store {
   int layers_, keys_, stride_, block_;
   std::vector<Buffer<float>> blocks_;
   std::vector<int32_t> users_, free_;
+};
+
+// The slots of a text or a source, one for each position; held as long as the list lives.
+class Slots {
+ public:
+  Slots() = default;
+  explicit Slots(Store& store) : store_(&store) {}
+  Slots(Slots&& other) noexcept { swap(other); }
+  Slots& operator=(Slots&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Slots() {
+    for (const int32_t slot : list_) store_->drop(slot);
+  }
+
+  // The same as another list, with space for a few more.
+  void copy(const Slots& other) {
+    list_.reserve(other.list_.size() + 32);
+    list_ = other.list_;
+    store_ = other.store_;
+    for (const int32_t slot : list_) store_->hold(slot);
+  }
+
+  void extend(int64_t count) {
+    grow_to(list_, list_.size() + size_t(count));
+    while (count--) list_.push_back(store_->take());
+  }
+
+  void shorten() {
+    store_->drop(list_.back());
+    list_.pop_back();
+  }
+
+  void swap(Slots& other) noexcept {
+    std::swap(store_, other.store_);
+    list_.swap(other.list_);
+  }
+
+  bool empty() const { return list_.empty(); }
+  int32_t size() const { return int32_t(list_.size()); }
+  const int32_t* data() const { return list_.data(); }
+  int32_t operator[](size_t i) const { return list_[i]; }
+
+ private:
+  Store* store_ = nullptr;
+  std::vector<int32_t> list_;
 };
 
 }  // namespace clearhead

@@ -1,10 +1,10 @@
-"""Packed weights in files that every process maps, so that they are in memory once however many decode.
+"""Memory that packed weights lie in: of this process alone, or files that every process maps.
 
-A file lies in the user's cache folder beside the compiled engine, under a name made from all that its bytes
-depend on, and is written whole or not at all. It is used only if it and its folder belong to the user and
-nobody else may write to them, and if size and checksum are those that its end names; otherwise it is removed.
-Where there is no such folder, no room or no leave to write, weights are packed into memory as ever. Knows
-nothing about what is in a file.
+The latter are in memory once, however many processes decode. A file lies in the user's cache folder beside
+the compiled engine, under a name made from all that its bytes depend on, and is written whole or not at all.
+It is used only if it and its folder belong to the user and nobody else may write to them, and if size and
+checksum are those that its end names; otherwise it is removed. Where there is no such folder, no space or no
+leave to write, weights are packed into memory as ever. Knows nothing about what is packed.
 
 A file is the packed matrices one after another, and at its end a block that says what it is. Small pages
 would cost a step of decoding a tenth of its speed, so a file is shared where the system maps it with huge
@@ -31,10 +31,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clearhead.decoding.native.cache import cache_folder, fault_in, trusted
+from clearhead.base.errors import UserError
 from clearhead.decoding.native.compiler import NoLibrary
-from clearhead.decoding.native.storage import LINE, block
+from clearhead.decoding.native.library import cache_folder, fault_in, trusted
 
+LINE, HUGE = 64, 2 << 20  # bytes of a cache line and of a huge page
+SMALL = 1 << 20  # bytes of a block, when more was taken than expected
 LEAST = 4 << 20  # bytes: with fewer there is nothing worth sharing
 MOST = 2 << 30  # bytes of all files together; those that were used longest ago are removed
 SHARE = 10  # a file that would take more than this part of the free disk is not written
@@ -50,6 +52,69 @@ _TROUBLE = (OSError, RuntimeError, NoLibrary)  # files; no home folder; a folder
 # auto: where the system maps files with huge pages; always: with small ones as well;
 # never: no file is looked for or made
 Sharing = Literal["auto", "always", "never"]
+
+
+def no_memory() -> UserError:
+    """A sentence for a machine that is too small."""
+    return UserError("There is not enough memory to pack this model's weights for decoding.")
+
+
+class PrivateMemory:
+    """Memory of this process, in a few large blocks on huge pages.
+
+    A step of decoding reads every weight once, so that with small pages it would wait for their table's
+    entries as well. `expected`: so many bytes will be taken, more or less.
+    """
+
+    filled = False  # what is taken is still empty
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+        self._blocks: list[Tensor] = []
+        self._taken: list[int] = []  # bytes of each
+        self._left = 0
+
+    def take(self, size: int) -> int:
+        """The address of so many bytes, the first of a cache line."""
+        size = -(-size // LINE) * LINE
+        if size > self._left:
+            self._blocks.append(block(max(size, self._expected)))
+            self._taken.append(0)
+            self._left = len(self._blocks[-1])
+            self._expected = SMALL  # from now on a little at a time
+        found = self._blocks[-1].data_ptr() + len(self._blocks[-1]) - self._left
+        self._left -= size
+        self._taken[-1] += size
+        return found
+
+    def finish(self) -> None:
+        """Nothing more will be taken."""
+
+    def parts(self) -> list[memoryview]:
+        """All that was taken, in order."""
+        pairs = zip(self._blocks, self._taken, strict=True)
+        return [block[:taken].numpy().data for block, taken in pairs]
+
+
+def block(expected: int) -> Tensor:
+    """Fresh memory for so many bytes and some more; it takes space when it is written.
+
+    Of a large block all that will surely be filled is on huge pages, and the rest not, of which only what is
+    needed is taken then.
+    """
+    size = -(-(expected + expected // 16) // mmap.PAGESIZE) * mmap.PAGESIZE
+    huge = expected // HUGE * HUGE if expected >= 2 * HUGE else 0
+    try:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        mapped = mmap.mmap(-1, size + (HUGE if huge else 0), flags=flags)
+    except (OSError, ValueError, OverflowError) as error:
+        raise no_memory() from error
+    found = torch.frombuffer(mapped, dtype=torch.uint8)
+    begin = -found.data_ptr() % HUGE if huge else 0
+    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE, begin, huge)
+    return found[begin : begin + size]
 
 
 class Unfit(Exception):
@@ -100,7 +165,7 @@ def find(key: bytes, sharing: Sharing) -> FilledMemory | None:
 
 
 def put(key: bytes, parts: Sequence[memoryview]) -> bool:
-    """Write a file, if there is room for it; whether it is there now."""
+    """Write a file, if there is space for it; whether it is there now."""
     size = sum(len(part) for part in parts)
     if not LEAST <= size <= MOST:
         return False
@@ -110,7 +175,7 @@ def put(key: bytes, parts: Sequence[memoryview]) -> bool:
             about = os.statvfs(folder)
             if size > about.f_bavail * about.f_frsize // SHARE:
                 return False
-            _make_room(folder, size)
+            _make_space(folder, size)
             making = folder / f".making-{uuid.uuid4().hex}"
             try:
                 _write(making, key, parts, size)
@@ -211,7 +276,7 @@ def _write(path: Path, key: bytes, parts: Sequence[memoryview], size: int) -> No
                 part = part[writer.write(part) :]
 
 
-def _make_room(folder: Path, size: int) -> None:
+def _make_space(folder: Path, size: int) -> None:
     """Remove what killed writers have left, and files that were used longest ago until so much more fits."""
     files = []
     for path in folder.iterdir():

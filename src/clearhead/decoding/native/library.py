@@ -1,4 +1,8 @@
-"""The folder that compiled libraries are kept in, and whether what lies in it may be loaded.
+"""The native engine's library: found in the installed package or in the user's cache, else compiled there.
+
+A wheel brings one for its kind of machine. Where there is none that fits these sources, the machine's own
+compiler makes one at first use. Where that cannot be, `why_not` says why in one sentence and nothing else
+happens. Knows nothing about models.
 
 A library is code that runs with the user's rights, so a file is loaded only if it and its folder belong to
 the user or to root, nobody else may write to them, and its contents have the checksum that its name ends
@@ -13,25 +17,46 @@ from __future__ import annotations
 
 import ctypes
 import fnmatch
+import functools
 import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 if os.name == "posix":
     import pwd
 
-from clearhead.decoding.native.compiler import NoLibrary
+from clearhead.base.errors import UserError
+from clearhead.base.lock import held
+from clearhead.base.processor import usable_cores
+from clearhead.decoding.native.compiler import (
+    NoLibrary,
+    Target,
+    compile_library,
+    digest_of_compiler,
+    digest_of_sources,
+    find_compiler,
+    this_machine,
+)
 
+PACKAGED = Path(__file__).parent / "built"  # of a wheel
+PATIENCE = 600.0  # seconds to wait while another process compiles
 KEPT = 4  # libraries of one target and compiler: this version's, and a few others'
 UNUSED = 90 * 24 * 3600.0  # seconds after which a library that nobody has loaded is removed
 ABANDONED = 24 * 3600.0  # seconds after which an unfinished compilation counts as dead, where no lock tells
 OWN_FOLDER = "Set XDG_CACHE_HOME to a folder of your own"
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
 
 class Library(ctypes.CDLL):
@@ -210,3 +235,116 @@ def _ages(folder: Path) -> Iterator[tuple[Path, float]]:
     for path in list(folder.iterdir()):
         with suppress(OSError):  # somebody else was quicker
             yield path, time.time() - path.lstat().st_mtime
+
+
+def one_at_a_time(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """A function that threads call one after another, and that leaves nothing half done if it is cut off:
+
+    a forked process may call it, whatever its parent's threads were doing.
+    """
+    lock = threading.RLock()
+
+    def renew() -> None:
+        nonlocal lock
+        lock = threading.RLock()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=renew)
+
+    @wraps(function)
+    def alone(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+        with lock:
+            return function(*args, **kwargs)
+
+    return alone
+
+
+@one_at_a_time
+def library() -> Library:
+    """The compiled engine; `NoLibrary` where it cannot be had. Tried once for each compiler and folder."""
+    try:
+        folder = cache_folder()
+    except RuntimeError as error:  # no home folder
+        raise NoLibrary(f"There is no folder to keep the native engine in: {error}.") from error
+    found = _load(os.environ.get("CXX"), os.environ.get("PATH"), folder)
+    if isinstance(found, str):
+        raise NoLibrary(found)
+    return found
+
+
+def why_not() -> str | None:
+    """One sentence on why the native engine cannot run here; None if it can."""
+    try:
+        library()
+    except NoLibrary as reason:
+        return str(reason)
+    return None
+
+
+@functools.cache
+def _load(cxx: str | None, path: str | None, folder: Path) -> Library | str:
+    """The library, or the sentence that says why not."""
+    try:
+        target = this_machine()
+        sources = digest_of_sources(target.machine)
+        anyone = named(target.name, "*", sources)
+        found = load_packaged(PACKAGED, anyone)
+        if found is not None:
+            return found
+        try:
+            command = find_compiler(cxx)
+        except NoLibrary:
+            found = None if cxx else load(folder, anyone)  # of a machine that shares this folder
+            if found is None:
+                raise
+            return found
+        kind = f"{target.name}-{digest_of_compiler(command)}"
+        wanted = named(target.name, digest_of_compiler(command), sources)
+        return load(folder, wanted) or _compiled(command, target, folder, kind, wanted)
+    except NoLibrary as reason:
+        return str(reason)
+    except OSError as error:
+        return (
+            f"The native engine cannot be kept in or loaded from '{folder}': {error.strerror or error}. "
+            f"{OWN_FOLDER} where programs may be executed."
+        )
+
+
+def _compiled(command: list[str], target: Target, folder: Path, kind: str, wanted: str) -> Library:
+    """Compile the library into the folder, unless another process has done so in the meantime."""
+    with trusted(folder, make=True), ExitStack() as stack:
+        alone = _lock(stack, folder / f".lock-{kind}")
+        found = load(folder, wanted)
+        if found is not None:
+            return found
+        _say("compiling the C++ engine for this kind of machine: once, in less than a minute …")
+        with workshop(folder, kind, alone) as empty:
+            made, _ = compile_library(command, target, empty, usable_cores(64))
+            put(made, folder, wanted)
+        forget_old(folder, kind)
+    found = load(folder, wanted)
+    if found is None:
+        raise OSError("what was compiled is not there")
+    return found
+
+
+def _lock(stack: ExitStack, path: Path) -> bool:
+    """Wait until nobody else compiles; False where that cannot be known, or takes too long."""
+    busy = "another process is compiling the C++ engine; waiting for it …"
+    try:
+        stack.enter_context(held(path, busy))
+        return True
+    except UserError as error:
+        if str(error) != busy:  # a file system without locks
+            return False
+    _say(busy)
+    with suppress(UserError):
+        stack.enter_context(held(path, busy, PATIENCE))
+        return True
+    return False
+
+
+def _say(sentence: str) -> None:
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # nobody listens any more
+            print(f"clearhead: {sentence}", file=sys.stderr, flush=True)
