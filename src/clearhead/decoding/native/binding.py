@@ -1,7 +1,7 @@
 """The C side of the engine as Python sees it: structs field by field, and the functions' types.
 
-Mirrors `source/model.h`, `source/engine.h`, `source/beam.h`, `source/stride.h` and the functions of
-`source/engine.cpp`. A library that says otherwise is not used.
+Mirrors `source/model.h`, `source/engine.h`, `source/beam.h` and the functions of `source/engine.cpp`. A
+library that says otherwise is not used.
 """
 
 from __future__ import annotations

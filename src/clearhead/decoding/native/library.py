@@ -137,22 +137,33 @@ def load(folder: Path, pattern: str) -> Library | None:
     return None
 
 
-def _load_one(opened: int, name: str, folder: Path) -> Library | None:
-    """One file of the opened folder, None if it is not to be trusted or not what its name says."""
+def open_trusted(folder: int, name: str) -> int | None:
+    """A file of the opened folder, which counts as used now; None if it is not to be trusted."""
     # without waiting for a named pipe, without following a link
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        file = os.open(name, flags, dir_fd=opened)
+        file = os.open(name, flags, dir_fd=folder)
     except OSError:
+        return None
+    about = os.fstat(file)
+    if not stat.S_ISREG(about.st_mode) or fault_in(about):
+        os.close(file)
+        return None
+    if time.time() - about.st_mtime > ABANDONED:
+        with suppress(OSError):  # somebody else's, or a read-only disk
+            os.utime(file)
+    return file
+
+
+def _load_one(opened: int, name: str, folder: Path) -> Library | None:
+    """One file of the opened folder, None if it is not to be trusted or not what its name says."""
+    file = open_trusted(opened, name)
+    if file is None:
         return None
     keep = False
     try:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode) or fault_in(about) or not _is_whole(file, name):
+        if not _is_whole(file, name):
             return None
-        if time.time() - about.st_mtime > ABANDONED:
-            with suppress(OSError):  # somebody else's, or a read-only disk
-                os.utime(file)  # it is in use
         if os.path.exists(f"/proc/self/fd/{file}"):
             found = Library(f"/proc/self/fd/{file}")
             keep = (

@@ -173,7 +173,7 @@ class NativeRows:
             check(number)
             return TakenRows(self._engine, number, end - begin)
 
-    def join(self, taken: TakenRows) -> None:
+    def join(self, taken: object) -> None:
         """Rows that were taken come back, behind all others, and go on as if they had never left."""
         if not isinstance(taken, TakenRows) or taken.engine is not self._engine or not taken.number:
             raise UserError("Only rows that were taken from here can join, and only once.")

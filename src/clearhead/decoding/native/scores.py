@@ -112,17 +112,14 @@ class EngineHandle:
 
     def buffer(self, rows: int) -> ScoreBuffer:
         """A buffer for the scores of so many rows: one that was given back, or a new one."""
-        small: list[ScoreBuffer] = []
-        try:
-            while True:  # a pop is one step for all threads, a search would be many
+        with suppress(IndexError):
+            while (
+                True
+            ):  # a pop is one step for all threads, a search would be many; smaller ones are of no use
                 buffer = self.spare.pop()
                 if buffer.rows >= rows:
                     return buffer
-                small.append(buffer)
-        except IndexError:
-            return ScoreBuffer(self.packed, max(rows, 1))
-        finally:
-            self.spare.extend(small)
+        return ScoreBuffer(self.packed, max(rows, 1))
 
     def give_back(self, buffer: ScoreBuffer) -> None:
         """Keep a buffer for the next step; of two, where one can be kept, the larger. In any thread."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import stat
 import struct
 import time
 import uuid
@@ -33,7 +32,7 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.native.compiler import NoLibrary
-from clearhead.decoding.native.library import cache_folder, fault_in, trusted
+from clearhead.decoding.native.library import cache_folder, open_trusted, trusted
 
 LINE, HUGE = 64, 2 << 20  # bytes of a cache line and of a huge page
 SMALL = 1 << 20  # bytes of a block, when more was taken than expected
@@ -41,7 +40,6 @@ LEAST = 4 << 20  # bytes: with fewer there is nothing worth sharing
 MOST = 2 << 30  # bytes of all files together; those that were used longest ago are removed
 SHARE = 10  # a file that would take more than this part of the free disk is not written
 ABANDONED = 3600.0  # seconds after which an unfinished file counts as dead
-DAY = 24 * 3600.0
 
 MAGIC = b"clearhead packed weights, 1\n".ljust(32, b"\0")
 _END = struct.Struct("<32s32sQI")  # magic, key, size, checksum
@@ -195,16 +193,12 @@ def _name(key: bytes) -> str:
 
 
 def _open(folder: int, name: str, key: bytes, sharing: Sharing) -> FilledMemory | None:
-    # without waiting for a named pipe, without following a link
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        file = os.open(name, flags, dir_fd=folder)
-    except OSError:
+    file = open_trusted(folder, name)
+    if file is None:
         return None
     try:
-        about = os.fstat(file)
-        size = about.st_size - BLOCK
-        if not stat.S_ISREG(about.st_mode) or fault_in(about) or size <= 0:
+        size = os.fstat(file).st_size - BLOCK
+        if size <= 0:
             return None
         *said, checksum = _END.unpack(os.pread(file, _END.size, size))
         if said != [MAGIC, key, size]:
@@ -215,9 +209,6 @@ def _open(folder: int, name: str, key: bytes, sharing: Sharing) -> FilledMemory 
             memory = _read(file, size)
         if zlib.crc32(memory.numpy().data) != checksum:
             return None
-        if time.time() - about.st_mtime > DAY:
-            with suppress(OSError):
-                os.utime(file)  # it is in use
         return FilledMemory(memory, shared)
     except (OSError, ValueError, struct.error):
         return None

@@ -1,6 +1,6 @@
-// The state of a beam search for one batch of requests: the same choices, number for number, that decoding/beam.py makes with
-// tables, for the plain case (one group, nothing that shapes scores but forbidden symbols). What a step does and
-// why it is right is said there; here it is done request by request.
+// The state of a beam search for one batch of requests: the same choices, number for number, that decoding/beam.py
+// makes with tables, for the plain case (one group, nothing that shapes scores but forbidden symbols). What a step does
+// and why it is right is said there; here it is done request by request.
 //
 // There every request has K rows. Here a row that cannot win any more is dropped at once, without a change to what is
 // found. Call a text hopeless when its score over the largest divisor that is still to come does not beat the worst
@@ -13,7 +13,6 @@
 // A place without a text (score -inf) is the plainest case.
 #pragma once
 
-#include <cmath>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -45,7 +44,6 @@ enum : int32_t { SCORED = 0, FREE = 1, CUT = 2 };
 struct Divisors {
   double now, next;
 };
-
 // A text that has ended, its stop symbol last.
 struct Ended {
   double score;
@@ -353,11 +351,49 @@ class Beam {
   std::vector<int32_t> tokens_, next_tokens_;  // (rows, stride_) what they have written
   std::vector<float> logps_, next_logps_;      // (rows, stride_) the model's own opinion of it
   std::vector<Choice> choices_;    // (requests, K) the next rows, the hopeful ones first
-  std::vector<Workspace> workspaces_;        // of each thread
+  std::vector<Workspace> workspaces_;  // of each thread
   std::vector<Decided> decided_;
   int64_t written_ = 0;
   int stride_ = 0;
   bool broken_off_ = false;  // memory ran out in the midst of a step
 };
+
+// A beam's scores before the first step, and what it is told. The Python side's struct has the same fields.
+struct Strider {
+  Beam* beam;
+  const ScoreBuffer* buffer;
+  int64_t begin;           // the first row there that is the beam's
+  int64_t rows;            // how many there are; afterwards: how many it goes on with
+  const double* divisors;  // what texts that end in the first step are divided by, in the second, …: most + 1
+};
+
+// Several steps of several beams in one call: every beam chooses, the engine writes what they chose, and again. Between
+// two steps of a small model Python would take as long as a good part of the step, with all threads but one idle. Steps
+// until `most` are done, `enough` requests are decided, one of them by an error, or no row is left. Scores of
+// the last step go to `buffer`, beam by beam. Returns how many steps were done, −1 where a choice makes no sense.
+inline int64_t stride(Engine& engine, Strider* beams, int64_t count, int64_t most, int64_t enough, ScoreBuffer buffer) {
+  std::vector<int64_t> parent, token;
+  for (int64_t done = 0; done < most; ++done) {
+    int64_t rows = 0, offset = 0, decided = 0;
+    bool failed = false;
+    for (Strider* one = beams; one < beams + count; ++one) {
+      parent.resize(std::max(parent.size(), size_t(rows + one->beam->most_rows())));
+      token.resize(parent.size());
+      const ScoreBuffer& from = done ? buffer : *one->buffer;
+      const int64_t begin = done ? offset : one->begin;
+      const int64_t left = one->beam->advance(engine, from, begin, {one->divisors[done], one->divisors[done + 1]},
+                                              parent.data() + rows, token.data() + rows);
+      for (int64_t i = 0; i < left; ++i) parent[rows + i] += offset;
+      offset += one->rows;
+      one->rows = left;
+      rows += left;
+      decided += int64_t(one->beam->decided().size());
+      failed = failed || one->beam->failed();
+    }
+    if (!engine.step(parent.data(), token.data(), rows, buffer)) return -1;
+    if (!rows || failed || decided >= enough) return done + 1;
+  }
+  return most;
+}
 
 }  // namespace clearhead

@@ -12,23 +12,20 @@ using namespace clearhead;
 
 namespace {
 
-// What can be thrown is want of memory, whatever its name: a list asked to be longer than lists can be is one too.
+// What work gives, or `failed` where it throws. That is want of memory, whatever its name: a list asked to be longer
+// than lists can be is one too.
 template <class Work>
-int32_t attempt(Work&& work) {
+auto made(Work&& work, decltype(work()) failed = {}) -> decltype(work()) {
   try {
-    return work() ? 1 : -1;
+    return work();
   } catch (...) {
-    return 0;
+    return failed;
   }
 }
 
-template <class Make>
-auto made(Make&& make) -> decltype(make()) {
-  try {
-    return make();
-  } catch (...) {
-    return nullptr;
-  }
+template <class Work>
+int32_t attempt(Work&& work) {
+  return made([&] { return work() ? 1 : -1; });
 }
 
 // Whether rows begin..end−1 are rows that there may be.
@@ -110,17 +107,14 @@ int32_t clearhead_admit(Engine* engine, const int64_t* ids, const int64_t* lengt
   return attempt([&] { return engine->admit(ids, lengths, count, start, *buffer); });
 }
 
-int32_t clearhead_step(Engine* engine, const int64_t* parent, const int64_t* token, int64_t rows, const ScoreBuffer* buffer) {
+int32_t clearhead_step(Engine* engine, const int64_t* parent, const int64_t* token,
+                       int64_t rows, const ScoreBuffer* buffer) {
   return attempt([&] { return engine->step(parent, token, rows, *buffer); });
 }
 
 // Rows leave, come back, or are forgotten: see engine.h. `take` gives their number, 0: no memory, −1: no such rows.
 int64_t clearhead_take(Engine* engine, int64_t begin, int64_t end) {
-  try {
-    return engine->take(begin, end);
-  } catch (...) {
-    return 0;
-  }
+  return made([&] { return engine->take(begin, end); });
 }
 int32_t clearhead_join(Engine* engine, int64_t number) {
   return attempt([&] { return engine->join(number); });
@@ -128,8 +122,8 @@ int32_t clearhead_join(Engine* engine, int64_t number) {
 void clearhead_drop(Engine* engine, int64_t number) { engine->drop(number); }
 
 // The best `count` of rows begin..end−1: values (rows, count) as log-probabilities, ids (rows, count).
-int32_t clearhead_top(Engine* engine, const ScoreBuffer* buffer, int64_t begin, int64_t end, int64_t count, float* values,
-                      int64_t* ids) {
+int32_t clearhead_top(Engine* engine, const ScoreBuffer* buffer, int64_t begin, int64_t end, int64_t count,
+                      float* values, int64_t* ids) {
   if (!is_part(begin, end) || count < 1 || count > engine->model().vocabulary) return -1;
   Team& team = engine->team();
   auto row = [&](int64_t i) {
@@ -170,13 +164,9 @@ void clearhead_beam_free(Beam* beam) { delete beam; }
 
 // The next rows of a batch whose scores begin at row `begin` of the buffer; how many there are, −1: no memory. Then
 // nothing more is to be had of this beam; the engine's rows are what they were.
-int64_t clearhead_beam_advance(Beam* beam, Engine* engine, const ScoreBuffer* buffer, int64_t begin, double now, double next,
-                               int64_t* parent, int64_t* token) {
-  try {
-    return beam->advance(*engine, *buffer, begin, {now, next}, parent, token);
-  } catch (...) {
-    return -1;
-  }
+int64_t clearhead_beam_advance(Beam* beam, Engine* engine, const ScoreBuffer* buffer, int64_t begin, double now,
+                               double next, int64_t* parent, int64_t* token) {
+  return made([&] { return beam->advance(*engine, *buffer, begin, {now, next}, parent, token); }, -1);
 }
 
 // The number of each active request and how many rows it has, in their order: (requests, 2). How many there are.
@@ -187,15 +177,11 @@ Beam* clearhead_beam_take(Beam* beam, int64_t first, int64_t count) {
   return made([&] { return beam->take(first, count).release(); });
 }
 
-// Several steps at once, see stride.h: how many were done, 0: no memory, −1: a beam chose what there is not. Then
+// Several steps at once, see beam.h: how many were done, 0: no memory, −1: a beam chose what there is not. Then
 // nothing more is to be had of these beams; the engine's rows are those of the last step that was done.
 int64_t clearhead_beam_stride(Engine* engine, Strider* beams, int64_t count, int64_t most, int64_t enough,
                               const ScoreBuffer* buffer) {
-  int64_t done = 0;
-  try {
-    done = stride(*engine, beams, count, most, enough, *buffer);
-  } catch (...) {
-  }
+  const int64_t done = made([&] { return stride(*engine, beams, count, most, enough, *buffer); });
   for (int64_t i = 0; done <= 0 && i < count; ++i) beams[i].beam->break_off();
   return done;
 }
@@ -219,19 +205,15 @@ void clearhead_beam_text(const Beam* beam, int64_t which, int64_t rank, BeamText
 // What both sides must agree about: see interface.h. nullptr: no memory.
 const char* clearhead_interface() {
   static const std::string* const text = made([] {
-    return new std::string(
-        "interface " + std::to_string(INTERFACE) + "\n" + structs() +
-        FUNCTION(clearhead_kernels) + FUNCTION(clearhead_kernels_name) + FUNCTION(clearhead_panel) +
-        FUNCTION(clearhead_instruction_set) + FUNCTION(clearhead_bytes_for_matrix) + FUNCTION(clearhead_matrix) +
-        FUNCTION(clearhead_matrix_bias) + FUNCTION(clearhead_matrix_pack) + FUNCTION(clearhead_matrix_free) +
-        FUNCTION(clearhead_matrix_bytes) + FUNCTION(clearhead_misfit) + FUNCTION(clearhead_engine) + FUNCTION(clearhead_engine_free) +
-        FUNCTION(clearhead_tables) + FUNCTION(clearhead_rows) + FUNCTION(clearhead_longest) +
-        FUNCTION(clearhead_longest_source) + FUNCTION(clearhead_slots) + FUNCTION(clearhead_bytes) +
-        FUNCTION(clearhead_admit) + FUNCTION(clearhead_step) + FUNCTION(clearhead_take) +
-        FUNCTION(clearhead_join) + FUNCTION(clearhead_drop) + FUNCTION(clearhead_top) + FUNCTION(clearhead_logp) +
-        FUNCTION(clearhead_beam) + FUNCTION(clearhead_beam_free) + FUNCTION(clearhead_beam_advance) +
-        FUNCTION(clearhead_beam_layout) + FUNCTION(clearhead_beam_take) + FUNCTION(clearhead_beam_stride) + FUNCTION(clearhead_beam_decided) + FUNCTION(clearhead_beam_forget) +
-        FUNCTION(clearhead_beam_answer) + FUNCTION(clearhead_beam_text));
+    return new std::string("interface " + std::to_string(INTERFACE) + "\n" + structs() +
+        FUNCTION(kernels) + FUNCTION(kernels_name) + FUNCTION(panel) + FUNCTION(instruction_set) +
+        FUNCTION(bytes_for_matrix) + FUNCTION(matrix) + FUNCTION(matrix_bias) + FUNCTION(matrix_pack) +
+        FUNCTION(matrix_free) + FUNCTION(matrix_bytes) + FUNCTION(misfit) + FUNCTION(engine) + FUNCTION(engine_free) +
+        FUNCTION(tables) + FUNCTION(rows) + FUNCTION(longest) + FUNCTION(longest_source) + FUNCTION(slots) +
+        FUNCTION(bytes) + FUNCTION(admit) + FUNCTION(step) + FUNCTION(take) + FUNCTION(join) + FUNCTION(drop) +
+        FUNCTION(top) + FUNCTION(logp) + FUNCTION(beam) + FUNCTION(beam_free) + FUNCTION(beam_advance) +
+        FUNCTION(beam_layout) + FUNCTION(beam_take) + FUNCTION(beam_stride) + FUNCTION(beam_decided) +
+        FUNCTION(beam_forget) + FUNCTION(beam_answer) + FUNCTION(beam_text));
   });
   return text ? text->c_str() : nullptr;
 }

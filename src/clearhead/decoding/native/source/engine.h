@@ -60,8 +60,8 @@ class Engine {
   // The scores of one row of a buffer.
   Scored scored(const ScoreBuffer& buffer, int64_t row) const {
     const int panels = model_.output->panels;
-    return {buffer.logits + row * buffer.stride, buffer.peaks + row * panels * 2, buffer.norms[row], model_.vocabulary, panels,
-            &kernels()};
+    return {buffer.logits + row * buffer.stride, buffer.peaks + row * panels * 2, buffer.norms[row],
+            model_.vocabulary, panels, &kernels()};
   }
 
   // New requests, `ids` one after another; `start` is what a target begins with. False, and nothing is done, where
@@ -294,7 +294,8 @@ class Engine {
       const size_t begin = count * p / parts, end = count * (p + 1) / parts;
       forwards.emplace_back(model_, store_, alone_, scratches_[p]);
       forwards[p].prepare(tokens_.data() + begin, end - begin, tables_);
-      if (buffer.attention) forwards[p].watch(buffer.attention + begin * buffer.attention_stride, buffer.attention_stride);
+      const ScoreBuffer own = at(buffer, begin);
+      forwards[p].watch(own.attention, own.attention_stride);
       chosen[p].assign(chosen_.begin(), chosen_.begin() + (end - begin));
     }
     team_.run([&](int) {
@@ -308,7 +309,9 @@ class Engine {
     forward.layers(false, self);
     forward.last(model_.decoder_norm, chosen, model_.output_factor, buffer.hidden);
     forward.scores(rows, buffer.logits, buffer.stride, buffer.peaks);
-    forward.team().each(rows, [&](int i) { buffer.norms[i] = kernels().log_sum(buffer.peaks + size_t(i) * panels * 2, panels); });
+    forward.team().each(rows, [&](int i) {
+      buffer.norms[i] = kernels().log_sum(buffer.peaks + size_t(i) * panels * 2, panels);
+    });
   }
 
   // In how many parts rows are dealt out to the threads; 1: not at all.

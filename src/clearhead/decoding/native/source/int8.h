@@ -13,7 +13,7 @@
 // or, with CLEARHEAD_OWN_BYTE_TILE, instead of the last three a `byte_tile` of its own.
 #pragma once
 
-#include "tile.h"
+#include "vectors.h"
 
 namespace clearhead {
 namespace {

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "stride.h"
+#include "beam.h"
 
 namespace clearhead {
 
@@ -87,7 +87,7 @@ std::string signature(const char* name, Result (*)(Given...)) {
     static_assert(sizeof(fields) / sizeof(Field) == field_count<Of>(), "a field of " #type " is not listed");  \
     return layout(#type, sizeof(Of), fields);                                                                  \
   }()
-#define FUNCTION(name) signature(#name, name)
+#define FUNCTION(name) signature("clearhead_" #name, clearhead_##name)
 
 inline std::string structs() {
   return STRUCT(Norm, FIELD(weight), FIELD(bias)) +
