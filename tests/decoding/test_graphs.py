@@ -6,7 +6,6 @@ import importlib
 import inspect
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -18,9 +17,9 @@ from torch import nn
 
 import clearhead
 from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle
 from clearhead.decoding import graphs
 from clearhead.decoding.backend import Batch, Event, Failed, Finished, Parked, Request, Slot, Wrote
-from clearhead.decoding.engine import Caller, Engine
 from clearhead.decoding.graphs import GraphBackend, plain
 from clearhead.decoding.graphs.backend import IDLE
 from clearhead.decoding.graphs.buffers import Size, bytes_of_request
@@ -31,6 +30,10 @@ from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.writer import Writer
+
+from .bundles import ENGLISH, translator, writer
+from .together import PROMPTS, together
 
 SYMBOLS = Symbols(1, 2, (0, 1))
 SEVERAL = Symbols(1, 9, (0, 1), other_stops=(2, 7, 30))  # the one that models like is not the first
@@ -199,14 +202,14 @@ def test_requests_that_ask_for_different_things() -> None:
     same(alone(GraphBackend(model, SYMBOLS, 8), requests), general(model, requests, 8), 1e-4)
 
 
-def mixed(model: nn.Module, count: int, longest: int = 70) -> list[Request]:
+def mixed(model: nn.Module, count: int) -> list[Request]:
     """Requests of every kind, their limits far apart; some stream."""
     names = ["greedy", "least", "beam", "sampling", "wide", "warmer"]
     kinds = {**OPTIONS, "warmer": OPTIONS["sampling"].replace(temperature=1.4)}
     return [
         replace(
             one,
-            limit=longest if number % 7 == 3 else 3 + 5 * number % 18,
+            limit=70 if number % 7 == 3 else 3 + 5 * number % 18,
             options=kinds[names[number % 6]].replace(max_length=None, seed=number),
             stream=number % 4 == 0,
         )
@@ -274,48 +277,6 @@ def test_any_order_of_coming_and_going(family: str, seed: int, count: int) -> No
     requests = mixed(model, count)
     backend = GraphBackend(model, SYMBOLS, capacity=21)
     same(disturbed(backend, requests, random.Random(seed)), general(model, requests, 64), 1e-4)
-
-
-@pytest.mark.parametrize(
-    ("count", "aborts"), [(30, 6), pytest.param(500, 100, marks=pytest.mark.slow)], ids=["quick", "long"]
-)
-def test_two_threads_and_aborts(count: int, aborts: int) -> None:
-    """On one engine: every text is the one written alone, nothing leaks and nothing hangs."""
-    model = model_of("encoder-decoder", {"position__name": "rotary"})
-    backend = GraphBackend(model, SYMBOLS, capacity=40)
-    engine = Engine([backend])
-    requests = [mixed(model, 2 * count, longest=25)[one::2] for one in range(2)]
-    found: list[dict[int, list[Hypothesis]]] = [{}, {}]
-    aborted: list[set[int]] = [set(), set()]
-
-    def call(who: int) -> None:
-        chance, caller = random.Random(who), Caller(engine)
-        for begin in range(0, count, 10):
-            caller.submit(requests[who][begin : begin + 10])
-            for ticket, event in caller.wait():
-                if isinstance(event, Finished):
-                    found[who][ticket.number] = event.texts
-        while caller.open:
-            for ticket, event in caller.wait():
-                if isinstance(event, Finished):
-                    found[who][ticket.number] = event.texts
-            if caller.open and len(aborted[who]) < aborts:
-                unwanted = chance.choice(list(caller.open.values()))
-                unwanted.abort()
-                aborted[who].add(unwanted.number)
-
-    threads = [threading.Thread(target=call, args=(who,), daemon=True) for who in range(2)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(300)
-        assert not one.is_alive()
-    engine.tidy()
-    nothing_left(backend)
-    for who in range(2):
-        assert len(aborted[who]) == aborts
-        wanted = general(model, requests[who], 64)
-        same(found[who], {n: one for n, one in wanted.items() if n not in aborted[who]}, 1e-4)
 
 
 def test_parking_is_exact() -> None:
@@ -528,6 +489,15 @@ def test_recorded_in_any_order(onto_gpu, family: str, seed: int) -> None:
     requests = mixed(model, 24)
     backend = GraphBackend(model, SYMBOLS, capacity=21)
     same(disturbed(backend, requests, random.Random(seed)), general(model, requests, 64), 1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("made", [translator, writer], ids=["translator", "writer"])
+def test_two_threads_with_aborts_on_recorded_steps(onto_gpu, made: Callable[[], Bundle]) -> None:
+    bundle = made()
+    onto_gpu(bundle.model)
+    assert Writer(bundle).why_not_graphs is None
+    assert together(bundle, ENGLISH if made is translator else PROMPTS, "auto", 200, 40, seed=1) > 60
 
 
 @pytest.mark.gpu

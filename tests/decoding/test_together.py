@@ -11,7 +11,7 @@ import pytest
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.decoding.backend import Event
+from clearhead.decoding.backend import Backend, Event
 from clearhead.decoding.engine import Caller
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows_backend import RowsBackend
@@ -154,9 +154,10 @@ def test_an_interrupt_costs_the_others_nothing(way: str, monkeypatch: pytest.Mon
     other = made.submit("abc", LONG)
     pieces = other.pieces()
     shown = next(pieces)
-    real, steps = RowsBackend.advance, 0
+    kind = type(made.engine.lanes[0].backend)
+    real, steps = kind.advance, 0
 
-    def interrupted(self: RowsBackend, most_steps: int) -> list[Event]:
+    def interrupted(self: Backend, most_steps: int) -> list[Event]:
         nonlocal steps
         steps += 1
         found = real(self, most_steps)
@@ -164,7 +165,7 @@ def test_an_interrupt_costs_the_others_nothing(way: str, monkeypatch: pytest.Mon
             raise KeyboardInterrupt
         return found
 
-    monkeypatch.setattr(RowsBackend, "advance", interrupted)
+    monkeypatch.setattr(kind, "advance", interrupted)
     with pytest.raises(KeyboardInterrupt):
         list(made.write(["h", "g"], LONG))
     [whole] = ["".join(Writer(writer(), way="torch").submit("abc", LONG).pieces())]
