@@ -18,6 +18,8 @@ from clearhead.decoding.run import translate
 from clearhead.explorer import reading
 from clearhead.explorer.session import KEPT, Session
 from clearhead.models import build
+from clearhead.models.config import LayerRule
+from clearhead.nn.layers import FeedForwardConfig
 from clearhead.text.tokenizer import Tokenizer
 
 Make = Callable[..., Any]
@@ -109,6 +111,9 @@ def test_bundles_that_cannot_be_explored() -> None:
         Session(Bundle(build("tiny")))
     with pytest.raises(UserError, match="reads no text"):
         Session(Bundle(build("tiny", family="vision", image__size=8, image__patch=4), Tokenizer.words("a")))
+    other = (LayerRule(feedforward=FeedForwardConfig(width=8)),)
+    with pytest.raises(UserError, match="cannot show a model with a layer pattern"):
+        Session(Bundle(build("tiny", layer_pattern=other), Tokenizer.words("a")))
 
 
 def test_the_callers_model_stays_as_it_is(bundle_of: Make) -> None:

@@ -164,6 +164,17 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     ("regress", ("validation.metric=f1",), "no validation metric 'f1' for the task 'regress'"),
     ("translate", ("model.attention.kernel=flex", "compute.device=cpu"), "kernel=flex needs a CUDA device"),
     (
+        "translate",
+        ('model.layer_pattern=[{"first": 1, "attention": {"kernel": "flex"}}]', "compute.device=cpu"),
+        "kernel=flex needs a CUDA device",
+    ),
+    (
+        "translate",
+        ('model.layer_pattern=[{"first": 90, "feedforward": {"width": 8}}]',),
+        "about no layer of this model",
+    ),
+    ("translate", ("model.attention.kind=multihed",), "no kind of attention 'multihed'"),
+    (
         "generate",
         ("model.attention.kernel=varlen", "compute.device=cpu"),
         "kernel=varlen needs a CUDA device",

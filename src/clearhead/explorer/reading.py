@@ -52,6 +52,8 @@ def ready(bundle: Bundle) -> Bundle:
         raise UserError(
             f"A model of the family '{bundle.config.family}' reads no text, so the explorer cannot show it."
         )
+    if bundle.config.unusual_parts is not None:
+        raise UserError(f"The explorer cannot show a model with {bundle.config.unusual_parts}.")
     tokenizers_of(bundle)  # refuses a bundle without one
     plain = all(one.dtype == torch.float32 for one in bundle.model.parameters())
     if plain and not bundle.model.training:

@@ -26,6 +26,7 @@ from clearhead.jobs.recipe import Table, compose, merged
 from clearhead.jobs.validate import check_metric
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
+from clearhead.nn.attention import AttentionConfig
 from clearhead.planner.report import bytes_in_words
 from clearhead.tasks import Task, task_named
 from clearhead.text.learn import TokenizerConfig
@@ -123,10 +124,8 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
         )
 
 
-def _check_device(config: TrainConfig, device: torch.device) -> None:
-    kernel, compute = config.model.attention.kernel, config.compute
-    if config.model.family == "recurrent":
-        kernel = "auto"  # it has none of these kernels
+def _check_kernel(attention: AttentionConfig, device: torch.device) -> None:
+    kernel = attention.kernel
     if kernel in ("flex", "varlen") and device.type != "cuda":
         raise UserError(
             f"model.attention.kernel={kernel} needs a CUDA device, and this run is on '{device}': "
@@ -137,10 +136,16 @@ def _check_device(config: TrainConfig, device: torch.device) -> None:
             "model.attention.kernel=varlen computes packed tokens alone, and validations are padded: "
             "use kernel 'auto', which takes it wherever it can."
         )
-    if kernel == "flex" and config.model.attention.dropout:
+    if kernel == "flex" and attention.dropout:
         raise UserError(
             "model.attention.kernel=flex has no dropout: use kernel 'auto', or set model.attention.dropout=0."
         )
+
+
+def _check_device(config: TrainConfig, device: torch.device) -> None:
+    compute = config.compute
+    for attention in [] if config.model.family == "recurrent" else config.model.attentions:
+        _check_kernel(attention, device)
     if compute.graphs and device.type != "cuda":
         raise UserError(
             f"compute.graphs=true needs a CUDA device, and this run is on '{device}': leave it out."

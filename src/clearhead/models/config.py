@@ -172,13 +172,17 @@ class ModelConfig(Config):
                 f"An image of {self.image.size} pixels does not divide into patches of {self.image.patch}."
             )
         self.head.refuse_unfit(self.family)
-        self._check_attention(self.attention)
+        for attention in self.attentions:
+            self._check_attention(attention)
         for rule in self.layer_pattern:
-            for attention in (rule.attention, rule.cross_attention):
-                if attention is not None:
-                    self._check_attention(attention)
             if not self._has_layers_for(rule):
                 raise UserError(f"A rule of layer_pattern is about no layer of this model: {rule.to_dict()}.")
+
+    @property
+    def attentions(self) -> list[AttentionConfig]:
+        """The settings of every attention that a layer may have."""
+        rules = [one for rule in self.layer_pattern for one in (rule.attention, rule.cross_attention)]
+        return [self.attention, *(one for one in rules if one is not None)]
 
     def _check_attention(self, attention: AttentionConfig) -> None:
         if attention.width not in (None, self.width):
