@@ -51,8 +51,7 @@ from clearhead.phrasebook import pairs
 from clearhead.tasks import TASKS
 from clearhead.training.config import TrainConfig
 from clearhead.training.objectives import LabelObjective
-from clearhead.training.optimiser import build_optimiser
-from clearhead.training.schedule import rate_at
+from clearhead.training.optimiser import build_optimiser, rate_at
 from clearhead.training.step import Precision, Stepper
 
 PACKAGE = Path(clearhead.__file__).resolve().parent
@@ -121,7 +120,7 @@ def _calls(folder: Path) -> dict[str, Callable[[], Any]]:
     )
     model = clearhead.build("tiny", vocabulary=both.target.vocabulary_size)
     config = TrainConfig(model=model.config, batch=BatchConfig(tokens=512, workers=0))
-    filter, encoding = FilterConfig(), TASKS["translate"].encoding()
+    filter, encoding, specials = FilterConfig(), TASKS["translate"].encoding(), both.specials()
     cpu = torch.device("cpu")
     smoothing, consistency = config.objective.label_smoothing, config.objective.consistency
     stepper = Stepper(
@@ -140,7 +139,7 @@ def _calls(folder: Path) -> dict[str, Callable[[], Any]]:
     store = corpus("once")
 
     def batch() -> None:
-        loader = Loader([store], encoding, config.batch, both.specials(), seed=1)
+        loader = Loader([store], encoding, config.batch, specials, seed=1)
         made = next(iter(loader.batches(epoch=0)))
         stepper.step([made], rate_at(config.schedule, 1, config.model.width))
 

@@ -43,6 +43,7 @@ ROOMS_NAMED_WHOLE = (
 FOLDERS_NAMED_WHOLE = (
     "base/chart",
     "training/view",
+    "data/encodings",
     "decoding/native",
     "decoding/graphs",
     "explorer/server",

@@ -15,8 +15,8 @@ from torch import Tensor
 from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED, Batch, Specials, Widths
 from clearhead.data.encodings import SKIP
+from clearhead.data.plan import Draw
 from clearhead.data.ragged import Ragged
-from clearhead.data.shuffle import Draw
 from clearhead.models.build import build
 from clearhead.tasks import TASKS
 from clearhead.text.tokenizer import Tokenizer

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
-from clearhead.data.plan import BatchConfig, EpochPlan, plan_epoch, share
+from clearhead.data.plan import BatchConfig, EpochPlan, drawn, plan_epoch, share, shuffled
 from clearhead.data.ragged import Integers
 from clearhead.data.shapes import Buckets, Sizes
-from clearhead.data.shuffle import drawn, shuffled
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120)
 configs = st.builds(

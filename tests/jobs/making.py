@@ -39,6 +39,7 @@ def rows(task: str, count: int = 80, seed: int = 0) -> list[tuple[str, str]]:
     """Examples of a task: sentences backwards, how long they are, or which words begin with s."""
     answers = {
         "classify": lambda line: "long" if len(line.split()) > 4 else "short",
+        "regress": lambda line: str(1.5 * len(line)),
         "tag": lambda line: " ".join("S" if word[0] == "s" else "O" for word in line.split()),
     }
     answer = answers.get(task, lambda line: " ".join(reversed(line.split())).upper())

@@ -38,8 +38,7 @@ def a_validator(task: str, folder: Path, **validation: Any) -> tuple[DecodingVal
         "attention": {"heads": 2},
         "feedforward": {"width": 16},
     }
-    if facts.classes:
-        model["head"] = {"kind": task, "classes": facts.classes}
+    model["head"] = {"kind": TASKS[task].family().head, "classes": facts.classes or 2}
     config = TrainConfig.from_dict({"task": task, "model": model, "validation": validation})
     notes = {"task": task, "labels": list(found.labels), "documents": False}
     opened = prepare.open_all(folder / "data", 1)
@@ -98,12 +97,12 @@ def test_spread(items: list[int], count: int) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_metrics_are_checked_before_anything_is_trained(task: str) -> None:
-    kind = TASKS[task]
-    for metric in (*kind.objective(ObjectiveConfig()).figures, *kind.judge.validates):
-        check_metric(TrainConfig.from_dict({"task": task, "validation": {"metric": metric}}), kind)
+    kind, config = TASKS[task], TrainConfig(task=task, objective=ObjectiveConfig(label_smoothing=0.0))
+    for metric in (*kind.objective(config.objective).figures, *kind.judge.validates):
+        check_metric(config.replace(validation__metric=metric), kind)
         assert (metric in HIGHER_IS_BETTER) == (metric not in ("loss", "perplexity"))
     with pytest.raises(UserError, match=r"There is no validation metric 'los'.*did you mean 'loss'"):
-        check_metric(TrainConfig.from_dict({"task": task, "validation": {"metric": "los"}}), kind)
+        check_metric(config.replace(validation__metric="los"), kind)
 
 
 def test_a_decoded_metric_needs_decoding() -> None:

@@ -23,9 +23,8 @@ from clearhead.data.encoding import Answers, Encoder, Examples, Tokenizers, toke
 from clearhead.data.encodings import JoinedPairs, Stream
 from clearhead.data.findings import Numbers
 from clearhead.data.load import Loader
-from clearhead.data.plan import BatchConfig
+from clearhead.data.plan import BatchConfig, Draw
 from clearhead.data.ragged import Ragged
-from clearhead.data.shuffle import Draw
 from clearhead.data.store import Store, StoreWriter
 from clearhead.decoding.batches import read_sources
 from clearhead.decoding.labels import read_texts

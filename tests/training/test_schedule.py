@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
-from clearhead.training.schedule import ScheduleConfig, peak_rate, rate_at
+from clearhead.training.optimiser import ScheduleConfig, peak_rate, rate_at
 
 NAMES = ("inverse-sqrt", "cosine", "linear", "constant")
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,9 @@ from clearhead.data.columns import NO_COLUMNS, Columns, Row
 from clearhead.data.config import FilterConfig
 from clearhead.data.findings import Numbers
 from clearhead.data.memo import WordMemo
+from clearhead.data.plan import Draw
 from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.shapes import Sizes
-from clearhead.data.shuffle import Draw
 from clearhead.text.framing import Framing, Framings
 from clearhead.text.tokenizer import Tokenizer
 
@@ -59,6 +59,7 @@ class Encoding(ABC):
 
     columns: Columns = NO_COLUMNS
     two: bool = False
+    in_chunks: ClassVar[bool] = False  # examples are cut from long texts, and are not rows of a store
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -17,10 +17,9 @@ import numpy as np
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch, Specials, Widths
 from clearhead.data.encoding import Encoding
-from clearhead.data.plan import BatchConfig, BatchSpec, EpochPlan, plan_epoch, share
+from clearhead.data.plan import BatchConfig, BatchSpec, Draw, EpochPlan, drawn, plan_epoch, share
 from clearhead.data.ragged import Integers, Ragged, together
 from clearhead.data.shapes import Buckets, Sizes
-from clearhead.data.shuffle import Draw, drawn
 from clearhead.data.store import Store
 
 _AHEAD = 4  # batches each worker may be ahead
@@ -165,7 +164,8 @@ class RowExamples:
         self._encoding = encoding
         self._seed = seed
         self._begins = np.cumsum([0, *(len(store) for store in stores)])
-        self._lengths = {name: _joined([store.lengths(name) for store in stores]) for name in encoding.fields}
+        self._names = stores[0].columns
+        self._lengths = {name: _joined([store.lengths(name) for store in stores]) for name in self._names}
 
     def counts(self, epoch: int) -> list[int]:
         """How many examples each store gives."""
@@ -182,11 +182,10 @@ class RowExamples:
     def gather(self, indices: Integers, epoch: int) -> Mapping[str, Ragged]:
         """The columns of some examples, whose numbers must rise."""
         if len(self._stores) == 1:
-            return {name: self._stores[0].gather(indices, name) for name in self._encoding.fields}
+            return {name: self._stores[0].gather(indices, name) for name in self._names}
         parts = _by_store(indices, self._begins)
         return {
-            name: together([self._stores[n].gather(rows, name) for n, rows in parts])
-            for name in self._encoding.fields
+            name: together([self._stores[n].gather(rows, name) for n, rows in parts]) for name in self._names
         }
 
 
@@ -258,7 +257,7 @@ def examples_of(
     for store in stores:
         if store.task != task:
             raise UserError(f"The tokenised corpus '{store.folder}' was made to {store.task}, not to {task}.")
-    if encoding.columns.is_stream:
+    if encoding.in_chunks:
         found: RowExamples | ChunkExamples = ChunkExamples(stores, encoding, config.context, seed, evaluation)
     else:
         found = RowExamples(stores, encoding, seed)

@@ -85,6 +85,10 @@ class Ragged(NamedTuple):
         items[inner] = self.items
         return Ragged(items, lengths)
 
+    def filled(self, count: int) -> Ragged:
+        """With empty rows at the end until there are `count`."""
+        return Ragged(self.items, filled(self.lengths, count))
+
     def padded(self, width: int, fill: int) -> NDArray[np.int64]:
         """A table (rows, width) of int64, the ends of short rows filled up.
 
@@ -94,6 +98,13 @@ class Ragged(NamedTuple):
         table = np.full((len(self.lengths), width), fill, np.int64)
         table[np.arange(width) < self.lengths[:, None]] = self.items
         return table
+
+
+def filled(lengths: Integers, count: int) -> Integers:
+    """As int64, with a 0 for each empty row at the end."""
+    found = np.zeros(count, np.int64)
+    found[: len(lengths)] = lengths
+    return found
 
 
 def take(items: Integers, begins: Integers, lengths: Integers) -> Ragged:

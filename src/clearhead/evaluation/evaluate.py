@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -103,6 +103,20 @@ class Evaluation:
         return [example.output for example in self.examples]
 
 
+class Asked(NamedTuple):
+    """How a bundle is to be judged."""
+
+    config: EvaluationConfig
+    references: Sequence[Sequence[str]] | None  # several for each row, in place of its target
+    device: Device
+    show: bool  # a progress line where there is a terminal
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How texts are read that get labels."""
+        return {"batch_tokens": self.config.batch_tokens, "device": self.device}
+
+
 class Validated(NamedTuple):
     """What a validation found: figures by their names in a recipe, and the answer to each row."""
 
@@ -139,7 +153,7 @@ class Judge(ABC):
             raise UserError("There is nothing to evaluate: the test set has no rows.")
         config = config or EvaluationConfig()
         began = time.perf_counter()
-        found = self.judged(bundle, rows, config, references, device, show)
+        found = self.judged(bundle, rows, Asked(config, references, device, show))
         seconds = time.perf_counter() - began
         metrics = dict(found.metrics)
         if self.has_loss and (config.loss or not metrics):
@@ -157,15 +171,7 @@ class Judge(ABC):
         )
 
     @abstractmethod
-    def judged(
-        self,
-        bundle: Bundle,
-        rows: Rows,
-        config: EvaluationConfig,
-        references: Sequence[Sequence[str]] | None,
-        device: Device,
-        show: bool,
-    ) -> Found:
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
         """The figures of this kind of answer, and every example."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ from clearhead.decoding.run import generate, translate
 from clearhead.evaluation.classes import Confusion
 from clearhead.evaluation.correlation import number_metrics
 from clearhead.evaluation.evaluate import (
-    Device,
+    Asked,
     Evaluation,
     EvaluationConfig,
     Example,
@@ -37,6 +37,8 @@ from clearhead.evaluation.metrics import (
 )
 from clearhead.evaluation.rouge import KINDS, rouge, rouge_scores
 
+Right = list[list[str]]  # what would have been right, for each output
+Named = tuple[str, list[float]]  # a score by its name, for each output
 CONTINUATION = 60  # tokens of a language model's sample
 
 
@@ -48,21 +50,13 @@ class Translations(Judge):
     writes: ClassVar[bool] = True
     format_metric: ClassVar[str | None] = "chrF"
 
-    def judged(
-        self,
-        bundle: Bundle,
-        rows: Rows,
-        config: EvaluationConfig,
-        references: Sequence[Sequence[str]] | None,
-        device: Device,
-        show: bool,
-    ) -> Found:
-        sources = [shown(source) for source, _ in rows]
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
+        config, sources = asked.config, [shown(source) for source, _ in rows]
         right = [[target] for _, target in rows]
-        right = right if references is None else [list(texts) for texts in references]
-        asked = Options(beam=config.beam, length_penalty=config.length_penalty, max_length=config.max_length)
+        right = right if asked.references is None else [list(texts) for texts in asked.references]
+        how = Options(beam=config.beam, length_penalty=config.length_penalty, max_length=config.max_length)
         written = translate(
-            bundle, sources, asked, device=device, dtype=config.dtype, way=config.way, show=show
+            bundle, sources, how, device=asked.device, dtype=config.dtype, way=config.way, show=asked.show
         )
         outputs = [one.text for one in written]
         scores = self.scores(outputs, right, config)
@@ -77,20 +71,16 @@ class Translations(Judge):
         signatures = {score.name: _signature(score) for score in scores}
         return Found({score.name: score.value for score in scores}, signatures, examples, f"sentence {name}")
 
-    def scores(self, outputs: list[str], right: list[list[str]], how: EvaluationConfig) -> list[Score]:
+    def scores(self, outputs: list[str], right: Right, how: EvaluationConfig) -> list[Score]:
         """The metrics of the whole set."""
         bleu_score = bleu_metric(how.tokenise, how.lowercase)(outputs, right)
         return [bleu_score, chrf_metric(how.lowercase)(outputs, right), exact_match(outputs, right)]
 
-    def sentences(
-        self, outputs: list[str], right: list[list[str]], how: EvaluationConfig
-    ) -> tuple[str, list[float]]:
+    def sentences(self, outputs: list[str], right: Right, how: EvaluationConfig) -> Named:
         """What single texts are sorted by."""
         return "chrF", chrf_metric(how.lowercase).sentences(outputs, right)
 
-    def further(
-        self, outputs: list[str], right: list[list[str]], how: EvaluationConfig
-    ) -> tuple[str, list[float]]:
+    def further(self, outputs: list[str], right: Right, how: EvaluationConfig) -> Named:
         """What is noted beside that."""
         by_sentence = bleu_metric(how.tokenise, how.lowercase, sentence=True)
         return "BLEU", by_sentence.sentences(outputs, right)
@@ -125,17 +115,13 @@ class Summaries(Translations):
     validates: ClassVar[tuple[str, ...]] = ("bleu", "chrf", "exact", "rouge1", "rouge2", "rougeL")
     format_metric: ClassVar[str | None] = "ROUGE-L"
 
-    def scores(self, outputs: list[str], right: list[list[str]], how: EvaluationConfig) -> list[Score]:
+    def scores(self, outputs: list[str], right: Right, how: EvaluationConfig) -> list[Score]:
         return [*rouge(outputs, right).values(), *super().scores(outputs, right, how)[1:]]
 
-    def sentences(
-        self, outputs: list[str], right: list[list[str]], how: EvaluationConfig
-    ) -> tuple[str, list[float]]:
+    def sentences(self, outputs: list[str], right: Right, how: EvaluationConfig) -> Named:
         return "ROUGE-L", [100.0 * f1 for f1 in rouge_scores(outputs, right, "L")]
 
-    def further(
-        self, outputs: list[str], right: list[list[str]], how: EvaluationConfig
-    ) -> tuple[str, list[float]]:
+    def further(self, outputs: list[str], right: Right, how: EvaluationConfig) -> Named:
         return super().sentences(outputs, right, how)
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
@@ -164,15 +150,7 @@ class LongTexts(Judge):
 
     format_metric: ClassVar[str | None] = NATS
 
-    def judged(
-        self,
-        bundle: Bundle,
-        rows: Rows,
-        config: EvaluationConfig,
-        references: Sequence[Sequence[str]] | None,
-        device: Device,
-        show: bool,
-    ) -> Found:
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
         return Found()
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
@@ -187,19 +165,9 @@ class Classes(Judge):
 
     validates: ClassVar[tuple[str, ...]] = ("f1", "matthews")
 
-    def judged(
-        self,
-        bundle: Bundle,
-        rows: Rows,
-        config: EvaluationConfig,
-        references: Sequence[Sequence[str]] | None,
-        device: Device,
-        show: bool,
-    ) -> Found:
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
         names = labels_of(bundle, "classify")
-        shares = class_probabilities(
-            bundle, [text for text, _ in rows], batch_tokens=config.batch_tokens, device=device
-        )
+        shares = class_probabilities(bundle, [text for text, _ in rows], **asked.reading)
         examples = []
         for (text, label), share in zip(rows, shares, strict=True):
             best = max(share, key=lambda name: share[name])
@@ -226,17 +194,9 @@ class Classes(Judge):
 class WordTags(Classes):
     """The tag of each word."""
 
-    def judged(
-        self,
-        bundle: Bundle,
-        rows: Rows,
-        config: EvaluationConfig,
-        references: Sequence[Sequence[str]] | None,
-        device: Device,
-        show: bool,
-    ) -> Found:
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
         names, texts = labels_of(bundle, "tag"), [shown(text) for text, _ in rows]
-        found = tag(bundle, texts, batch_tokens=config.batch_tokens, device=device)
+        found = tag(bundle, texts, **asked.reading)
         truth: list[str] = []
         chosen: list[str] = []
         examples = []
@@ -274,16 +234,8 @@ class Numbers(Judge):
     validates: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
     has_loss: ClassVar[bool] = False
 
-    def judged(
-        self,
-        bundle: Bundle,
-        rows: Rows,
-        config: EvaluationConfig,
-        references: Sequence[Sequence[str]] | None,
-        device: Device,
-        show: bool,
-    ) -> Found:
-        given = regress(bundle, [text for text, _ in rows], batch_tokens=config.batch_tokens, device=device)
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
+        given = regress(bundle, [text for text, _ in rows], **asked.reading)
         right = [_number(target, line) for line, (_, target) in enumerate(rows, start=1)]
         span = max(right) - min(right) or 1.0
         examples = tuple(

@@ -16,8 +16,7 @@ from clearhead.models.config import ModelConfig
 from clearhead.text.learn import TokenizerConfig
 from clearhead.text.parts import Tokenisation
 from clearhead.training.averaging import AveragingConfig
-from clearhead.training.optimiser import OptimiserConfig
-from clearhead.training.schedule import ScheduleConfig
+from clearhead.training.optimiser import OptimiserConfig, ScheduleConfig
 
 # which metrics grow with quality; every other one is a loss
 HIGHER_IS_BETTER = (

@@ -33,9 +33,8 @@ from clearhead.training.graphs import GraphStepper
 from clearhead.training.interrupt import Interrupts
 from clearhead.training.log import RunLog
 from clearhead.training.objectives import Objective, run_model
-from clearhead.training.optimiser import build_optimiser
+from clearhead.training.optimiser import build_optimiser, rate_at
 from clearhead.training.progress import Clock
-from clearhead.training.schedule import rate_at
 from clearhead.training.snapshot import RunState, Snapshots
 from clearhead.training.step import Precision, Stepper
 from clearhead.training.view import QuietView, Sample, View

@@ -104,7 +104,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Ten
     True
     """
     logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    if fused_loss.fits(logits):
+    if logits.is_cuda and fused_loss.fits(logits):
         return fused_loss.fused_cross_entropy(logits, labels, smoothing)
     return plain_cross_entropy(logits, labels, smoothing)
 
@@ -125,7 +125,7 @@ def consistent_cross_entropy(
     logits (2B, …, V) are those of the first pass and then of the second; both have the labels (B, …).
     """
     logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    if fused_loss.fits(logits):
+    if logits.is_cuda and fused_loss.fits(logits):
         return fused_loss.fused_consistent_cross_entropy(logits, labels, smoothing, consistency)
     return plain_consistent_cross_entropy(logits, labels, smoothing, consistency)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clearhead.nn.attention import masks
 from clearhead.nn.attention.kernels import KERNELS, attend, reference
 from clearhead.nn.attention.multihead import AttentionConfig, MultiHeadAttention
-from clearhead.nn.attention.problem import Definition, Problem
+from clearhead.nn.attention.problem import Problem
 from clearhead.nn.attention.scores import SCORES, Score, build_score
 from clearhead.nn.attention.state import KeyValues, Memory
 
@@ -13,7 +13,6 @@ __all__ = [
     "KERNELS",
     "SCORES",
     "AttentionConfig",
-    "Definition",
     "KeyValues",
     "Memory",
     "MultiHeadAttention",

@@ -1,10 +1,6 @@
-"""The kinds of examples: pairs of texts, long texts, texts with a class or a number, words with tags.
+"""Texts with an answer: a class or a number for one text or two, a tag for each word.
 
-Here stand the conventions of our own models about what they are fed. They are stored with a trained model as
-its framing, so that decoding follows the model and not this file. The one place where a target is shifted
-right: a decoder reads `start` and the target, and is to predict the target and `stop`.
-
-Shapes: B rows of a batch, S source tokens, T target tokens.
+Shapes: B rows of a batch, T tokens of a row.
 """
 
 from __future__ import annotations
@@ -21,161 +17,12 @@ from clearhead.base.errors import UserError, counted
 from clearhead.data.batch import IGNORED, Batch, Specials, Widths
 from clearhead.data.columns import Row
 from clearhead.data.encoding import Encoder, Encoding, Examples, Tokenizers, special, stand_in
+from clearhead.data.plan import Draw
 from clearhead.data.ragged import Integers, Ragged, side_by_side
 from clearhead.data.shapes import Sizes
-from clearhead.data.shuffle import Draw
 from clearhead.text.framing import FIRST, SECOND, Framing, Framings, Slot
 
 SKIP = 65_535  # in a store: a piece inside a tagged word, where nothing is to be predicted
-_RATIO_FROM = 10  # tokens of the longer side before the ratio of lengths counts
-
-
-@dataclass(frozen=True)
-class Pairs(Encoding):
-    """A source for the encoder, which ends in `stop`, and a target for the decoder.
-
-    The target is stored bare; the decoder reads `start` and the target and predicts the target and `stop`.
-    `alike`: pairs of which one side is much longer are left out (a summary is meant to be shorter).
-    """
-
-    alike: bool = False
-
-    def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:
-        source, target = (Framing.of(after=special(tokenizer, "stop")) for tokenizer in tokenizers)
-        return Framings(source=source, target=target)
-
-    def encode(self, rows: Sequence[Row], by: Encoder) -> dict[str, Ragged]:
-        source = by.cut(by.source.encode([row.source for row in rows]))
-        target = by.target.encode([row.target for row in rows])
-        reasons = [
-            ("empty", (source.lengths == 0) | (target.lengths == 0)),
-            *by.too_long(source.lengths + 1, target.lengths + 1),
-        ]
-        if by.filter is not None and self.alike:
-            longer = np.maximum(source.lengths, target.lengths)
-            shorter = np.minimum(source.lengths, target.lengths)
-            reasons.append(("ratio", (longer >= _RATIO_FROM) & (longer > by.filter.ratio * shorter)))
-        keep = by.keep(len(rows), reasons)
-        [end] = by.framing.after
-        return {"source": source.keep(keep).framed(after=end), "target": target.keep(keep)}
-
-    def sizes(self, lengths: Mapping[str, Integers], draw: Draw | None = None) -> Sizes:
-        return Sizes(lengths["source"], lengths["target"] + np.int32(1))  # start before it, or stop after it
-
-    def collate(
-        self, examples: Examples, widths: Widths, specials: Specials, draw: Draw | None = None
-    ) -> Batch:
-        target, count = examples["target"], len(examples["target"].lengths)
-        source = _filled(examples["source"], widths.rows)
-        labels = _filled(target, widths.rows).padded(widths.target, IGNORED)  # (B, T), as yet without stop
-        inputs = np.empty_like(labels)
-        inputs[:, 0] = specials.start
-        inputs[count:, 0] = specials.pad
-        inputs[:, 1:] = np.where(labels == IGNORED, specials.pad, labels)[:, :-1]
-        labels[np.arange(count), target.lengths] = specials.stop
-        lengths = _lengths(target.lengths + 1, widths.rows)
-        return Batch.of(
-            source=torch.from_numpy(source.padded(widths.source, specials.source_pad)),
-            source_lengths=torch.from_numpy(_lengths(source.lengths, widths.rows)),
-            inputs=torch.from_numpy(inputs),
-            lengths=torch.from_numpy(lengths),
-            labels=torch.from_numpy(labels),
-            rows=count,
-            tokens=int(lengths.sum()),
-            indices=None if draw is None else draw.examples,
-        )
-
-
-@dataclass(frozen=True)
-class JoinedPairs(Pairs):
-    """The same pairs for a decoder alone: source, `start` as the separator, target, in one row.
-
-    Only the target and `stop` are predicted. What stands before a target is a prompt, so that a trained
-    decoder is asked for a translation by going on after the separator.
-    """
-
-    def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:
-        target = tokenizers.target
-        return Framings(source=Framing.of(after=special(target, "start")), target=Framing())
-
-    def sizes(self, lengths: Mapping[str, Integers], draw: Draw | None = None) -> Sizes:
-        return Sizes(None, lengths["source"] + lengths["target"])
-
-    def collate(
-        self, examples: Examples, widths: Widths, specials: Specials, draw: Draw | None = None
-    ) -> Batch:
-        source, target = examples["source"], examples["target"]
-        rows = np.arange(len(target.lengths))
-        joined = _filled(side_by_side([source, target]), widths.rows)
-        inputs = joined.padded(widths.target, specials.pad)
-        labels = np.full_like(inputs, IGNORED)
-        labels[:, :-1] = np.where(
-            np.arange(1, widths.target) >= _lengths(source.lengths, widths.rows)[:, None],
-            inputs[:, 1:],
-            IGNORED,
-        )
-        labels[np.arange(widths.target) >= joined.lengths[:, None]] = IGNORED
-        labels[rows, joined.lengths[: len(rows)] - 1] = specials.stop
-        return Batch.of(
-            inputs=torch.from_numpy(inputs),
-            lengths=torch.from_numpy(joined.lengths),
-            labels=torch.from_numpy(labels),
-            rows=len(rows),
-            tokens=int((target.lengths + 1).sum()),
-            indices=None if draw is None else draw.examples,
-        )
-
-
-@dataclass(frozen=True)
-class Stream(Encoding):
-    """Long texts, learnt in chunks: each place predicts the next; a chunk holds one token more than is read.
-
-    A document has `start` before it and `stop` after it; the lines of one long text follow each other with
-    one `start` before the first. A `start` is read but never predicted: what comes after a document is
-    another story. The framing is that of a prompt: what closes a document is written.
-    """
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return ("target",)
-
-    def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:
-        start = special(tokenizers.target, "start") if documents else None
-        return Framings(target=Framing.of(before=start))
-
-    def encode(self, rows: Sequence[Row], by: Encoder) -> dict[str, Ragged]:
-        text = by.target.encode([row.target for row in rows])
-        text = text.keep(by.keep(len(rows), [("empty", text.lengths == 0)]))
-        if by.documents:
-            return {"target": text.framed(by.specials.start, by.specials.stop)}
-        if not by.began and len(text.lengths):
-            by.began = True
-            lengths = text.lengths.copy()
-            lengths[0] += 1
-            text = Ragged(np.concatenate([[by.specials.start], text.items]), lengths)
-        return {"target": text}
-
-    def sizes(self, lengths: Mapping[str, Integers], draw: Draw | None = None) -> Sizes:
-        return Sizes(None, lengths["target"] - np.int32(1))  # of chunks
-
-    def collate(
-        self, examples: Examples, widths: Widths, specials: Specials, draw: Draw | None = None
-    ) -> Batch:
-        chunks = examples["target"]
-        table = _filled(chunks, widths.rows).padded(widths.target + 1, specials.pad)  # (B, T + 1)
-        lengths = _lengths(chunks.lengths - 1, widths.rows)
-        labels = table[:, 1:].copy()
-        labels[np.arange(widths.target) >= lengths[:, None]] = IGNORED
-        labels[labels == specials.start] = IGNORED
-        inputs = table[:, :-1].copy()
-        inputs[np.arange(widths.target) >= lengths[:, None]] = specials.pad
-        return Batch.of(
-            inputs=torch.from_numpy(inputs),
-            lengths=torch.from_numpy(lengths),
-            labels=torch.from_numpy(labels),
-            rows=len(chunks.lengths),
-            indices=None if draw is None else draw.examples,
-        )
 
 
 @dataclass(frozen=True)
@@ -238,7 +85,7 @@ class Labels(Encoding):
             else:
                 parts.append(examples["source" if what == FIRST else "second"])
             segments.append(Ragged(np.full(len(parts[-1].items), segment), parts[-1].lengths))
-        row = _filled(side_by_side(parts), widths.rows)
+        row = side_by_side(parts).filled(widths.rows)
         inputs = torch.from_numpy(row.padded(widths.target, specials.pad))
         lengths = torch.from_numpy(row.lengths)
         source = kinds = None
@@ -246,7 +93,7 @@ class Labels(Encoding):
             same = widths.source == widths.target
             source = inputs if same else torch.from_numpy(row.padded(widths.source, specials.source_pad))
         if self.two and self.family == "encoder":
-            beside = _filled(side_by_side(segments), widths.rows)
+            beside = side_by_side(segments).filled(widths.rows)
             kinds = torch.from_numpy(beside.padded(widths.target, 0))
         return Batch.of(
             source=source,
@@ -327,8 +174,8 @@ class Tags(Encoding):
     def collate(
         self, examples: Examples, widths: Widths, specials: Specials, draw: Draw | None = None
     ) -> Batch:
-        source = _filled(examples["source"], widths.rows)
-        labels = _filled(examples["target"], widths.rows).padded(widths.target, SKIP)
+        source = examples["source"].filled(widths.rows)
+        labels = examples["target"].filled(widths.rows).padded(widths.target, SKIP)
         labels[labels == SKIP] = IGNORED
         return Batch.of(
             inputs=torch.from_numpy(source.padded(widths.target, specials.pad)),
@@ -337,15 +184,3 @@ class Tags(Encoding):
             rows=len(examples["source"].lengths),
             indices=None if draw is None else draw.examples,
         )
-
-
-def _filled(rows: Ragged, count: int) -> Ragged:
-    """With empty rows at the end until there are `count`."""
-    return Ragged(rows.items, _lengths(rows.lengths, count))
-
-
-def _lengths(lengths: Integers, count: int) -> Integers:
-    """As int64, with a 0 for each empty row at the end."""
-    filled = np.zeros(count, np.int64)
-    filled[: len(lengths)] = lengths
-    return filled

@@ -1,0 +1,13 @@
+"""The kinds of examples, each in its file.
+
+Here stand the conventions of our own models about what they are fed. They are stored with a trained model as
+its framing, so that decoding follows the model and not these files.
+"""
+
+from __future__ import annotations
+
+from clearhead.data.encodings.labels import SKIP, Labels, Scores, Tags
+from clearhead.data.encodings.pairs import JoinedPairs, Pairs
+from clearhead.data.encodings.stream import Stream
+
+__all__ = ["SKIP", "JoinedPairs", "Labels", "Pairs", "Scores", "Stream", "Tags"]
