@@ -21,7 +21,7 @@ from clearhead.base.device import name_of_cpu
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.binding import KINDS, instruction_sets
 from clearhead.decoding.steps import Symbols
-from clearhead.models.presets import preset
+from clearhead.models.build import preset
 
 STEPS = 24
 NONE = torch.empty(0, dtype=torch.long)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from clearhead.jobs.public import translate as translate
     from clearhead.models.build import build as build
     from clearhead.models.build import count_parameters as count_parameters
+    from clearhead.models.build import presets as presets
     from clearhead.models.config import ModelConfig as ModelConfig
-    from clearhead.models.presets import presets as presets
     from clearhead.nn.attention import AttentionConfig as AttentionConfig
     from clearhead.nn.attention import MultiHeadAttention as MultiHeadAttention
     from clearhead.nn.attention import masks as masks
@@ -55,7 +55,7 @@ _HOMES = {
     "masks": "clearhead.nn.attention.masks",
     "plan": "clearhead.planner",
     "position": "clearhead.nn.positions",
-    "presets": "clearhead.models.presets",
+    "presets": "clearhead.models.build",
     "save": "clearhead.bundle",
     "trace": "clearhead.explorer.trace",
     "train": "clearhead.jobs.public",

@@ -14,8 +14,8 @@ from clearhead.decoding.native.binding import instruction_sets
 from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.steps import Symbols
+from clearhead.models.build import preset
 from clearhead.models.config import ModelConfig
-from clearhead.models.presets import preset
 from clearhead.nn.positions.rotary import RotaryScaling
 
 from .compiled import needs_engine

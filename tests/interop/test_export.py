@@ -18,8 +18,8 @@ from clearhead.bundle import Bundle, load_bundle, save
 from clearhead.decoding.batches import opening
 from clearhead.interop import export_folder, import_folder, is_foreign
 from clearhead.models.build import count_parameters
+from clearhead.models.build import preset as find_preset
 from clearhead.models.config import ModelConfig
-from clearhead.models.presets import preset as find_preset
 from clearhead.text.framing import Framing, Framings
 from clearhead.text.tokenizer import Tokenizer
 

@@ -67,8 +67,8 @@ def plan(
     if (preset is None) == (table is None):
         raise UserError("Name the model to plan for: --preset base, say, or --config FILE, one of the two.")
 
+    from clearhead.models.build import preset as find_preset
     from clearhead.models.config import ModelConfig  # here, so that --help does not wait for torch
-    from clearhead.models.presets import preset as find_preset
     from clearhead.planner import plan as make_plan
     from clearhead.planner import render
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from clearhead.models.build import FAMILIES, build, count_parameters
+from clearhead.models.build import FAMILIES, PRESETS, build, count_parameters, preset, presets
 from clearhead.models.config import HeadConfig, ImageConfig, ModelConfig, RecurrentConfig
-from clearhead.models.presets import PRESETS, preset, presets
 from clearhead.models.stack import ModelOutput
 from clearhead.models.state import DecoderState
 

@@ -118,15 +118,6 @@ class LayerRule(Config):
         return self.stack in ("both", stack) and inside and (layer - self.first) % self.every == 0
 
 
-@dataclass(frozen=True)
-class LayerParts:
-    """The settings of one layer's parts."""
-
-    attention: AttentionConfig
-    cross_attention: AttentionConfig
-    feedforward: FeedForwardConfig
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Config):
     """A whole model, as data: built by `clearhead.build`, saved in a bundle as JSON.
@@ -207,8 +198,8 @@ class ModelConfig(Config):
             depths = {}
         return any(rule.means(stack, layer) for stack, depth in depths.items() for layer in range(depth))
 
-    def parts_of(self, stack: str, layer: int) -> LayerParts:
-        """The settings of the parts of one layer (counted from 0) of the stack "encoder" or "decoder"."""
+    def parts_of(self, stack: str, layer: int) -> tuple[AttentionConfig, AttentionConfig, FeedForwardConfig]:
+        """Self-attention, cross-attention and feed-forward of layer 0, 1, … of an "encoder" or "decoder"."""
         attention = cross = self.attention
         feedforward = self.feedforward
         for rule in self.layer_pattern:
@@ -216,7 +207,7 @@ class ModelConfig(Config):
                 attention = rule.attention or attention
                 cross = rule.cross_attention or rule.attention or cross
                 feedforward = rule.feedforward or feedforward
-        return LayerParts(attention.replace(width=self.width), cross.replace(width=self.width), feedforward)
+        return attention.replace(width=self.width), cross.replace(width=self.width), feedforward
 
     @property
     def unusual_parts(self) -> str | None:

@@ -1,12 +1,16 @@
-"""The encoder-only model (BERT): every token sees every other; hidden states, a pooled vector, a head.
+"""Encoders alone: of texts (BERT), and of images cut into patches, each of them a token (ViT).
 
-Shapes: B rows, T tokens, E model width.
+Every token sees every other; out come hidden states, a pooled vector, and what a head says.
+
+Shapes: B rows or images, T tokens, C channels, P patches, E model width.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
+from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
 from clearhead.models.stack import (
@@ -16,11 +20,12 @@ from clearhead.models.stack import (
     as_rows,
     input_embedding,
     new_extras,
+    position_for_embedding,
 )
-from clearhead.nn.attention.masks import Mask
-from clearhead.nn.layers import TokenEmbedding
+from clearhead.nn.attention.masks import Everything, Mask
+from clearhead.nn.layers import Dropout, TokenEmbedding
 from clearhead.nn.look import Look
-from clearhead.nn.tokens import Lengths
+from clearhead.nn.tokens import Lengths, Tokens
 
 
 class Encoder(nn.Module):
@@ -54,3 +59,34 @@ class Encoder(nn.Module):
         around = Surroundings(where, seen)
         x = self.encoder(self.embedding(ids, where, types), around, look=look, extras=extras)
         return self.head.output(x, where, look, extras)
+
+
+class Vision(nn.Module):
+    """Images (B, C, size, size) to hidden states of patches, one vector for the image, and class scores."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        image = config.image
+        self.patches = nn.Conv2d(image.channels, config.width, image.patch, stride=image.patch)
+        self.class_token = nn.Parameter(torch.zeros(config.width)) if image.class_token else None
+        sized = config.replace(position__max_length=image.tokens)
+        self.position = position_for_embedding(sized)
+        self.dropout = Dropout(config.embedding.dropout)
+        self.encoder = Stack(config, config.layers, causal=False)
+        self.head = Head(config, None)
+
+    def forward(self, images: Tensor, *, look: Look | None = None) -> ModelOutput:
+        """`hidden` (B, 1+P, E), `pooled` (B, E), `logits` (B, classes) where there is a head."""
+        image = self.config.image
+        if images.dim() != 4 or images.shape[1:] != (image.channels, image.size, image.size):
+            wanted = f"(batch, {image.channels}, {image.size}, {image.size})"
+            raise UserError(f"This model takes images of shape {wanted}, not {tuple(images.shape)}.")
+        x = self.patches(images).flatten(2).transpose(1, 2)  # (B,P,E), row by row
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(len(x), 1, -1), x], dim=1)
+        tokens = Tokens.padded(x.shape[1], device=x.device)
+        extras = new_extras(self.encoder)
+        x = self.dropout(self.position.embed(x, tokens))
+        x = self.encoder(x, Surroundings(tokens, Everything()), look=look, extras=extras)
+        return self.head.output(x, tokens, look, extras)

@@ -181,11 +181,10 @@ class Stack(nn.Module):
         self.name = "decoder" if causal else "encoder"
         self.layers = nn.ModuleList()
         for number in range(layers):
-            parts = config.parts_of(self.name, number)
-            attention = build_attention(parts.attention, positions.of(parts.attention))
-            looking = build_attention(parts.cross_attention) if cross else None
-            feedforward = build_feedforward(parts.feedforward, config.width)
-            self.layers.append(Layer(config, attention, looking, feedforward))
+            own, source, feed = config.parts_of(self.name, number)
+            attention = build_attention(own, positions.of(own))
+            looking = build_attention(source) if cross else None
+            self.layers.append(Layer(config, attention, looking, build_feedforward(feed, config.width)))
         self.gives_extras = any(layer.gives_extras for layer in self.layers)
         final = config.norm.place == "pre" if config.norm.final is None else config.norm.final
         self.norm = build_norm(config.norm, config.width) if final else None

@@ -9,9 +9,8 @@ from __future__ import annotations
 from torch import nn
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.models.build import build
+from clearhead.models.build import build, preset
 from clearhead.models.config import ModelConfig
-from clearhead.models.presets import preset
 from clearhead.planner.batch import PAIRS, Batch, make_batch
 from clearhead.planner.devices import DEVICES, USABLE, UTILISATION, Device, find_device
 from clearhead.planner.report import Plan, Timing

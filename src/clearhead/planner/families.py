@@ -18,12 +18,11 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.models.decoder import Decoder
-from clearhead.models.encoder import Encoder
+from clearhead.models.encoder import Encoder, Vision
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.models.heads import Head
 from clearhead.models.recurrent import Recurrent
 from clearhead.models.stack import Layer, Stack
-from clearhead.models.vision import Vision
 from clearhead.nn.attention.scores import Additive
 from clearhead.nn.costs import (
     FLOAT,

@@ -12,11 +12,10 @@ from typing import Any
 
 from torch import nn
 
-from clearhead.models.build import build
+from clearhead.models.build import build, preset
 from clearhead.models.config import ModelConfig
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder_decoder import EncoderDecoder
-from clearhead.models.presets import preset
 from clearhead.models.recurrent import Recurrent
 from clearhead.models.stack import Layer
 from clearhead.nn.costs import FLOAT, Kind, Product, Storage
