@@ -49,8 +49,9 @@ class Look:
         return self.asks(name)
 
     def asks(self, name: str) -> bool:
-        """The same for a tensor that is not among `names` unless it was asked for."""
-        return any(fnmatchcase(self._prefix + name, pattern) for pattern in self._wanted)
+        """The same for a tensor that is not among `names` unless it was asked for by its own name."""
+        named = [pattern for pattern in self._wanted if pattern.rpartition(".")[2] == name]
+        return any(fnmatchcase(self._prefix + name, pattern) for pattern in named)
 
     def heads(self, name: str) -> Sequence[int] | None:
         """The heads asked for under this name; None means all."""
