@@ -82,6 +82,13 @@ class Options(Config):
     # its limit a stop symbol to be counted in its length.
     forced: Literal["scored", "free", "cut"] = "scored"
 
+    @property
+    def about_text(self) -> bool:
+        """Whether something is asked of the text itself, so that it must be known what tokens add to it."""
+        texts = (*self.banned, *self.choices)
+        asked = self.regex is not None or bool(self.must_include or self.stop_texts)
+        return asked or any(isinstance(one, str) for one in texts)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for wrong, sentence in (*self._wrong_numbers(), *self._contradictions()):

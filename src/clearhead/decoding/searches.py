@@ -38,7 +38,8 @@ def make_search(
     """
     options = batch.options
     prompts = None if has_source else batch.prompts
-    more = constraint_processors(options, batch.symbols, pieces, batch.limits, prompts)
+    asked = options.about_text or options.choices
+    more = constraint_processors(options, batch.symbols, pieces, batch.limits, prompts) if asked else []
     ready = pipeline(options, batch.symbols, batch.vocabulary, has_source, more=more)
     if options.contrastive:
         return Contrastive(batch, ready.before)

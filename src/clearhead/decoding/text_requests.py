@@ -164,7 +164,7 @@ class Texts:
             whole = "".join(one.text + gap for one, gap in zip(each, [*glue, ""], strict=True))
             joined.append(
                 Written(
-                    text=before_stop(whole, stops),
+                    text=before_stop(whole, stops) if stops else whole,
                     score=sum(one.score for one in each),
                     logp=sum(one.logp for one in each),
                     tokens=tuple(token for one in each for token in one.tokens),
@@ -178,8 +178,9 @@ class Texts:
 
     def written(self, one: Hypothesis, stops: Sequence[str] = ()) -> Written:
         """Ids as text, which ends before the first of the `stops`; the ids are all that were written."""
+        text = self.tokenizer.decode(one.ids)
         return Written(
-            text=before_stop(self.tokenizer.decode(one.ids), stops),
+            text=before_stop(text, stops) if stops else text,
             score=one.score,
             logp=one.logp,
             tokens=tuple(map(self._token, one.ids)),

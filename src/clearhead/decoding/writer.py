@@ -32,7 +32,7 @@ from clearhead.decoding.backend import (
     Search,
     extras_of,
 )
-from clearhead.decoding.constraints import Pieces, needs_pieces, pieces_of
+from clearhead.decoding.constraints import Pieces, pieces_of
 from clearhead.decoding.defaults import own_options
 from clearhead.decoding.engine import Engine
 from clearhead.decoding.number_formats import fast, trained_in
@@ -226,7 +226,7 @@ class Writer(Texts):
 
     def pieces_for(self, options: Options) -> Pieces | None:
         """What tokens add to a text, where settings speak about texts."""
-        if not needs_pieces(options):
+        if not options.about_text:
             return None
         if self._pieces is None:
             self._pieces = pieces_of(self.tokenizer)

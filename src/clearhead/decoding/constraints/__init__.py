@@ -16,18 +16,7 @@ from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Processor
 from clearhead.decoding.steps import Symbols
 
-__all__ = ["Pieces", "before_stop", "constraint_processors", "needs_pieces", "pieces_of", "until_stop"]
-
-
-def needs_pieces(options: Options) -> bool:
-    """Whether these settings speak about text, so that it must be known what tokens add to it."""
-    texts = (*options.banned, *options.choices)
-    return bool(
-        options.regex is not None
-        or options.must_include
-        or options.stop_texts
-        or any(isinstance(one, str) for one in texts)
-    )
+__all__ = ["Pieces", "before_stop", "constraint_processors", "pieces_of", "until_stop"]
 
 
 def constraint_processors(
@@ -39,8 +28,8 @@ def constraint_processors(
 ) -> list[Processor]:
     """The constraints that `options` ask for; `limits` are those of the batch's requests, by their number.
 
-    `pieces` are what `pieces_of` says of the vocabulary, where `needs_pieces`; `prompts` are what texts go on
-    from, None where they stand alone. Contradictions that can be seen before anything is written are a
+    `pieces` are what `pieces_of` says of the vocabulary, where `Options.about_text`; `prompts` are what texts
+    go on from, None where they stand alone. Contradictions that can be seen before anything is written are a
     sentence here.
     """
     if options.choices:  # all that is asked beside is asked of these
