@@ -58,12 +58,8 @@ def class_probabilities(
 ) -> list[dict[str, float]]:
     """The probability of every class for each text, or for each pair of texts."""
     names, rows = labels_of(bundle, "classify"), read_texts(bundle, texts)
-    found: list[dict[str, float]] = [{}] * len(rows)
-    for group, logits in scores_of(bundle, rows, batch_tokens, device):
-        shares = logits.cpu().double().softmax(-1).tolist()  # (B,C)
-        for number, share in zip(group, shares, strict=True):
-            found[number] = dict(zip(names, share, strict=True))
-    return found
+    each = scores_of(bundle, rows, batch_tokens, device)
+    return [dict(zip(names, scores.softmax(-1).tolist(), strict=True)) for scores in each]
 
 
 @in_compiled_work
@@ -77,11 +73,7 @@ def regress(
     """The number that the model gives each text, or each pair of texts."""
     _refuse_other_head(bundle, "number")
     rows, (mean, deviation) = read_texts(bundle, texts), scale_of(bundle)
-    found = [0.0] * len(rows)
-    for group, outputs in scores_of(bundle, rows, batch_tokens, device):
-        for number, [output] in zip(group, outputs.cpu().double().tolist(), strict=True):  # (B,1)
-            found[number] = mean + deviation * output
-    return found
+    return [mean + deviation * float(one) for one in scores_of(bundle, rows, batch_tokens, device)]
 
 
 def scale_of(bundle: Bundle) -> tuple[float, float]:
@@ -124,16 +116,14 @@ def tag(
 ) -> list[list[str]]:
     """The likeliest tag of each word; words are what stands between spaces."""
     names, tokenizer = labels_of(bundle, "tag"), tokenizers_of(bundle)[0]
-    found: list[list[str]] = [[] for _ in texts]
     words = [encode_words(tokenizer, text.split()) for text in texts]
-    real = [number for number, pieces in enumerate(words) if pieces]
     framing = framings_of(bundle).source
-    rows = [framing.frame(list(chain.from_iterable(words[number]))) for number in real]
-    for group, logits in scores_of(bundle, rows, batch_tokens, device):
-        best = logits.argmax(-1).tolist()  # (B,T)
-        for i, tags in zip(group, best, strict=True):
-            firsts = first_pieces(words[real[i]], len(framing.before))
-            found[real[i]] = [names[tags[first]] for first in firsts]
+    rows = [framing.frame(list(chain.from_iterable(pieces))) for pieces in words if pieces]
+    each = iter(scores_of(bundle, rows, batch_tokens, device))
+    found: list[list[str]] = []
+    for pieces in words:
+        best = next(each).argmax(-1).tolist() if pieces else []  # (T,)
+        found.append([names[best[first]] for first in first_pieces(pieces, len(framing.before))])
     return found
 
 
@@ -182,32 +172,32 @@ def _refuse_other_head(bundle: Bundle, kind: str) -> None:
 
 
 def scores_of(
-    bundle: Bundle, rows: Sequence[Framed], batch_tokens: int, device: str | torch.device | None
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Groups of rows and the model's scores for them, (B, C) or (B, T, C), in float32 at least.
-
-    An encoder-decoder reads a text on both sides.
-    """
+    bundle: Bundle, rows: Sequence[Framed], batch_tokens: int, device: str | torch.device | None = None
+) -> list[Tensor]:
+    """The model's scores for each row, (C,) or (T, C), in float64 on the host."""
     sizes = [len(row.ids) for row in rows]
     refuse_too_long(bundle, sizes)
     pad, kinds = tokenizers_of(bundle)[0].pad, bundle.config.embedding.token_types
     highest = max((max(row.segments, default=0) for row in rows), default=0)
     if highest >= kinds > 0:
         raise UserError(f"The text has a segment {highest}, and this model has {kinds}: 0 to {kinds - 1}.")
+    found: list[Tensor] = [torch.empty(0)] * len(rows)
     with at_work(bundle.model, device) as place:
         for group in by_length(sizes, batch_tokens):
             ids, lengths = padded([rows[number].ids for number in group], pad, place)
             types = padded([rows[number].segments for number in group], 0, place)[0] if kinds else None
-            logits = _logits(bundle, ids, lengths, types)
-            yield group, logits if logits.dtype == torch.float64 else logits.float()
+            for number, scores in zip(group, _logits(bundle, ids, lengths, types), strict=True):
+                found[number] = scores
+    return found
 
 
 def _logits(bundle: Bundle, ids: Tensor, lengths: Tensor, segments: Tensor | None) -> Tensor:
+    """(B, C) or (B, T, C)."""
     if bundle.config.family == "encoder":
         found = bundle.model(ids, lengths=lengths, token_types=segments)
     elif bundle.config.family == "decoder":
         found = bundle.model(ids, lengths=lengths)
-    else:
+    else:  # an encoder-decoder reads a text on both sides
         found = bundle.model(ids, ids, source_lengths=lengths, target_lengths=lengths)
     logits: Tensor = found.logits
-    return logits
+    return logits.cpu().double()

@@ -15,7 +15,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
@@ -53,12 +52,9 @@ def _left_out(session: Session, text: str) -> tuple[list[Span], Tensor, dict[int
     spans = _joined(_spans(session, text), most=max(TOKENS // len(ids), FEWEST))
     shortened = [_without(text, spans, number) for number in range(len(spans))]
     rows = {number: row for number, one in enumerate(shortened) if (row := _read(session, one)) is not None}
-    every: list[Tensor] = [torch.empty(0)] * (1 + len(rows))
     framed = [Framed(list(row), [0] * len(row)) for row in (ids, *rows.values())]
-    for group, scores in scores_of(session.bundle, framed, BATCH, None):
-        for number, one in zip(group, scores.cpu().double(), strict=True):
-            every[number] = one
-    return spans, every[0], dict(zip(rows, every[1:], strict=True))
+    whole, *others = scores_of(session.bundle, framed, BATCH)
+    return spans, whole, dict(zip(rows, others, strict=True))
 
 
 def _together(text: str, spans: Sequence[Span]) -> int:
