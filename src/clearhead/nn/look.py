@@ -46,12 +46,12 @@ class Look:
     def wants(self, name: str) -> bool:
         """Whether some pattern asks for this name; costly tensors are only made if so."""
         self._offered.add(self._prefix + name)
-        return self.asks(name)
+        return any(fnmatchcase(self._prefix + name, pattern) for pattern in self._wanted)
 
     def asks(self, name: str) -> bool:
-        """The same for a tensor that is not among `names` unless it was asked for by its own name."""
+        """The same for a tensor that only patterns which end in its own name ask for, and not `*`."""
         named = [pattern for pattern in self._wanted if pattern.rpartition(".")[2] == name]
-        return any(fnmatchcase(self._prefix + name, pattern) for pattern in named)
+        return any(fnmatchcase(self._prefix + name, pattern) for pattern in named) and self.wants(name)
 
     def heads(self, name: str) -> Sequence[int] | None:
         """The heads asked for under this name; None means all."""
