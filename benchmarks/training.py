@@ -32,13 +32,15 @@ from torch.nn import functional as F
 
 import clearhead
 from clearhead.base.device import name_of_cpu
-from clearhead.data.batch import IGNORED, Batch, Specials
+from clearhead.data.batch import IGNORED, Batch
 from clearhead.data.columns import Columns
+from clearhead.data.encoding import Specials
 from clearhead.data.encodings import Pairs
 from clearhead.data.load import Loader
 from clearhead.data.plan import BatchConfig
 from clearhead.data.ragged import Ragged
-from clearhead.data.store import Store, StoreWriter
+from clearhead.data.store import Store
+from clearhead.data.store_writer import StoreWriter
 from clearhead.models.config import ModelConfig
 from clearhead.training.graphs import GraphStepper
 from clearhead.training.objectives import LabelObjective

@@ -46,7 +46,8 @@ from clearhead.data.config import FilterConfig
 from clearhead.data.encoding import Encoder, Tokenizers, tokenise
 from clearhead.data.load import Loader
 from clearhead.data.plan import BatchConfig
-from clearhead.data.store import Store, StoreWriter
+from clearhead.data.store import Store
+from clearhead.data.store_writer import StoreWriter
 from clearhead.decoding.writer import Writer
 from clearhead.phrasebook import pairs
 from clearhead.tasks import TASKS

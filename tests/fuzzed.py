@@ -18,7 +18,8 @@ from clearhead.bundle import Bundle, describe, is_bundle, load_bundle, save
 from clearhead.data.encoding import Tokenizers
 from clearhead.data.encodings import Pairs
 from clearhead.data.ragged import Ragged
-from clearhead.data.store import Store, StoreWriter
+from clearhead.data.store import Store
+from clearhead.data.store_writer import StoreWriter
 from clearhead.decoding.labels import classify
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import translate

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clearhead.data.batch import Specials
+from clearhead.data.encoding import Specials
 from clearhead.data.encodings import SKIP
 from clearhead.data.ragged import Ragged
-from clearhead.data.store import Store, StoreWriter
+from clearhead.data.store import Store
+from clearhead.data.store_writer import StoreWriter
 
 SPECIALS = Specials(pad=0, start=1, stop=2)
 Lists = Sequence[Sequence[int]]

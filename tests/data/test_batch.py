@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.data.batch import IGNORED, Batch, Specials, Widths
+from clearhead.data.batch import IGNORED, Batch, Widths
+from clearhead.data.encoding import Specials
 from clearhead.data.encodings import SKIP
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Ragged

@@ -167,7 +167,8 @@ def like_captions(count: int = 29_000) -> Sizes:
 
 def padding(plan: EpochPlan, sizes: Sizes) -> float:
     assert sizes.source is not None
-    return 1 - float(sizes.source.sum() + sizes.target.sum()) / plan.positions()
+    places = sum(plan[k].rows * (plan[k].source_width + plan[k].target_width) for k in range(len(plan)))
+    return 1 - float(sizes.source.sum() + sizes.target.sum()) / places
 
 
 @pytest.mark.parametrize("tokens", [2048, 4096, 16_384])

@@ -20,7 +20,8 @@ from clearhead.base.checksums import digest
 from clearhead.base.errors import UserError
 from clearhead.data import store as store_module
 from clearhead.data.ragged import Ragged, take, together
-from clearhead.data.store import MANIFEST, Store, StoreWriter
+from clearhead.data.store import MANIFEST, Store
+from clearhead.data.store_writer import StoreWriter
 
 from .storing import a_store
 
@@ -59,7 +60,7 @@ def test_what_is_written_is_read_back(
             for chunk in chunks:
                 writer.add(target=Ragged.of(chunk))
             writer.note(left=3)
-        store = Store.open(Path(folder) / "s", verify=True)
+        store = Store(Path(folder) / "s", verify=True)
         assert len(store) == len(rows)
         assert store.task == "generate"
         assert store.facts == {"made": "here", "left": 3}
@@ -119,7 +120,7 @@ def test_a_writer_killed_at_any_time_leaves_nothing_or_all(tmp_path: Path) -> No
     script = (
         "import sys, numpy as np\n"
         "from clearhead.data.ragged import Ragged\n"
-        "from clearhead.data.store import StoreWriter\n"
+        "from clearhead.data.store_writer import StoreWriter\n"
         "print('go', flush=True)\n"
         "while True:\n"
         "    with StoreWriter(sys.argv[1], 'generate', {'target': 9}) as writer:\n"

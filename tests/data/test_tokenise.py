@@ -28,7 +28,8 @@ from clearhead.data.encoding import (
 from clearhead.data.encodings import SKIP
 from clearhead.data.load import Loader
 from clearhead.data.plan import BatchConfig
-from clearhead.data.store import Store, StoreWriter
+from clearhead.data.store import Store
+from clearhead.data.store_writer import StoreWriter
 from clearhead.tasks import TASKS
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer

@@ -17,15 +17,16 @@ from clearhead.api import load
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.cli.main import main
-from clearhead.data.batch import IGNORED, Batch, Specials, Widths, counted
+from clearhead.data.batch import IGNORED, Batch, Widths, counted
 from clearhead.data.columns import Row
-from clearhead.data.encoding import Answers, Encoder, Examples, Tokenizers, tokenise
+from clearhead.data.encoding import Answers, Encoder, Examples, Specials, Tokenizers, tokenise
 from clearhead.data.encodings import JoinedPairs, Stream
 from clearhead.data.findings import Numbers
 from clearhead.data.load import Loader
 from clearhead.data.plan import BatchConfig, Draw
 from clearhead.data.ragged import Ragged
-from clearhead.data.store import Store, StoreWriter
+from clearhead.data.store import Store
+from clearhead.data.store_writer import StoreWriter
 from clearhead.decoding.batches import read_sources
 from clearhead.decoding.labels import read_texts
 from clearhead.evaluation.evaluate import Validated

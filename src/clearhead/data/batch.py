@@ -17,29 +17,9 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.data.ragged import Integers
-from clearhead.text.tokenizer import Tokenizer
 
 IGNORED = -100  # a place where nothing is to be predicted: padding, and pieces inside a tagged word
 Lengths = Tensor | tuple[int, ...]  # (B,), or plain numbers when packed, which no kernel waits for
-
-
-class Specials(NamedTuple):
-    """The ids a batch puts around the text."""
-
-    pad: int
-    start: int
-    stop: int
-    source_pad: int = 0  # where the source has a vocabulary of its own
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, source: Tokenizer | None = None) -> Specials:
-        """Those of a tokenizer, which must have all of them."""
-        found = tokenizer.specials
-        missing = [role for role in ("pad", "start", "stop") if role not in found]
-        if missing:
-            raise UserError(f"This tokenizer has no '{missing[0]}' token, which batches need: give it one.")
-        pad = (source or tokenizer).pad
-        return cls(found["pad"], found["start"], found["stop"], found["pad"] if pad is None else pad)
 
 
 class Widths(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from clearhead.base.errors import UserError, counted
 from clearhead.base.progress import progress
-from clearhead.data.batch import Batch, Specials, Widths
+from clearhead.data.batch import Batch, Widths
 from clearhead.data.columns import NO_COLUMNS, Columns, Row
 from clearhead.data.config import FilterConfig
 from clearhead.data.findings import Numbers
 from clearhead.data.memo import WordMemo
-from clearhead.data.plan import Draw
+from clearhead.data.plan import BatchConfig, Draw
 from clearhead.data.ragged import Integers, Ragged
-from clearhead.data.shapes import Sizes
+from clearhead.data.shapes import Buckets, Sizes
 from clearhead.text.framing import Framing, Framings
 from clearhead.text.tokenizer import Tokenizer
 
@@ -34,6 +34,25 @@ CHUNK = 4096  # rows encoded at a time, by all cores together
 
 Examples = Mapping[str, Ragged]  # columns of a store
 Reasons = Sequence[tuple[str, NDArray[np.bool_]]]
+
+
+class Specials(NamedTuple):
+    """The ids a batch puts around the text."""
+
+    pad: int
+    start: int
+    stop: int
+    source_pad: int = 0  # where the source has a vocabulary of its own
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, source: Tokenizer | None = None) -> Specials:
+        """Those of a tokenizer, which must have all of them."""
+        found = tokenizer.specials
+        missing = [role for role in ("pad", "start", "stop") if role not in found]
+        if missing:
+            raise UserError(f"This tokenizer has no '{missing[0]}' token, which batches need: give it one.")
+        pad = (source or tokenizer).pad
+        return cls(found["pad"], found["start"], found["stop"], found["pad"] if pad is None else pad)
 
 
 class Tokenizers(NamedTuple):
@@ -59,7 +78,7 @@ class Encoding(ABC):
 
     columns: Columns = NO_COLUMNS
     two: bool = False
-    in_chunks: ClassVar[bool] = False  # examples are cut from long texts, and are not rows of a store
+    chunks: ClassVar[Callable[..., ExamplesOf] | None] = None  # where rows of stores are no examples
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -91,6 +110,22 @@ class Encoding(ABC):
         self, examples: Examples, widths: Widths, specials: Specials, draw: Draw | None = None
     ) -> Batch:
         """The batch of some examples, padded to the given widths; a pure function of them and their draw."""
+
+
+class ExamplesOf(Protocol):
+    """The examples of several stores, counted as if they were one: how many, how long, and each of them."""
+
+    def counts(self, epoch: int) -> list[int]:
+        """How many examples each store gives."""
+
+    def sizes(self, epoch: int) -> Sizes:
+        """The places that each takes."""
+
+    def buckets(self, config: BatchConfig) -> Buckets:
+        """A few shapes that hold them all."""
+
+    def gather(self, indices: Integers, epoch: int) -> Examples:
+        """The columns of some examples, whose numbers must rise."""
 
 
 @dataclass

@@ -26,9 +26,6 @@ _POOL = 64  # batches whose examples are sorted by length together
 _FEW = 8  # pools
 
 
-# -- chance: a pure function of (seed, epoch), the same everywhere, for ever --------------------------------
-
-
 def shuffled(count: int, seed: int, epoch: int, purpose: str) -> Integers:
     """The numbers 0 … count-1 (int32) in an order of their own for each seed, epoch and purpose.
 
@@ -91,9 +88,6 @@ class Draw(NamedTuple):
         return Ragged((keys >> np.uint64(11)) * 2.0**-53, counts)
 
 
-# -- batches ------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig(Config):
     """How large batches are and how they are laid out."""
@@ -147,11 +141,6 @@ class EpochPlan:
         indices = np.sort(self.order[self.bounds[at] : self.bounds[at + 1]]).astype(np.int64)
         rows, source, target = self.shape[at].tolist()
         return BatchSpec(indices, rows, source, target)
-
-    def positions(self) -> int:
-        """Places computed in the epoch, padding included, both sides."""
-        shape = self.shape.astype(np.int64)
-        return int((shape[:, 0] * (shape[:, 1] + shape[:, 2])).sum())
 
 
 def plan_epoch(

@@ -138,3 +138,14 @@ def side_by_side(parts: Sequence[Ragged]) -> Ragged:
     for number, part in enumerate(parts):
         items[origin == number] = part.items
     return Ragged(items, sizes.sum(1))
+
+
+def joined(parts: Sequence[Integers]) -> Integers:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def by_store(indices: Integers, begins: Integers) -> list[tuple[int, Integers]]:
+    """Rising numbers counted through all stores, as numbers inside each store that has any."""
+    edges = np.searchsorted(indices, begins)
+    pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return [(n, indices[low:high] - begins[n]) for n, (low, high) in enumerate(pairs) if high > low]

@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from clearhead.base.device import widest
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.data.batch import IGNORED, Batch, Specials, Widths
-from clearhead.data.encoding import encode_words
+from clearhead.data.batch import IGNORED, Batch, Widths
+from clearhead.data.encoding import Specials, encode_words
 from clearhead.data.encodings import JoinedPairs, Pairs, Stream
 from clearhead.data.ragged import Ragged
 from clearhead.decoding.batches import (

@@ -23,7 +23,8 @@ from clearhead.data.encoding import Answers, Dropped, Encoder, Encoding, Tokeniz
 from clearhead.data.findings import Part, Survey
 from clearhead.data.read import ends_documents
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
-from clearhead.data.store import MANIFEST, Store, StoreWriter
+from clearhead.data.store import MANIFEST, Store
+from clearhead.data.store_writer import StoreWriter
 from clearhead.data.survey import sample_texts
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer

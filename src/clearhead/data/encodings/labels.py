@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from clearhead.base.errors import UserError, counted
-from clearhead.data.batch import IGNORED, Batch, Specials, Widths
+from clearhead.data.batch import IGNORED, Batch, Widths
 from clearhead.data.columns import Row
-from clearhead.data.encoding import Encoder, Encoding, Examples, Tokenizers, special, stand_in
+from clearhead.data.encoding import Encoder, Encoding, Examples, Specials, Tokenizers, special, stand_in
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Integers, Ragged, side_by_side
 from clearhead.data.shapes import Sizes

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from clearhead.data.batch import IGNORED, Batch, Specials, Widths
+from clearhead.data.batch import IGNORED, Batch, Widths
 from clearhead.data.columns import Row
-from clearhead.data.encoding import Encoder, Encoding, Examples, Tokenizers, special
+from clearhead.data.encoding import Encoder, Encoding, Examples, Specials, Tokenizers, special
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Integers, Ragged, filled, side_by_side
 from clearhead.data.shapes import Sizes

@@ -2,20 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 
-from clearhead.data.batch import IGNORED, Batch, Specials, Widths
+from clearhead.data.batch import IGNORED, Batch, Widths
 from clearhead.data.columns import Row
-from clearhead.data.encoding import Encoder, Encoding, Examples, Tokenizers, special
-from clearhead.data.plan import Draw
-from clearhead.data.ragged import Integers, Ragged, filled
-from clearhead.data.shapes import Sizes
+from clearhead.data.encoding import (
+    Encoder,
+    Encoding,
+    Examples,
+    ExamplesOf,
+    Specials,
+    Tokenizers,
+    special,
+)
+from clearhead.data.plan import BatchConfig, Draw, drawn
+from clearhead.data.ragged import Integers, Ragged, by_store, filled, joined, together
+from clearhead.data.shapes import Buckets, Sizes
+from clearhead.data.store import Store
 from clearhead.text.framing import Framing, Framings
+
+
+class ChunkExamples:
+    """The stores are long texts, cut into chunks of `context` tokens; every token is predicted once.
+
+    Where the cuts lie differs from epoch to epoch, except in evaluation. A chunk is fetched with the token
+    after it, which its last place is to predict.
+    """
+
+    def __init__(
+        self, stores: Sequence[Store], encoding: Encoding, context: int, seed: int, evaluation: bool
+    ) -> None:
+        self._stores = stores
+        self._encoding = encoding
+        self._context = context
+        self._seed = seed
+        self._evaluation = evaluation
+        # places that have a next token
+        self._lengths = [max(0, store.tokens("target") - 1) for store in stores]
+
+    def counts(self, epoch: int) -> list[int]:
+        return [self._count(number, epoch) for number in range(len(self._stores))]
+
+    def sizes(self, epoch: int) -> Sizes:
+        found = []
+        for number, count in enumerate(self.counts(epoch)):
+            found.append(self._cut(np.arange(count), number, epoch)[1].astype(np.int32))
+        whole = joined(found)
+        draw = Draw(self._seed, epoch, np.arange(len(whole)))
+        return self._encoding.sizes({"target": whole + np.int32(1)}, draw)
+
+    def buckets(self, config: BatchConfig) -> Buckets:
+        """One shape, in which the few shorter chunks have padding."""
+        width = min(self._context, max(self._lengths))
+        chunks = sum(-(-length // width) for length in self._lengths)
+        rows = min(config.tokens // width, config.max_rows or config.tokens, chunks)
+        return Buckets.single(max(1, rows), width)
+
+    def gather(self, indices: Integers, epoch: int) -> Mapping[str, Ragged]:
+        parts = []
+        for number, chunks in by_store(indices, np.cumsum([0, *self.counts(epoch)])):
+            begins, lengths = self._cut(chunks, number, epoch)
+            parts.append(self._stores[number].runs(begins, lengths + 1, "target"))
+        return {"target": together(parts)}
+
+    def _first(self, number: int, epoch: int) -> int:
+        """The length of the first chunk: 1 … context."""
+        if self._evaluation:
+            return self._context
+        return 1 + drawn(self._context, self._seed, epoch, f"cut of corpus {number}")
+
+    def _count(self, number: int, epoch: int) -> int:
+        length, first = self._lengths[number], self._first(number, epoch)
+        return 0 if length == 0 else 1 + max(0, -(-(length - first) // self._context))
+
+    def _cut(self, chunks: Integers, number: int, epoch: int) -> tuple[Integers, Integers]:
+        """Where some chunks of a store begin, and how many places they have."""
+        ends = self._first(number, epoch) + chunks.astype(np.int64) * self._context
+        begins = np.maximum(ends - self._context, 0)
+        return begins, np.minimum(ends, self._lengths[number]) - begins
 
 
 @dataclass(frozen=True)
@@ -27,7 +96,7 @@ class Stream(Encoding):
     another story. The framing is that of a prompt: what closes a document is written.
     """
 
-    in_chunks: ClassVar[bool] = True
+    chunks: ClassVar[Callable[..., ExamplesOf] | None] = ChunkExamples
 
     @property
     def fields(self) -> tuple[str, ...]:
