@@ -11,7 +11,7 @@ import torch
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.decoding import Options, classify, translate
+from clearhead.decoding import Options, classify, regress, translate
 from clearhead.evaluation import (
     EvaluationConfig,
     Subject,
@@ -25,6 +25,7 @@ from clearhead.evaluation import (
     to_markdown,
     write_report,
 )
+from clearhead.evaluation.correlation import pearson
 from clearhead.tasks import evaluate
 
 from ..decoding.bundles import ENGLISH, FRENCH, labeller, translator, writer
@@ -217,3 +218,21 @@ def test_a_report_on_two_bundles_and_on_labels() -> None:
     assert "bad" not in checker.seen
     language = make_report(Subject("a", evaluate(writer(), [("", "abc\n")])))
     assert [section.title for section in language.sections] == ["Figures"]
+
+
+def test_numbers_are_judged_in_their_own_units() -> None:
+    bundle = labeller("number", [])
+    texts = [*ENGLISH, "the dog", "a bird"]
+    given = regress(bundle, texts)
+    rows = [(text, str(value + shift)) for text, value, shift in zip(texts, given, [3, -3] * 3, strict=True)]
+    found = evaluate(bundle, rows)
+    right = [float(target) for _, target in rows]
+    assert found.metrics["Pearson"] == pytest.approx(pearson(right, given))
+    assert found.metrics["mean absolute error"] == pytest.approx(3)
+    assert found.metrics["mean squared error"] == pytest.approx(9)
+    assert "mean absolute error" in to_markdown(make_report(Subject("one", found)))
+    alike = evaluate(bundle, [(text, "7") for text in texts])
+    assert "Pearson" not in alike.metrics
+    assert "never changes" in alike.signatures["Pearson"]
+    with pytest.raises(UserError, match="Row 2 has 'many' where a number should be"):
+        evaluate(bundle, [("the", "1"), ("the", "many")])

@@ -242,7 +242,9 @@ class Numbers(Judge):
             Example(shown(text), (target,), f"{one:.6g}", 100.0 * max(0.0, 1 - abs(one - true) / span), False)
             for (text, target), one, true in zip(rows, given, right, strict=True)
         )
-        return Found(number_metrics(right, given), {}, examples, "nearness in per cent of all numbers' span")
+        metrics, name = number_metrics(right, given), "nearness in per cent of all numbers' span"
+        undefined = {} if "Pearson" in metrics else {"Pearson": "not defined where one side never changes"}
+        return Found(metrics, undefined, examples, name)
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
         """The correlations; 0 where the model says the same of every text."""
