@@ -147,6 +147,9 @@ class Backend(Protocol):
     def resume(self, parked: Parked) -> Slot:
         """Let a parked request go on, under a new number."""
 
+    def rest(self) -> None:
+        """Nobody is active, and nobody waits: give up memory that is of no use until somebody comes."""
+
     def reset(self) -> None:
         """Drop all active requests, whatever state they are in, and their memory."""
 

@@ -235,10 +235,16 @@ class Engine:
                     self._admit(lane)
                     if lane.active:
                         self._advance(lane)
+        self._obey()
 
     def _obey(self) -> None:
+        """Do what was noted; backends that nobody needs then come to rest."""
         while self._notes:
             self._notes.popleft()()
+        for lane in self.lanes:
+            if not lane.active and not lane.queue:
+                with compiled_work():
+                    lane.backend.rest()
 
     def _admit(self, lane: _Lane) -> None:
         """Read in newcomers while there is room for a good many of them."""

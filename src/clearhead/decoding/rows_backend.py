@@ -72,7 +72,7 @@ class ParkedRows:
 class RowsBackend:
     """Drives one `Rows` with any mixture of searches; `capacity` is how many rows may be active.
 
-    The rows are made when somebody comes and given up when nobody is left, so that an idle backend holds no
+    The rows are made when somebody comes and given up when nobody is left, so that a backend at rest holds no
     memory. `keep`: what the scores of these rows bring beside log-probabilities.
     """
 
@@ -134,7 +134,6 @@ class RowsBackend:
         batch = self._alone(slot)
         batch.search, batch.left = None, 0
         self._forget(slot)
-        self._rest()
 
     def park(self, slot: Slot) -> ParkedRows:
         number, rows = self._places[slot][1], self._made()
@@ -170,15 +169,15 @@ class RowsBackend:
 
     def reset(self) -> None:
         self._places, self._requests = {}, {}
-        self._rest()
+        self.rest()
         self._rows = None
 
     def _forget(self, slot: Slot) -> None:
         del self._places[slot], self._requests[slot]
 
-    def _rest(self) -> None:
-        """Give up the rows when nobody is left. They may be somebody else's, so they are emptied too."""
-        if self._places or self._rows is None:
+    def rest(self) -> None:
+        """Give up the rows. They may be somebody else's, so they are emptied too."""
+        if self._rows is None:
             return
         self._batches = []
         if self._rows.count:
@@ -213,9 +212,7 @@ class RowsBackend:
 
     def advance(self, most_steps: int) -> list[Event]:
         events = None if most_steps == 1 else self._stride()
-        events = self._step() if events is None else events
-        self._rest()
-        return events
+        return self._step() if events is None else events
 
     def _stride(self) -> list[Event] | None:
         """Several steps at once, until there is room for newcomers; None: these go step by step."""

@@ -67,6 +67,9 @@ class OneByOne:
     def resume(self, parked: Parked) -> Slot:
         return self.admit([parked.request])[0]
 
+    def rest(self) -> None:
+        pass
+
     def reset(self) -> None:
         self._active.clear()
 

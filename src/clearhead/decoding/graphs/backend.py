@@ -185,6 +185,9 @@ class GraphBackend:
         held.active[at] = replace(parked.active)
         return self._number(held, at)
 
+    def rest(self) -> None:
+        """Idle sets of slots stay: recording their steps takes longer than writing a text."""
+
     def reset(self) -> None:
         self.sets, self.slots = [], {}
 
