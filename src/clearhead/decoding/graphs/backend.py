@@ -72,8 +72,7 @@ class GraphBackend:
 
     @property
     def free(self) -> Capacity:
-        taken = sum(held.size.beam for held, _ in self.slots.values())
-        return Capacity(max(self.capacity.rows - taken, 0))
+        return Capacity(max(self.capacity.rows - sum(held.busy * held.size.beam for held in self.sets), 0))
 
     def why_not(self, request: Request) -> str | None:
         return why_not_options(request.options)
@@ -112,7 +111,9 @@ class GraphBackend:
     def _free_slots(self, needed: Sequence[Needed], options: Options, at_least_one: bool) -> list[Place]:
         """Free slots for requests, from the first on, as far as there is memory for them."""
         key = step_key(options)
-        sets = sorted((one for one in self.sets if one.key == key), key=lambda one: -len(one.free))
+        sets = sorted(
+            (one for one in self.sets if one.key == key), key=lambda one: one.busy - one.size.requests
+        )
         free = [(held, at) for held in sets for at in held.free]
         found: list[Place | None] = []
         for one in needed:
@@ -206,8 +207,8 @@ class GraphBackend:
 
     def _release(self) -> None:
         """Sets of slots without a request are idle."""
-        self.idle += [held for held in self.sets if not any(held.active)]
-        self.sets = [held for held in self.sets if any(held.active)]
+        self.idle += [held for held in self.sets if not held.busy]
+        self.sets = [held for held in self.sets if held.busy]
         self._forget_idle(IDLE)
 
     def _forget_idle(self, most: int, wanted: int = 0) -> None:

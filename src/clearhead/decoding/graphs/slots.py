@@ -28,7 +28,7 @@ from clearhead.decoding.random_draws import keys
 from clearhead.decoding.steps import Hypothesis, Symbols, refuse_not_finite
 
 
-@dataclass
+@dataclass(eq=False)
 class Active:
     """A request in a slot."""
 
@@ -58,6 +58,11 @@ class GraphSlots:
     @property
     def free(self) -> list[int]:
         return [at for at, one in enumerate(self.active) if one is None]
+
+    @property
+    def busy(self) -> int:
+        """How many slots are in use."""
+        return self.size.requests - self.active.count(None)
 
     def fits(self, needed: Needed) -> bool:
         """Whether a slot is large enough."""
@@ -173,9 +178,10 @@ def _lines(buffers: Buffers, at: Tensor) -> list[list[Hypothesis] | UserError]:
     ids, logps = (one.cpu().numpy().tolist() for one in tables)  # numpy's lists cost half of torch's
     found: list[list[Hypothesis] | UserError] = []
     for count, willing, line, each in zip(*told, ids, logps, strict=True):
+        own = tuple(each[: count + 1])
         try:
-            total = min(math.fsum(each[: count + 1]), 0.0)
-            found.append([hypothesis(line[: count + 1], each[: count + 1], bool(willing), total)])
+            total = refuse_not_finite(min(math.fsum(own), 0.0))
+            found.append([Hypothesis(tuple(line[:count]), total, bool(willing), total, own, line[count])])
         except UserError as error:
             found.append(error)
     return found
