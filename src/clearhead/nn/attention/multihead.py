@@ -144,54 +144,25 @@ class MultiHeadAttention(nn.Module):
         score = f"score '{self.config.score}'"
         scheme = f"position scheme '{type(self.position).__name__}'"
         fused = self.kernel in ("sdpa", "varlen", "flex")
-        rows = [
-            (
-                self.position.needs_comparable and not self.score.compares_directly,
-                (
-                    scheme,
-                    score,
-                    "the scheme compares queries with keys directly",
-                    "score 'scaled_dot' or 'dot'",
-                ),
-            ),
-            (
-                fused and not self.score.is_product,
-                (
-                    kernel,
-                    score,
-                    "the kernel computes dot products only",
-                    "kernel 'auto', 'tiled' or 'reference'",
-                ),
-            ),
-            (
-                self.kernel in ("sdpa", "varlen") and self.config.softcap is not None,
-                (
-                    kernel,
-                    "soft cap",
-                    "the kernel cannot bend the scores",
-                    "kernel 'auto', 'tiled' or 'reference'",
-                ),
-            ),
-            (
-                fused and self.position.adds_values,
-                (kernel, scheme, "the kernel never makes the weights it needs", "kernel 'auto' or 'tiled'"),
-            ),
-            (
-                self.kernel == "varlen" and self.position.has_bias,
-                (kernel, scheme, "the kernel adds no bias to the scores", "kernel 'auto' or 'sdpa'"),
-            ),
-            (
-                self.kernel == "flex" and not self.position.elementwise_bias,
-                (kernel, scheme, "the bias needs the whole query", "kernel 'auto', 'sdpa' or 'tiled'"),
-            ),
-        ]
-        for impossible, (one, other, why, instead) in rows:
+        others = "kernel 'auto', 'tiled' or 'reference'"
+
+        def refuse(impossible: bool, one: str, other: str, why: str, instead: str) -> None:
             if impossible:
                 raise UserError(f"The {one} and the {other} cannot work together: {why}. Use {instead}.")
 
-    def residual_weights(self) -> list[Tensor]:
-        """Those that write to the residual stream."""
-        return [self.output.weight]
+        apart = self.position.needs_comparable and not self.score.compares_directly
+        directly = "the scheme compares queries with keys directly"
+        refuse(apart, scheme, score, directly, "score 'scaled_dot' or 'dot'")
+        products = "the kernel computes dot products only"
+        refuse(fused and not self.score.is_product, kernel, score, products, others)
+        bent = self.config.softcap is not None and self.kernel in ("sdpa", "varlen")
+        refuse(bent, kernel, "soft cap", "the kernel cannot bend the scores", others)
+        never = "the kernel never makes the weights it needs"
+        refuse(fused and self.position.adds_values, kernel, scheme, never, "kernel 'auto' or 'tiled'")
+        biased = self.kernel == "varlen" and self.position.has_bias
+        refuse(biased, kernel, scheme, "the kernel adds no bias to the scores", "kernel 'auto' or 'sdpa'")
+        whole = self.kernel == "flex" and not self.position.elementwise_bias
+        refuse(whole, kernel, scheme, "the bias needs the whole query", "kernel 'auto', 'sdpa' or 'tiled'")
 
     def new_state(self) -> KeyValues:
         """What self-attention remembers of the tokens so far: nothing yet."""

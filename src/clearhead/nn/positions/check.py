@@ -28,10 +28,8 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.nn.positions.absolute import Learned
 from clearhead.nn.positions.base import Position
 from clearhead.nn.positions.build import POSITIONS, position
-from clearhead.nn.positions.relative import Shaw, TransformerXL
 from clearhead.nn.positions.rotary import Rotary
 from clearhead.nn.tokens import Tokens
 
@@ -235,14 +233,9 @@ def _draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def _own_size(scheme: Position) -> int | None:
-    """The vector size a scheme was built for, where it has one."""
-    if isinstance(scheme, Rotary):
-        return scheme.head_dim
-    if isinstance(scheme, Learned):
-        return scheme.table.shape[-1]
-    if isinstance(scheme, Shaw):
-        return scheme.vectors.shape[-1]
-    return scheme.project.shape[-1] if isinstance(scheme, TransformerXL) else None
+    """The vector size a scheme was built for, where it has one; a table of numbers takes any."""
+    vectors = [parameter.shape[-1] for parameter in scheme.parameters()]
+    return scheme.head_dim if isinstance(scheme, Rotary) else vectors[0] if vectors else None
 
 
 # --- verdicts -----------------------------------------------------------------------------------
@@ -256,10 +249,10 @@ def _unique(texts: list[_Signals], kind: str, causal: bool, tolerance: float) ->
     """In the longest text, are all signals apart?"""
     longest = max(text.length for text in texts)
     views = [text for text in texts if text.length == longest]
-    where = torch.cat([view.where for view in views])
-    value = torch.cat([view.value for view in views])
-    where, first = _once(where)
-    value = value[first]
+    every = torch.cat([view.where for view in views])
+    where, inverse = torch.unique(every, return_inverse=True)  # each position once, in order
+    signal = torch.zeros(len(where), dtype=torch.long).scatter_(0, inverse, torch.arange(len(every)))
+    value = torch.cat([view.value for view in views])[signal]
     apart = torch.cdist(value, value, p=math.inf)
     apart.fill_diagonal_(math.inf)
     same = apart <= tolerance * _peak(views)
@@ -278,48 +271,26 @@ def _unique(texts: list[_Signals], kind: str, causal: bool, tolerance: float) ->
     return Verdict(False, reason, {"first": a, "second": b, "gap": 0.0})
 
 
-def _once(where: Tensor) -> tuple[Tensor, Tensor]:
-    """Each position once, in order, and the index of a signal for it."""
-    found, inverse = torch.unique(where, return_inverse=True)
-    index = torch.zeros(len(found), dtype=torch.long)
-    index[inverse] = torch.arange(len(where))
-    return found, index
-
-
 def _consistent(texts: list[_Signals], kind: str, tolerance: float) -> Verdict:
     """Does a position keep its signal from text to text (and a distance wherever it lies in one)?"""
     limit, worst = tolerance * _peak(texts), 0.0
     for number, other in enumerate(texts):
         for one in texts[:number]:
-            common, in_one, in_other = _common(one.where, other.where)
-            differ = (one.value[in_one] - other.value[in_other]).abs().amax(-1)
+            shared = torch.isin(one.where, other.where), torch.isin(other.where, one.where)  # both in order
+            common = one.where[shared[0]]
+            differ = (one.value[shared[0]] - other.value[shared[1]]).abs().amax(-1)
             if len(common) == 0 or float(differ.max()) <= limit:
                 worst = max([worst, *differ.tolist()])
                 continue
             at = int(common[differ.argmax()])
-            witness = {
-                kind: at,
-                "length": one.length,
-                "other length": other.length,
-                "gap": float(differ.max()),
-            }
-            if one.length == other.length:
-                where = f"in one place of a text of {one.length} than in another"
-            else:
-                where = f"in a text of {other.length} than in one of {one.length}"
+            gap, lengths = float(differ.max()), (one.length, other.length)
+            witness = {kind: at, "length": lengths[0], "other length": lengths[1], "gap": gap}
+            where = f"in a text of {lengths[1]} than in one of {lengths[0]}"
+            if lengths[0] == lengths[1]:
+                where = f"in one place of a text of {lengths[0]} than in another"
             return Verdict(False, f"{kind} {at} has another signal {where}", witness)
-    lengths = ", ".join(str(length) for length in sorted({text.length for text in texts}))
-    return Verdict(True, f"every {kind} keeps its signal in texts of {lengths}", {"gap": worst})
-
-
-def _common(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What two ordered lists of places share, and where each stands in both."""
-    common = one[torch.isin(one, other)]
-    return (
-        common,
-        torch.searchsorted(one.contiguous(), common),
-        torch.searchsorted(other.contiguous(), common),
-    )
+    told = ", ".join(str(length) for length in sorted({text.length for text in texts}))
+    return Verdict(True, f"every {kind} keeps its signal in texts of {told}", {"gap": worst})
 
 
 def _bounded(texts: list[_Signals], ends: bool) -> Verdict:
