@@ -119,7 +119,7 @@ def by_length(sizes: Sequence[int], tokens: int, rows: int | None = None) -> Ite
     [[1, 3], [2, 0]]
     """
     if tokens < 1:
-        raise UserError(f"A batch has room for at least one token, not {tokens}.")
+        raise UserError(f"A batch holds at least one token, not {tokens}.")
     group: list[int] = []
     for number in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         longest = sizes[group[0]] if group else 0

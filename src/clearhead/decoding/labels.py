@@ -142,12 +142,12 @@ def read_texts(bundle: Bundle, texts: Texts) -> list[Framed]:
         raise UserError("This model judges two texts together: give the second one as well.")
     reader, framing = tokenizers_of(bundle)[0], framings_of(bundle).source
     limit = bundle.metadata.get("source_limit")
-    room = max(limit - framing.extra, 0) if isinstance(limit, int) else None
+    most = max(limit - framing.extra, 0) if isinstance(limit, int) else None
     both = [(one, None) if isinstance(one, str) else one for one in texts]
     firsts = reader.encode_batch([first for first, _ in both])
     seconds = reader.encode_batch([second or "" for _, second in both])
     return [
-        framing.frame(first[:room], None if text is None else second[:room])
+        framing.frame(first[:most], None if text is None else second[:most])
         for (_, text), first, second in zip(both, firsts, seconds, strict=True)
     ]
 
