@@ -22,7 +22,7 @@ from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import WITH_SOURCE, Symbols, limit_of
-from clearhead.decoding.writer import _behind_prompt
+from clearhead.decoding.text_requests import _behind_prompt
 from clearhead.interop import import_folder
 
 from .conftest import LLAMA, PAD, SEQ2SEQ, VOCABULARY, Spec, save_random
