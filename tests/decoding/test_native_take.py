@@ -6,7 +6,6 @@ import gc
 import random
 import threading
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -62,8 +61,7 @@ def test_rows_that_leave_and_come_back(
 ) -> None:
     """Requests come, rows go on, runs of rows leave, join again in another order, or are forgotten."""
     ours = NativeRows(MODELS[family], SYMBOLS, dtype, threads=threads)
-    pytorch = dtype == "float32" and hasattr(TorchRows, "take")
-    theirs: Any = TorchRows(MODELS[family], SYMBOLS) if pytorch else None
+    theirs = TorchRows(MODELS[family], SYMBOLS) if dtype == "float32" else None
     alone = Alone(family, dtype)
     active: list[Text] = []
     taken: list[tuple[list[Text], TakenRows, object]] = []
