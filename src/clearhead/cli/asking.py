@@ -28,7 +28,10 @@ OF_CHANCE = ("temperature", "top_k", "top_p", "min_p", "typical")
 
 
 def _option(panel: str, metavar: str | None, help: str, *names: str, **more: Any) -> Any:
-    """An option in a group of the help; without `names` it is called like its field."""
+    """An option in a group of the help; without `names` it is called like its field.
+
+    One whose value bears its name is named outright: Typer 0.27 would make `--FILE` of it.
+    """
     return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)
 
 
@@ -202,7 +205,7 @@ class Computing:
     draft: Annotated[Path | None, _computing("BUNDLE", "A smaller model that writes ahead (same texts).")] = (
         None
     )
-    way: Annotated[str, _computing("WAY", "…", hidden=True)] = "auto"
+    way: Annotated[str, _computing("WAY", "…", "--way", hidden=True)] = "auto"
 
     def writer(self, bundle: Path, *, continues: bool | None = None) -> Writer:
         """The bundle, ready to write; `continues`: it is to go on from prompts, not to translate."""
