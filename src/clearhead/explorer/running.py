@@ -1,6 +1,6 @@
 """View 1: a text written token by token, and what the model thought at each step.
 
-The library's own searches do the writing, with the library's own processors; a `Recorder` stands between the
+The library's own engine and searches do the writing, with its own processors; a `Recorder` stands between the
 model and the search and notes what passes. So what is drawn is what `clearhead.translate` and
 `clearhead.generate` do with the same options. Knows nothing about the page.
 
@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.base.config import (
     Beam,
@@ -33,8 +33,9 @@ from clearhead.decoding.backend import Batch, Moves, Request, Scores, Search
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Pipeline, pipeline
-from clearhead.decoding.rows import TorchRows
-from clearhead.decoding.steps import Hypothesis
+from clearhead.decoding.rows import PlainScores, TorchRows
+from clearhead.decoding.rows_backend import rows_engine
+from clearhead.decoding.steps import Hypothesis, Symbols
 from clearhead.decoding.writer import Writer
 from clearhead.explorer.beams import DrawnBeam, tree
 from clearhead.explorer.session import Session
@@ -93,13 +94,17 @@ def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
     writer = Writer(session.bundle, way="torch")
     request = _request(session, writer, text, options)
     ready = pipeline(options, writer.symbols, session.bundle.config.vocabulary, writer.has_source)
-    rows = TorchRows(session.bundle.model, writer.symbols)
-    batch = Batch([request], options, writer.symbols, rows.vocabulary, rows.device)
-    beam = DrawnBeam(batch, ready.before) if options.beam > 1 else None
-    recorder = Recorder(
-        beam or GreedyOrSampling(batch, ready), ready, request, writer.symbols.stops, wanted.shown
-    )
-    found, passes = _drive(rows, recorder, request)
+    rows = CountedRows(session.bundle.model, writer.symbols)
+    searches: list[Recorder] = []
+
+    def make(batch: Batch) -> Recorder:
+        search = DrawnBeam(batch, ready.before) if options.beam > 1 else GreedyOrSampling(batch, ready)
+        searches.append(Recorder(search, ready, request, writer.symbols.stops, wanted.shown))
+        return searches[-1]
+
+    [(_, [found, *_])] = rows_engine(rows, writer.symbols, make, options.beam).run([request])
+    [recorder] = searches
+    beam = recorder.search if isinstance(recorder.search, DrawnBeam) else None
     vocabulary = session.vocabulary
     ids = [*found.ids, writer.symbols.stop if found.stop is None else found.stop]
     path = beam.path(ids) if beam else []
@@ -125,7 +130,7 @@ def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
             "stopped": "stop" if found.stopped else "length",  # what ended it: the model, or its limit
         },
         "tree": tree(beam, path, vocabulary.word) if beam else None,
-        "cost": _cost(passes, len(found.ids) + (1 if rows.has_source else len(request.given))),
+        "cost": _cost(rows.passes, len(found.ids) + (1 if rows.has_source else len(request.given))),
     }
 
 
@@ -210,6 +215,15 @@ class Recorder:
     def finished(self) -> list[tuple[int, list[Hypothesis] | Exception]]:
         return self.search.finished()
 
+    def layout(self) -> list[tuple[int, int]]:
+        return self.search.layout()
+
+    def certain(self, number: int) -> Sequence[int]:
+        return self.search.certain(number)
+
+    def take(self, numbers: Sequence[int]) -> Search:
+        raise NotImplementedError("a recorded run has one request, which is never divided")
+
     def _left(self, own: Tensor, written: int, tokens: Tensor) -> tuple[Tensor, list[int]]:
         """(R, V) probabilities of what the search chooses from, 0 where ruled out; how many are not."""
         request = torch.zeros(len(own), dtype=torch.long, device=own.device)
@@ -242,19 +256,22 @@ class Pass:
     cached: int  # keys that each row already has, in each layer and head
 
 
-def _drive(rows: TorchRows, recorder: Recorder, request: Request) -> tuple[Hypothesis, list[Pass]]:
-    """Model and search take turns until the text is there; every pass is counted as it is made."""
-    scores = rows.admit([request.given])
-    passes = [Pass(1, 1 if rows.has_source else len(request.given), 0)]
-    while True:
-        moves = recorder.advance(scores)
-        for _, found in recorder.finished():
-            if isinstance(found, Exception):
-                raise found
-            return found[0], passes
-        cached = getattr(rows.state, "slots", 0)  # a recurrent model keeps no keys
-        scores = rows.step(moves.parent, moves.token)
-        passes.append(Pass(len(moves.parent), 1, cached))
+class CountedRows(TorchRows):
+    """Rows that note every pass of the decoder as it is made."""
+
+    def __init__(self, model: nn.Module, symbols: Symbols) -> None:
+        super().__init__(model, symbols)
+        self.passes: list[Pass] = []
+
+    def admit(self, given: Sequence[Sequence[int]]) -> PlainScores:
+        self.passes.append(Pass(len(given), 1 if self.has_source else len(given[0]), 0))
+        return super().admit(given)
+
+    def step(self, parent: Tensor, token: Tensor) -> PlainScores:
+        if len(parent):  # nobody goes on after the last
+            cached = getattr(self.state, "slots", 0)  # a recurrent model keeps no keys
+            self.passes.append(Pass(len(parent), 1, cached))
+        return super().step(parent, token)
 
 
 def _cost(passes: Sequence[Pass], positions: int) -> Plain:
