@@ -164,6 +164,10 @@ class MultiHeadAttention(nn.Module):
         whole = self.kernel == "flex" and not self.position.elementwise_bias
         refuse(whole, kernel, scheme, "the bias needs the whole query", "kernel 'auto', 'sdpa' or 'tiled'")
 
+    def residual_weights(self) -> list[Tensor]:
+        """Those that write to the residual stream."""
+        return [self.output.weight]
+
     def new_state(self) -> KeyValues:
         """What self-attention remembers of the tokens so far: nothing yet."""
         return KeyValues()
