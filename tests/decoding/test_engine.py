@@ -8,10 +8,10 @@ from torch import Tensor
 
 import clearhead
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, Moves, Request, Scores, Search
+from clearhead.decoding.backend import Batch, Event, Failed, Moves, Request, Scores, Search
 from clearhead.decoding.options import Options
-from clearhead.decoding.rows import TorchRows
-from clearhead.decoding.rows_backend import rows_engine
+from clearhead.decoding.rows import PlainScores, TorchRows
+from clearhead.decoding.rows_backend import RowsBackend, rows_engine
 from clearhead.decoding.searches import make_search
 from clearhead.decoding.steps import Symbols
 
@@ -77,6 +77,47 @@ def test_rows_leave_when_a_step_fails() -> None:
         assert dict(engine.run(requests)) == dict(
             rows_engine(Counted(), SYMBOLS, lambda batch: make_search(batch, True), room=3).run(requests)
         )
+
+
+class Broken(TorchRows):
+    """Rows whose model gives no numbers for one of its sources in the third step."""
+
+    def __init__(self) -> None:
+        model = stopping("encoder-decoder", push=-30.0, dtype=torch.float32, vocabulary=40)
+        super().__init__(model.eval(), SYMBOLS)
+        self.steps = 0
+
+    def step(self, parent: Tensor, token: Tensor) -> Scores:
+        self.steps += 1
+        scores = super().step(parent, token)
+        if self.steps == 3:
+            logp = scores.logp().clone()
+            logp[self.source_of == 1] = torch.nan
+            return PlainScores(logp)
+        return scores
+
+
+@pytest.mark.parametrize(
+    "options",
+    [Options(), Options(beam=3), Options(sample=True, seed=3), Options(sample=True, nbest=2, top_k=5)],
+)
+def test_of_a_batch_the_one_that_fails_fails_alone(options: Options) -> None:
+    """The others of the same batch go on as if it had never been there."""
+    requests = [Request((5 + i, 6, 2), 6, options) for i in range(3)]
+    found: dict[int, object] = {}
+    for rows in (Broken(), Counted()):
+        backend = RowsBackend(lambda rows=rows: rows, lambda one: make_search(one, True), SYMBOLS, 12)  # type: ignore[misc]
+        slots = backend.admit(requests)
+        ended: dict[int, Event] = {}
+        while len(ended) < 3:
+            ended |= {slots.index(event.slot): event for event in backend.advance(1)}
+        if isinstance(rows, Broken):
+            failed = ended.pop(1)
+            assert isinstance(failed, Failed)
+            assert "not finite" in str(failed.error)
+            found = {number: event.texts[0].ids for number, event in ended.items()}  # type: ignore[union-attr]
+        else:
+            assert found == {number: ended[number].texts[0].ids for number in (0, 2)}  # type: ignore[union-attr]
 
 
 def test_pytorch_keeps_off_the_cores_of_rows_with_threads(monkeypatch: pytest.MonkeyPatch) -> None:
