@@ -4,6 +4,13 @@ A mask that is spelt out is a table, of True and False or of numbers, and must
 fit the queries and keys it is used for. Other libraries' masks become ours with
 `from_additive` and `from_torch_mha`; the ways back are methods of every mask.
 
+    >>> from clearhead import masks
+    >>> print((masks.Window(0) | masks.Padding([1])).show(3))
+      0 1 2
+    0 █ · ·
+    1 █ █ ·
+    2 █ · █
+
 Shapes: R rows, H heads, T queries, S keys.
 """
 
