@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED, Batch, Widths
 from clearhead.data.encoding import Specials
 from clearhead.data.encodings import SKIP
-from clearhead.data.plan import Draw
 from clearhead.data.ragged import Ragged
 from clearhead.models.build import build
 from clearhead.tasks import TASKS
@@ -26,8 +26,7 @@ from clearhead.text.tokenizer import Tokenizer
 def collate(
     task: str, columns: dict[str, Ragged], widths: Widths, specials: Specials, which: Any = None
 ) -> Batch:
-    draw = None if which is None else Draw(1, 0, which)
-    return TASKS[task].encoding().collate(columns, widths, specials, draw)
+    return replace(TASKS[task].encoding().collate(columns, widths, specials), indices=which)
 
 
 SPECIALS = Specials(pad=90, start=91, stop=92, source_pad=93)

@@ -69,15 +69,15 @@ def test_files_of_the_users_own_are_respected(tmp_path: Path) -> None:
     assert found.count(TRAIN) == 100  # overlapping rows are counted and kept
     assert found.count(VALIDATION) == 5
     assert found.count(EMPTY) == 1
-    assert found.validation_overlap == 3
-    assert found.test_overlap == 0
+    assert found.overlaps[VALIDATION].examples == 3
+    assert TEST not in found.overlaps
     assert found.overlaps[VALIDATION].sources == 4
     assert [row.line for row in found.rows(VALIDATION)] == [1, 2, 3, 4, 5]
     assert found.report()[-1] == (
         "Of the 5 validation pairs, 3 occur in training, and 4 share their source with it."
     )
     with_test = survey(data.replace(test=validation), TASKS["translate"].columns)
-    assert (with_test.test_overlap, with_test.count(TEST), with_test.count(TRAIN)) == (3, 5, 100)
+    assert (with_test.overlaps[TEST].examples, with_test.count(TEST), with_test.count(TRAIN)) == (3, 5, 100)
     carved = survey(data.replace(split=SplitConfig(test=10)), TASKS["translate"].columns)
     assert (carved.count(VALIDATION), carved.count(TEST)) == (5, 10)
 
@@ -89,7 +89,7 @@ def test_overlap_of_plain_texts(tmp_path: Path) -> None:
     validation.write_text(f"x\n\n{verse}{verse}" + "another line that is long enough to tell, and new\n")
     data = DataConfig(train=(CorpusConfig(file=str(train)),), validation=CorpusConfig(file=str(validation)))
     found = survey(data.replace(split=NO_SPLIT), TASKS["generate"].columns)
-    assert (found.overlaps[VALIDATION].rows, found.validation_overlap) == (3, 2)
+    assert (found.overlaps[VALIDATION].rows, found.overlaps[VALIDATION].examples) == (3, 2)
 
 
 def test_several_corpora_are_cleaned_together(tmp_path: Path) -> None:

@@ -211,7 +211,6 @@ class Masked(Stream):
             lengths=plain.lengths,
             labels=plain.inputs.masked_fill(~hidden, IGNORED),
             rows=plain.rows,
-            indices=plain.indices,
         )
 
 

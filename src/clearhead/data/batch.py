@@ -59,7 +59,6 @@ class Batch:
         source_lengths: Lengths | None = None,
         segments: Tensor | None = None,
         tokens: int | None = None,
-        indices: Integers | None = None,
     ) -> Batch:
         """The usual fields; labels stand beside the inputs where they have their shape."""
         fields, sizes = {"inputs": inputs, "labels": labels}, {"inputs": lengths}
@@ -70,7 +69,7 @@ class Batch:
         if segments is not None:
             fields["segments"], sizes["segments"] = segments, lengths
         found = int(counted(labels).sum()) if tokens is None else tokens
-        return cls(fields, sizes, rows, found, indices)
+        return cls(fields, sizes, rows, found)
 
     @property
     def inputs(self) -> Tensor:

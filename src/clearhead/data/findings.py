@@ -104,16 +104,6 @@ class Survey:
             if part.fates.count(fate):
                 yield from rows_with_fate(part.corpus, self.columns, part.fates, fate)
 
-    @property
-    def validation_overlap(self) -> int:
-        """How many examples of the user's own validation file occur in training."""
-        return self.overlaps[VALIDATION].examples if VALIDATION in self.overlaps else 0
-
-    @property
-    def test_overlap(self) -> int:
-        """How many examples of the user's own test file occur in training."""
-        return self.overlaps[TEST].examples if TEST in self.overlaps else 0
-
     def _parts(self) -> list[Part]:
         return [*self.train, *self.held.values()]
 

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -148,6 +149,7 @@ class Loader:
         widths = Widths(spec.rows, spec.source_width, spec.target_width)
         draw = Draw(self._seed, epoch, spec.indices)
         batch = self._encoding.collate(columns, widths, self._specials, draw)
+        batch = replace(batch, indices=spec.indices)
         if self._config.layout == "packed":
             batch = batch.packed()
         return Numbered(epoch, number, batch.pin() if self._pin else batch)

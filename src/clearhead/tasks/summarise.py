@@ -5,8 +5,8 @@ from __future__ import annotations
 from clearhead.data.columns import Columns
 from clearhead.data.encodings import JoinedPairs, Pairs
 from clearhead.evaluation.judges import Summaries
-from clearhead.tasks.task import CUT, ROTARY, Family, Task, labels_objective
-from clearhead.tasks.translate import ACCURACY
+from clearhead.tasks.task import CUT, Family, Task, labels_objective
+from clearhead.tasks.translate import pairs_demand
 from clearhead.training.sizes import Passes, Rate
 from clearhead.training.sizing import Choice, Demand, Facts
 
@@ -19,19 +19,8 @@ _COLUMNS = Columns(
 
 
 def _demand(facts: Facts, family: Family) -> Demand:
-    return Demand(
-        facts=facts,
-        family=family.name,
-        why=family.why,
-        tokens=max((facts.source_tokens + facts.target_tokens) // 2, 1),
-        passes=Passes(60, 0.5, 100),
-        rate=Rate(1e-3, 256, 0.5),
-        consistency=2.0,
-        smoothing=0.1,
-        decay=0.0,
-        model=(ROTARY,),
-        judging=(ACCURACY,),
-    )
+    both = (facts.source_tokens + facts.target_tokens) // 2
+    return pairs_demand(facts, family, both, Passes(60, 0.5, 100), Rate(1e-3, 256, 0.5))
 
 
 SUMMARISE = Task(

@@ -16,27 +16,32 @@ _COLUMNS = Columns(
     noun="pairs",
     languages=True,
 )
-ACCURACY = Choice(
+_ACCURACY = Choice(
     "validation.metric",
     "accuracy",
     "right tokens are what counts; with little text the loss turns long before they get fewer",
 )
 
 
-def _demand(facts: Facts, family: Family) -> Demand:
+def pairs_demand(facts: Facts, family: Family, tokens: int, passes: Passes, rate: Rate) -> Demand:
+    """What any pairs of texts ask for."""
     return Demand(
         facts=facts,
         family=family.name,
         why=family.why,
-        tokens=max(facts.target_tokens, 1),
-        passes=Passes(100, 0.5, 150),
-        rate=Rate(7e-4, 512, 1.4),
+        tokens=max(tokens, 1),
+        passes=passes,
+        rate=rate,
         consistency=2.0,
         smoothing=0.1,
         decay=0.0,
         model=(ROTARY,),
-        judging=(ACCURACY,),
+        judging=(_ACCURACY,),
     )
+
+
+def _demand(facts: Facts, family: Family) -> Demand:
+    return pairs_demand(facts, family, facts.target_tokens, Passes(100, 0.5, 150), Rate(7e-4, 512, 1.4))
 
 
 TRANSLATE = Task(

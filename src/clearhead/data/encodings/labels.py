@@ -104,7 +104,6 @@ class Labels(Encoding):
             labels=torch.from_numpy(self.labels(examples["target"].items, widths.rows)),
             rows=count,
             tokens=count,
-            indices=None if draw is None else draw.examples,
         )
 
     def labels(self, answers: Integers, rows: int) -> NDArray[np.int64] | NDArray[np.float32]:
@@ -182,5 +181,4 @@ class Tags(Encoding):
             lengths=torch.from_numpy(source.lengths),
             labels=torch.from_numpy(labels),
             rows=len(examples["source"].lengths),
-            indices=None if draw is None else draw.examples,
         )

@@ -77,7 +77,6 @@ class Pairs(Encoding):
             labels=torch.from_numpy(labels),
             rows=count,
             tokens=int(lengths.sum()),
-            indices=None if draw is None else draw.examples,
         )
 
 
@@ -117,5 +116,4 @@ class JoinedPairs(Pairs):
             labels=torch.from_numpy(labels),
             rows=len(rows),
             tokens=int((target.lengths + 1).sum()),
-            indices=None if draw is None else draw.examples,
         )

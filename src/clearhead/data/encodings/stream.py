@@ -137,5 +137,4 @@ class Stream(Encoding):
             lengths=torch.from_numpy(lengths),
             labels=torch.from_numpy(labels),
             rows=len(chunks.lengths),
-            indices=None if draw is None else draw.examples,
         )
