@@ -8,7 +8,7 @@ taken which has the highest
 where h are the model's last hidden states, h_v the one after reading the candidate, and p is what processors
 have left, normalised. The rows of the other candidates are forgotten.
 
-Shapes: R rows, n texts under way, k candidates, V vocabulary, E model width, T hidden states of a text.
+Shapes: R rows, n active texts, k candidates, V vocabulary, E model width, T hidden states of a text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clearhead.decoding.steps import Hypothesis, not_finite
 
 @dataclass
 class _Text:
-    """One text under way."""
+    """One text that is being written."""
 
     number: int  # of its request
     seen: Tensor | None = None  # (T, E) hidden states so far, each of length 1; None: none yet

@@ -58,7 +58,7 @@ class Drift:
 def forced(
     rows: Rows, given: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
 ) -> Iterator[tuple[list[int], Scores]]:
-    """Lead rows through given texts: which of them are under way, and the scores of their next token.
+    """Lead rows through given texts: which of them are active, and the scores of their next token.
 
     The first scores are those of each text's first token, and the last those of its last.
     """

@@ -202,7 +202,7 @@ class _Choice:
 
 
 class _Run:
-    """One text under way."""
+    """One text that is being written."""
 
     def __init__(self, large: _Reader, small: _Reader, choice: _Choice, limit: int, ahead: int) -> None:
         self.large, self.small, self.choice, self.limit, self.ahead = large, small, choice, limit, ahead

@@ -54,7 +54,7 @@ class Writer(Texts):
     `dtype` is that of weights and products: on a CPU float32, bf16 or int8, on a GPU float32 or bf16; `auto`
     is float32 on a CPU and what the bundle was trained in on a GPU, `fast` the fastest that costs this bundle
     little (`number_formats`; `why_not_fast` says why there is none). `way`: `native` insists on C++, `torch`
-    on PyTorch step by step. `room` bounds the rows under way. `int8_embeddings`: with int8, embeddings
+    on PyTorch step by step. `room` bounds the active rows. `int8_embeddings`: with int8, embeddings
     are read from int8 weights too, which takes less memory. `sharing`: whether the C++ engine's packed
     weights of a bundle loaded with `mapped=True` are in memory once for all processes: `auto`, where the
     system maps files with huge pages, `always`, or `never`.
