@@ -77,8 +77,10 @@ class Scheduler(Generic[Item]):
         batches: list[list[Item]] = []
         items = list(window)
         items.reverse()  # of equals, those who came first stand last, and leave first
+        batch: list[Item] | None = None
         for item in sorted(items, key=lambda one: one.length):
-            batch = next((one for one in batches if one[0].alike(item)), None)
+            if batch is None or not batch[0].alike(item):
+                batch = next((one for one in batches if one[0].alike(item)), None)
             if batch is None:
                 batches.append(batch := [])
             batch.append(item)
@@ -112,16 +114,19 @@ class Scheduler(Generic[Item]):
             if batch is None:
                 asking.remove(name)
                 continue
-            item = batch[-1]
-            if item.rows > free and not (nobody and not taken):
-                break
-            like = like or item
-            self._level = max(self._level, caller.served)
-            caller.pop(batch)
-            caller.served += item.cost
-            caller.active += 1
-            free -= item.rows
-            taken[item] = name
+            while batch:  # several at once, where nobody else is waiting for a turn
+                item = batch[-1]
+                if item.rows > free and not (nobody and not taken):
+                    return taken
+                like = like or item
+                self._level = max(self._level, caller.served)
+                caller.pop(batch)
+                caller.served += item.cost
+                caller.active += 1
+                free -= item.rows
+                taken[item] = name
+                if len(asking) > 1:
+                    break
         return taken
 
     def put_back(self, items: dict[Item, Hashable]) -> None:
