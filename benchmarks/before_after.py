@@ -223,12 +223,13 @@ def contender(tree: Path, kind: str, bundle: Path, threads: int) -> Contender:
 
 
 def speed(trees: Sequence[Path], rounds: int, threads: int, only: str) -> None:
-    from decode_peers.weights import TRANSLATOR, prepare
-
     print(f"\n{'':26} {'before':>10} {'after':>10}  units/s, medians   before ÷ after, paired", flush=True)
     with tempfile.TemporaryDirectory() as passing:
         folder = Path(passing)
-        prepare(TRANSLATOR, folder)
+        # by the older tree, which may not know every setting that the newer one writes
+        made_so = "import sys; from decode_peers.weights import *; prepare(TRANSLATOR, Path(sys.argv[1]))"
+        words = (sys.executable, "-c", made_so, str(folder))
+        subprocess.run(words, env=environment(trees[0], threads), check=True, capture_output=True)
         for kind in (*KINDS, "training"):
             cases = ("small",) if kind == "training" else CASES
             wanted = [case for case in cases if re.search(only, f"{kind} {case}")]
