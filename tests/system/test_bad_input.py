@@ -190,7 +190,7 @@ SETTING_CASES = {
     "no steps": ([*TSV, *sets("steps=0")], "'steps' must be a whole number from 1"),
     "vocabulary too small": ([*TSV, *sets("tokenizer.vocabulary=100")], "A vocabulary of 100 is too small"),
     "vocabulary of the model": ([*TSV, *sets("model.vocabulary=77")], "model.vocabulary=77 cannot be"),
-    "unknown task": ([*TSV, "--task", "translat"], "'task' cannot be 'translat': did you mean 'translate'?"),
+    "unknown task": ([*TSV, "--task", "translat"], "There is no task 'translat': did you mean 'translate'?"),
     "unknown device": ([*TSV, *sets("compute.device=gpu")], "Unknown device 'gpu'"),
     "unknown number format": ([*TSV, *sets("compute.dtype=int8")], "'compute.dtype' cannot be 'int8'"),
     "unknown metric": (

@@ -46,7 +46,7 @@ def test_a_loss_is_added_by_its_weight_and_everything_is_noted() -> None:
     plain = LabelObjective(0.1)(model.model, batch)
     found = LabelObjective(0.1)(model, batch)
     assert plain.extras == {}
-    assert float(found.objective) == pytest.approx(float(plain.objective) + WEIGHT * 2.0 * 4)
+    assert found.objective.item() == pytest.approx(plain.objective.item() + WEIGHT * 2.0 * 4)
     assert float(found.nll) == float(plain.nll)
     assert {name: float(value) / batch.tokens for name, value in found.extras.items()} == pytest.approx(
         {"balance": 8.0 / batch.tokens, "share": 0.25, "load.0": 1.0, "load.1": 3.0}

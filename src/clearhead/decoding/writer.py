@@ -94,9 +94,9 @@ class Writer(Texts):
         self.room = room or (GPU_ROWS if self.device.type == "cuda" else CPU_ROWS)
         self._pieces: Pieces | None = None
         self._converted: nn.Module | None = None
-        self.why_not_graphs = (
-            "it was not asked for" if way == "torch" else graphs.why_not(bundle.model, self.device)
-        )
+        self.why_not_graphs: str | None = "it is not on a GPU, or not asked for"
+        if self.device.type == "cuda" and way != "torch":
+            self.why_not_graphs = graphs.why_not(bundle.model, self.device)
         self._making = threading.Lock()
         self._engine: Engine | None = None
 
