@@ -55,24 +55,21 @@ def but_for_seed(options: Options) -> Options:
 Slot = int  # a backend's number for an admitted request; never used again
 
 
-@dataclass(frozen=True)
-class Wrote:
+class Wrote(NamedTuple):
     """Tokens that are certain now, of a request that streams."""
 
     slot: Slot
     ids: tuple[int, ...]  # those that were not told before
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """A request has ended, and its slot is free."""
 
     slot: Slot
     texts: list[Hypothesis]  # best first
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """One request, and no other, cannot be written; its slot is free."""
 
     slot: Slot
@@ -82,16 +79,14 @@ class Failed:
 Event = Wrote | Finished | Failed
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """What a request needs while it is active."""
 
     rows: int  # at most
     tokens: int  # positions, at most
 
 
-@dataclass(frozen=True)
-class Capacity:
+class Capacity(NamedTuple):
     """What there is room for."""
 
     rows: int
@@ -119,7 +114,7 @@ class Backend(Protocol):
         """Now."""
 
     def why_not(self, request: Request) -> str | None:
-        """Why such a request cannot be served here, as the end of a sentence; None: it can."""
+        """Why requests with its options cannot be served here, as the end of a sentence; None: they can."""
 
     def cost(self, request: Request) -> Cost:
         """What it needs here."""

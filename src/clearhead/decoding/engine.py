@@ -327,20 +327,28 @@ class Engine:
 
     def enqueue(self, caller: Caller, tickets: Sequence[Ticket]) -> None:
         by_lane: dict[_Lane, list[Ticket]] = {}
+        lanes: dict[int, _Lane | UserError] = {}  # by options, which most requests of a file share
         for one in tickets:
-            reasons = []
-            for lane in self.lanes:
-                reason = lane.backend.why_not(one.request)
-                if reason is None:
-                    cost = lane.backend.cost(one.request)
-                    one.lane, one.rows, one.cost = lane, cost.rows, cost.rows * cost.tokens
-                    by_lane.setdefault(lane, []).append(one)
-                    break
-                reasons.append(reason)
-            else:
-                self._tell(one, Failed(NOWHERE, UserError(f"No backend can write this: {' '.join(reasons)}")))
+            lane = lanes.get(id(one.request.options))
+            if lane is None:
+                lane = lanes[id(one.request.options)] = self._lane_for(one.request)
+            if isinstance(lane, UserError):
+                self._tell(one, Failed(NOWHERE, lane))
+                continue
+            cost = lane.backend.cost(one.request)
+            one.lane, one.rows, one.cost = lane, cost.rows, cost.rows * cost.tokens
+            by_lane.setdefault(lane, []).append(one)
         for lane, own in by_lane.items():
             lane.queue.add(caller, own)
+
+    def _lane_for(self, request: Request) -> _Lane | UserError:
+        reasons = []
+        for lane in self.lanes:
+            reason = lane.backend.why_not(request)
+            if reason is None:
+                return lane
+            reasons.append(reason)
+        return UserError(f"No backend can write this: {' '.join(reasons)}")
 
     def drop(self, tickets: Sequence[Ticket]) -> None:
         waiting: dict[_Lane, set[Ticket]] = {}

@@ -184,6 +184,7 @@ class GraphBackend:
         [(held, at)] = self._free_slots([self._needed(parked.request)], parked.request.options, True)
         held.buffers.put(at, parked.taken, parked.used)
         held.active[at] = replace(parked.active)
+        held.streams = held.streams or parked.request.stream
         return self._number(held, at)
 
     def rest(self) -> None:

@@ -49,6 +49,7 @@ class GraphSlots:
         self.step = Step(weights, self.buffers, symbols, options, kernels)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.active: list[Active | None] = [None] * size.requests
+        self.streams = False  # whether somebody may want each token
 
     def record(self) -> None:
         """Record the step; what the rehearsals write is written over by whoever comes."""
@@ -73,6 +74,7 @@ class GraphSlots:
         buffers = self.buffers
         for at, one in zip(slots, requests, strict=True):
             self.active[at] = Active(one, one.limit + 1)
+            self.streams = self.streams or one.stream
         asked = [one.options for one in requests]
         limits, least = [one.limit for one in requests], [one.min_length for one in asked]
         sent = torch.tensor([list(slots), limits, least], dtype=torch.int64, device=buffers.device)
@@ -119,8 +121,11 @@ class GraphSlots:
 
     def _tokens(self) -> list[Event]:
         """New tokens of those who stream; a beam is certain of nothing before its end."""
+        if not self.streams or self.size.beam > 1:
+            return []
         some = [(at, one) for at, one in enumerate(self.active) if one is not None and one.request.stream]
-        if not some or self.size.beam > 1:
+        self.streams = bool(some)
+        if not some:
             return []
         at_slots = torch.tensor([at for at, _ in some], device=self.buffers.device)
         counts = self.buffers.written[at_slots].tolist()
