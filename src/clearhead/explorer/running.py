@@ -222,7 +222,8 @@ class Recorder:
         return self.search.certain(number)
 
     def take(self, numbers: Sequence[int]) -> Search:
-        raise NotImplementedError("a recorded run has one request, which is never divided")
+        """Requests that leave are recorded no further."""
+        return self.search.take(numbers)
 
     def _left(self, own: Tensor, written: int, tokens: Tensor) -> tuple[Tensor, list[int]]:
         """(R, V) probabilities of what the search chooses from, 0 where ruled out; how many are not."""
