@@ -28,10 +28,11 @@ from clearhead.base.errors import UserError
 from clearhead.base.settings import parse_settings
 from clearhead.data.config import CorpusConfig
 from clearhead.data.read import read_rows
-from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, evaluate
+from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.recipe import Table, merged, nested, read_recipe
 from clearhead.jobs.train import train
+from clearhead.tasks import TASKS, evaluate
 from clearhead.training.loop import Interrupted
 from measures import MEASURES, Measure
 from table import read_results, taken_in, write_results, write_tables
@@ -76,7 +77,7 @@ def figures(finished: Finished, measure: Measure, data: Path, scoring: Evaluatio
     found = _picked(finished.test, measure, "")
     for label, source, target in measure.more_tests:
         corpus = CorpusConfig(source=str(data / source), target=str(data / target))
-        more = [(row.source, row.target) for row in read_rows(corpus, "translate")]
+        more = [(row.source, row.target) for row in read_rows(corpus, TASKS["translate"].columns)]
         test = evaluate(finished.bundle, more, None, replace(scoring, loss=False), show=True)
         found |= _picked(test, measure, f", {label}")
     return found
