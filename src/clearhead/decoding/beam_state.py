@@ -55,7 +55,7 @@ class Arrays(Protocol):
         """(B, M) to (B,)."""
 
     def at_least(self, array: Array, least: float) -> Array:
-        """Each number, or `least` where that is larger."""
+        """Each number, but at least `least`."""
 
     def where(self, condition: Array, one: Array | float, other: Array | float) -> Array:
         """One where the condition holds, the other elsewhere."""

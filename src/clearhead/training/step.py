@@ -77,7 +77,7 @@ class Meter:
         return found
 
     def read_extras(self, labels: float, reset: bool = True) -> dict[str, float]:
-        """What models returned besides, as means over so many labels; where that is nothing, nobody waits."""
+        """What models returned besides, as means over so many labels; costs no wait if there is nothing."""
         if not self.names:
             return {}
         found = {name: total / labels for name, total in zip(self.names, self.extras.tolist(), strict=True)}
