@@ -132,12 +132,10 @@ def test_german_cases(text: str, nominative: str, accusative: str, dative: str) 
 
 
 def test_german_negation_of_a_phrase() -> None:
-    assert german_words.phrase(Phrase(NOUN["cat"], "a", plural=True), "accusative", negated=True) == [
-        "keine",
-        "Katzen",
-    ]
-    assert german_words.phrase(np("some bread"), "accusative", negated=True) == ["kein", "Brot"]
-    assert german_words.phrase(np("the bread"), "accusative", negated=True) == ["das", "Brot"]
+    cats = Phrase(NOUN["cat"], "a", plural=True)
+    assert german_words.phrase(cats, "accusative", negated=True) == ("keine", "Katzen")
+    assert german_words.phrase(np("some bread"), "accusative", negated=True) == ("kein", "Brot")
+    assert german_words.phrase(np("the bread"), "accusative", negated=True) == ("das", "Brot")
 
 
 def test_the_first_of_the_month() -> None:

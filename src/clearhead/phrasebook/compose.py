@@ -1,7 +1,7 @@
 """Random meanings: one function for each construction of the phrasebook.
 
 A pronoun for a thing always stands in the same sentence as the thing, so that its gender
-can be known. Clauses come from `compose_clauses`, questions from `compose_questions`. Knows no language.
+can be known. Clauses and questions come from `compose_clauses`. Knows no language.
 """
 
 from __future__ import annotations
@@ -14,29 +14,10 @@ from clearhead.phrasebook import meaning as m
 from clearhead.phrasebook import numbers_and_times as times
 from clearhead.phrasebook.compose_clauses import BE, OBJECTS, OPEN, PEOPLE, asked, what
 from clearhead.phrasebook.compose_phrases import Draw, Urn
-from clearhead.phrasebook.words import ADJECTIVE, VERB
+from clearhead.phrasebook.words import ADJECTIVE, VERB, forms
 
-_ORDERED = tuple(
-    VERB[key]
-    for key in (
-        "look for",
-        "buy",
-        "sell",
-        "eat",
-        "drink",
-        "read",
-        "write",
-        "open",
-        "close",
-        "take",
-        "bring",
-        "wash",
-        "make",
-        "learn",
-        "help",
-        "wait for",
-    )
-)
+_ORDERED_KEYS = forms("buy sell eat drink read write open close take bring wash make learn help")
+_ORDERED = tuple(VERB[key] for key in ("look for", *_ORDERED_KEYS, "wait for"))
 _BEINGS = (*PEOPLE, "animal")
 _PRICED = tuple(noun for noun in phrases.OF_KIND["ware"] if noun.key != "newspaper")
 _THEN = {  # an act, and what may follow it; the second object is a pronoun for the first
@@ -136,23 +117,11 @@ def _two_acts(draw: Draw) -> m.Sentence:
     tense = draw.pick(("present", "past", "past", "future"))
     if tense not in verb.tenses:
         tense = "present"
-    subject, negative = clauses.told_again(draw), draw.chance(0.3)
-    return m.Joined(
-        clauses.settled(
-            m.Clause(subject, first, tense, target, progressive=tense == "present" and not first.stative)
-        ),
-        "but" if negative else "and",
-        clauses.settled(
-            m.Clause(
-                pronoun_for(subject),
-                verb,
-                tense,
-                pronoun_for(target),
-                negative=negative,
-                progressive=tense == "present" and not verb.stative,
-            )
-        ),
-    )
+    subject, negative, present = clauses.told_again(draw), draw.chance(0.3), tense == "present"
+    act = m.Clause(subject, first, tense, target, progressive=present and not first.stative)
+    again = m.Clause(pronoun_for(subject), verb, tense, pronoun_for(target), negative=negative)
+    again = again._replace(progressive=present and not verb.stative)
+    return m.Joined(clauses.settled(act), "but" if negative else "and", clauses.settled(again))
 
 
 def _too_much(draw: Draw) -> m.Sentence:
@@ -194,10 +163,8 @@ def _reported(draw: Draw) -> m.Sentence:
     subject = phrases.subject(draw, PEOPLE) if draw.chance(0.3) else draw.pick(phrases.PRONOUNS)
     make = draw.pick((clauses.transitive, clauses.transitive, clauses.happening, clauses.being, clauses.able))
     content = make(draw)._replace(time_first=False)
-    keys = (
-        ("think", "say", "know that", "hope") if content.tense == "future" else ("think", "say", "know that")
-    )
-    return m.Reported(m.Clause(subject, VERB[draw.pick(keys)]), content)
+    hope = ("hope",) if content.tense == "future" else ()
+    return m.Reported(m.Clause(subject, VERB[draw.pick(("think", "say", "know that", *hope))]), content)
 
 
 def _order(draw: Draw) -> m.Sentence:
@@ -240,18 +207,7 @@ def _existence(draw: Draw) -> m.Sentence:
 
 def _exclamation(draw: Draw) -> m.Sentence:
     """ "What a beautiful house!" """
-    kinds = (
-        "animal",
-        "building",
-        "vehicle",
-        "clothes",
-        "text",
-        "plant",
-        "food",
-        "furniture",
-        "person",
-        "thing",
-    )
+    kinds = forms("animal building vehicle clothes text plant food furniture person thing")
     noun = draw.pick(phrases.OF_KIND[draw.pick(kinds)])
     adjectives = phrases.adjectives_for(draw, noun, 1.0)
     while any(adjective.attributive_only for adjective in adjectives):

@@ -9,23 +9,11 @@ left undecided. Knows no language.
 from __future__ import annotations
 
 from clearhead.phrasebook import compose_phrases as phrases
+from clearhead.phrasebook import meaning as m
 from clearhead.phrasebook import numbers_and_times as times
 from clearhead.phrasebook.compose_phrases import Draw, Urn
-from clearhead.phrasebook.meaning import (
-    Both,
-    Clause,
-    Name,
-    Party,
-    Phrase,
-    Pronoun,
-    Question,
-    Sentence,
-    WhatQuestion,
-    Who,
-    person,
-)
 from clearhead.phrasebook.numbers_and_times import Time
-from clearhead.phrasebook.words import ADJECTIVE, NOUN, VERB, VERBS, Adjective, Noun, Verb
+from clearhead.phrasebook.words import ADJECTIVE, NOUN, VERB, VERBS, Adjective, Noun, Verb, forms
 
 PEOPLE = ("person", "family")
 TRANSITIVE: tuple[Verb, ...] = tuple(verb for verb in VERBS if verb.objects)
@@ -45,48 +33,37 @@ _MODAL_FITS = tuple(  # what people can want to do, be able to do or have to do
     if verb.key not in ("love", "like", "know", "want", "have") and "person" in verb.subjects
 )
 _HAPPENS = tuple(VERB[key] for key in ("sleep", "work", "sing", "laugh", "go", "stay", "arrive", "leave"))
-_IN_PLACES = (
-    "see",
-    "find",
-    "eat",
-    "drink",
-    "eat (animal)",
-    "drink (animal)",
-    "read",
-    "write",
-    "wait for",
-    "buy",
-)
+_IN_PLACES = {*forms("see find eat drink read write buy"), "eat (animal)", "drink (animal)", "wait for"}
 _TIMELESS = ("have", "want", "know", "love", "like", "understand")  # states, which have no day or hour
 _FEELINGS = tuple(ADJECTIVE[key] for key in ("tired", "happy", "sad", "sick"))
 _ALWAYS_GIVEN = ("give", "show")  # incomplete without somebody who is given or shown the thing
 _NARROW = ("many", "count", "every", "a")  # subjects about whom a denial or a question is unclear
 
 
-def is_clear(party: Party) -> bool:
+def is_clear(party: m.Party) -> bool:
     """Whether a denial about the party is clear: not "many cats", "three cats", "every cat" or "a cat"."""
-    return not (isinstance(party, Phrase) and party.determiner in _NARROW)
+    return not (isinstance(party, m.Phrase) and party.determiner in _NARROW)
 
 
-def deniable(clause: Clause) -> bool:
+def deniable(clause: m.Clause) -> bool:
     """Whether "not" would leave one reading only."""
     target = clause.target
-    counted = isinstance(target, Both) or (
-        isinstance(target, Phrase) and target.determiner in ("count", "many")
+    counted = isinstance(target, m.Both) or (
+        isinstance(target, m.Phrase) and target.determiner in ("count", "many")
     )
     return is_clear(clause.subject) and not counted
 
 
-def negated(draw: Draw, clause: Clause) -> Clause:
+def negated(draw: Draw, clause: m.Clause) -> m.Clause:
     """The clause, sometimes denied."""
     return clause._replace(negative=True) if deniable(clause) and draw.chance(0.25) else clause
 
 
-def settled(clause: Clause) -> Clause:
+def settled(clause: m.Clause) -> m.Clause:
     """The clause in the progressive where the plain English present would look like a past: "I read"."""
     verb = clause.verb
     doubtful = verb.past == verb.base and clause.tense == "present" and not clause.modal
-    if doubtful and not clause.negative and person(clause.subject) != 1 and not clause.progressive:
+    if doubtful and not clause.negative and m.person(clause.subject) != 1 and not clause.progressive:
         time = times.NOW[0] if clause.time else None
         return clause._replace(progressive=True, adverb="", time=time)
     return clause
@@ -121,17 +98,17 @@ def tense_for(draw: Draw, verb: Verb) -> tuple[str, bool]:
     return tense, tense == "present" and not verb.stative and draw.chance(0.6)
 
 
-def told_again(draw: Draw) -> Party:
+def told_again(draw: Draw) -> m.Party:
     """A subject that a pronoun can take up: he, she or they in every language."""
     while True:
         party = phrases.subject(draw, PEOPLE)
-        if isinstance(party, Pronoun | Name | Both):
+        if isinstance(party, m.Pronoun | m.Name | m.Both):
             return party
-        if isinstance(party, Phrase) and (party.plural or party.noun.pronoun) and is_clear(party):
+        if isinstance(party, m.Phrase) and (party.plural or party.noun.pronoun) and is_clear(party):
             return party
 
 
-def target_for(draw: Draw, verb: Verb, tense: str) -> Party:
+def target_for(draw: Draw, verb: Verb, tense: str) -> m.Party:
     """What the verb is done to: somebody, a thing, or two things."""
     noun = draw.pick(OBJECTS[verb])
     kind = noun.kinds[0]
@@ -144,49 +121,49 @@ def target_for(draw: Draw, verb: Verb, tense: str) -> Party:
     if draw.chance(0.06) and first.determiner in ("the", "a", "some"):
         other = draw.pick(OBJECTS[verb])
         if other is not noun and other.kinds[0] == kind:
-            return Both(
+            return m.Both(
                 first, phrases.thing_for(draw, verb, other, "the" if first.determiner == "the" else "a")
             )
     return first
 
 
-def transitive(draw: Draw, verb: Verb | None = None) -> Clause:
+def transitive(draw: Draw, verb: Verb | None = None) -> m.Clause:
     """Somebody does something to something."""
     verb = verb or draw.pick(TRANSITIVE)
     tense, progressive = tense_for(draw, verb)
     subject = phrases.subject(draw, verb.subjects)
-    clause = Clause(subject, verb, tense, target_for(draw, verb, tense), progressive=progressive)
+    clause = m.Clause(subject, verb, tense, target_for(draw, verb, tense), progressive=progressive)
     clause = avoiding_self(_given(draw, clause))
     if clause.recipient:
         return negated(draw, clause)
     return _with_circumstance(draw, negated(draw, clause))
 
 
-def _given(draw: Draw, clause: Clause) -> Clause:
+def _given(draw: Draw, clause: m.Clause) -> m.Clause:
     """With somebody who is given the thing, where the verb has such a one."""
     verb = clause.verb
     if verb.key in _ALWAYS_GIVEN or (verb.gives and draw.chance(0.5)):
-        target = clause.target.first if isinstance(clause.target, Both) else clause.target
+        target = clause.target.first if isinstance(clause.target, m.Both) else clause.target
         return clause._replace(target=target, recipient=phrases.person_met(draw, past=False))
     return clause
 
 
-def avoiding_self(clause: Clause) -> Clause:
+def avoiding_self(clause: m.Clause) -> m.Clause:
     """Without "I see us" and "Paul helps Paul": the other one becomes somebody else."""
     subject, other = clause.subject, clause.recipient or clause.target
-    pronouns = isinstance(subject, Pronoun) and isinstance(other, Pronoun)
-    both_speak = pronouns and person(subject) in (0, 2) and other is not None and person(other) in (0, 2)
-    addressed = pronouns and person(subject) == 3 and other is not None and person(other) == 3
-    inside = isinstance(subject, Both) and other in subject
-    alike = isinstance(subject, Phrase) and isinstance(other, Phrase) and other.noun is subject.noun
-    if not (both_speak or addressed or inside or alike or (isinstance(subject, Name) and other == subject)):
+    pronouns = isinstance(subject, m.Pronoun) and isinstance(other, m.Pronoun)
+    both_speak = pronouns and m.person(subject) in (0, 2) and other is not None and m.person(other) in (0, 2)
+    addressed = pronouns and m.person(subject) == 3 and other is not None and m.person(other) == 3
+    inside = isinstance(subject, m.Both) and other in subject
+    alike = isinstance(subject, m.Phrase) and isinstance(other, m.Phrase) and other.noun is subject.noun
+    if not (both_speak or addressed or inside or alike or (isinstance(subject, m.Name) and other == subject)):
         return clause
-    children = isinstance(subject, Phrase) and subject.noun.key == "child"
-    somebody = Phrase(NOUN["queen" if children else "child"])
+    children = isinstance(subject, m.Phrase) and subject.noun.key == "child"
+    somebody = m.Phrase(NOUN["queen" if children else "child"])
     return clause._replace(recipient=somebody) if clause.recipient else clause._replace(target=somebody)
 
 
-def _with_circumstance(draw: Draw, clause: Clause) -> Clause:
+def _with_circumstance(draw: Draw, clause: m.Clause) -> m.Clause:
     """Perhaps an adverb, a time or a place; never so much that the sentence grows long."""
     share = draw.below(20)
     key = clause.verb.key
@@ -201,18 +178,18 @@ def _with_circumstance(draw: Draw, clause: Clause) -> Clause:
     return settled(clause)
 
 
-def _is_a_place(party: Party | None) -> bool:
-    return isinstance(party, Phrase) and party.noun.kinds[0] in ("building", "place")
+def _is_a_place(party: m.Party | None) -> bool:
+    return isinstance(party, m.Phrase) and party.noun.kinds[0] in ("building", "place")
 
 
-def happening(draw: Draw) -> Clause:
+def happening(draw: Draw) -> m.Clause:
     """Somebody sleeps, goes somewhere, arrives, …"""
     verb = draw.pick(_HAPPENS)
     if verb.key in ("arrive", "leave"):
         return _coming_and_going(draw, verb)
     tense, progressive = tense_for(draw, verb)
     choose = phrases.third_subject if verb.with_etre and tense == "past" else phrases.subject
-    clause = negated(draw, Clause(choose(draw, verb.subjects), verb, tense, progressive=progressive))
+    clause = negated(draw, m.Clause(choose(draw, verb.subjects), verb, tense, progressive=progressive))
     if verb.key == "go":
         clause = clause._replace(place=phrases.where(draw, "to"))
     elif verb.key == "stay" or (verb.key in ("sleep", "work", "sing") and draw.chance(0.5)):
@@ -224,21 +201,21 @@ def happening(draw: Draw) -> Clause:
     return clause
 
 
-def _coming_and_going(draw: Draw, verb: Verb) -> Clause:
+def _coming_and_going(draw: Draw, verb: Verb) -> m.Clause:
     """Arriving or leaving, with its hour or day."""
     tense = draw.pick(("present", "past", "past", "future", "near"))
     choose = phrases.third_subject if tense == "past" else phrases.subject
-    clause = negated(draw, Clause(choose(draw, verb.subjects), verb, tense))
+    clause = negated(draw, m.Clause(choose(draw, verb.subjects), verb, tense))
     if tense == "present" or draw.chance(0.35):
         return clause._replace(time=times.at_clock(*hour(draw)))
     return clause._replace(time=when(draw, tense, False), time_first=draw.chance(0.4))
 
 
-def able(draw: Draw) -> Clause:
+def able(draw: Draw) -> m.Clause:
     """Somebody wants to, can or must do something."""
     modal, verb = draw.pick(_MODALS), draw.pick(_MODAL_FITS)
     subject = phrases.subject(draw, PEOPLE)
-    clause = Clause(subject, verb, "present", target_for(draw, verb, "present"), modal=modal)
+    clause = m.Clause(subject, verb, "present", target_for(draw, verb, "present"), modal=modal)
     clause = avoiding_self(_given(draw, clause))
     if modal.key != "must" and deniable(clause) and draw.chance(0.3):
         clause = clause._replace(negative=True)
@@ -247,17 +224,17 @@ def able(draw: Draw) -> Clause:
     return clause
 
 
-def being(draw: Draw) -> Clause:
+def being(draw: Draw) -> m.Clause:
     """Somebody or something is so, or is somewhere."""
     tense = _TENSES.draw(draw)
     tense = "present" if tense == "near" else tense
     if draw.chance(0.4):
         party = phrases.subject(draw, ("animal", "thing", "clothes", "text", "family", "person", "vehicle"))
-        lies = isinstance(party, Phrase) and party.noun.kinds[0] in ("thing", "text", "clothes")
+        lies = isinstance(party, m.Phrase) and party.noun.kinds[0] in ("thing", "text", "clothes")
         place = (
             phrases.where(draw) if lies else phrases.where(draw, draw.pick(("in", "in front of", "behind")))
         )
-        return negated(draw, Clause(party, BE, tense, place=place))
+        return negated(draw, m.Clause(party, BE, tense, place=place))
     if draw.chance(0.45):
         party = _bare(phrases.subject(draw, (*PEOPLE, "animal")))
         adjective = _feeling_of(draw, party)
@@ -267,20 +244,20 @@ def being(draw: Draw) -> Clause:
         adjective = draw.pick([a for a in phrases.QUALITIES[noun] if not a.attributive_only])
         party = phrases.phrase_of(draw, noun, draw.pick(("the", "the", "mine", "this", "of")), 0.0)
         tense = "present" if tense == "future" else tense
-    clause = Clause(party, BE, tense, quality=adjective)
+    clause = m.Clause(party, BE, tense, quality=adjective)
     if not adjective.colour and draw.chance(0.3):
         clause = clause._replace(degree=draw.pick(("very", "too")))
     return negated(draw, clause)
 
 
-def _bare(party: Party) -> Party:
+def _bare(party: m.Party) -> m.Party:
     """Without adjectives, so that nobody sad is called happy."""
-    return party._replace(adjectives=()) if isinstance(party, Phrase) else party
+    return party._replace(adjectives=()) if isinstance(party, m.Phrase) else party
 
 
-def _feeling_of(draw: Draw, party: Party) -> Adjective:
+def _feeling_of(draw: Draw, party: m.Party) -> Adjective:
     """How somebody feels; of "I", "we" and "you" only what is written alike in both genders."""
-    if isinstance(party, Pronoun) and party.key in ("I", "we", "you"):
+    if isinstance(party, m.Pronoun) and party.key in ("I", "we", "you"):
         return ADJECTIVE[draw.pick(("sad", "sick", "rich"))]
     return draw.pick(_FEELINGS)
 
@@ -288,7 +265,7 @@ def _feeling_of(draw: Draw, party: Party) -> Adjective:
 # -- questions: nobody asks about himself, and a question is not denied unless it asks why ------------------
 
 
-def asked(draw: Draw) -> Sentence:
+def asked(draw: Draw) -> m.Sentence:
     """A question; its clause is not denied, unless it asks why."""
     word = draw.pick(("", "", "", "why", "when", "where", "who"))
     if word == "where":
@@ -299,52 +276,52 @@ def asked(draw: Draw) -> Sentence:
         clause = make(draw)
     clause = clause._replace(time_first=False, adverb="")
     if word == "why" and not (clause.verb is BE or clause.modal):
-        return Question(clause, "why")
+        return m.Question(clause, "why")
     clause = clause._replace(negative=False)
     if word == "when" and not (clause.verb.stative or clause.modal or clause.verb is BE):
-        return Question(clause._replace(time=None), "when")
+        return m.Question(clause._replace(time=None), "when")
     if word == "who" and "person" in clause.verb.subjects and not clause.quality:
-        return Question(clause._replace(subject=Who()))
-    return Question(clause)
+        return m.Question(clause._replace(subject=m.Who()))
+    return m.Question(clause)
 
 
-def _is_oneself(party: Party) -> bool:
+def _is_oneself(party: m.Party) -> bool:
     """Few people ask what they are doing themselves."""
-    return isinstance(party, Pronoun) and party.key == "I"
+    return isinstance(party, m.Pronoun) and party.key == "I"
 
 
-def _somebody_asked_about(draw: Draw) -> Party:
+def _somebody_asked_about(draw: Draw) -> m.Party:
     party = told_again(draw)
     while _is_oneself(party):
         party = told_again(draw)
     return party
 
 
-def _where_question(draw: Draw) -> Sentence:
+def _where_question(draw: Draw) -> m.Sentence:
     if draw.chance(0.5):
         kind = draw.pick(("thing", "animal", "family", "building", "clothes", "place"))
         noun = draw.pick(phrases.OF_KIND[kind])
         party = phrases.phrase_of(draw, noun, draw.pick(("the", "the", "mine", "of")), 0.25)
-        return Question(Clause(party, BE, draw.pick(("present", "present", "past"))), "where")
+        return m.Question(m.Clause(party, BE, draw.pick(("present", "present", "past"))), "where")
     verb = VERB[draw.pick(("find", "buy", "see", "eat", "read", "sleep", "work", "sing", "drink"))]
     tense, progressive = tense_for(draw, verb)
     target = target_for(draw, verb, tense) if verb.objects else None
-    clause = Clause(_somebody_asked_about(draw), verb, tense, target, progressive=progressive)
-    return Question(avoiding_self(clause) if target else clause, "where")
+    clause = m.Clause(_somebody_asked_about(draw), verb, tense, target, progressive=progressive)
+    return m.Question(avoiding_self(clause) if target else clause, "where")
 
 
-def what(draw: Draw) -> Sentence:
+def what(draw: Draw) -> m.Sentence:
     """ "What is the boy eating?", "How many apples does he eat?" """
     while True:
         verb = draw.pick(OPEN)
         if verb.german_case == "accusative" and verb.key not in ("know", "love"):
             break
     tense, progressive = tense_for(draw, verb)
-    clause = Clause(_somebody_asked_about(draw), verb, tense, progressive=progressive)
+    clause = m.Clause(_somebody_asked_about(draw), verb, tense, progressive=progressive)
     counted = [noun for noun in OBJECTS[verb] if noun.counted]
     if counted and not verb.generic and verb.key not in ("wear", "want") and draw.chance(0.5):
         noun = draw.pick(counted)
         if verb.key == "have" and noun.kinds[0] == "family":
             clause = clause._replace(tense="present")
-        return WhatQuestion(clause, Phrase(noun, "none", True, phrases.adjectives_for(draw, noun, 0.2)))
-    return WhatQuestion(clause)
+        return m.WhatQuestion(clause, m.Phrase(noun, "none", True, phrases.adjectives_for(draw, noun, 0.2)))
+    return m.WhatQuestion(clause)

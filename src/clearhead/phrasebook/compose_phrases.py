@@ -74,25 +74,15 @@ _PREPOSITIONS: dict[str, tuple[str, ...]] = {  # preposition -> kinds of place t
 _WHERE = Urn({"in": 50, "on": 16, "under": 8, "behind": 8, "in front of": 8, "next to": 10})
 
 
-def _by_kind() -> dict[str, tuple[Noun, ...]]:
-    kinds = {kind for noun in NOUNS for kind in noun.kinds}
-    return {kind: tuple(noun for noun in NOUNS if kind in noun.kinds) for kind in sorted(kinds)}
-
-
-OF_KIND: dict[str, tuple[Noun, ...]] = _by_kind()
-
-
 def nouns_of(kinds: tuple[str, ...]) -> tuple[Noun, ...]:
     """The nouns that have any of the kinds, each once."""
     return tuple(noun for noun in NOUNS if any(kind in noun.kinds for kind in kinds))
 
 
-def qualities_of(noun: Noun) -> tuple[Adjective, ...]:
-    """The adjectives that fit a noun."""
-    return tuple(a for a in ADJECTIVES if any(kind in noun.kinds for kind in a.kinds))
-
-
-QUALITIES: dict[Noun, tuple[Adjective, ...]] = {noun: qualities_of(noun) for noun in NOUNS}
+OF_KIND: dict[str, tuple[Noun, ...]] = {kind: nouns_of((kind,)) for noun in NOUNS for kind in noun.kinds}
+QUALITIES: dict[Noun, tuple[Adjective, ...]] = {  # the adjectives that fit a noun
+    noun: tuple(a for a in ADJECTIVES if any(kind in noun.kinds for kind in a.kinds)) for noun in NOUNS
+}
 _PLACES: dict[str, tuple[Noun, ...]] = {key: nouns_of(kinds) for key, kinds in _PREPOSITIONS.items()}
 
 

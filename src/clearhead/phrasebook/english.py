@@ -5,6 +5,7 @@ Full forms only ("do not", never "don't"). Knows nothing about the other languag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from clearhead.phrasebook import meaning as m
@@ -55,7 +56,7 @@ def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
         case m.Existence(thing, place, negative):
             words = phrase(thing)
             if negative:
-                words = ["no", *(words if thing.plural or not thing.noun.counted else words[1:])]
+                words = ("no", *(words if thing.plural or not thing.noun.counted else words[1:]))
             return ["there", "are" if thing.plural else "is", *words, *_place(place)], "."
         case m.Exclamation(thing):
             return ["what", *phrase(thing)], "!"
@@ -74,12 +75,9 @@ def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
 def statement(clause: m.Clause) -> list[str]:
     """Subject first."""
     auxiliary, tail = _verb_group(clause, inverted=False)
-    words = subject(clause.subject)
-    if clause.time and clause.time_first:
-        words = [clause.time.english, *words]
-    if clause.adverb:  # after an auxiliary, before a full verb
-        auxiliary = [*auxiliary, clause.adverb]
-    return [*words, *auxiliary, *tail, *_company(clause)]
+    time = [clause.time.english] if clause.time and clause.time_first else []
+    adverb = [clause.adverb] if clause.adverb else []  # after an auxiliary, before a full verb
+    return [*time, *subject(clause.subject), *auxiliary, *adverb, *tail, *_company(clause)]
 
 
 def _inverted(clause: m.Clause) -> list[str]:
@@ -145,7 +143,7 @@ def _place(place: m.Place) -> list[str]:
     return [place.preposition, *phrase(place.phrase)]
 
 
-def subject(party: m.Party) -> list[str]:
+def subject(party: m.Party) -> Sequence[str]:
     if isinstance(party, m.Phrase):
         return phrase(party)
     if isinstance(party, m.Both):
@@ -153,19 +151,15 @@ def subject(party: m.Party) -> list[str]:
     return [party.key]
 
 
-def _object(party: m.Party) -> list[str]:
+def _object(party: m.Party) -> Sequence[str]:
     if isinstance(party, m.Pronoun):
         return [_OBJECT_FORMS[party.key]]
     return subject(party)
 
 
-def phrase(thing: m.Phrase) -> list[str]:
-    """A noun with its article and adjectives."""
-    return list(_phrase(thing))
-
-
 @lru_cache(maxsize=1 << 16)
-def _phrase(thing: m.Phrase) -> tuple[str, ...]:
+def phrase(thing: m.Phrase) -> tuple[str, ...]:
+    """A noun with its article and adjectives."""
     noun = thing.noun.english_plural if thing.plural else thing.noun.key
     rest = [*(adjective.key for adjective in thing.adjectives), noun]
     determiner = thing.determiner

@@ -7,7 +7,7 @@ and the past is told in the passé composé (être and avoir: in the imperfect).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from clearhead.phrasebook import meaning as m
@@ -17,7 +17,7 @@ from clearhead.phrasebook.words import VERB, Adjective
 _ELIDING = {"je", "me", "le", "la", "ne", "de", "que"}
 _VOWELS = tuple("aâeéèêiîoôuœhAEO")  # every h of the lexicon is mute
 _UNELIDED = ("huit", "onze")  # numbers that behave as if they began with a consonant
-_SUBJECTS = {"I": "je", "we": "nous", "you": "vous"}
+_SUBJECTS = {"I": "je", "we": "nous", "you": "vous", "who": "qui"}
 _CLITICS = {"I": "me", "we": "nous", "you": "vous"}
 _STRESSED = {"I": "moi", "you": "vous", "he": "lui", "she": "elle", "we": "nous", "they": "eux"}
 _POSSESSIVES = {  # masculine, feminine, plural
@@ -78,7 +78,7 @@ def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
             if isinstance(clause.subject, m.Who):
                 return clause_words(clause), " ?"
             if word == "where" and clause.verb.key == "be":  # "où est-ce que la clé est" is not said
-                return ["où", _finite_be(clause), *subject(clause.subject)], " ?"
+                return ["où", _verb_group(clause, None)[0], *subject(clause.subject)], " ?"
             return [*_ASKING[word], "est-ce", "que", *clause_words(clause)], " ?"
         case m.WhatQuestion(clause, None):
             return ["qu'est-ce", "que", *clause_words(clause)], " ?"
@@ -180,10 +180,6 @@ def _verb_group(clause: m.Clause, ahead: m.Party | None) -> tuple[str, list[str]
     return VERB["have"].french_present[who], [participle]
 
 
-def _finite_be(clause: m.Clause) -> str:
-    return _verb_group(clause, None)[0]
-
-
 def _company(clause: m.Clause) -> list[str]:
     """What follows the verb, but for the time."""
     words: list[str] = []
@@ -209,38 +205,34 @@ def _place(place: m.Place) -> list[str]:
     return [*ahead, *with_preposition(last, phrase(place.phrase))]
 
 
-def with_preposition(preposition: str, words: list[str]) -> list[str]:
+def with_preposition(preposition: str, words: Sequence[str]) -> list[str]:
     """A preposition before a phrase, melted with its article: au, aux, du, des; de + des is de.
 
     >>> with_preposition("à", ["le", "roi"]), with_preposition("de", ["le", "hôtel"])
     (['au', 'roi'], ['de', 'le', 'hôtel'])
     """
     first = words[0]
-    if preposition == "de" and first == "des":
+    if preposition == "de" and first in ("de", "des"):
         return ["de", *words[1:]]
-    if preposition == "de" and first == "de":
-        return words
     if first == "le" and begins_with_vowel(words[1]):
         return [preposition, *words]
     melted = _CONTRACTIONS.get((preposition, first))
     return [melted, *words[1:]] if melted else [preposition, *words]
 
 
-def subject(party: m.Party) -> list[str]:
+def subject(party: m.Party) -> Sequence[str]:
     if isinstance(party, m.Phrase):
         return phrase(party)
     if isinstance(party, m.Both):
         return [*subject(party.first), "et", *subject(party.second)]
     if isinstance(party, m.Name):
         return [party.key]
-    if isinstance(party, m.Who):
-        return ["qui"]
     if party.key in _SUBJECTS:
         return [_SUBJECTS[party.key]]
     return [("elle" if gender(party) == "f" else "il") + ("s" if party.key == "they" else "")]
 
 
-def _object(party: m.Party, negated: bool) -> list[str]:
+def _object(party: m.Party, negated: bool) -> Sequence[str]:
     if isinstance(party, m.Phrase):
         return phrase(party, negated)
     if isinstance(party, m.Both):
@@ -281,13 +273,9 @@ def agree_participle(participle: str, party: m.Party) -> str:
     return word + "s" if m.is_plural(party) and not word.endswith("s") else word
 
 
-def phrase(thing: m.Phrase, negated: bool = False) -> list[str]:
-    """A noun with its article and adjectives; `negated` as the object of a negated verb (pas de chat)."""
-    return list(_phrase(thing, negated))
-
-
 @lru_cache(maxsize=1 << 16)
-def _phrase(thing: m.Phrase, negated: bool) -> tuple[str, ...]:
+def phrase(thing: m.Phrase, negated: bool = False) -> tuple[str, ...]:
+    """A noun with its article and adjectives; `negated` as the object of a negated verb (pas de chat)."""
     noun = thing.noun
     feminine, plural = noun.french_gender == "f", thing.plural
     head = noun.french_plural if plural else noun.french

@@ -7,9 +7,9 @@ and the place of "nicht". Polite throughout (Sie). The past is told in the perfe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from clearhead.phrasebook import meaning as m
 from clearhead.phrasebook.numbers_and_times import ADVERBS, german_number
@@ -30,7 +30,7 @@ _THE = {
     "accusative": ("den", "die", "das", "die"),
     "dative": ("dem", "der", "dem", "den"),
 }
-_THIS = {  # endings of dies- and jed-
+_STRONG = {  # endings of dies-, jed- and viel-, and of adjectives where no article shows the case
     "nominative": ("er", "e", "es", "e"),
     "accusative": ("en", "e", "es", "e"),
     "dative": ("em", "er", "em", "en"),
@@ -49,11 +49,6 @@ _MIXED = {  # after ein, kein and the possessives
     "nominative": ("er", "e", "es", "en"),
     "accusative": ("en", "e", "es", "en"),
     "dative": ("en", "en", "en", "en"),
-}
-_STRONG = {  # where no article shows the case
-    "nominative": ("er", "e", "es", "e"),
-    "accusative": ("en", "e", "es", "e"),
-    "dative": ("em", "er", "em", "en"),
 }
 _POSSESSIVES = {"my": "mein", "your": "Ihr", "his": "sein", "her": "ihr", "our": "unser", "their": "ihr"}
 _PRONOUNS = {  # nominative, accusative, dative
@@ -78,16 +73,6 @@ _PREPOSITIONS = {
 }
 _CONTRACTIONS = {("in", "dem"): "im", ("zu", "dem"): "zum", ("zu", "der"): "zur"}
 _NOT_COUNTED = ("a", "some", "generic")  # said without an article where "ein" cannot stand
-
-
-class Parts(NamedTuple):
-    """A clause before it is put in order."""
-
-    subject: list[str]
-    finite: str
-    middle: list[str]
-    end: list[str]  # a separable part, a participle or an infinitive
-    joins: bool  # the end and the finite verb are one word when they meet: auf + macht
 
 
 def say(sentence: m.Sentence) -> str:
@@ -118,16 +103,9 @@ def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
         case m.Reported(main, content):
             return [*verb_second(main), ",", "dass", *verb_last(content)], "."
         case m.Described(head, relative, quality):
-            opening = [",", relative_pronoun(head, relative.verb.german_case)]
+            told = [relative_pronoun(head, relative.verb.german_case), *verb_last(relative)]
             verb = "sind" if head.plural else "ist"
-            return [
-                *phrase(head, "nominative"),
-                *opening,
-                *verb_last(relative),
-                ",",
-                verb,
-                quality.german,
-            ], "."
+            return [*phrase(head, "nominative"), ",", *told, ",", verb, quality.german], "."
         case _:
             return _fixed(sentence)
 
@@ -157,7 +135,7 @@ def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
 
 def verb_second(clause: m.Clause) -> list[str]:
     """A main clause: one part, then the verb."""
-    subject, finite, middle, end, _ = _parts(clause)
+    subject, finite, middle, end = _parts(clause)
     if clause.time and clause.time_first:
         return [clause.time.german, finite, *subject, *middle, *end]
     return [*subject, finite, *middle, *end]
@@ -165,35 +143,37 @@ def verb_second(clause: m.Clause) -> list[str]:
 
 def verb_first(clause: m.Clause) -> list[str]:
     """A question or an order: the verb, then the subject."""
-    subject, finite, middle, end, _ = _parts(clause)
+    subject, finite, middle, end = _parts(clause)
     return [finite, *subject, *middle, *end]
 
 
 def verb_last(clause: m.Clause) -> list[str]:
     """A subordinate clause: the verb at the very end, and one word with its separable part."""
-    subject, finite, middle, end, joins = _parts(clause)
-    closing = [end[0] + finite] if joins else [*end, finite]
+    subject, finite, middle, end = _parts(clause)
+    closing = [end[0] + finite] if end == [clause.verb.separable] else [*end, finite]
     return [*subject, *middle, *closing]
 
 
-def _parts(clause: m.Clause) -> Parts:
-    finite, end, joins = _verb_group(clause)
-    return Parts(words_of(clause.subject, "nominative"), finite, _middle(clause), end, joins)
+def _parts(clause: m.Clause) -> tuple[Sequence[str], str, list[str], list[str]]:
+    """A clause before it is put in order: subject, finite verb, middle, and what the verb has at the end."""
+    finite, end = _verb_group(clause)
+    return words_of(clause.subject, "nominative"), finite, _middle(clause), end
 
 
-def _verb_group(clause: m.Clause) -> tuple[str, list[str], bool]:
+def _verb_group(clause: m.Clause) -> tuple[str, list[str]]:
+    """The finite verb, and a separable part, a participle or an infinitive."""
     verb, form = clause.verb, _FORM[m.person(clause.subject)]
     infinitive = [verb.separable + verb.german]
     if clause.modal:
-        return clause.modal.german_present[form], infinitive, False
+        return clause.modal.german_present[form], infinitive
     if clause.tense == "present":
-        return verb.german_present[form], [verb.separable] if verb.separable else [], bool(verb.separable)
+        return verb.german_present[form], [verb.separable] if verb.separable else []
     if clause.tense in ("future", "near"):
-        return _WERDEN[form], infinitive, False
+        return _WERDEN[form], infinitive
     if verb.german_past:
-        return verb.german_past[form], [], False
+        return verb.german_past[form], []
     helper = VERB["be" if verb.with_sein else "have"]
-    return helper.german_present[form], [verb.german_participle], False
+    return helper.german_present[form], [verb.german_participle]
 
 
 def _middle(clause: m.Clause) -> list[str]:
@@ -225,10 +205,8 @@ def _middle(clause: m.Clause) -> list[str]:
     denial = ["nicht"] if clause.negative and not says_kein else adverb if clause.adverb == "never" else []
     if clause.quality:
         more = clause.degree == "more"
-        closing += [
-            *_DEGREES[clause.degree],
-            clause.quality.german_comparative if more else clause.quality.german,
-        ]
+        quality = clause.quality.german_comparative if more else clause.quality.german
+        closing += [*_DEGREES[clause.degree], quality]
     if clause.than:
         closing += ["als", *words_of(clause.than, "nominative")]
     ordered = [*known, *time, *denial] if denial else [*adverb, *time, *known]
@@ -274,7 +252,7 @@ def relative_pronoun(thing: m.Phrase, case: str) -> str:
     return "denen" if thing.plural and case == "dative" else _THE[case][column(thing)]
 
 
-def words_of(party: m.Party, case: str, negated: bool = False) -> list[str]:
+def words_of(party: m.Party, case: str, negated: bool = False) -> Sequence[str]:
     """Any party in a case."""
     if isinstance(party, m.Phrase):
         return phrase(party, case, negated)
@@ -302,13 +280,9 @@ def place_words(place: m.Place) -> list[str]:
     return [melted, *rest] if melted else [preposition, first, *rest]
 
 
-def phrase(thing: m.Phrase, case: str, negated: bool = False) -> list[str]:
-    """A noun with its article and adjectives; `negated` turns "ein" and no article into "kein"."""
-    return list(_phrase(thing, case, negated))
-
-
 @lru_cache(maxsize=1 << 16)
-def _phrase(thing: m.Phrase, case: str, negated: bool) -> tuple[str, ...]:
+def phrase(thing: m.Phrase, case: str, negated: bool = False) -> tuple[str, ...]:
+    """A noun with its article and adjectives; `negated` turns "ein" and no article into "kein"."""
     article, endings = _article(thing, case, negated)
     ending = endings[case][column(thing)]
     adjectives = [adjective.german_stem + ending for adjective in thing.adjectives]
@@ -327,11 +301,11 @@ def _article(thing: m.Phrase, case: str, negated: bool) -> tuple[list[str], _End
         case "the":
             return [_THE[case][at]], _WEAK
         case "this":
-            return ["dies" + _THIS[case][at]], _WEAK
+            return ["dies" + _STRONG[case][at]], _WEAK
         case "every":
-            return ["jed" + _THIS[case][at]], _WEAK
+            return ["jed" + _STRONG[case][at]], _WEAK
         case "many":
-            return ["viel" + _THIS[case][at]], _STRONG
+            return ["viel" + _STRONG[case][at]], _STRONG
         case "count":
             return [german_number(thing.number)], _STRONG
         case "of":

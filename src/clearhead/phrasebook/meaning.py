@@ -235,9 +235,7 @@ def _collect(parts: tuple[object, ...], found: set[str]) -> None:
             found.update(part.content)
         elif isinstance(part, int) and part > 1:  # a number; True and False are none
             found.add(str(part))
-        elif isinstance(part, tuple) and not isinstance(
-            part, Pronoun
-        ):  # what that stands for is said elsewhere
+        elif isinstance(part, tuple) and not isinstance(part, Pronoun):  # that is named elsewhere
             _collect(part, found)
 
 

@@ -92,21 +92,12 @@ def _plain(english: str, french: str, german: str) -> Time:
     return Time(english, french, german, (english,))
 
 
-DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_FRENCH_DAYS = ("lundi", "mardi", "mercredi", "jeudi", "vendredi", "samedi", "dimanche")
-_GERMAN_DAYS = ("Montag", "Dienstag", "Mittwoch", "Donnerstag", "Freitag", "Samstag", "Sonntag")
-MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
-_FRENCH_MONTHS = (
-    "janvier", "février", "mars", "avril", "mai", "juin",
-    "juillet", "août", "septembre", "octobre", "novembre", "décembre",
-)  # fmt: skip
-_GERMAN_MONTHS = (
-    "Januar", "Februar", "März", "April", "Mai", "Juni",
-    "Juli", "August", "September", "Oktober", "November", "Dezember",
-)  # fmt: skip
+DAYS = forms("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+_FRENCH_DAYS = forms("lundi mardi mercredi jeudi vendredi samedi dimanche")
+_GERMAN_DAYS = forms("Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag")
+MONTHS = forms("January February March April May June July August September October November December")
+_FRENCH_MONTHS = forms("janvier février mars avril mai juin juillet août septembre octobre novembre décembre")
+_GERMAN_MONTHS = forms("Januar Februar März April Mai Juni Juli August September Oktober November Dezember")
 
 WEEKDAYS = tuple(
     Time(f"on {english}", french, f"am {german}", (english,))
@@ -133,6 +124,13 @@ ADVERBS = {  # English: French, German; "never" also negates
     "always": ("toujours", "immer"),
     "never": ("jamais", "nie"),
 }
+
+_CLOCK = (  # after so many quarters: English, French, German, and what the sentence's content words say of it
+    ("{} o'clock", "{}", "{} Uhr", "o'clock"),
+    ("a quarter past {}", "{} et quart", "Viertel nach {}", "quarter"),
+    ("half past {}", "{} et demie", "halb {}", "half"),
+    ("a quarter to {}", "{} moins le quart", "Viertel vor {}", "quarter to"),
+)
 
 
 def date(day: int, month: int, year: int | None = None) -> Time:
@@ -161,34 +159,13 @@ def clock(hour: int, quarters: int = 0) -> Time:
     >>> clock(1, 0)[:3], clock(1, 3)[:3]
     (("one o'clock", 'une heure', 'ein Uhr'), ('a quarter to two', 'deux heures moins le quart', 'Viertel vor zwei'))
     """  # noqa: E501
-    after = hour + 1
-    content = (
-        english_number(after if quarters == 3 else hour),
-        ("o'clock", "quarter", "half", "quarter to")[quarters],
-    )
-    if quarters == 0:
-        uhr = "ein Uhr" if hour == 1 else f"{german_number(hour)} Uhr"
-        return Time(f"{english_number(hour)} o'clock", _heures(hour), uhr, content)
-    if quarters == 1:
-        return Time(
-            f"a quarter past {english_number(hour)}",
-            f"{_heures(hour)} et quart",
-            f"Viertel nach {german_number(hour)}",
-            content,
-        )
-    if quarters == 2:  # German counts the half towards the hour that comes
-        return Time(
-            f"half past {english_number(hour)}",
-            f"{_heures(hour)} et demie",
-            f"halb {german_number(after)}",
-            content,
-        )
-    return Time(
-        f"a quarter to {english_number(after)}",
-        f"{_heures(after)} moins le quart",
-        f"Viertel vor {german_number(after)}",
-        content,
-    )
+    english, french, german, content = _CLOCK[quarters]
+    named = hour + (quarters == 3)
+    number = english_number(named)
+    heures = "une heure" if named == 1 else f"{french_number(named)} heures"
+    towards = hour + (quarters >= 2)  # German counts the half towards the hour that comes
+    uhr = "ein" if (hour, quarters) == (1, 0) else german_number(towards)
+    return Time(english.format(number), french.format(heures), german.format(uhr), (number, content))
 
 
 def at_clock(hour: int, quarters: int = 0) -> Time:
@@ -199,7 +176,3 @@ def at_clock(hour: int, quarters: int = 0) -> Time:
     """
     english, french, german, content = clock(hour, quarters)
     return Time(f"at {english}", f"à {french}", f"um {german}", content)
-
-
-def _heures(hour: int) -> str:
-    return "une heure" if hour == 1 else f"{french_number(hour)} heures"

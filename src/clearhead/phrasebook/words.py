@@ -7,13 +7,12 @@ one abstract sentence can be said in every language. The entries themselves stan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from importlib.resources import files
 
 _COLOURS = {"red", "blue", "green", "white", "black", "yellow"}
 _ATTRIBUTIVE_ONLY = {"new"}  # "la voiture est nouvelle" is not what one says
 TENSES = ("present", "past", "future", "near")
-_KINDS_OF_PEOPLE = ("person", "family")
 _FRENCH_IMPERFECT = {
     "be": ("étais", "était", "étions", "étiez", "étaient"),
     "have": ("avais", "avait", "avions", "aviez", "avaient"),
@@ -21,7 +20,7 @@ _FRENCH_IMPERFECT = {
 _GERMAN_PAST = {"be": ("war", "war", "waren"), "have": ("hatte", "hatte", "hatten")}
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Noun:
     """A thing: singular and plural in three languages, and its gender in two.
 
@@ -35,6 +34,7 @@ class Noun:
     french_gender: str  # m or f
     german: str
     german_plural: str
+    _: KW_ONLY
     german_gender: str  # m, f or n
     weak: bool  # German singular takes the plural's form outside the nominative: der Junge, den Jungen
     pronoun: str  # he, she or it; empty where the three languages would not agree on one
@@ -45,24 +45,25 @@ class Noun:
         return bool(self.english_plural)
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Adjective:
     """A quality, with its French agreement forms and its German stem."""
 
     key: str  # the English word
     comparative: str  # English: "bigger"; empty where it is not used in comparisons
-    french: tuple[str, str, str, str]  # masculine, feminine, masculine plural, feminine plural
-    french_vowel: str  # masculine singular before a vowel: bel, vieil, nouvel
-    before: bool  # French places it before the noun
     german: str  # after "sein"
     german_stem: str  # what the endings are added to: teuer, but teur-e
     german_comparative: str
+    _: KW_ONLY
+    french: tuple[str, str, str, str]  # masculine, feminine, masculine plural, feminine plural
+    french_vowel: str  # masculine singular before a vowel: bel, vieil, nouvel
+    before: bool  # French places it before the noun
     kinds: tuple[str, ...]  # the kinds of noun that can be so
     colour: bool
     attributive_only: bool  # never stands after "to be"
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Verb:
     """An action or state, with every form that the phrasebook uses."""
 
@@ -71,15 +72,16 @@ class Verb:
     third: str
     past: str
     ing: str
+    _: KW_ONLY
     french: str  # infinitive
-    french_present: tuple[str, str, str, str, str]  # je, il, nous, vous, ils
+    french_present: tuple[str, ...]  # je, il, nous, vous, ils
     french_imperfect: tuple[str, ...]  # only where the past is told in it: être, avoir
     participle: str  # French, masculine singular
     future: str  # French stem of the future
     with_etre: bool
     french_preposition: str  # before its object, where there is one
     german: str  # infinitive without its separable part
-    german_present: tuple[str, str, str]  # ich, er, wir
+    german_present: tuple[str, ...]  # ich, er, wir
     german_past: tuple[str, ...]  # only where the past is told in it: sein, haben
     german_participle: str
     separable: str  # the part that goes to the end: auf-machen
@@ -111,20 +113,9 @@ def _tables() -> dict[str, list[list[str]]]:
 
 
 def _noun(cells: list[str]) -> Noun:
-    key, plural, french, french_plural, french_gender, german, german_plural, gender, pronoun, kinds = cells
-    return Noun(
-        key=key,
-        english_plural=plural,
-        french=french,
-        french_plural=french_plural,
-        french_gender=french_gender,
-        german=german,
-        german_plural=german_plural,
-        german_gender=gender[0],
-        weak=gender.endswith("w"),
-        pronoun=pronoun,
-        kinds=tuple(kinds.split()),
-    )
+    *words, gender, pronoun, kinds = cells
+    weak = gender.endswith("w")
+    return Noun(*words, german_gender=gender[0], weak=weak, pronoun=pronoun, kinds=forms(kinds))
 
 
 def masculine_plural(singular: str) -> str:
@@ -139,25 +130,18 @@ def masculine_plural(singular: str) -> str:
 
 
 def _adjective(cells: list[str]) -> Adjective:
-    key, comparative, masculine, feminine, vowel, place, german, stem, german_comparative, kinds = cells
+    key, comparative, masculine, feminine, vowel, place, *german, kinds = cells
     return Adjective(
-        key=key,
-        comparative=comparative,
+        key,
+        comparative,
+        *german,
         french=(masculine, feminine, masculine_plural(masculine), feminine + "s"),
         french_vowel=vowel or masculine,
         before=place == "before",
-        german=german,
-        german_stem=stem,
-        german_comparative=german_comparative,
-        kinds=tuple(kinds.split()),
+        kinds=forms(kinds),
         colour=key in _COLOURS,
         attributive_only=key in _ATTRIBUTIVE_ONLY,
     )
-
-
-def _five(forms: str) -> tuple[str, str, str, str, str]:
-    je, il, nous, vous, ils = forms.split()
-    return je, il, nous, vous, ils
 
 
 def regular_er(infinitive: str) -> list[str]:
@@ -171,14 +155,6 @@ def regular_er(infinitive: str) -> list[str]:
     return [infinitive, present, stem + "é", infinitive, "avoir", ""]
 
 
-def _people(kinds: str) -> tuple[str, ...]:
-    """The kinds of a cell, with `people` spelt out."""
-    found: list[str] = []
-    for kind in kinds.split():
-        found.extend(_KINDS_OF_PEOPLE if kind == "people" else (kind,))
-    return tuple(found)
-
-
 def _verbs(tables: dict[str, list[list[str]]]) -> dict[str, Verb]:
     english, german, use = (
         {cells[0]: cells[1:] for cells in tables[name]}
@@ -186,29 +162,24 @@ def _verbs(tables: dict[str, list[list[str]]]) -> dict[str, Verb]:
     )
     found = {}
     for key, *french in tables["verbs in French"]:
-        base, third, past, ing = english[key]
         infinitive, present, participle, future, auxiliary, preposition = (
             french if len(french) > 1 else regular_er(french[0])
         )
         german_infinitive, german_present, german_participle, german_auxiliary, governs = german[key]
         separable, _, stem = german_infinitive.rpartition("+")
-        ich, er, wir = german_present.split()
         tenses, flags, subjects, objects = use.get(key, ["present", "stative", "people", ""])
         found[key] = Verb(
-            key=key,
-            base=base,
-            third=third,
-            past=past,
-            ing=ing,
+            key,
+            *english[key],
             french=infinitive,
-            french_present=_five(present),
+            french_present=forms(present),
             french_imperfect=_FRENCH_IMPERFECT.get(key, ()),
             participle=participle,
             future=future,
             with_etre=auxiliary == "être",
             french_preposition=preposition,
             german=stem,
-            german_present=(ich, er, wir),
+            german_present=forms(german_present),
             german_past=_GERMAN_PAST.get(key, ()),
             german_participle=german_participle,
             separable=separable,
@@ -216,11 +187,11 @@ def _verbs(tables: dict[str, list[list[str]]]) -> dict[str, Verb]:
             german_preposition="" if governs in ("accusative", "dative") else governs,
             german_case="dative" if governs == "dative" else "accusative",
             stative="stative" in flags,
-            tenses=TENSES if tenses == "all" else tuple(tenses.split()),
+            tenses=TENSES if tenses == "all" else forms(tenses),
             generic="generic" in flags,
             gives="gives" in flags,
-            subjects=_people(subjects),
-            objects=tuple(objects.split()),
+            subjects=forms(subjects.replace("people", "person family")),
+            objects=forms(objects),
         )
     return found
 
