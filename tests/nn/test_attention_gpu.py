@@ -207,3 +207,28 @@ def test_packed_models_in_half_precision(family: str) -> None:
     else:
         wide, tight = model(ids, lengths=lengths).hidden, model(flat, lengths=lengths).hidden
     assert relative_error(tight, pack(wide, lengths)) < BFLOAT16_OUTPUT
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
+def test_causal_rows_that_end_in_padding_go_to_flash(family: str) -> None:
+    """The old kernels' place is taken by flash, and real tokens get what the reference gives them."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    plain = {"family": family, "vocabulary": 50, "width": 64, "layers": 2, "attention": {"heads": 1}}
+    torch.manual_seed(0)
+    model = build(ModelConfig.from_dict({**plain, "dropout": 0.0})).cuda().to(torch.bfloat16).train()
+    lengths, ids = torch.tensor([9, 0, 30], device="cuda"), torch.randint(50, (3, 30), device="cuda")
+    given = {"lengths": lengths}
+    if family == "encoder-decoder":
+        given = {"source_lengths": lengths, "target_lengths": lengths}
+    layers = model.decoder.layers
+    ours = model(*[ids] * (2 if family == "encoder-decoder" else 1), **given).hidden
+    assert {layer.attention.served_by for layer in layers} == {"flash"}
+    if family == "decoder":
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION]):  # refuses whatever else would be needed
+            model(ids, **given)
+    for layer in [*layers, *getattr(model, "encoder", model.decoder).layers]:
+        layer.attention.kernel = "reference"
+    wanted = model(*[ids] * (2 if family == "encoder-decoder" else 1), **given).hidden
+    sizes = lengths.tolist()
+    assert relative_error(pack(ours, sizes), pack(wanted, sizes)) < BFLOAT16_OUTPUT

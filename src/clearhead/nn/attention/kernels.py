@@ -35,7 +35,7 @@ from torch.utils.checkpoint import checkpoint
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import flex as flex_kernel
-from clearhead.nn.attention.masks import Causal, Window
+from clearhead.nn.attention.masks import Causal, Mask, Padding, Window
 from clearhead.nn.attention.problem import Problem, masked_softmax
 from clearhead.nn.attention.tiled import tiled
 
@@ -152,7 +152,9 @@ def plain_mask(problem: Problem) -> str | None:
     queries, keys = problem.queries, problem.keys
     if queries.segment is not None:
         return None
-    parts = problem.mask.parts
+    parts = list(problem.mask.parts)
+    if problem.q.is_cuda:
+        parts = [part for part in parts if not is_needless(part, problem)]
     if not parts:
         return "all"
     if not all(isinstance(part, Causal) for part in parts):
@@ -162,6 +164,18 @@ def plain_mask(problem: Problem) -> str | None:
     if queries.start >= keys.extent - 1:
         return "all"  # one new token sees all that came before it
     return "causal" if queries.start == keys.start else None
+
+
+def is_needless(part: Mask, problem: Problem) -> bool:
+    """Whether a mask hides padding that no real query sees anyway: it lies behind every one of them.
+
+    Under a causal mask that is so wherever rows end in padding. What queries of padding then get is another
+    number, and nobody's: `Tokens.real` says that they are padding.
+    """
+    if not isinstance(part, Padding) or part.lengths is None or problem.queries is not problem.keys:
+        return False
+    causal = any(isinstance(other, Causal) for other in problem.mask.parts)
+    return causal and part.lengths is problem.queries.real
 
 
 def _run_length(problem: Problem, width: int) -> int:
@@ -346,6 +360,20 @@ def worthwhile(problem: Problem) -> bool:
     """Whether flex pays: long, and not something the plain fused kernel already does at full speed."""
     special = problem.softcap is not None or problem.position.has_bias or plain_mask(problem) is None
     return special and problem.q.shape[2] * problem.k.shape[2] >= flex_kernel.LONG
+
+
+def served_by(problem: Problem, kernel: str | Kernel = "auto") -> str:
+    """Which kernel computes a problem, as a run's log names it: with what PyTorch's function uses inside."""
+    if callable(kernel):
+        return getattr(kernel, "__name__", "own")
+    name = choose(problem) if kernel == "auto" else kernel
+    if name == "varlen":
+        return "varlen flash"
+    if name != "sdpa" or not problem.q.is_cuda:
+        return name
+    half = problem.q.dtype in (torch.float16, torch.bfloat16)
+    plain = not problem.position.has_bias and plain_mask(problem) is not None
+    return "flash" if half and plain else "memory-efficient"
 
 
 def attend(problem: Problem, kernel: str | Kernel = "auto") -> Tensor:

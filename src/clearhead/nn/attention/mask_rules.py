@@ -312,7 +312,9 @@ class Padding(Mask):
     def __init__(self, lengths: Sequence[int] | Tensor | None = None, *, keep: Tensor | None = None) -> None:
         if (lengths is None) == (keep is None):
             raise UserError("Padding takes either lengths or keep, one of them.")
-        self.lengths = None if lengths is None else torch.as_tensor(lengths)
+        # a tensor stays the very object it is, by which kernels know whose padding this is
+        given = lengths is None or isinstance(lengths, Tensor)
+        self.lengths: Tensor | None = lengths if given else torch.as_tensor(lengths)  # type: ignore[assignment]
         self.keep = None if keep is None else keep.bool()
         own = self.keep if self.lengths is None else self.lengths
         self.rows = own.shape[0] if own is not None and own.dim() else 1

@@ -19,11 +19,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from clearhead.base.config import Config, Count, Positive, Share
 from clearhead.base.errors import UserError, nearest
-from clearhead.nn.attention.kernels import KERNELS, Kernel, attend
+from clearhead.nn.attention.kernels import KERNELS, Kernel, attend, served_by
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.attention.scores import build_score
@@ -133,6 +134,7 @@ class MultiHeadAttention(nn.Module):
         self.score = build_score(config.score, *sizes, scale=config.scale)
         self.position = Position() if position is None else position
         self.kernel: str | Kernel = config.kernel
+        self.served_by = ""  # in training, the kernel that computed the last pass
         self._refuse_impossible_pairs()
 
     def _refuse_impossible_pairs(self) -> None:
@@ -198,6 +200,8 @@ class MultiHeadAttention(nn.Module):
         if look is not None:
             self._show(problem, look)
         mixed = attend(problem, self.kernel)  # (B,H,T,V)
+        if self.training and not torch.compiler.is_compiling():
+            self.served_by = served_by(problem, self.kernel)
         if look is not None:
             look.give("mixed", mixed)
         out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))  # (B,T,E)
