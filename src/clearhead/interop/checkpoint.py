@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from safetensors import SafetensorError, safe_open
@@ -36,15 +35,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """The tensors of a folder by name. Use it in a `with` block, which closes the files."""
+    """The tensors of a folder by name, in one file or in shards. A `with` block closes them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._where = _shards(folder)  # tensor -> file; one file for all: {}
-        self._files: dict[str, Any] = {}
         self._open = ExitStack()
         try:
-            self._names = self._list()
+            self._places = self._find()  # tensor -> the name of its file and the file
         except BaseException:
             self._open.close()
             raise
@@ -52,47 +49,44 @@ class Checkpoint(Mapping[str, Tensor]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.close()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._places)
 
     def __getitem__(self, name: str) -> Tensor:
-        file = self._names[name]
+        file, opened = self._places[name]
         try:
-            tensor: Tensor = self._file(file).get_tensor(name)
+            tensor: Tensor = opened.get_tensor(name)
         except (SafetensorError, OSError, RuntimeError) as error:
             raise UserError(
                 f"'{self._folder / file}' is damaged: '{name}' cannot be read ({error})."
             ) from error
         return tensor
 
-    def _list(self) -> dict[str, str]:
-        """Each tensor and the file it is in; an index must tell the truth about its files."""
-        if not self._where:
-            return dict.fromkeys(self._file(WEIGHTS).keys(), WEIGHTS)
-        held = {file: set(self._file(file).keys()) for file in sorted(set(self._where.values()))}
-        for name, file in self._where.items():
+    def _find(self) -> dict[str, tuple[str, Any]]:
+        """An index must tell the truth about its files."""
+        shards = _shards(self._folder)
+        opened = {file: self._opened(file) for file in sorted(set(shards.values())) or [WEIGHTS]}
+        held = {file: set(one.keys()) for file, one in opened.items()}
+        for name, file in shards.items():
             if name not in held[file]:
                 raise UserError(f"'{self._folder / INDEX}' says that '{name}' is in '{file}', but it is not.")
-        return dict(self._where)
+        places = shards or dict.fromkeys(held[WEIGHTS], WEIGHTS)
+        return {name: (file, opened[file]) for name, file in places.items()}
 
-    def _file(self, name: str) -> Any:
-        if name not in self._files:
-            path = self._folder / name
-            if not path.is_file():
-                raise UserError(f"'{path}' is missing: the folder is incomplete.")
-            try:
-                self._files[name] = self._open.enter_context(safe_open(path, framework="pt"))
-            except (SafetensorError, OSError, RuntimeError) as error:
-                raise UserError(f"'{path}' is damaged: it is not a whole safetensors file.") from error
-        return self._files[name]
+    def _opened(self, name: str) -> Any:
+        path = self._folder / name
+        if not path.is_file():
+            raise UserError(f"'{path}' is missing: the folder is incomplete.")
+        try:
+            return self._open.enter_context(safe_open(path, framework="pt"))
+        except (SafetensorError, OSError, RuntimeError) as error:
+            raise UserError(f"'{path}' is damaged: it is not a whole safetensors file.") from error
 
 
 def _shards(folder: Path) -> dict[str, str]:
@@ -100,7 +94,13 @@ def _shards(folder: Path) -> dict[str, str]:
     if (folder / WEIGHTS).exists():
         return {}
     if not (folder / INDEX).exists():
-        raise _no_weights(folder)
+        pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
+        if pickled:
+            raise UserError(
+                f"'{folder}' has its weights in '{pickled[0]}', a pickle file, which can run any code when "
+                f"it is read and is therefore never loaded: convert it to '{WEIGHTS}' first."
+            )
+        raise UserError(f"'{folder}' holds no '{WEIGHTS}' and no '{INDEX}'.")
     shards = read_json(folder / INDEX).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise UserError(f"'{folder / INDEX}' is damaged: it has no 'weight_map'.")
@@ -109,13 +109,3 @@ def _shards(folder: Path) -> dict[str, str]:
         if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
             raise UserError(f"'{folder / INDEX}' is damaged: {file!r} is no safetensors file beside it.")
     return shards
-
-
-def _no_weights(folder: Path) -> UserError:
-    pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
-    if pickled:
-        return UserError(
-            f"'{folder}' has its weights in '{pickled[0]}', a pickle file, which can run any code when it is "
-            f"read and is therefore never loaded: convert it to '{WEIGHTS}' first."
-        )
-    return UserError(f"'{folder}' holds no '{WEIGHTS}' and no '{INDEX}'.")

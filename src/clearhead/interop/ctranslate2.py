@@ -31,17 +31,6 @@ from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
 NAME = "CTranslate2"
-# Number formats of the stored weights; CTranslate2 can compute in another one than it has stored.
-QUANTIZATIONS = (
-    "float32",
-    "float16",
-    "bfloat16",
-    "int16",
-    "int8",
-    "int8_float32",
-    "int8_float16",
-    "int8_bfloat16",
-)
 _HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _POSITIONS = ("none", "sinusoidal", "learned", "rotary", "t5", "alibi", "shaw")
 
@@ -52,11 +41,14 @@ def export_ctranslate2(bundle: Bundle, folder: Path, quantize: str | None = None
     `quantize` is the number format of the stored weights; None keeps the model's own.
     """
     refuse_without(["ctranslate2"], NAME)
-    config = bundle.config
-    refuse_other_families(config, NAME)
-    _refuse_misfits(config)
-    if quantize is not None and quantize not in QUANTIZATIONS:
-        raise UserError(f"CTranslate2 has no number format '{quantize}': {nearest(quantize, QUANTIZATIONS)}")
+    from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES as FORMATS  # an optional extra
+
+    refuse_other_families(bundle.config, NAME)
+    misfits = _misfits(bundle.config)
+    if misfits:
+        raise UserError(f"This model cannot be exported: CTranslate2 has no {', '.join(misfits)}.")
+    if quantize is not None and quantize not in FORMATS:
+        raise UserError(f"CTranslate2 has no number format '{quantize}': {nearest(quantize, FORMATS)}")
     refuse_occupied(folder)
     model = whole_model(bundle)
     spec = _spec(bundle, model)
@@ -161,32 +153,21 @@ def _special_names(config: ModelConfig, special: Special, tokens: list[str]) -> 
     }
 
 
-def _refuse_misfits(config: ModelConfig) -> None:
-    misfits = _misfits(config)
-    if misfits:
-        raise UserError(f"This model cannot be exported: CTranslate2 has no {', '.join(misfits)}.")
-
-
 def _misfits(config: ModelConfig) -> list[str]:
     """The settings that CTranslate2 cannot represent, as `name=value`."""
     attention, position = config.attention.replace(width=config.width), config.position.name
     encodes = config.family == "encoder-decoder"
-    found = []
-    if attention.score not in ("dot", "scaled_dot"):
-        found.append(f"attention.score='{attention.score}'")
-    if attention.softcap is not None:
-        found.append(f"attention.softcap={attention.softcap}")
-    if attention.value_size != attention.key_size:
-        found.append(f"attention.value_dim={attention.value_size} beside key_dim={attention.key_size}")
-    if attention.memory_width not in (None, config.width):
-        found.append(f"attention.memory_width={attention.memory_width}")
-    if position not in _POSITIONS:
-        found.append(f"position.name='{position}'")
-    if position == "alibi" and encodes:
-        found.append("position.name='alibi' in an encoder")
-    if position == "t5" and not encodes:
+    key, value, types = attention.key_size, attention.value_size, config.embedding.token_types
+    found = {
+        f"attention.score='{attention.score}'": attention.score not in ("dot", "scaled_dot"),
+        f"attention.softcap={attention.softcap}": attention.softcap is not None,
+        f"attention.value_dim={value} beside key_dim={key}": value != key,
+        f"attention.memory_width={attention.memory_width}": attention.memory_width
+        not in (None, config.width),
+        f"position.name='{position}'": position not in _POSITIONS,
+        "position.name='alibi' in an encoder": position == "alibi" and encodes,
         # It places the tokens of a prompt as if all stood at its end.
-        found.append("position.name='t5' in a decoder that is given prompts")
-    if config.embedding.token_types:
-        found.append(f"embedding.token_types={config.embedding.token_types}")
-    return found
+        "position.name='t5' in a decoder that is given prompts": position == "t5" and not encodes,
+        f"embedding.token_types={types}": types > 0,
+    }
+    return [setting for setting, is_so in found.items() if is_so]

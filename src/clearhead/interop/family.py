@@ -7,27 +7,34 @@ not come back is one the family cannot express.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from torch import Tensor
 
-from clearhead.interop.mapping import Copy, Names, Row, expand
+from clearhead.interop.mapping import Copy, Names, Row, Table, expand, several
 from clearhead.interop.settings import REQUIRED, THEIR_ACTIVATIONS, Settings
 from clearhead.models.config import ModelConfig
 
 Tensors = Mapping[str, Tensor]
+Flat = dict[str, Any]  # a config of ours as one flat table (`attention.heads`)
 
 
-def no_copies(config: ModelConfig) -> list[Copy]:
-    """For families that store nothing twice."""
-    return []
+@dataclass(frozen=True)
+class Setting:
+    """A setting of theirs that has its place in our config, so that one row reads and writes it.
 
+    Several names of theirs must agree; of several places of ours the first one's value is written. `kind` is
+    the method of `Settings` that reads it. One without a default must be given; a default may be computed
+    from what the rows before it have read.
+    """
 
-def as_they_are(config: ModelConfig, tensors: Tensors) -> Tensors:
-    """For families that need nothing done to our tensors before the table."""
-    return tensors
+    theirs: str | tuple[str, ...]
+    ours: str | tuple[str, ...]
+    kind: Literal["whole", "number", "flag", "activation"] = "whole"
+    default: Any = REQUIRED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,66 +42,70 @@ class Family:
     """One row of the table of families."""
 
     model_type: str  # as config.json names it
-    architectures: tuple[str, ...]  # those that can be imported; the first where config.json names none
+    # the classes that can be imported, and the head of each; the first where config.json names none
+    architectures: Mapping[str, str]
     prefix: str  # before the names of the model's body
     body: str = ""  # the class that is the body alone, whose checkpoints are written without the prefix
-    read: Callable[[Settings, Names], ModelConfig]  # config.json to our config
-    write: Callable[[ModelConfig], dict[str, Any]]  # and back
-    architecture: Callable[[ModelConfig], str]  # the class that holds a model of ours
-    rows: Callable[[ModelConfig], list[Row]]
-    copies: Callable[[ModelConfig], list[Copy]] = no_copies
+    settings: tuple[Setting, ...]
+    ours: Mapping[str, Any]  # what all its models have in common, as our config says it
+    # settings of theirs that would change the maths, and must have these values where they are given
+    theirs: Mapping[str, Any] = field(default_factory=dict)
+    read_more: Callable[[Settings, Names, Flat], Flat] = lambda settings, names, flat: {}  # beyond the rows
+    write_more: Callable[[ModelConfig], dict[str, Any]] = lambda config: {}
+    table: Callable[[ModelConfig], Table]
     ignored: tuple[str, ...] = ()  # patterns of tensors that hold nothing learned, or nothing we need
     older_endings: Mapping[str, str] = field(default_factory=dict)  # ending now -> ending in old checkpoints
     training_only: tuple[str, ...] = ()  # settings that act in training alone and have no place here
-    prepare: Callable[[ModelConfig, Tensors], Tensors] = as_they_are  # our tensors, before they are exported
+    # our tensors, before they are exported
+    prepare: Callable[[ModelConfig, Tensors], Tensors] = lambda config, tensors: tensors
 
-    def settings_for(self, config: ModelConfig) -> dict[str, Any]:
+    def rows(self, config: ModelConfig) -> list[Row]:
+        return [row for row in self.table(config) if isinstance(row, Row)]
+
+    def copies(self, config: ModelConfig) -> list[Copy]:
+        return [copy for copy in self.table(config) if isinstance(copy, Copy)]
+
+    def architecture(self, config: ModelConfig) -> str:
+        """The class that holds a model of ours; a regression is a classifier of one class there."""
+        kind = "classify" if config.head.kind == "number" else config.head.kind
+        every = self.architectures
+        return next((name for name, head in every.items() if head == kind), next(iter(every)))
+
+    def read(self, settings: Settings, names: Names) -> ModelConfig:
+        """config.json to our config."""
+        settings.fixed(self.theirs)
+        flat = dict(self.ours)
+        for row in self.settings:
+            theirs = several(row.theirs)
+            settings.equal(*theirs)
+            default = row.default(flat) if callable(row.default) else row.default
+            flat |= dict.fromkeys(several(row.ours), getattr(settings, row.kind)(theirs[0], default))
+        plain: dict[str, Any] = {}
+        for path, value in (flat | self.read_more(settings, names, flat)).items():
+            table, _, name = path.rpartition(".")
+            (plain.setdefault(table, {}) if table else plain)[name] = value
+        return ModelConfig.from_dict(plain)
+
+    def write(self, config: ModelConfig) -> dict[str, Any]:
         """The config.json of one of our models, without token ids."""
-        return {
-            "architectures": [self.architecture(config)],
-            "model_type": self.model_type,
-            **self.write(config),
-        }
+        flat = filled(config)
+        flat["feedforward.activation"] = THEIR_ACTIVATIONS[config.feedforward.activation]
+        plain: dict[str, Any] = {"architectures": [self.architecture(config)], "model_type": self.model_type}
+        plain |= {name: flat[several(row.ours)[0]] for row in self.settings for name in several(row.theirs)}
+        if config.family == "encoder-decoder":
+            plain["is_encoder_decoder"] = True
+        if config.head.kind in ("classify", "tag"):
+            plain["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.head.classes)}
+        if config.head.kind == "number":
+            plain |= {"id2label": {"0": "LABEL_0"}, "problem_type": "regression"}
+        return plain | self.write_more(config)
 
     def misfits(self, config: ModelConfig) -> list[str]:
         """The settings of our model that do not survive the way there and back, as `name=value`."""
-        written = Settings(self.settings_for(config))
         names = Names([row.theirs for row in expand(self.rows(config), config)], self.prefix)
-        before, after = essence(config), essence(self.read(written, names))
+        before, after = essence(config), essence(self.read(Settings(self.write(config)), names))
         every = dict.fromkeys([*before, *after])
         return [f"{name}={before.get(name)!r}" for name in every if before.get(name) != after.get(name)]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting of theirs that has one place in our config, so that one row reads and writes it.
-
-    `kind` is the method of `Settings` that reads it; one without a default must be given.
-    """
-
-    theirs: str
-    ours: str  # as `filled` names it
-    kind: Literal["whole", "number", "flag", "activation"] = "whole"
-    default: Any = REQUIRED
-
-
-def read_rows(settings: Settings, rows: Iterable[Setting], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain data of a config: what is `fixed` for a family, and what config.json says."""
-    flat = dict(fixed)
-    for row in rows:
-        flat[row.ours] = getattr(settings, row.kind)(row.theirs, row.default)
-    plain: dict[str, Any] = {}
-    for path, value in flat.items():
-        table, _, name = path.rpartition(".")
-        (plain.setdefault(table, {}) if table else plain)[name] = value
-    return plain
-
-
-def write_rows(rows: Iterable[Setting], config: ModelConfig) -> dict[str, Any]:
-    """The way back of `read_rows`."""
-    flat = filled(config)
-    flat["feedforward.activation"] = THEIR_ACTIVATIONS[config.feedforward.activation]
-    return {row.theirs: flat[row.ours] for row in rows}
 
 
 # Settings a position scheme reads; the others lie idle and may differ. Layouts are not among them:
@@ -110,10 +121,15 @@ _POSITION_SETTINGS: dict[str, Collection[str]] = {
     "shaw": ("max_distance",),
     "music": ("max_distance",),
 }
+_SCALING_SETTINGS: dict[str, Collection[str]] = {
+    "linear": ("kind", "factor"),
+    "yarn": ("kind", "factor", "original_length", "fast_turns", "slow_turns", "temperature"),
+    "llama3": ("kind", "factor", "original_length", "low_frequency", "high_frequency"),
+}
 
 
-def filled(config: ModelConfig) -> dict[str, Any]:
-    """A config as one flat table (`attention.heads`), with what is None for "as usual" filled in."""
+def filled(config: ModelConfig) -> Flat:
+    """A config as one flat table, with what is None for "as usual" filled in."""
     attention = config.attention.replace(width=config.width)
     flat = _flat(config.to_dict())
     flat |= {
@@ -129,38 +145,39 @@ def filled(config: ModelConfig) -> dict[str, Any]:
         "norm.final": config.norm.place == "pre" if config.norm.final is None else config.norm.final,
     }
     if config.position.name == "rotary":
-        flat |= {"position.base": rotary_base(config), "position.scaling": _scaling(config)}
+        scaling = config.position.scaling
+        used = () if scaling is None else _SCALING_SETTINGS.get(scaling.kind, ())
+        flat["position.base"] = rotary_base(config)
+        flat["position.scaling"] = {name: getattr(scaling, name) for name in used} or None
     return flat
 
 
-def essence(config: ModelConfig) -> dict[str, Any]:
+def essence(config: ModelConfig) -> Flat:
     """Everything in a config that decides what a model computes, flat and with defaults filled in.
 
     Starts from all settings and takes away those known to lie idle, so that a setting added to the
     config some day counts until somebody says here that it does not.
     """
-    flat = filled(config)
-    idle = {"initialisation", "attention.width", "attention.kernel", "embedding.tie_output"}
-    if not config.embedding.tie_output:
-        idle.add("embedding.output_scale")
-    if config.attention.score not in ("reduced_rank", "additive"):
-        idle.add("attention.score_rank")
-    if config.family != "encoder-decoder":
-        idle |= {"decoder_layers", "source_vocabulary"}
-    idle |= {f"embedding.{name}" for name in _idle_in_embedding(config)}
-    idle |= {f"head.{name}" for name in _idle_in_head(config)}
-    if config.family == "vision":
-        idle |= {"vocabulary", "position.max_length"}  # an image's size says how many positions there are
-    used = {"position.name", *(f"position.{name}" for name in _POSITION_SETTINGS[config.position.name])}
-    return {
-        name: value
-        for name, value in flat.items()
-        if name not in idle
-        and not name.endswith("dropout")  # acts in training alone, and is carried as well as it goes
-        and not (name.startswith("position.") and name not in used)
-        and not (name.startswith("image.") and config.family != "vision")
-        and not (name.startswith("recurrent.") and config.family != "recurrent")
+    flat, kind, family = filled(config), config.head.kind, config.family
+    unused = {f"position.{name}" for name in config.position.to_dict()}
+    unused -= {f"position.{name}" for name in ("name", *_POSITION_SETTINGS[config.position.name])}
+    rules = {
+        ("initialisation", "attention.width", "attention.kernel", "embedding.tie_output", *unused): True,
+        ("*dropout",): True,  # acts in training alone, and is carried as well as it goes
+        ("embedding.output_scale",): not config.embedding.tie_output,
+        ("embedding.output_bias", "embedding.output_scale"): family == "encoder" and kind != "mlm",
+        ("attention.score_rank",): config.attention.score not in ("reduced_rank", "additive"),
+        ("decoder_layers", "source_vocabulary"): family != "encoder-decoder",
+        # an image's size says how many positions there are
+        ("vocabulary", "embedding.*", "position.max_length"): family == "vision",
+        ("head.*",): kind == "none" and family not in ("encoder", "vision"),
+        ("head.classes",): kind not in ("classify", "tag"),
+        ("head.transform",): kind != "mlm",
+        ("image.*",): family != "vision",
+        ("recurrent.*",): family != "recurrent",
     }
+    idle = [pattern for patterns, applies in rules.items() if applies for pattern in patterns]
+    return {name: value for name, value in flat.items() if not any(fnmatchcase(name, one) for one in idle)}
 
 
 def rotary_base(config: ModelConfig) -> float:
@@ -172,40 +189,8 @@ def rotary_base(config: ModelConfig) -> float:
     return base * float(scaling.factor ** (size / (size - 2)))
 
 
-_SCALING_SETTINGS: dict[str, Collection[str]] = {
-    "linear": ("kind", "factor"),
-    "yarn": ("kind", "factor", "original_length", "fast_turns", "slow_turns", "temperature"),
-    "llama3": ("kind", "factor", "original_length", "low_frequency", "high_frequency"),
-}
-
-
-def _scaling(config: ModelConfig) -> dict[str, Any] | None:
-    """The settings of a rotary scaling that its kind reads."""
-    scaling = config.position.scaling
-    if scaling is None or scaling.kind == "ntk":
-        return None
-    return {name: getattr(scaling, name) for name in _SCALING_SETTINGS[scaling.kind]}
-
-
-def _idle_in_embedding(config: ModelConfig) -> Collection[str]:
-    """Settings of the output are idle where there is none, and all of them in front of images."""
-    if config.family == "vision":
-        return ("scale", "norm", "token_types", "output_bias", "output_scale")
-    if config.family == "encoder" and config.head.kind != "mlm":
-        return ("output_bias", "output_scale")
-    return ()
-
-
-def _idle_in_head(config: ModelConfig) -> Collection[str]:
-    head = config.head
-    if head.kind == "none" and config.family not in ("encoder", "vision"):
-        return ("kind", "classes", "pooling", "pooler", "transform")
-    idle = {"classes"} if head.kind not in ("classify", "tag") else set()
-    return idle | ({"transform"} if head.kind != "mlm" else set())
-
-
-def _flat(plain: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    result: dict[str, Any] = {}
+def _flat(plain: Mapping[str, Any], path: str = "") -> Flat:
+    result: Flat = {}
     for name, value in plain.items():
         if isinstance(value, Mapping) and f"{path}{name}" != "position.scaling":
             result |= _flat(value, f"{path}{name}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,15 @@ from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.bundle.folder import is_imported
 from clearhead.bundle.metadata import SOURCE_TOKENIZER
-from clearhead.interop import bart, bert, gpt2, llama, marian, t5, vit
+from clearhead.interop.bert_vit import BERT, VIT
 from clearhead.interop.checkpoint import CONFIG, GENERATION, WEIGHTS, Checkpoint, read_json
 from clearhead.interop.family import Family
-from clearhead.interop.mapping import (
-    Copy,
-    Names,
-    check_copies,
-    check_names,
-    expand,
-    fill,
-    to_ours,
-    to_theirs,
-)
+from clearhead.interop.gpt2 import GPT2
+from clearhead.interop.llama import LLAMA
+from clearhead.interop.mapping import Names, check_copies, check_names, expand, fill, to_theirs
+from clearhead.interop.marian_bart import BART, MARIAN
 from clearhead.interop.settings import Settings, labels
+from clearhead.interop.t5 import T5
 from clearhead.interop.tokenizer_files import SETTINGS, read_tokenizers, write_settings, write_tokenizers
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
@@ -43,9 +38,7 @@ from clearhead.text.framing import Framings
 from clearhead.text.tokenizer import FILE_NAME as TOKENIZER
 
 # Where several can hold a model of ours, the first that fits is written.
-FAMILIES: dict[str, Family] = {
-    module.FAMILY.model_type: module.FAMILY for module in (marian, bart, t5, bert, gpt2, llama, vit)
-}
+FAMILIES: dict[str, Family] = {one.model_type: one for one in (MARIAN, BART, T5, BERT, GPT2, LLAMA, VIT)}
 _WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, SETTINGS}
 
 _STARTS = ("decoder_start_token_id", "bos_token_id", "pad_token_id")  # as their decoding looks for a start
@@ -77,7 +70,7 @@ def import_huggingface(folder: Path) -> Bundle:
         check_names(rows, config, names, copies, family.ignored)
         check_copies(copies, names, checkpoint)
         model = build(config, device="meta")
-        fill(model, to_ours(rows, config, names, checkpoint))
+        fill(model, rows, config, names, checkpoint)
     model.eval()
     # a source tokenizer is a file of ours: the other side knows one tokenizer for a folder
     texts = read_tokenizers(folder, family.model_type, config.embedding.token_types > 0)
@@ -96,7 +89,7 @@ def _family_of(settings: Settings) -> Family:
         settings.refuse("model_type", kind, "known families are " + ", ".join(sorted(FAMILIES)))
     if settings.has("quantization_config"):
         settings.refuse("quantization_config", "…", "quantised weights would have to be unpacked first")
-    classes = settings.plain.get("architectures") or [family.architectures[0]]
+    classes = settings.plain.get("architectures") or [next(iter(family.architectures))]
     if not isinstance(classes, list) or classes[0] not in family.architectures:
         known = ", ".join(family.architectures)
         settings.refuse("architectures", classes, f"known classes of this family are {known}")
@@ -104,7 +97,7 @@ def _family_of(settings: Settings) -> Family:
 
 
 def _metadata(folder: Path, settings: Settings, family: Family, config: ModelConfig) -> dict[str, Any]:
-    classes = settings.plain.get("architectures") or [family.architectures[0]]
+    classes = settings.plain.get("architectures") or [next(iter(family.architectures))]
     source: dict[str, Any] = {
         "format": "huggingface",
         "model_type": family.model_type,
@@ -228,15 +221,11 @@ def exported_tensors(family: Family, config: ModelConfig, ours: Mapping[str, Ten
     """Our tensors by our names (all names of shared ones) as theirs, on the CPU, none sharing memory."""
     plain = {name: tensor.detach() for name, tensor in ours.items()}
     theirs = to_theirs(family.rows(config), config, family.prepare(config, plain))
-    theirs |= {copy.name: theirs[copy.of] for copy in _written(family.copies(config))}
+    theirs |= {copy.name: theirs[copy.of] for copy in family.copies(config) if copy.written}
     if family.architecture(config) == family.body:
         theirs = {name.removeprefix(family.prefix): tensor for name, tensor in theirs.items()}
     dense = torch.contiguous_format
     return {name: tensor.cpu().clone(memory_format=dense) for name, tensor in theirs.items()}
-
-
-def _written(copies: Iterable[Copy]) -> Iterable[Copy]:
-    return (copy for copy in copies if copy.written)
 
 
 def _refuse_left_over(family: Family, config: ModelConfig, ours: Mapping[str, Tensor]) -> None:
@@ -266,7 +255,7 @@ def _generation(bundle: Bundle) -> dict[str, Any]:
 
 
 def _config_json(family: Family, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    plain = family.settings_for(bundle.config) | _token_ids(bundle)
+    plain = family.write(bundle.config) | _token_ids(bundle)
     if bundle.config.family == "encoder-decoder":
         # Given even where there is none: a missing one would take a default made for their vocabulary.
         earlier = bundle.metadata.get("generation", {})

@@ -1,7 +1,7 @@
 """Models of llama2.c: one `.bin` with a header of seven numbers, and a `tok*.bin` beside it.
 
-The file holds plain float32 numbers in a fixed order, no names: the order is the
-table below. Rotary features stand in pairs, as here. The header has no magic
+The file holds plain float32 numbers in a fixed order, no names: `Header.blocks` is
+the order. Rotary features stand in pairs, as here. The header has no magic
 number, so a file is taken for a model only if its size is exactly what its header
 says. Nothing is unpickled.
 
@@ -27,7 +27,7 @@ from torch import Tensor
 from clearhead.base.errors import UserError
 from clearhead.base.reading import Unreadable, open_regular, read_bytes
 from clearhead.bundle import Bundle
-from clearhead.interop.mapping import Names, Row, fill, linear, to_ours
+from clearhead.bundle.weights import fill_with
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
 from clearhead.text.framing import Framing, Framings, template_of
@@ -35,22 +35,12 @@ from clearhead.text.tokenizer import Tokenizer
 
 _HEADER = struct.Struct("<7i")
 _NEWER_MAGIC = 0x616B3432  # "ak42": version 1 and later of the format
-_START = 1
-_HERE = "decoder.layers.{i}"
+_UNKNOWN, _START, _STOP = 0, 1, 2
+_NAMES = {_UNKNOWN: "<unk>", _START: "<s>", _STOP: "</s>"}  # the file decorates some of them with line breaks
+_SPACE = "▁"  # how SentencePiece writes a space; the file has plain ones
+_LONGEST = 1 << 16  # bytes of a piece; more is no tokenizer
 
-ROWS = [
-    Row("token_embedding", "embedding.table.weight"),
-    Row("attention_norm.{i}", f"{_HERE}.attention_residual.norm.weight"),
-    Row("query.{i}", f"{_HERE}.attention.query.weight"),
-    Row("key.{i}", f"{_HERE}.attention.key.weight"),
-    Row("value.{i}", f"{_HERE}.attention.value.weight"),
-    Row("output.{i}", f"{_HERE}.attention.output.weight"),
-    Row("feedforward_norm.{i}", f"{_HERE}.feedforward_residual.norm.weight"),
-    Row("gate.{i}", f"{_HERE}.feedforward.gate.weight"),
-    Row("down.{i}", f"{_HERE}.feedforward.output.weight"),
-    Row("up.{i}", f"{_HERE}.feedforward.inner.weight"),
-    *linear("final_norm", "decoder.norm", bias=False),
-]
+Piece = tuple[str, float]
 
 
 @dataclass(frozen=True)
@@ -84,32 +74,32 @@ class Header:
             and self.heads % self.kv_heads == 0
         )
 
-    def blocks(self) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-        """Name, shape of one layer's part, and whether there is one for each layer, in the file's order."""
+    def blocks(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Our name and the shape of one tensor after another, in the file's order; `*`: of every layer."""
         width, inner = self.width, self.inner
         head = width // self.heads
         keys = head * self.kv_heads
-        yield "token_embedding", (self.vocabulary, width), False
-        yield "attention_norm", (width,), True
-        yield "query", (width, width), True
-        yield "key", (keys, width), True
-        yield "value", (keys, width), True
-        yield "output", (width, width), True
-        yield "feedforward_norm", (width,), True
-        yield "gate", (inner, width), True
-        yield "down", (width, inner), True
-        yield "up", (inner, width), True
-        yield "final_norm.weight", (width,), False
-        yield "cosines", (self.positions, head // 2), False  # computed here; left unread
-        yield "sines", (self.positions, head // 2), False
+        yield "embedding.table.weight", (self.vocabulary, width)
+        yield "*attention_residual.norm.weight", (width,)
+        yield "*attention.query.weight", (width, width)
+        yield "*attention.key.weight", (keys, width)
+        yield "*attention.value.weight", (keys, width)
+        yield "*attention.output.weight", (width, width)
+        yield "*feedforward_residual.norm.weight", (width,)
+        yield "*feedforward.gate.weight", (inner, width)
+        yield "*feedforward.output.weight", (width, inner)
+        yield "*feedforward.inner.weight", (inner, width)
+        yield "decoder.norm.weight", (width,)
+        yield "cosines", (self.positions, head // 2)  # computed here; left unread
+        yield "sines", (self.positions, head // 2)
         if not self.tied:
-            yield "classifier", (self.vocabulary, width), False
+            yield "output.weight", (self.vocabulary, width)
 
     @property
     def file_size(self) -> int:
         """Bytes a file with this header has."""
-        numbers = sum(math.prod(shape) * (self.layers if each else 1) for _, shape, each in self.blocks())
-        return _HEADER.size + 4 * numbers
+        sizes = ((self.layers if "*" in name else 1) * math.prod(shape) for name, shape in self.blocks())
+        return _HEADER.size + 4 * sum(sizes)
 
     def config(self) -> ModelConfig:
         """The model these sizes describe; what the format does not say is the same in all its models."""
@@ -147,12 +137,9 @@ def import_llama2c(model_file: Path, tokenizer_file: Path | None) -> Bundle:
         raise UserError(f"'{model_file}' is no model of llama2.c that can be read.")
     if tokenizer_file is None:
         raise UserError(f"'{model_file.parent}' must hold exactly one 'tok*.bin' beside '{model_file.name}'.")
-    config = header.config()
     tensors = _tensors(model_file, header)
-    rows = ROWS if header.tied else [*ROWS, Row("classifier", "output.weight")]
-    model = build(config, device="meta")
-    fill(model, to_ours(rows, config, Names(tensors), tensors))
-    model.eval()
+    model = build(header.config(), device="meta").eval()
+    fill_with(model, lambda name: tensors[name].clone())
     tokenizer = read_tokenizer(tokenizer_file, header.vocabulary)
     return Bundle(
         model=model,
@@ -191,21 +178,13 @@ def _tensors(path: Path, header: Header) -> dict[str, Tensor]:
     numbers = numpy.fromfile(path, dtype="<f4", offset=_HEADER.size)
     found: dict[str, Tensor] = {}
     begin = 0
-    for name, shape, each in header.blocks():
-        size = math.prod(shape)
-        for layer in range(header.layers if each else 1):
+    for name, shape in header.blocks():
+        for layer in range(header.layers if "*" in name else 1):
+            size = math.prod(shape)
             piece = torch.from_numpy(numbers[begin : begin + size]).view(shape)
-            found[f"{name}.{layer}" if each else name] = piece
+            found[name.replace("*", f"decoder.layers.{layer}.")] = piece
             begin += size
     return found
-
-
-_UNKNOWN, _START, _STOP = 0, 1, 2
-_NAMES = {_UNKNOWN: "<unk>", _START: "<s>", _STOP: "</s>"}  # the file decorates some of them with line breaks
-_SPACE = "▁"  # how SentencePiece writes a space; the file has plain ones
-_LONGEST = 1 << 16  # bytes of a piece; more is no tokenizer
-
-Piece = tuple[str, float]
 
 
 def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
@@ -267,12 +246,11 @@ def _pieces(path: Path, count: int) -> Iterator[Piece]:
 
 def _merges(pieces: list[Piece], ids: dict[str, int]) -> list[tuple[str, str]]:
     """Every pair of pieces that makes a piece, the best result first."""
-    found: list[tuple[float, int, tuple[str, str]]] = []
-    for id, (text, score) in enumerate(pieces):
-        if id in _NAMES:
-            continue
-        for cut in range(1, len(text)):
-            pair = text[:cut], text[cut:]
-            if pair[0] in ids and pair[1] in ids:
-                found.append((-score, id, pair))
+    found = [
+        (-score, id, (text[:cut], text[cut:]))
+        for id, (text, score) in enumerate(pieces)
+        if id not in _NAMES
+        for cut in range(1, len(text))
+        if text[:cut] in ids and text[cut:] in ids
+    ]
     return [pair for _, _, pair in sorted(found)]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
+from clearhead.bundle.weights import fill_with, shapes_of
 from clearhead.models.config import ModelConfig
 
 
@@ -34,7 +35,7 @@ class Change:
 
 
 SAME = Change(lambda t: (t,), lambda t: t)
-TRANSPOSED = Change(lambda t: (t.t(),), lambda t: t.t())  # weights stored (I, O), as GPT-2 does
+TRANSPOSED = Change(lambda t: (t.t(),), lambda t: t.t())  # weights stored (I, O), as GPT-2 does; biases stay
 SPLIT_IN_3 = Change(lambda t: t.chunk(3), lambda q, k, v: torch.cat([q, k, v]))
 SPLIT_IN_3_TRANSPOSED = Change(
     lambda t: tuple(part.t() for part in t.chunk(3, dim=1)),
@@ -66,6 +67,11 @@ def rotary_halves(heads: int) -> Change:
     return Change(to_ours, to_theirs)
 
 
+def several(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    """One name or several, as a tuple in any case."""
+    return (names,) if isinstance(names, str) else names
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of a table: their name, our name or names, and the change of shape."""
@@ -77,7 +83,7 @@ class Row:
     @property
     def names(self) -> tuple[str, ...]:
         """Our names, as a tuple in any case."""
-        return (self.ours,) if isinstance(self.ours, str) else self.ours
+        return several(self.ours)
 
     def at(self, layer: int) -> Row:
         """This row with a number in the place of `{i}`."""
@@ -98,10 +104,32 @@ class Copy:
     why: str = "but the config makes them one: the checkpoint and its config do not belong together"
 
 
-def linear(theirs: str, ours: str, bias: bool = True, change: Change = SAME) -> list[Row]:
+Table = list[Row | Copy]
+
+
+def linear(theirs: str, ours: str, bias: bool = True, change: Change = SAME) -> Table:
     """The rows of a linear layer or a norm: its weight, and its bias where there is one."""
-    rows = [Row(f"{theirs}.weight", f"{ours}.weight", change)]
-    return [*rows, Row(f"{theirs}.bias", f"{ours}.bias")] if bias else rows
+    kinds = ("weight", "bias") if bias else ("weight",)
+    return [Row(f"{theirs}.{kind}", f"{ours}.{kind}", change) for kind in kinds]
+
+
+def linears(
+    there: str, here: str, names: Mapping[str, str], bias: bool = True, change: Change = SAME
+) -> Table:
+    """The rows of several: their names and ours within `there` and `here`."""
+    pairs = names.items()
+    return [row for a, b in pairs for row in linear(f"{there}.{a}", f"{here}.{b}", bias, change)]
+
+
+def output(
+    config: ModelConfig,
+    embedding: str,
+    theirs: str = "lm_head.weight",
+    ours: str = "output.weight",
+    written: bool = False,
+) -> Row | Copy:
+    """The projection to the vocabulary: a tensor of its own, or the embedding, which may be stored again."""
+    return Copy(theirs, embedding, written) if config.embedding.tie_output else Row(theirs, ours)
 
 
 def expand(rows: Iterable[Row], config: ModelConfig) -> Iterator[Row]:
@@ -190,21 +218,33 @@ def check_names(
         )
 
 
-def to_ours(
-    rows: Iterable[Row], config: ModelConfig, names: Names, theirs: Mapping[str, Tensor]
-) -> Iterator[tuple[str, Tensor, str]]:
-    """Our name, the tensor and where it came from, one after another, so that memory holds one copy."""
-    for row in expand(rows, config):
+def fill(
+    model: nn.Module, rows: Iterable[Row], config: ModelConfig, names: Names, theirs: Mapping[str, Tensor]
+) -> None:
+    """Give a model built without memory their tensors, one after another, so that memory holds one copy."""
+    places = {ours: (row, at) for row in expand(rows, config) for at, ours in enumerate(row.names)}
+    shapes = shapes_of(model)
+
+    def weights(name: str) -> Tensor:
+        if name not in places:
+            raise UserError(f"The checkpoint has nothing for this model's '{name}'.")
+        row, at = places[name]
         actual = names.get(row.theirs)
         tensor = theirs[actual]
         try:
-            parts = row.change.to_ours(tensor)
+            part = row.change.to_ours(tensor)[at]
         except (RuntimeError, IndexError, ValueError) as error:
             raise _misshapen(actual, tensor) from error
-        if len(parts) != len(row.names):
-            raise _misshapen(actual, tensor)
-        for name, part in zip(row.names, parts, strict=True):
-            yield name, part, actual
+        if part.shape != shapes[name]:
+            raise _misshapen(actual, part, shapes[name])
+        if not part.is_floating_point():
+            raise UserError(
+                f"The tensor '{actual}' holds {part.dtype} numbers: quantised weights cannot be imported, "
+                f"take the checkpoint in float32, float16 or bfloat16."
+            )
+        return part.clone(memory_format=torch.contiguous_format)
+
+    fill_with(model, weights)
 
 
 def to_theirs(rows: Iterable[Row], config: ModelConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -216,32 +256,6 @@ def to_theirs(rows: Iterable[Row], config: ModelConfig, ours: Mapping[str, Tenso
                 raise UserError(f"This model has no '{name}', which an export of its kind needs.")
         result[row.theirs] = row.change.to_theirs(*(ours[name] for name in row.names))
     return result
-
-
-def fill(model: nn.Module, tensors: Iterable[tuple[str, Tensor, str]]) -> None:
-    """Give a model built without memory its parameters; what was shared stays shared."""
-    places: dict[int, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            places.setdefault(id(parameter), []).append((module, name))
-    wanted = dict(model.named_parameters(remove_duplicate=False))
-    done: set[int] = set()
-    for name, tensor, origin in tensors:
-        empty = wanted.get(name)
-        if empty is None or empty.shape != tensor.shape:
-            raise _misshapen(origin, tensor, None if empty is None else tuple(empty.shape))
-        if not tensor.is_floating_point():
-            raise UserError(
-                f"The tensor '{origin}' holds {tensor.dtype} numbers: quantised weights cannot be imported, "
-                f"take the checkpoint in float32, float16 or bfloat16."
-            )
-        filled = nn.Parameter(tensor.detach().clone(memory_format=torch.contiguous_format))
-        for module, attribute in places[id(empty)]:
-            setattr(module, attribute, filled)
-        done.add(id(empty))
-    missing = [name for name, parameter in wanted.items() if id(parameter) not in done]
-    if missing:
-        raise UserError(f"The checkpoint has nothing for this model's '{missing[0]}'.")
 
 
 def check_copies(copies: Iterable[Copy], names: Names, theirs: Mapping[str, Tensor]) -> None:

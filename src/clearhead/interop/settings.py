@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, shown
 
-# Their names of activations -> ours. Several of theirs are one function.
+# Their names of activations -> ours. Of several that are one function, the first is the one we write.
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -25,15 +25,7 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
-# Our names -> the one of theirs that is written.
-THEIR_ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_new",
-    "quick_gelu": "quick_gelu",
-    "silu": "silu",
-    "tanh": "tanh",
-}
+THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 
 MOST_LABELS = 1_000_000  # that are named here one by one
 
@@ -50,14 +42,14 @@ class Settings:
     def whole(self, name: str, default: int | object = REQUIRED) -> int:
         """A whole number of at least 1."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        if type(value) is not int or not 1 <= value < 2**31:
             self.refuse(name, value, "a whole number from 1 up to 2 billion is needed")
         return value
 
     def number(self, name: str, default: float | object = REQUIRED) -> float:
         """Any number."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if type(value) not in (int, float):
             self.refuse(name, value, "a number is needed")
         return float(value)
 
@@ -88,7 +80,7 @@ class Settings:
         if isinstance(value, list) and value:
             value = value[0]
         # Some files write −1 for "none".
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+        return value if type(value) is int and value >= 0 else None
 
     def has(self, name: str) -> bool:
         """Whether the file says anything about a setting; null says nothing."""
@@ -112,9 +104,7 @@ class Settings:
 
     def refuse(self, name: str, value: Any, reason: str) -> NoReturn:
         """One sentence about one setting."""
-        shown = repr(value)
-        shown = shown if len(shown) <= 200 else f"{shown[:199]}…"
-        raise UserError(f"{self.where} has {name}={shown}, which cannot be imported: {reason}.")
+        raise UserError(f"{self.where} has {name}={shown(value)}, which cannot be imported: {reason}.")
 
     def _get(self, name: str, default: Any) -> Any:
         value = self.plain.get(name)

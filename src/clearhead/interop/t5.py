@@ -9,105 +9,50 @@ from __future__ import annotations
 
 from typing import Any
 
-from clearhead.interop.family import Family, Setting, read_rows, write_rows
-from clearhead.interop.mapping import Copy, Names, Row
+from clearhead.interop.family import Family, Flat, Setting
+from clearhead.interop.mapping import Copy, Names, Row, Table, linears, output
 from clearhead.interop.settings import ACTIVATIONS, THEIR_ACTIVATIONS, Settings
 from clearhead.models.config import ModelConfig
 
-_ATTENTION = {"q": "query", "k": "key", "v": "value", "o": "output"}
 
-
-def _stack_rows(stack: str, gated: bool, cross: bool) -> list[Row]:
-    blocks = [("SelfAttention", "attention")] + ([("EncDecAttention", "cross_attention")] if cross else [])
-    inner = {"wi_0": "gate", "wi_1": "inner"} if gated else {"wi": "inner"}
-    there, here = f"{stack}.block.{{i}}.layer", f"{stack}.layers.{{i}}"
-    rows: list[Row] = []
-    for number, (block, attention) in enumerate(blocks):
-        for theirs, ours in _ATTENTION.items():
-            rows.append(Row(f"{there}.{number}.{block}.{theirs}.weight", f"{here}.{attention}.{ours}.weight"))
-        residual = "cross_residual" if attention == "cross_attention" else "attention_residual"
-        rows.append(Row(f"{there}.{number}.layer_norm.weight", f"{here}.{residual}.norm.weight"))
-    last = f"{there}.{len(blocks)}"
+def _stack(stack: str, config: ModelConfig, attentions: dict[str, str]) -> Table:
+    """The layers of the encoder or the decoder, whose sub-layers are counted."""
+    layer = {}
+    for number, (block, attention) in enumerate(attentions.items()):
+        for letter, name in {"q": "query", "k": "key", "v": "value", "o": "output"}.items():
+            layer[f"{number}.{block}.{letter}"] = f"{attention}.{name}"
+        layer[f"{number}.layer_norm"] = f"{attention.removesuffix('_attention')}_residual.norm"
+    last = len(attentions)
+    inner = {"wi_0": "gate", "wi_1": "inner"} if config.feedforward.gated else {"wi": "inner"}
     for theirs, ours in {**inner, "wo": "output"}.items():
-        rows.append(Row(f"{last}.DenseReluDense.{theirs}.weight", f"{here}.feedforward.{ours}.weight"))
-    rows.append(Row(f"{last}.layer_norm.weight", f"{here}.feedforward_residual.norm.weight"))
-    rows.append(
-        Row(
-            f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-            f"{stack}.layers.0.attention.position.table",
-        )
-    )
-    rows.append(Row(f"{stack}.final_layer_norm.weight", f"{stack}.norm.weight"))
-    return rows
-
-
-def rows(config: ModelConfig) -> list[Row]:
-    """T5's table."""
-    result = [
-        Row("shared.weight", "source_embedding.table.weight"),
-        *_stack_rows("encoder", config.feedforward.gated, cross=False),
-        *_stack_rows("decoder", config.feedforward.gated, cross=True),
+        layer[f"{last}.DenseReluDense.{theirs}"] = f"feedforward.{ours}"
+    layer[f"{last}.layer_norm"] = "feedforward_residual.norm"
+    positions = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return [
+        *linears(f"{stack}.block.{{i}}.layer", f"{stack}.layers.{{i}}", layer, bias=False),
+        Row(positions, f"{stack}.layers.0.attention.position.table"),
+        Row(f"{stack}.final_layer_norm.weight", f"{stack}.norm.weight"),
     ]
-    tied = config.embedding.tie_output
-    return result if tied else [*result, Row("lm_head.weight", "output.weight")]
 
 
-def copies(config: ModelConfig) -> list[Copy]:
-    """Where T5 may repeat its embedding."""
-    found = [Copy(f"{stack}.embed_tokens.weight", "shared.weight") for stack in ("encoder", "decoder")]
-    if config.embedding.tie_output:
+def _table(config: ModelConfig) -> Table:
+    own = {"SelfAttention": "attention"}
+    return [
+        Row("shared.weight", "source_embedding.table.weight"),
+        *(Copy(f"{stack}.embed_tokens.weight", "shared.weight") for stack in ("encoder", "decoder")),
+        *_stack("encoder", config, own),
+        *_stack("decoder", config, own | {"EncDecAttention": "cross_attention"}),
         # Readers before version 5 of transformers take an unscaled output for a matrix of its own.
-        found.append(Copy("lm_head.weight", "shared.weight", written=not _scaled(config)))
-    return found
+        output(config, "shared.weight", written=not _scaled(config)),
+    ]
 
 
 def _scaled(config: ModelConfig) -> bool:
     return config.embedding.tie_output and config.embedding.output_scale is not None
 
 
-_SETTINGS = (
-    Setting("vocab_size", "vocabulary"),
-    Setting("d_model", "width"),
-    Setting("d_kv", "attention.key_dim"),
-    Setting("d_ff", "feedforward.width"),
-    Setting("num_layers", "layers"),
-    Setting("num_heads", "attention.heads"),
-    Setting("relative_attention_num_buckets", "position.buckets", default=32),
-    Setting("relative_attention_max_distance", "position.max_distance", default=128),
-    Setting("dropout_rate", "dropout", "number", 0.1),
-    Setting("layer_norm_epsilon", "norm.eps", "number", 1e-6),
-)
-_FIXED = {
-    "family": "encoder-decoder",
-    "attention.score": "dot",
-    "attention.bias": False,
-    "feedforward.bias": False,
-    "position.name": "t5",
-    "norm.kind": "rms",
-    "norm.place": "pre",
-    "embedding.scale": False,
-}
-
-
-def read(settings: Settings, names: Names) -> ModelConfig:
-    """config.json to our config."""
-    settings.fixed({"is_decoder": False, "is_encoder_decoder": True})
-    activation, gated = _read_activation(settings)
-    plain = read_rows(settings, _SETTINGS, _FIXED)
-    scaled = settings.flag("scale_decoder_outputs", settings.flag("tie_word_embeddings", True))
-    plain["decoder_layers"] = settings.whole("num_decoder_layers", plain["layers"])
-    plain["feedforward"] |= {"activation": activation, "gated": gated}
-    plain["embedding"] |= {
-        "tie_output": scaled or "lm_head.weight" not in names,
-        "output_scale": plain["width"] ** -0.5 if scaled else None,
-    }
-    for table in ("attention", "feedforward", "embedding"):
-        plain[table]["dropout"] = plain["dropout"]
-    return ModelConfig.from_dict(plain)
-
-
-def _read_activation(settings: Settings) -> tuple[str, bool]:
-    """`relu`, `gated-gelu` and the like; the latter has always meant the tanh form."""
+def _read(settings: Settings, names: Names, flat: Flat) -> Flat:
+    """`relu`, `gated-gelu` and the like; the latter has always meant the tanh form. And the output."""
     kind = settings.plain.get("feed_forward_proj") or "relu"
     gate, _, name = str(kind).rpartition("-")
     if gate not in ("", "gated"):
@@ -116,34 +61,57 @@ def _read_activation(settings: Settings) -> tuple[str, bool]:
     name = settings.plain.get("dense_act_fn") or name
     if name not in ACTIVATIONS:
         settings.refuse("feed_forward_proj", kind, "known activations are " + ", ".join(sorted(ACTIVATIONS)))
-    return ACTIVATIONS[name], gate == "gated"
+    scaled = settings.flag("scale_decoder_outputs", settings.flag("tie_word_embeddings", True))
+    return {
+        "feedforward.activation": ACTIVATIONS[name],
+        "feedforward.gated": gate == "gated",
+        "embedding.tie_output": scaled or "lm_head.weight" not in names,
+        "embedding.output_scale": flat["width"] ** -0.5 if scaled else None,
+    }
 
 
-def write(config: ModelConfig) -> dict[str, Any]:
-    """Our config to config.json."""
+def _write(config: ModelConfig) -> dict[str, Any]:
     activation = THEIR_ACTIVATIONS[config.feedforward.activation]
     if config.feedforward.gated:
         activation = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"
     scaled = _scaled(config)
-    return write_rows(_SETTINGS, config) | {
-        "is_encoder_decoder": True,
-        "num_decoder_layers": config.depth_of_decoder,
-        "feed_forward_proj": activation,
-        # Readers before and after version 5 of transformers learn of the scale from one or the other.
-        "tie_word_embeddings": scaled,
-        "scale_decoder_outputs": scaled,
-    }
+    # Readers before and after version 5 of transformers learn of the scale from one or the other.
+    return {"feed_forward_proj": activation, "tie_word_embeddings": scaled, "scale_decoder_outputs": scaled}
 
 
-FAMILY = Family(
+_DROPOUTS = ("dropout", "attention.dropout", "feedforward.dropout", "embedding.dropout")
+
+T5 = Family(
     model_type="t5",
-    architectures=("T5ForConditionalGeneration", "T5WithLMHeadModel", "T5Model"),
+    architectures=dict.fromkeys(("T5ForConditionalGeneration", "T5WithLMHeadModel", "T5Model"), "none"),
     prefix="",
-    read=read,
-    write=write,
-    architecture=lambda config: "T5ForConditionalGeneration",
-    rows=rows,
-    copies=copies,
+    settings=(
+        Setting("vocab_size", "vocabulary"),
+        Setting("d_model", "width"),
+        Setting("d_kv", "attention.key_dim"),
+        Setting("d_ff", "feedforward.width"),
+        Setting("num_layers", "layers"),
+        Setting("num_decoder_layers", "decoder_layers", default=lambda flat: flat["layers"]),
+        Setting("num_heads", "attention.heads"),
+        Setting("relative_attention_num_buckets", "position.buckets", default=32),
+        Setting("relative_attention_max_distance", "position.max_distance", default=128),
+        Setting("dropout_rate", _DROPOUTS, "number", 0.1),
+        Setting("layer_norm_epsilon", "norm.eps", "number", 1e-6),
+    ),
+    ours={
+        "family": "encoder-decoder",
+        "attention.score": "dot",
+        "attention.bias": False,
+        "feedforward.bias": False,
+        "position.name": "t5",
+        "norm.kind": "rms",
+        "norm.place": "pre",
+        "embedding.scale": False,
+    },
+    theirs={"is_decoder": False, "is_encoder_decoder": True},
+    read_more=_read,
+    write_more=_write,
+    table=_table,
     # a bias that early checkpoints carry and no version of the model uses
     ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
 )
