@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, counted
 from clearhead.data.config import CorpusConfig
 
 _NUMBERING = {"id", "idx", "index", "guid", "no", "nr", "#"}  # never the text, unless asked for by name
@@ -92,7 +92,12 @@ class Pick(NamedTuple):
     @property
     def widest(self) -> int:
         """The last column that is needed."""
-        return max(self.source or 0, self.target, self.second or 0)
+        return max(place or 0 for place in self)
+
+    @property
+    def places(self) -> tuple[int | None, ...]:
+        """The columns of the source, the target and, where there is one, the second text."""
+        return self[:2] if self.second is None else self
 
 
 def looks_like_header(cells: Sequence[str], corpus: CorpusConfig, columns: Columns) -> bool:
@@ -111,8 +116,7 @@ def looks_like_header(cells: Sequence[str], corpus: CorpusConfig, columns: Colum
         return True
     names = [_plain(cell) for cell in cells]
     sources, targets = columns.sources, columns.targets
-    known_source = _known(names, sources)
-    known_target = _known(names, targets)
+    known_source, known_target = _known(names, sources), _known(names, targets)
     if columns.is_stream:
         return known_target is not None
     if known_source is not None and known_target is not None:
@@ -126,24 +130,23 @@ def pick_columns(names: Sequence[str], corpus: CorpusConfig, columns: Columns, w
     """Choose the columns of a row by their names, which are all empty where columns have none."""
     if columns.is_stream:
         return Pick(None, _pick_text(names, corpus, columns, where))
-    asked_source, asked_target = corpus.source_column, corpus.target_column
     if len(names) < 2:
         raise UserError(
-            f"{where} has {_count(len(names))}, and the task '{columns.task}' needs two: a text and its "
-            "answer."
+            f"{where} has {counted(len(names), 'column')}, and the task '{columns.task}' needs two: a text "
+            "and its answer."
         )
-    second = None if corpus.second_column is None else _find(corpus.second_column, names, where)
-    source = None if asked_source is None else _find(asked_source, names, where)
-    target = None if asked_target is None else _find(asked_target, names, where)
+    named = (corpus.second_column, corpus.source_column, corpus.target_column)
+    second, source, target = (None if one is None else _find(one, names, where) for one in named)
+    plain = [_plain(name) for name in names]
     if source is None:
-        source = _known([_plain(name) for name in names], columns.sources, besides=target)
+        source = _known(plain, columns.sources, besides=target)
     if target is None:
-        target = _known([_plain(name) for name in names], columns.targets, besides=source)
-    places = [place for place, name in enumerate(names) if _plain(name) not in _NUMBERING and place != second]
+        target = _known(plain, columns.targets, besides=source)
+    places = [place for place, name in enumerate(plain) if name not in _NUMBERING and place != second]
     if source is None:
-        source = _first_but(places, target, names)
+        source = next(place for place in (*places, *range(len(names))) if place != target)
     if target is None:
-        target = _first_but(places, source, names)
+        target = next(place for place in (*places, *range(len(names))) if place != source)
     if source == target:
         raise UserError(f"The source and the target of {where} are the same column: name two different ones.")
     if second in (source, target):
@@ -229,10 +232,11 @@ def _pick_text(names: Sequence[str], corpus: CorpusConfig, columns: Columns, whe
         )
     if named:
         return _find(named[0], names, where)
-    known = _known([_plain(name) for name in names], columns.targets)
+    plain = [_plain(name) for name in names]
+    known = _known(plain, columns.targets)
     if known is not None:
         return known
-    return next((place for place, name in enumerate(names) if _plain(name) not in _NUMBERING), 0)
+    return next((place for place, name in enumerate(plain) if name not in _NUMBERING), 0)
 
 
 def _find(column: str, names: Sequence[str], where: str) -> int:
@@ -242,10 +246,11 @@ def _find(column: str, names: Sequence[str], where: str) -> int:
             if wanted in shown:
                 return shown.index(wanted)
     if column.isdecimal() and len(column) < 10:
-        number = int(column)
-        if 1 <= number <= len(names):
-            return number - 1
-        raise UserError(f"{where} has no column {number}: it has {_count(len(names))}, counted from 1.")
+        if 1 <= int(column) <= len(names):
+            return int(column) - 1
+        raise UserError(
+            f"{where} has no column {int(column)}: it has {counted(len(names), 'column')}, counted from 1."
+        )
     there = (
         ", ".join(f"'{name}'" for name in names) if any(names) else "none that has a name, so give a number"
     )
@@ -257,18 +262,6 @@ def _known(names: Sequence[str], known: Sequence[str], besides: int | None = Non
         if name in names and names.index(name) != besides:
             return names.index(name)
     return None
-
-
-def _count(count: int) -> str:
-    return "1 column" if count == 1 else f"{count} columns"
-
-
-def _first_but(places: Sequence[int], taken: int | None, names: Sequence[str]) -> int:
-    candidates: list[int] = [*places, *range(len(names))]
-    for place in candidates:
-        if place != taken:
-            return place
-    return 0
 
 
 def _plain(name: str) -> str:

@@ -10,12 +10,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Literal
 
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, counted
 from clearhead.data.columns import Columns, Row, asked
 from clearhead.data.config import CorpusConfig
-from clearhead.data.hub import check_hub, read_hub
 from clearhead.data.lines import OnRead, check_file, megabytes, read_lines, without_gz
-from clearhead.data.records import read_csv, read_json_lines, read_tsv
+from clearhead.data.records import check_hub, read_hub, read_table
 
 Form = Literal["plain", "tsv", "csv", "json"]
 
@@ -27,7 +26,6 @@ _FORMS: dict[str, Form] = {
     ".ndjson": "json",
     ".json": "json",
 }
-_TABLES = {"tsv": read_tsv, "csv": read_csv, "json": read_json_lines}
 _LOOK_AT = 20  # lines of a plain file that must all have a tab for it to be a table
 _LONGEST_PIECE = 1 << 16  # characters; a longer line of plain text comes in several rows
 
@@ -45,7 +43,7 @@ def read_rows(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = N
     elif (form := _form_of(corpus.file, columns.is_stream)) == "plain":
         return _read_plain(corpus, columns, on_read)
     else:
-        rows = _TABLES[form](corpus.file, corpus, columns, on_read)
+        rows = read_table(form, corpus, columns, on_read)
     if columns.target == "tags":
         return (_tagged(row, corpus) for row in rows)
     if columns.is_stream or corpus.source is not None:
@@ -119,14 +117,10 @@ def _read_aligned(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None
             longer = number + sum(1 for _ in (targets if source is None else sources))
             counts = (number - 1, longer) if source is None else (longer, number - 1)
             raise UserError(
-                f"'{corpus.source}' has {_lines(counts[0])} but '{corpus.target}' has {_lines(counts[1])}: "
-                "line n of one must belong to line n of the other."
+                f"'{corpus.source}' has {counted(counts[0], 'line')} but '{corpus.target}' has "
+                f"{counted(counts[1], 'line')}: line n of one must belong to line n of the other."
             )
         yield Row(source.strip(), target.strip(), number)
-
-
-def _lines(count: int) -> str:
-    return "1 line" if count == 1 else f"{count:,} lines"
 
 
 def _read_plain(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Iterator[Row]:
@@ -139,11 +133,8 @@ def _read_plain(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) 
     if asked(corpus):
         raise UserError(f"'{corpus.file}' is plain text and has no columns to choose from.")
     for number, line in enumerate(read_lines(corpus.file, on_read), start=1):
-        if len(line) <= _LONGEST_PIECE:
-            yield Row("", line, number)
-        else:
-            for piece in _pieces(line):
-                yield Row("", piece, number)
+        for piece in [line] if len(line) <= _LONGEST_PIECE else _pieces(line):
+            yield Row("", piece, number)
 
 
 def _pieces(line: str) -> Iterator[str]:
@@ -163,7 +154,7 @@ def _tagged(row: Row, corpus: CorpusConfig) -> Row:
     words, tags = row.source.split(), row.target.split()
     if len(words) != len(tags):
         raise UserError(
-            f"{name_of(corpus)} line {row.line} has {len(words)} word{'s' * (len(words) != 1)} "
-            f"but {len(tags)} tag{'s' * (len(tags) != 1)}: every word needs one tag."
+            f"{name_of(corpus)} line {row.line} has {counted(len(words), 'word')} "
+            f"but {counted(len(tags), 'tag')}: every word needs one tag."
         )
     return Row(" ".join(words), " ".join(tags), row.line)

@@ -1,18 +1,21 @@
-"""Tables of text: tab-separated, comma-separated and JSON lines, as rows of two texts.
+"""Tables of text as rows: tab- and comma-separated files, JSON lines, and data sets of the Hugging Face hub.
 
 Tab-separated files have no quotes: a cell is what stands between two tabs. Comma-separated files follow the
-usual rules: quotes around a cell, two quotes for one, line ends inside. Which columns are read is decided in
-`columns`. Knows nothing about splits or filters.
+usual rules: quotes around a cell, two quotes for one, line ends inside. A data set of the hub is named "name"
+or "name:configuration", or is a folder of data files on disk; it is read by the optional package `datasets`,
+and no code of it is ever run. Which columns are read is decided in `columns`. Knows nothing about splits.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, counted
 from clearhead.data.columns import (
     Columns,
     Pick,
@@ -33,69 +36,65 @@ Cells = tuple[int, list[str]]  # a line number and the cells found there
 Values = Callable[[Any, str], tuple[Any, ...]]
 
 
-def read_tsv(
-    path: str, corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = None
+def read_table(form: str, corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Iterator[Row]:
+    """The rows of a file with columns, whose form is "tsv", "csv" or "json"."""
+    path = corpus.file
+    assert path is not None
+    if form == "json":
+        return _from_records(_json_lines(path, on_read), corpus, columns, f"'{path}'", "line")
+    cells = _tsv_cells(path, on_read) if form == "tsv" else _csv_cells(path, on_read)
+    return _from_cells(cells, path, corpus, columns)
+
+
+def check_hub() -> None:
+    """Refuse, in one sentence, to go on without the package."""
+    if find_spec("datasets") is None:
+        raise UserError("Data sets of the hub need the package 'datasets': pip install \"clearhead[hub]\".")
+
+
+def read_hub(corpus: CorpusConfig, columns: Columns) -> Iterator[Row]:
+    """The rows of one split of a data set; a row's line is its number in the split."""
+    check_hub()
+    shown = f"'{corpus.hub}' ({corpus.hub_split})"
+    return _from_records(_hub_records(corpus, shown), corpus, columns, shown, "row")
+
+
+def _from_records(
+    records: Iterator[tuple[int, Any]], corpus: CorpusConfig, columns: Columns, name: str, unit: str
 ) -> Iterator[Row]:
-    """The rows of a tab-separated file."""
-    lines = enumerate(read_lines(path, on_read), start=1)
-    return _table(((number, line.rstrip("\n").split("\t")) for number, line in lines), path, corpus, columns)
-
-
-def read_csv(
-    path: str, corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = None
-) -> Iterator[Row]:
-    """The rows of a comma-separated file; semicolons serve too, where the first line has no comma."""
-    return _table(_csv_cells(path, on_read), path, corpus, columns)
-
-
-def read_json_lines(
-    path: str, corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = None
-) -> Iterator[Row]:
-    """The rows of a file with one JSON object (or list) a line; blank lines are empty rows."""
+    """Rows from JSON objects, or lists, each with its number; None is a blank line, which is an empty row."""
     values: Values | None = None
-    for number, line in enumerate(read_lines(path, on_read), start=1):
-        if line.isspace():
+    for number, record in records:
+        if record is None:
             yield Row("", "", number)
             continue
-        where = f"'{path}' line {number}"
-        record = _json(line, path, number)
+        where = f"{name} {unit} {number}"
         if values is None:
-            values = json_columns(record, corpus, columns, f"'{path}'")
+            values = _json_columns(record, corpus, columns, name)
         yield row_of(values(record, where), columns, where, number)
 
 
-def json_columns(record: Any, corpus: CorpusConfig, columns: Columns, where: str) -> Values:
+def _json_columns(record: Any, corpus: CorpusConfig, columns: Columns, where: str) -> Values:
     """How to take the texts out of records that look like this first one."""
     if isinstance(record, list):
-        return _list_columns(pick_columns([""] * len(record), corpus, columns, where))
+        pick = pick_columns([""] * len(record), corpus, columns, where)
+
+        def from_list(record: Any, where: str) -> tuple[Any, ...]:
+            if not isinstance(record, list):
+                raise UserError(f"{where} is not a list, as the lines before it are.")
+            _check_width(record, pick, where)
+            return tuple(None if place is None else record[place] for place in pick.places)
+
+        return from_list
     paths = paths_of(record)
     if not paths:
         raise UserError(f"{where} begins with a record that has no columns.")
     pick = pick_columns([".".join(path) for path in paths], corpus, columns, where)
-    chosen = [None if place is None else paths[place] for place in _places(pick)]
-
-    def values(record: Any, where: str) -> tuple[Any, ...]:
-        return tuple(None if path is None else at_path(record, path, where) for path in chosen)
-
-    return values
+    chosen = [None if place is None else paths[place] for place in pick.places]
+    return lambda record, where: tuple(path and at_path(record, path, where) for path in chosen)
 
 
-def _list_columns(pick: Pick) -> Values:
-    def values(record: Any, where: str) -> tuple[Any, ...]:
-        if not isinstance(record, list):
-            raise UserError(f"{where} is not a list, as the lines before it are.")
-        _check_width(record, pick, where)
-        return tuple(None if place is None else record[place] for place in _places(pick))
-
-    return values
-
-
-def _places(pick: Pick) -> tuple[int | None, ...]:
-    """The columns of the source, the target and, where there is one, the second text."""
-    return (pick.source, pick.target, *(() if pick.second is None else (pick.second,)))
-
-
-def _table(cells: Iterator[Cells], path: str, corpus: CorpusConfig, columns: Columns) -> Iterator[Row]:
+def _from_cells(cells: Iterator[Cells], path: str, corpus: CorpusConfig, columns: Columns) -> Iterator[Row]:
     pick: Pick | None = None
     for number, row in cells:
         if len(row) == 0 or (len(row) == 1 and not row[0].strip()):
@@ -119,11 +118,16 @@ def _table(cells: Iterator[Cells], path: str, corpus: CorpusConfig, columns: Col
 
 def _check_width(row: Sequence[Any], pick: Pick, where: str) -> None:
     if len(row) <= pick.widest:
-        there = "1 column" if len(row) == 1 else f"{len(row)} columns"
-        raise UserError(f"{where} has {there}, but column {pick.widest + 1} is needed.")
+        raise UserError(f"{where} has {counted(len(row), 'column')}, but column {pick.widest + 1} is needed.")
+
+
+def _tsv_cells(path: str, on_read: OnRead | None) -> Iterator[Cells]:
+    for number, line in enumerate(read_lines(path, on_read), start=1):
+        yield number, line.rstrip("\n").split("\t")
 
 
 def _csv_cells(path: str, on_read: OnRead | None) -> Iterator[Cells]:
+    """Semicolons serve as well, where the first line has no comma."""
     first = next(read_lines(path))
     mark = ";" if "," not in first and ";" in first else ","
     csv.field_size_limit(_LONGEST_CELL)
@@ -138,6 +142,11 @@ def _csv_cells(path: str, on_read: OnRead | None) -> Iterator[Cells]:
             f"'{path}' is not valid CSV in the row that begins on line {start}: "
             "a quote is not closed, or text follows a closing quote."
         ) from error
+
+
+def _json_lines(path: str, on_read: OnRead | None) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(read_lines(path, on_read), start=1):
+        yield number, None if line.isspace() else _json(line, path, number)
 
 
 def _json(line: str, path: str, number: int) -> Any:
@@ -171,3 +180,29 @@ def _array(path: str) -> UserError:
     return UserError(
         f"'{path}' is one JSON array: write one object a line, for example with: jq -c '.[]' '{path}'."
     )
+
+
+def _hub_records(corpus: CorpusConfig, shown: str) -> Iterator[tuple[int, Any]]:
+    datasets = importlib.import_module("datasets")  # the extra
+    name, _, configuration = (corpus.hub or "").partition(":")
+    try:
+        data = datasets.load_dataset(name, configuration or None, split=corpus.hub_split)
+    except (OSError, ValueError, RuntimeError) as error:  # not found, not reachable, no such configuration …
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise UserError(f"The data set {shown} cannot be loaded: {reason}.") from error
+    if len(data) == 0:
+        raise UserError(f"{shown} is empty: it must hold at least one row.")
+    for number, stored in enumerate(data, start=1):
+        yield number, {name: _named(value, data.features[name]) for name, value in stored.items()}
+
+
+def _named(value: Any, feature: Any) -> Any:
+    """The names of classes that a data set stores as numbers, alone or in a list."""
+    if value is None:
+        return None
+    if hasattr(feature, "int2str") and isinstance(value, int):
+        return feature.int2str(value) if value >= 0 else None  # -1: no answer is published
+    inner: Any = feature[0] if isinstance(feature, list) and feature else getattr(feature, "feature", None)
+    if isinstance(value, list) and hasattr(inner, "int2str"):
+        return [inner.int2str(item) for item in value]
+    return value
