@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
-from clearhead.evaluation.correlation import number_metrics, pearson, ranks, spearman
+from clearhead.evaluation.labels_and_numbers import number_metrics, pearson, ranks, spearman
 
 
 def test_known_values() -> None:

@@ -12,20 +12,13 @@ import torch
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.decoding import Options, classify, regress, translate
-from clearhead.evaluation import (
-    EvaluationConfig,
-    Subject,
-    bleu,
-    chrf,
-    compare,
-    corpus_loss,
-    make_report,
-    rouge,
-    to_html,
-    to_markdown,
-    write_report,
-)
-from clearhead.evaluation.correlation import pearson
+from clearhead.evaluation.evaluate import EvaluationConfig, compare
+from clearhead.evaluation.labels_and_numbers import pearson
+from clearhead.evaluation.loss import corpus_loss
+from clearhead.evaluation.metrics import bleu, chrf
+from clearhead.evaluation.render import to_html, to_markdown
+from clearhead.evaluation.report import Subject, make_report, write_report
+from clearhead.evaluation.rouge import rouge
 from clearhead.tasks import evaluate
 
 from ..decoding.bundles import ENGLISH, FRENCH, labeller, translator, writer

@@ -5,11 +5,10 @@ How that is judged is up to a `Judge`, of which there is one for each kind of an
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -19,8 +18,8 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.writer import Dtype, Way
 from clearhead.evaluation.bootstrap import Bootstrap, bootstrap_scores, bootstrap_texts
-from clearhead.evaluation.classes import Confusion
-from clearhead.evaluation.loss import Loss, corpus_loss
+from clearhead.evaluation.labels_and_numbers import Confusion
+from clearhead.evaluation.loss import corpus_loss
 from clearhead.evaluation.metrics import CorpusMetric
 from clearhead.text.parts import Tokenisation
 
@@ -69,28 +68,18 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a judge found out itself."""
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    signatures: dict[str, str] = field(default_factory=dict)
-    examples: tuple[Example, ...] = ()
-    score_name: str = ""
-    confusion: Confusion | None = None
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """Everything found out about one bundle on one test set."""
 
     judge: Judge
-    metrics: dict[str, float]  # name → value: per cent, but for correlations (−1 to 1) and losses
-    signatures: dict[str, str]  # name → how it was computed
-    examples: tuple[Example, ...]  # in the order of the test set
-    score_name: str  # what `Example.score` is
-    seconds: float  # spent on writing the outputs
-    config: EvaluationConfig = field(default_factory=EvaluationConfig)
+    # name → value: per cent, but for correlations (−1 to 1) and losses
+    metrics: dict[str, float] = field(default_factory=dict)
+    signatures: dict[str, str] = field(default_factory=dict)  # name → how it was computed
+    examples: tuple[Example, ...] = ()  # in the order of the test set
+    score_name: str = ""  # what `Example.score` is
     confusion: Confusion | None = None
+    seconds: float = 0.0  # spent on writing the outputs
+    config: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     @property
     def task(self) -> str:
@@ -155,23 +144,13 @@ class Judge(ABC):
         began = time.perf_counter()
         found = self.judged(bundle, rows, Asked(config, references, device, show))
         seconds = time.perf_counter() - began
-        metrics = dict(found.metrics)
+        metrics = found.metrics
         if self.has_loss and (config.loss or not metrics):
-            loss = corpus_loss(bundle, rows, batch_tokens=config.batch_tokens, device=device)
-            metrics |= loss_metrics(loss)
-        return Evaluation(
-            judge=self,
-            metrics=metrics,
-            signatures=found.signatures,
-            examples=found.examples,
-            score_name=found.score_name,
-            seconds=seconds,
-            config=config,
-            confusion=found.confusion,
-        )
+            metrics |= corpus_loss(bundle, rows, batch_tokens=config.batch_tokens, device=device).metrics()
+        return replace(found, metrics=metrics, seconds=seconds, config=config)
 
     @abstractmethod
-    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         """The figures of this kind of answer, and every example."""
 
     @abstractmethod
@@ -194,17 +173,6 @@ class Judge(ABC):
 def shown(text: Text) -> str:
     """What is read, as one text."""
     return text if isinstance(text, str) else " · ".join(text)
-
-
-def loss_metrics(loss: Loss) -> dict[str, float]:
-    """The figures of a loss that are defined, by name."""
-    found = {
-        "nats per token": loss.per_token,
-        "perplexity": loss.perplexity,
-        "nats per character": loss.per_character,
-        "bits per byte": loss.bits_per_byte,
-    }
-    return {name: value for name, value in found.items() if not math.isnan(value)}
 
 
 def compare(

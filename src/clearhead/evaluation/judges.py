@@ -12,19 +12,17 @@ from clearhead.decoding.labels import class_probabilities, labels_of, regress, t
 from clearhead.decoding.number_formats import NATS
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, translate
-from clearhead.evaluation.classes import Confusion
-from clearhead.evaluation.correlation import number_metrics
 from clearhead.evaluation.evaluate import (
     Asked,
     Evaluation,
     EvaluationConfig,
     Example,
-    Found,
     Judge,
     Rows,
     Validated,
     shown,
 )
+from clearhead.evaluation.labels_and_numbers import Confusion, number_metrics
 from clearhead.evaluation.metrics import (
     CorpusMetric,
     Score,
@@ -50,7 +48,7 @@ class Translations(Judge):
     writes: ClassVar[bool] = True
     format_metric: ClassVar[str | None] = "chrF"
 
-    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         config, sources = asked.config, [shown(source) for source, _ in rows]
         right = [[target] for _, target in rows]
         right = right if asked.references is None else [list(texts) for texts in asked.references]
@@ -69,7 +67,9 @@ class Translations(Judge):
             )
         )
         signatures = {score.name: _signature(score) for score in scores}
-        return Found({score.name: score.value for score in scores}, signatures, examples, f"sentence {name}")
+        return Evaluation(
+            self, {score.name: score.value for score in scores}, signatures, examples, f"sentence {name}"
+        )
 
     def scores(self, outputs: list[str], right: Right, how: EvaluationConfig) -> list[Score]:
         """The metrics of the whole set."""
@@ -150,8 +150,8 @@ class LongTexts(Judge):
 
     format_metric: ClassVar[str | None] = NATS
 
-    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
-        return Found()
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
+        return Evaluation(self)
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
         """No figures, and one text that was drawn."""
@@ -165,7 +165,7 @@ class Classes(Judge):
 
     validates: ClassVar[tuple[str, ...]] = ("f1", "matthews")
 
-    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         names = labels_of(bundle, "classify")
         shares = class_probabilities(bundle, [text for text, _ in rows], **asked.reading)
         examples = []
@@ -175,8 +175,8 @@ class Classes(Judge):
             notes = {"probability": share[best]}
             examples.append(Example(shown(text), (label,), best, given, best == label, notes))
         confusion = Confusion.of([label for _, label in rows], [one.output for one in examples], names)
-        metrics = label_metrics(confusion)
-        return Found(metrics, {}, tuple(examples), "probability of the right class", confusion)
+        name = "probability of the right class"
+        return Evaluation(self, confusion.metrics(), {}, tuple(examples), name, confusion)
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
         """F1 and Matthews."""
@@ -194,7 +194,7 @@ class Classes(Judge):
 class WordTags(Classes):
     """The tag of each word."""
 
-    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         names, texts = labels_of(bundle, "tag"), [shown(text) for text, _ in rows]
         found = tag(bundle, texts, **asked.reading)
         truth: list[str] = []
@@ -213,8 +213,8 @@ class WordTags(Classes):
             examples.append(Example(text, (target,), " ".join(tags), share, wanted == tags))
         confusion = Confusion.of(truth, chosen, names)
         whole = 100.0 * sum(one.right for one in examples) / len(examples)
-        metrics = label_metrics(confusion) | {"exact match": whole}
-        return Found(metrics, {}, tuple(examples), "right tags in per cent", confusion)
+        metrics = confusion.metrics() | {"exact match": whole}
+        return Evaluation(self, metrics, {}, tuple(examples), "right tags in per cent", confusion)
 
     def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
         """Right tags of each text, and texts that are right as a whole."""
@@ -234,7 +234,7 @@ class Numbers(Judge):
     validates: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
     has_loss: ClassVar[bool] = False
 
-    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Found:
+    def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         given = regress(bundle, [text for text, _ in rows], **asked.reading)
         right = [_number(target, line) for line, (_, target) in enumerate(rows, start=1)]
         span = max(right) - min(right) or 1.0
@@ -244,7 +244,7 @@ class Numbers(Judge):
         )
         metrics, name = number_metrics(right, given), "nearness in per cent of all numbers' span"
         undefined = {} if "Pearson" in metrics else {"Pearson": "not defined where one side never changes"}
-        return Found(metrics, undefined, examples, name)
+        return Evaluation(self, metrics, undefined, examples, name)
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
         """The correlations; 0 where the model says the same of every text."""
@@ -265,16 +265,6 @@ def _number(text: str, line: int) -> float:
         return float(text)
     except ValueError:
         raise UserError(f"Row {line} has '{text[:40]}' where a number should be.") from None
-
-
-def label_metrics(confusion: Confusion) -> dict[str, float]:
-    """Accuracy and F1 in per cent, Matthews from −1 to 1."""
-    return {
-        "accuracy": 100.0 * confusion.accuracy,
-        "macro F1": 100.0 * confusion.macro_f1,
-        "micro F1": 100.0 * confusion.micro_f1,
-        "Matthews": confusion.matthews,
-    }
 
 
 def _mean_score(found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:

@@ -90,6 +90,16 @@ class Loss:
         """Share of labels that had the highest score."""
         return self.correct / self.tokens if self.tokens else math.nan
 
+    def metrics(self) -> dict[str, float]:
+        """The figures that are defined, by name."""
+        found = {
+            "nats per token": self.per_token,
+            "perplexity": self.perplexity,
+            "nats per character": self.per_character,
+            "bits per byte": self.bits_per_byte,
+        }
+        return {name: value for name, value in found.items() if not math.isnan(value)}
+
 
 def batches_loss(
     model: nn.Module, batches: Iterable[Batch], device: str | torch.device | None = None

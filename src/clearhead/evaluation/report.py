@@ -13,8 +13,8 @@ from pathlib import Path
 
 from clearhead.base.atomic import atomic_write_text
 from clearhead.evaluation.bootstrap import Bootstrap, Interval
-from clearhead.evaluation.classes import Confusion
 from clearhead.evaluation.evaluate import Evaluation, Example
+from clearhead.evaluation.labels_and_numbers import Confusion
 from clearhead.evaluation.render import Case, Page, Section, Table, to_html, to_markdown
 
 BUCKETS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 50), (51, 10**9))

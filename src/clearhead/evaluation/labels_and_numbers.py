@@ -1,6 +1,6 @@
-"""How good chosen labels are: accuracy, F1, Matthews correlation, confusion matrix.
+"""How good labels and numbers are that a model gives: accuracy, F1, confusion; correlations and errors.
 
-Works on any labels that can be compared and sorted. Knows nothing about models.
+Knows nothing about models.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.base.errors import UserError
+
+Numbers = Sequence[float] | NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,6 @@ class Confusion:
         return sum(values) / len(values) if values else 0.0
 
     @property
-    def micro_f1(self) -> float:
-        """F1 of all decisions together; with one label for each example this is the accuracy."""
-        return self.accuracy
-
-    @property
     def matthews(self) -> float:
         """Correlation of truth and choice, −1 to 1, for any number of labels (Gorodkin 2004).
 
@@ -84,3 +81,75 @@ class Confusion:
         both = right * total - sum(t * c for t, c in zip(truth, chosen, strict=True))
         spread = (total**2 - sum(c * c for c in chosen)) * (total**2 - sum(t * t for t in truth))
         return both / math.sqrt(spread) if spread else 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """Accuracy and F1 in per cent, Matthews from −1 to 1.
+
+        With one label for each example, F1 of all decisions together (micro) is the accuracy.
+        """
+        return {
+            "accuracy": 100.0 * self.accuracy,
+            "macro F1": 100.0 * self.macro_f1,
+            "micro F1": 100.0 * self.accuracy,
+            "Matthews": self.matthews,
+        }
+
+
+def pearson(first: Numbers, second: Numbers) -> float:
+    """Correlation, −1 to 1: Σ(x−x̄)(y−ȳ) / √(Σ(x−x̄)² · Σ(y−ȳ)²); NaN where one side never changes.
+
+    >>> pearson([1, 2, 3], [2, 4, 6])
+    1.0
+    """
+    x, y = _both(first, second)
+    if not len(x) or (x == x[0]).all() or (y == y[0]).all():
+        return math.nan
+    # In units of the largest distance from the mean: squares of huge numbers overflow, of tiny ones vanish.
+    x, y = (side - side.mean() for side in (x, y))
+    x, y = (side / np.abs(side).max() for side in (x, y))
+    found = float((x * y).sum() / math.sqrt(float((x * x).sum()) * float((y * y).sum())))
+    return min(1.0, max(-1.0, found))
+
+
+def spearman(first: Numbers, second: Numbers) -> float:
+    """Pearson's correlation of the ranks: 1 where both sides have the same order, whatever the distances.
+
+    >>> spearman([1, 2, 3], [1, 10, 100])
+    1.0
+    """
+    x, y = _both(first, second)
+    return pearson(ranks(x), ranks(y))
+
+
+def ranks(values: Numbers) -> NDArray[np.float64]:
+    """The rank of each value, from 1; equal values share the mean of their ranks.
+
+    >>> ranks([20, 10, 20, 30]).tolist()
+    [2.5, 1.0, 2.5, 4.0]
+    """
+    _, group, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return ((2 * last - counts + 1) / 2)[group]  # of ranks last−count+1 … last, the mean
+
+
+def number_metrics(truth: Numbers, given: Numbers) -> dict[str, float]:
+    """The figures by name; a correlation that is not defined, because a side never changes, is left out."""
+    x, y = _both(truth, given)
+    found = {
+        "Pearson": pearson(x, y),
+        "Spearman": spearman(x, y),
+        "mean squared error": float(((x - y) ** 2).mean()),
+        "mean absolute error": float(np.abs(x - y).mean()),
+    }
+    return {name: value for name, value in found.items() if not math.isnan(value)}
+
+
+def _both(first: Numbers, second: Numbers) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    x, y = (np.asarray(side, np.float64) for side in (first, second))
+    if len(x) != len(y):
+        raise UserError(f"There are {len(x)} true numbers, but {len(y)} given ones.")
+    if not np.isfinite(x).all() or not np.isfinite(y).all():
+        raise UserError(
+            "Correlations and errors are those of finite numbers, and one of these is not finite."
+        )
+    return x, y
