@@ -18,7 +18,7 @@ import typer
 
 from clearhead.base.config import Config
 from clearhead.base.settings import parse_settings
-from clearhead.cli.main import COMMANDS, app
+from clearhead.cli.main import COMMANDS, app, command_named
 from clearhead.decoding import native
 from clearhead.jobs.recipe import nested
 from clearhead.training.config import TrainConfig
@@ -109,8 +109,8 @@ def command_lines() -> Iterator[tuple[str, str]]:
         for kind, block in FENCE.findall(page.read_text(encoding="utf-8")):
             if kind in ("sh", "bash", ""):
                 yield from ((page.name, line) for line in lines_in(block))
-    for name, function in COMMANDS.items():
-        yield from ((f"{name} --help", line) for line in lines_in(function.__doc__ or ""))
+    for name in COMMANDS:
+        yield from ((f"{name} --help", line) for line in lines_in(command_named(name).__doc__ or ""))
 
 
 def lines_in(text: str) -> list[str]:

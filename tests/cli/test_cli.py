@@ -153,7 +153,7 @@ def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_an_option_whose_value_bears_its_name_is_named_outright(name: str) -> None:
     """Typer 0.27 makes `--FILE` of `file: Option(metavar="FILE")`; a name that is given stays as it is."""
-    for argument, kind in get_type_hints(cli.COMMANDS[name], include_extras=True).items():
+    for argument, kind in get_type_hints(cli.command_named(name), include_extras=True).items():
         for option in getattr(kind, "__metadata__", ()):
             if isinstance(option, OptionInfo) and option.metavar == argument.upper():
                 # Typer reads the first of the names as a default

@@ -64,7 +64,7 @@ def test_what_the_system_refuses_is_a_sentence(
     def fails() -> None:
         raise error
 
-    monkeypatch.setitem(command.COMMANDS, "presets", fails)
+    monkeypatch.setattr(command, "command_named", lambda name: fails)
     with monkeypatch.context() as away:
         away.setattr(sys, "stdout", None)  # so that the test's own output is not given up
         assert command.main(["presets"]) == 2
@@ -75,7 +75,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setitem(command.COMMANDS, "presets", fails)
+    monkeypatch.setattr(command, "command_named", lambda name: fails)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         command.main(["presets"])
 

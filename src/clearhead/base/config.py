@@ -227,6 +227,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return float(value)
     if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
         return value
+    if isinstance(value, Mapping):
+        raise UserError(f"'{where}' is of type {hint.__name__} and has no settings inside it.")
     raise UserError(f"'{where}' must be of type {hint.__name__}, not {shown(value)}.")
 
 

@@ -7,6 +7,7 @@ Knows no particular config.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,18 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
     {'a.b': 2, 'c': 'x'}
     """
     return dict(parse_setting(text) for text in texts)
+
+
+def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested tables as one, each value by its path.
+
+    >>> flat({"a": {"b": 1}, "c": 2})
+    {'a.b': 1, 'c': 2}
+    """
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
+    return found
 
 
 def read_table(path: str | Path) -> dict[str, Any]:

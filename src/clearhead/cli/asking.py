@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from clearhead.base.errors import UserError
+from clearhead.cli.options import option
 from clearhead.cli.starting import settle
 
 if TYPE_CHECKING:
@@ -27,18 +26,10 @@ EARLY = {"true": True, "false": False, "never": "never"}
 OF_CHANCE = ("temperature", "top_k", "top_p", "min_p", "typical")
 
 
-def _option(panel: str, metavar: str | None, help: str, *names: str, **more: Any) -> Any:
-    """An option in a group of the help; without `names` it is called like its field.
-
-    One whose value bears its name is named outright: Typer 0.27 would make `--FILE` of it.
-    """
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)
-
-
 FILES = "Input and output"
-_beam, _chance = partial(_option, "Beam search"), partial(_option, "Chance")
-_text, _files = partial(_option, "What is written"), partial(_option, FILES)
-_computing = partial(_option, "Computing")
+_beam, _chance = partial(option, panel="Beam search"), partial(option, panel="Chance")
+_text, _files = partial(option, panel="What is written"), partial(option, panel=FILES)
+_computing = partial(option, panel="Computing")
 
 
 @dataclass(frozen=True, kw_only=True)

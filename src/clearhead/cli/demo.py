@@ -8,18 +8,17 @@ from typing import Annotated
 
 import typer
 
+from clearhead.cli.options import option
 from clearhead.cli.table import show_table
 
 LANGUAGES = {"en-fr": "English to French", "en-de": "English to German"}
 
 
 def demo(
-    pair: Annotated[str, typer.Option("--pair", metavar="PAIR", help="en-fr or en-de.")] = "en-fr",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the run goes; runs/demo-PAIR without it.")
-    ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Train anew even if the bundle is there.")] = False,
-    view: Annotated[str, typer.Option(metavar="KIND", help="auto, live, plain or quiet.")] = "auto",
+    pair: Annotated[str, option("PAIR", "en-fr or en-de.", "--pair")] = "en-fr",
+    out: Annotated[Path | None, option("FOLDER", "Where the run goes; runs/demo-PAIR without it.")] = None,
+    again: Annotated[bool, option(None, "Train anew even if the bundle is there.", "--again")] = False,
+    view: Annotated[str, option("KIND", "auto, live, plain or quiet.")] = "auto",
 ) -> None:
     """Train a small translator from scratch on the built-in phrasebook, then translate with it.
 

@@ -9,58 +9,43 @@ from typing import Annotated, Any
 import typer
 
 from clearhead.base.errors import UserError
+from clearhead.cli.options import AsJson, Bundle, Device, option
 from clearhead.cli.table import show_formats, show_table
 from clearhead.cli.texts import columns_named
 
 
 def evaluate(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a trained model.")],
-    source: Annotated[Path | None, typer.Option(metavar="FILE", help="One source text a line.")] = None,
-    target: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What would be right, aligned line by line.")
-    ] = None,
+    bundle: Bundle,
+    source: Annotated[Path | None, option("FILE", "One source text a line.")] = None,
+    target: Annotated[Path | None, option("FILE", "What would be right, aligned line by line.")] = None,
     file: Annotated[
-        Path | None,
-        typer.Option("--file", metavar="FILE", help="One file instead: .tsv, .csv, .jsonl, plain text."),
+        Path | None, option("FILE", "One file instead: .tsv, .csv, .jsonl, plain text.", "--file")
     ] = None,
     source_column: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Column of the source or text: its name or number; twice for two texts read together.",
+        option(
+            "NAME", "Column of the source or text: its name or number; twice for two texts read together."
         ),
     ] = None,
-    target_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the target: its name or number.")
-    ] = None,
+    target_column: Annotated[str | None, option("NAME", "Column of the target: its name or number.")] = None,
     against: Annotated[
-        Path | None,
-        typer.Option(metavar="BUNDLE", help="A second bundle to compare with, by paired bootstrap."),
+        Path | None, option("BUNDLE", "A second bundle to compare with, by paired bootstrap.")
     ] = None,
     task: Annotated[
-        str | None,
-        typer.Option(
-            "--task", metavar="TASK", help="For a bundle that does not say what it was trained for."
-        ),
+        str | None, option("TASK", "For a bundle that does not say what it was trained for.", "--task")
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, metavar="N", help="Places of the beam; 1 is greedy.")] = 1,
-    length_penalty: Annotated[
-        float, typer.Option(metavar="A", help="Power of the length that scores are divided by.")
-    ] = 1.0,
+    beam: Annotated[int, option("N", "Places of the beam; 1 is greedy.", min=1)] = 1,
+    length_penalty: Annotated[float, option("A", "Power of the length that scores are divided by.")] = 1.0,
     tokenised: Annotated[
-        bool,
-        typer.Option("--tokenised", help="The text is tokenised already: BLEU counts its words as they are."),
+        bool, option(None, "The text is tokenised already: BLEU counts its words as they are.", "--tokenised")
     ] = False,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write report.md and report.html there.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of tables.")] = False,
+    lowercase: Annotated[bool, option(None, "Ignore case in BLEU and chrF.", "--lowercase")] = False,
+    out: Annotated[Path | None, option("FOLDER", "Write report.md and report.html there.")] = None,
+    as_json: AsJson = False,
     formats: Annotated[
-        bool,
-        typer.Option("--formats", help="Measure instead what bf16 and int8 cost, and note it for --fast."),
+        bool, option(None, "Measure instead what bf16 and int8 cost, and note it for --fast.", "--formats")
     ] = False,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Measure a bundle on a test set: BLEU, chrF, ROUGE, perplexity, accuracy, F1, correlations, by task.
 

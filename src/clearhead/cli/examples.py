@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
+from clearhead.cli.options import option
+
 
 def examples(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One example; without it, all of them in order.")
     ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Write Markdown, as in the documentation.")
-    ] = False,
-    show_list: Annotated[bool, typer.Option("--list", help="List the names and stop.")] = False,
+    markdown: Annotated[bool, option(None, "Write Markdown, as in the documentation.", "--markdown")] = False,
+    show_list: Annotated[bool, option(None, "List the names and stop.", "--list")] = False,
 ) -> None:
     """Show the Transformer at work on small numbers.
 

@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 
 from clearhead.base.errors import UserError
+from clearhead.cli.options import Device, option
 
 
 def explain(
     bundle: Annotated[Path, typer.Argument(help="The model to look into.")],
     text: Annotated[str, typer.Argument(help="The text it is given.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")],
+    out: Annotated[Path, option("FILE", "The page to write.", "--out")],
     target: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="What it is taken to write; without it, what it writes itself."),
+        str | None, option("TEXT", "What it is taken to write; without it, what it writes itself.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Write one page that shows what a model does with a text: every step, every head, every layer.
 

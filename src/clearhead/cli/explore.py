@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clearhead.base.errors import UserError
+from clearhead.cli.options import Device, option
 
 if TYPE_CHECKING:
     from clearhead.explorer.session import Session
@@ -23,14 +24,11 @@ def explore(
         typer.Argument(metavar="[BUNDLE]...", help="What to look into; without any, the demonstration's."),
     ] = None,
     port: Annotated[
-        int,
-        typer.Option(
-            metavar="NUMBER", min=0, max=65535, help="Where it is taken, the next free one; 0: any."
-        ),
+        int, option("NUMBER", "Where it is taken, the next free one; 0: any.", min=0, max=65535)
     ] = 8765,
-    host: Annotated[str, typer.Option(metavar="NAME", help="What to listen on.")] = "127.0.0.1",
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    host: Annotated[str, option("NAME", "What to listen on.")] = "127.0.0.1",
+    open_: Annotated[bool, option(None, "Open the page in the browser.", "--open")] = False,
+    device: Device = "auto",
 ) -> None:
     """Start a local page that shows what a model does with a text.
 

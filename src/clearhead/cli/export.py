@@ -7,18 +7,17 @@ from typing import Annotated
 
 import typer
 
+from clearhead.cli.options import option
+
 
 def export(
     bundle: Annotated[Path, typer.Argument(help="The bundle to export.")],
-    to: Annotated[
-        str, typer.Option(metavar="FORMAT", help="Who will read it: huggingface, ctranslate2 or onnx.")
-    ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write.")],
+    to: Annotated[str, option("FORMAT", "Who will read it: huggingface, ctranslate2 or onnx.")],
+    out: Annotated[Path, option("FOLDER", "The folder to write.")],
     quantize: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND",
-            help="For ctranslate2, the number format of the weights: int8, int16, float16, bfloat16, …",
+        option(
+            "KIND", "For ctranslate2, the number format of the weights: int8, int16, float16, bfloat16, …"
         ),
     ] = None,
 ) -> None:

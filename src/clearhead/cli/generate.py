@@ -12,7 +12,7 @@ import typer
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.cli.asking import Asked, Computing, Files
-from clearhead.cli.grouped import takes_groups
+from clearhead.cli.options import takes_groups
 from clearhead.cli.starting import hurry
 from clearhead.cli.texts import check_files, open_lines, settings_of, through
 
@@ -56,7 +56,6 @@ def generate(
         raise UserError("A prompt's text goes to standard output; --input and --output are for many lines.")
     hurry(bundle, keep=computing.way == "torch" or computing.draft is not None)
     if check_files(files, None):
-        typer.echo(f"{files.output} is finished already.", err=True)
         return
     talk = prompt is None and files.input is None and _is_terminal()
     if talk and (files.as_json or files.output is not None):

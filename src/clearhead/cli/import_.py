@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from clearhead.cli.options import option
+
 
 def import_(
     folder: Annotated[Path, typer.Argument(help="A model folder of Hugging Face or llama2.c, on this disk.")],
-    out: Annotated[Path, typer.Option("--out", metavar="BUNDLE", help="The bundle to write.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is there.")] = False,
+    out: Annotated[Path, option("BUNDLE", "The bundle to write.", "--out")],
+    overwrite: Annotated[bool, option(None, "Replace a bundle that is there.", "--overwrite")] = False,
 ) -> None:
     """Turn a model folder of Hugging Face or llama2.c into a bundle.
 

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clearhead.base.errors import UserError
+from clearhead.base.settings import flat
+from clearhead.cli.options import AsJson
 from clearhead.cli.table import plain_table, show_formats, show_table
 
 if TYPE_CHECKING:
     from clearhead.bundle import Description
 
 
-def inspect(
+def inspect_(
     bundle: Annotated[Path, typer.Argument(help="The bundle to look at.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print a bundle's config, parameters and checksums.
 
@@ -82,23 +84,14 @@ def _show(found: Description) -> None:
             typer.echo(f"\n{name}")
             _tree(value)
     typer.echo("\nconfig")
-    for name, value in found.config.items():
-        _setting(name, value)
+    for name, value in flat(found.config).items():  # by the path that `--set` takes
+        typer.echo(f"  {name} = {_text(value)}")
     typer.echo()
     parts = [[part.name, f"{part.tensors:,}", f"{part.parameters:,}"] for part in found.parts]
     show_table(["part", "tensors", "parameters"], parts, numbers=[1, 2])
     typer.echo()
     files = [[file.name, f"{file.bytes:,}", file.state, file.sha256] for file in found.files]
     show_table(["file", "bytes", "state", "sha256"], files, numbers=[1])
-
-
-def _setting(name: str, value: object) -> None:
-    """One line for each setting, by the path that `--set` takes."""
-    if isinstance(value, dict):
-        for inner, setting in value.items():
-            _setting(f"{name}.{inner}", setting)
-    else:
-        typer.echo(f"  {name} = {_text(value)}")
 
 
 def _large(value: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from clearhead.base.errors import UserError
+from clearhead.cli.options import Device
 from clearhead.cli.starting import hurry, settle
 from clearhead.cli.texts import chunks
 
@@ -23,7 +24,7 @@ def label(
             "of a pair separated by a tab.",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Name the class of each text with its probability, its number, or the tag of each word, line by line.
 

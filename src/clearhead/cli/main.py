@@ -16,31 +16,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 import clearhead
 from clearhead.base.errors import UserError, shown
-from clearhead.cli import (
-    demo,
-    evaluate,
-    examples,
-    explain,
-    explore,
-    export,
-    generate,
-    import_,
-    inspect_,
-    label,
-    plan,
-    presets,
-    score,
-    train,
-    translate,
-    verify,
-)
-from clearhead.cli.grouped import GroupedHelp
+from clearhead.cli.options import GroupedHelp
 
 BAD_INPUT = 2
 INTERRUPTED = 128 + signal.SIGINT  # 130, as shells count it
@@ -52,25 +35,19 @@ _REASONS = {
     errno.EMFILE: "Too many files are open (see `ulimit -n`).",
 }
 
-# name on the command line -> the function behind it
-COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo.demo,
-    "train": train.train,
-    "translate": translate.translate,
-    "generate": generate.generate,
-    "score": score.score,
-    "label": label.label,
-    "evaluate": evaluate.evaluate,
-    "verify": verify.verify,
-    "explore": explore.explore,
-    "explain": explain.explain,
-    "examples": examples.examples,
-    "presets": presets.presets,
-    "plan": plan.plan,
-    "inspect": inspect_.inspect,
-    "import": import_.import_,
-    "export": export.export,
-}
+# in the order of the help
+COMMANDS = (
+    *("demo", "train", "translate", "generate", "score", "label", "evaluate", "verify", "explore"),
+    *("explain", "examples", "presets", "plan", "inspect", "import", "export"),
+)
+TAKEN = ("import", "inspect")  # names that mean something else in Python: ours have an underscore
+
+
+def command_named(name: str) -> Callable[..., None]:
+    """The function behind a command, which stands in the module of its name."""
+    own = f"{name}_" if name in TAKEN else name
+    found: Callable[..., None] = getattr(import_module(f"clearhead.cli.{own}"), own)
+    return found
 
 
 def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -86,7 +63,7 @@ def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name in names:
-        made.command(name, cls=GroupedHelp)(COMMANDS[name])
+        made.command(name, cls=GroupedHelp)(command_named(name))
     made.callback()(root)
     return made
 
@@ -188,9 +165,7 @@ def _is_usage_error(error: Exception) -> bool:
 
 def _explain_usage(error: Exception) -> str:
     context = getattr(error, "ctx", None)
-    if (
-        type(error).__name__ == "NoArgsIsHelpError"
-    ):  # a bare `clearhead` asks for help, and that is no mistake
+    if type(error).__name__ == "NoArgsIsHelpError":  # a bare `clearhead` asks for help: no mistake
         typer.echo(context.get_help() if context else "")
         return ""
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]

@@ -10,36 +10,25 @@ import typer
 
 from clearhead.base.config import POWERS, check
 from clearhead.base.errors import UserError
+from clearhead.cli.options import Bundle, Device, option
 from clearhead.cli.starting import hurry, settle
 
 
 def score(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a trained model.")],
+    bundle: Bundle,
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="[SOURCE TARGET]", help="One pair; a language model needs no source."),
     ] = None,
-    source: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="One source (or prompt) a line; gzip too.")
-    ] = None,
-    target: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What is scored, aligned line by line.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="One file instead: .tsv, .csv, .jsonl.")
-    ] = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Show every token's log-probability.")] = False,
-    length_penalty: Annotated[
-        float, typer.Option(metavar="A", help="Power of the length in the `score` of --json.")
-    ] = 1.0,
-    length_kind: Annotated[
-        str, typer.Option(metavar="KIND", help="power: length^A; wu: ((5 + length) / 6)^A.")
-    ] = "power",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each pair.")] = False,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=4096, metavar="N", help="Processor cores to use.")
-    ] = None,
+    source: Annotated[Path | None, option("FILE", "One source (or prompt) a line; gzip too.")] = None,
+    target: Annotated[Path | None, option("FILE", "What is scored, aligned line by line.")] = None,
+    file: Annotated[Path | None, option("FILE", "One file instead: .tsv, .csv, .jsonl.", "--file")] = None,
+    tokens: Annotated[bool, option(None, "Show every token's log-probability.", "--tokens")] = False,
+    length_penalty: Annotated[float, option("A", "Power of the length in the `score` of --json.")] = 1.0,
+    length_kind: Annotated[str, option("KIND", "power: length^A; wu: ((5 + length) / 6)^A.")] = "power",
+    as_json: Annotated[bool, option(None, "One JSON object for each pair.", "--json")] = False,
+    device: Device = "auto",
+    threads: Annotated[int | None, option("N", "Processor cores to use.", min=1, max=4096)] = None,
 ) -> None:
     """Score given texts by forced decoding: natural log-probability, the same for each token, perplexity.
 

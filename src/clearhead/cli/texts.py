@@ -47,9 +47,12 @@ def check_files(files: Files, texts: Sequence[str] | None) -> bool:
         raise UserError("Texts come as arguments or from --input: use one of them.")
     if files.output is None and (files.force or files.restart):
         raise UserError("--force and --restart are about --output: say where the lines go.")
-    if files.output is None:
-        return False
-    return check_output(files.output, files.input, force=files.force, restart=files.restart)
+    finished = files.output is not None and check_output(
+        files.output, files.input, force=files.force, restart=files.restart
+    )
+    if finished:
+        typer.echo(f"{files.output} is finished already.", err=True)
+    return finished
 
 
 def open_lines(files: Files, texts: Sequence[str] | None, check: Check | None = None) -> Lines:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.asking import FILES, Asked, Computing, Files
-from clearhead.cli.grouped import takes_groups
+from clearhead.cli.options import option, takes_groups
 from clearhead.cli.starting import hurry
 from clearhead.cli.texts import check_files, open_lines, settings_of, through
 
@@ -23,10 +23,7 @@ def translate(
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; without any, lines from a pipe.")
     ] = None,
     alignments: Annotated[
-        bool,
-        typer.Option(
-            "--alignments", help="Which source word each word comes from, as i-j.", rich_help_panel=FILES
-        ),
+        bool, option(None, "Which source word each word comes from, as i-j.", "--alignments", panel=FILES)
     ] = False,
 ) -> None:
     """Translate or summarise texts with a trained bundle, one line for each.
@@ -48,7 +45,6 @@ def translate(
     asked.check()
     hurry(bundle, keep=computing.way == "torch" or computing.draft is not None)
     if check_files(files, texts):
-        typer.echo(f"{files.output} is finished already.", err=True)
         return
 
     from clearhead.jobs.formats import Format  # here, so that --help does not wait for torch

@@ -8,25 +8,24 @@ from typing import Annotated, Any
 
 import typer
 
-from clearhead.base.errors import UserError
+from clearhead.base.reading import read_text
+from clearhead.cli.options import Bundle, Device, option
 from clearhead.cli.table import show_table
+
+LARGEST = 1 << 30  # bytes of a file of texts
 
 
 def verify(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a trained model.")],
+    bundle: Bundle,
     texts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="One text a line; without it, texts are made up from the vocabulary."
-        ),
+        Path | None, option("FILE", "One text a line; without it, texts are made up from the vocabulary.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Test less of everything.")] = False,
+    quick: Annotated[bool, option(None, "Test less of everything.", "--quick")] = False,
     draft: Annotated[
-        Path | None,
-        typer.Option(metavar="BUNDLE", help="A smaller model, to test speculative decoding with."),
+        Path | None, option("BUNDLE", "A smaller model, to test speculative decoding with.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")] = False,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    as_json: Annotated[bool, option(None, "Write JSON instead of a table.", "--json")] = False,
+    device: Device = "auto",
 ) -> None:
     """Test that decoding is right on this very model, and say how far off anything is.
 
@@ -39,7 +38,8 @@ def verify(
       clearhead verify runs/en-fr --texts test.en --quick
       clearhead verify runs/en-fr --draft runs/en-fr-small --json
     """
-    lines = None if texts is None else _lines(texts)
+    # nothing but "\n" ends a line
+    lines = None if texts is None else read_text(texts, LARGEST).split("\n")
 
     from clearhead.api import load  # here, so that --help does not wait for torch
     from clearhead.base.device import pick_device
@@ -54,26 +54,11 @@ def verify(
         raise typer.Exit(1)
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")  # nothing else ends a line
-    except OSError as error:
-        raise UserError(f"The file '{path}' cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"The file '{path}' is not UTF-8 text: convert it first, with iconv say.") from error
-
-
 def _show(report: Any) -> None:
-    rows = [
-        [
-            check.name,
-            check.result,
-            "" if check.skipped else _number(check.worst),
-            "" if check.skipped else _number(check.bound),
-            check.sentence,
-        ]
-        for check in report.checks
-    ]
+    rows = []
+    for check in report.checks:
+        numbers = ["" if check.skipped else f"{value:.2g}" for value in (check.worst, check.bound)]
+        rows.append([check.name, check.result, *numbers, check.sentence])
     show_table(["check", "result", "worst", "bound", "what was found"], rows, numbers=[2, 3])
     for remark in report.remarks:
         typer.echo(f"Remark: {remark}")
@@ -83,7 +68,3 @@ def _show(report: Any) -> None:
         typer.echo(f"{len(failed)} of {count} checks failed: {', '.join(failed)}.")
     else:
         typer.echo(f"All {count} checks passed.")
-
-
-def _number(value: float) -> str:
-    return f"{value:.2g}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.base.errors import UserError
-from clearhead.base.settings import read_table
+from clearhead.base.settings import flat, read_table
 from clearhead.training.config import TrainConfig
 from clearhead.training.sizing import Choice, as_table, looks
 
@@ -100,21 +100,21 @@ def compose(choices: Sequence[Choice], said: Table, vocabulary: Mapping[str, int
             )
     table = merged(as_table(choices), said, {"model": dict(vocabulary)})
     schedule = table.setdefault("schedule", {})
-    if isinstance(schedule, dict) and "steps" not in _table(said, "schedule"):
+    if isinstance(schedule, dict) and "steps" not in table_in(said, "schedule"):
         schedule["steps"] = table.get("steps", TrainConfig().steps)
         warmup = schedule.get("warmup", 0)
-        if isinstance(warmup, int) and "warmup" not in _table(said, "schedule"):
+        if isinstance(warmup, int) and "warmup" not in table_in(said, "schedule"):
             steps = schedule["steps"]
             schedule["warmup"] = min(warmup, max(steps // 4, 1)) if isinstance(steps, int) else warmup
-    if "steps" in said and "every" not in _table(said, "validation") and isinstance(table["steps"], int):
+    if "steps" in said and "every" not in table_in(said, "validation") and isinstance(table["steps"], int):
         table.setdefault("validation", {})["every"] = looks(table["steps"])
     return TrainConfig.from_dict(table)
 
 
 def explained(choices: Sequence[Choice], said: Table, config: TrainConfig) -> list[Choice]:
     """What is printed: every choice with its final value, and every setting of the user's own."""
-    own = _flat(said)
-    final = _flat(config.to_dict())
+    own = flat(said)
+    final = flat(config.to_dict())
     found = []
     for choice in choices:
         value = final.get(choice.name, choice.value)
@@ -134,16 +134,7 @@ def explained(choices: Sequence[Choice], said: Table, config: TrainConfig) -> li
     return found
 
 
-def _table(said: Table, name: str) -> Mapping[str, Any]:
+def table_in(said: Mapping[str, Any], name: str) -> Table:
+    """A table inside another; an empty one where there is none, or something else."""
     inner = said.get(name)
     return inner if isinstance(inner, dict) else {}
-
-
-def _flat(table: Mapping[str, Any], path: str = "") -> Table:
-    found: Table = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            found.update(_flat(value, f"{path}{key}."))
-        else:
-            found[path + key] = value
-    return found

@@ -9,7 +9,6 @@ would do, and judged once more when the choice is made.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ from clearhead.data.ragged import Ragged
 from clearhead.data.read import name_of
 from clearhead.data.split import TRAIN, VALIDATION, rows_with_fate
 from clearhead.jobs.prepare import lenient
-from clearhead.jobs.recipe import Table, compose, merged
+from clearhead.jobs.recipe import Table, compose, merged, table_in
 from clearhead.jobs.validate import check_metric
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
@@ -48,15 +47,15 @@ def check_settings(said: Table) -> TrainConfig:
     device = pick_device(early.compute.device)
     pick_dtype(early.compute.dtype, device)
     task = task_named(early.task)
-    data = DataConfig.from_dict(_table(merged(as_table(task.defaults), said), "data"), "data")
+    data = DataConfig.from_dict(table_in(merged(as_table(task.defaults), said), "data"), "data")
     head = task.family(family_said(said)).head
-    kind = _table(_table(said, "model"), "head").get("kind", head)
+    kind = table_in(table_in(said, "model"), "head").get("kind", head)
     if kind != head:
         raise UserError(f"The task '{task.name}' needs model.head.kind={head}, not {kind}: leave it out.")
     if data.validation is None and data.split.validation == 0:
         raise UserError(NO_VALIDATION)
-    if "vocabulary" in _table(said, "tokenizer"):
-        TokenizerConfig.from_dict(_table(said, "tokenizer"), "tokenizer")
+    if "vocabulary" in table_in(said, "tokenizer"):
+        TokenizerConfig.from_dict(table_in(said, "tokenizer"), "tokenizer")
     failure: UserError | None = None
     for size in SIZES:
         try:
@@ -71,13 +70,13 @@ def check_settings(said: Table) -> TrainConfig:
 
 def family_said(said: Table) -> str | None:
     """The family of models that a user asked for."""
-    family = _table(said, "model").get("family")
+    family = table_in(said, "model").get("family")
     return family if isinstance(family, str) else None
 
 
 def _tried(said: Table, task: Task, data: DataConfig, tokens: int, device: torch.device) -> TrainConfig:
     """The run as it would be for a corpus of so many tokens."""
-    model, tokenizer = _table(said, "model"), _table(said, "tokenizer")
+    model, tokenizer = table_in(said, "model"), table_in(said, "tokenizer")
     size = model.get("vocabulary") or min(
         tokenizer.get("vocabulary", SMALLEST_VOCABULARY), SMALLEST_VOCABULARY
     )
@@ -100,7 +99,7 @@ def _tried(said: Table, task: Task, data: DataConfig, tokens: int, device: torch
 
 
 def _classes(said: Table) -> int:
-    classes = _table(_table(said, "model"), "head").get("classes")
+    classes = table_in(table_in(said, "model"), "head").get("classes")
     return classes if isinstance(classes, int) else 2
 
 
@@ -232,8 +231,3 @@ def _refuse_short(model: ModelConfig, length: int, what: str) -> None:
 
 def _place(device: torch.device) -> str:
     return "this machine" if device.type == "cpu" else f"'{device}'"
-
-
-def _table(said: Any, name: str) -> Table:
-    inner = said.get(name)
-    return inner if isinstance(inner, dict) else {}

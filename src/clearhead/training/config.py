@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from clearhead.base.config import Beam, Config, Count, CountOrZero, PositiveOrZero, Seed, Share, Threads
+from clearhead.base.settings import flat
 from clearhead.data.config import DataConfig
 from clearhead.data.plan import BatchConfig
 from clearhead.models.config import ModelConfig
@@ -123,19 +124,9 @@ FREE_ON_RESUME = ("saving", "compute.threads")
 
 def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
     """The settings that differ and would change the run, each as `name: old → new`."""
-    before, after = _flat(old.to_dict()), _flat(new.to_dict())
+    before, after = flat(old.to_dict()), flat(new.to_dict())
     return [
         f"{name}: {before.get(name)!r} → {after.get(name)!r}"
         for name in sorted({*before, *after})
         if before.get(name) != after.get(name) and not name.startswith(FREE_ON_RESUME)
     ]
-
-
-def _flat(plain: dict[str, object], path: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in plain.items():
-        if isinstance(value, dict):
-            found.update(_flat(value, f"{path}{key}."))
-        else:
-            found[path + key] = value
-    return found

@@ -1,4 +1,4 @@
-"""Options that several commands share, and help that shows them in groups.
+"""Options that several commands share, singly and in groups, and help that shows the groups.
 
 A dataclass whose fields are annotated with `typer.Option` is a group of options. A command that takes such a
 dataclass as one of its arguments, and is decorated with `takes_groups`, has all of these options on its
@@ -12,11 +12,26 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand
 
 Command = Callable[..., None]
+
+
+def option(metavar: str | None, help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """An option, in a group of the help where it has a `panel`; without `names` it is called like its field.
+
+    One whose value bears its name is named outright: Typer 0.27 would make `--FILE` of it.
+    """
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)
+
+
+Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a trained model.")]
+Device = Annotated[str, option("NAME", "auto, cpu, cuda, cuda:1, …")]
+AsJson = Annotated[bool, option(None, "Write JSON instead of tables.", "--json")]
 
 
 def takes_groups(command: Command) -> Command:
