@@ -18,9 +18,9 @@ import torch
 
 import clearhead
 from clearhead.base.device import name_of_cpu
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.binding import KINDS, instruction_sets
-from clearhead.decoding.steps import Symbols
 from clearhead.models.build import preset
 
 STEPS = 24

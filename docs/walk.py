@@ -153,7 +153,8 @@ def _calls(folder: Path) -> dict[str, Callable[[], Any]]:
         layer(x, mask=clearhead.masks.Padding([3, 6]))
 
     attention()
-    clearhead.save(model, folder / "bundle", tokenizer=both.target)
+    framing = encoding.framings(both).to_dict()  # as training notes it
+    clearhead.save(model, folder / "bundle", tokenizer=both.target, metadata={"framing": framing})
     bundle = load_bundle(folder / "bundle")
 
     def request() -> None:

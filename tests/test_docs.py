@@ -47,7 +47,6 @@ FOLDERS_NAMED_WHOLE = (
     "decoding/native",
     "decoding/graphs",
     "explorer/server",
-    "decoding/processors",
     "decoding/constraints",
 )
 

@@ -13,10 +13,10 @@ os.environ["CXX"] = "there-is-no-compiler"  # nothing but the wheel's own counts
 import torch  # after the variable, which counts from here on
 
 import clearhead
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.binding import instruction_sets
 from clearhead.decoding.native.library import PACKAGED, library
-from clearhead.decoding.steps import Symbols
 
 SOURCES = [[3 + (7 * i + t) % 60 for t in range(1 + i % 9)] for i in range(15)]
 STEPS = 5

@@ -14,8 +14,7 @@ import torch
 
 import clearhead
 from clearhead.decoding.backend import Request
-from clearhead.decoding.options import Options
-from clearhead.decoding.steps import limit_of
+from clearhead.decoding.options import Options, limit_of
 from clearhead.decoding.writer import Writer
 from decode_peers.lines import Translate, serve_text
 from decode_peers.wire import Answer, Cases, Job, sentences, serve, shape_of

@@ -12,7 +12,7 @@ import torch
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, load_bundle, save
-from clearhead.bundle.mapped import MappedFile, map_file, mapped_file, own_memory
+from clearhead.bundle.mapped import MAPPED, MappedFile, map_file, own_memory
 from clearhead.bundle.weights import ALIGNMENT, tensors_of
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
@@ -35,7 +35,7 @@ def weights_of(folder: Path) -> Path:
 
 
 def file_of(bundle: Bundle) -> MappedFile:
-    file = mapped_file(bundle.model)
+    file = MAPPED.get(bundle.model)
     assert file is not None
     return file
 
@@ -97,7 +97,7 @@ def test_memory_of_its_own(folder: Path) -> None:
     bundle, usual = load_bundle(folder, mapped=True), load_bundle(folder)
     file, before = file_of(bundle), dict(bundle.model.named_parameters())
     own_memory(bundle.model)
-    assert mapped_file(bundle.model) is None
+    assert MAPPED.get(bundle.model) is None
     assert same(bundle, usual)
     for name, weight in bundle.model.named_parameters():
         assert weight is before[name]

@@ -9,7 +9,7 @@ import pytest
 
 from clearhead.bundle import save
 from clearhead.cli.main import main
-from clearhead.decoding.processors import penalties
+from clearhead.decoding import processors
 from clearhead.verify import CHECKS
 from clearhead.verify.text_to_text import TEXTS
 
@@ -37,7 +37,7 @@ def test_a_sound_model_passes(bundle: Path, tmp_path: Path, capsys: pytest.Captu
 def test_a_failure_is_told_and_ends_with_1(
     bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(penalties.Counts, "__call__", lambda self, logp, past: logp)
+    monkeypatch.setattr(processors.Counts, "__call__", lambda self, logp, past: logp)
     given = ["verify", str(bundle), "--quick", "--device", "cpu"]
     assert main([*given, "--json"]) == 1
     plain = json.loads(capsys.readouterr().out)

@@ -16,20 +16,13 @@ from clearhead.data import encoding as module
 from clearhead.data.batch import IGNORED
 from clearhead.data.columns import Row
 from clearhead.data.config import FilterConfig
-from clearhead.data.encoding import (
-    Answers,
-    Dropped,
-    Encoder,
-    Tokenizers,
-    encode_sources,
-    encode_words,
-    tokenise,
-)
+from clearhead.data.encoding import Answers, Dropped, Encoder, Tokenizers, encode_words, tokenise
 from clearhead.data.encodings import SKIP
 from clearhead.data.load import Loader
 from clearhead.data.plan import BatchConfig
 from clearhead.data.store import Store
 from clearhead.data.store_writer import StoreWriter
+from clearhead.decoding.text_requests import encode_sources
 from clearhead.tasks import TASKS
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer

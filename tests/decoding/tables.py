@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from clearhead.decoding.options import Options
+from clearhead.decoding.backend import Hypothesis, Symbols
+from clearhead.decoding.options import LengthPenalty, Options
 from clearhead.decoding.rows import PlainScores
-from clearhead.decoding.steps import Hypothesis, LengthPenalty, Symbols
 
 SYMBOLS = Symbols(start=0, stop=1, forbidden=(0,))
 Text = tuple[int, ...]

@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, Request, Search
+from clearhead.decoding.backend import Batch, Hypothesis, Request, Search
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.beam_state import OnDevice, OnHost
-from clearhead.decoding.options import Options
+from clearhead.decoding.options import LengthPenalty, Options
 from clearhead.decoding.processors import Past, Processor, pipeline
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.steps import Hypothesis, LengthPenalty
 
 from .tables import SYMBOLS, Scores, TableRows, Text, plain_beam, random_model
 

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import Look
-from clearhead.decoding.backend import Request
+from clearhead.decoding.backend import Hypothesis, Request, Symbols
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.options import Options
+from clearhead.decoding.options import LengthPenalty, Options
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.searches import beam_search
-from clearhead.decoding.steps import Hypothesis, LengthPenalty, Symbols
+from clearhead.decoding.run import beam_search
 from clearhead.interop import import_folder
 
 from ..interop.conftest import SPECS, save_random

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, Request, Search
+from clearhead.decoding.backend import Batch, Request, Search, Symbols
 from clearhead.decoding.constraints import Pieces, constraint_processors, pieces_of
 from clearhead.decoding.constraints.choices import holds
 from clearhead.decoding.constraints.expression import byte_tree, characters, compiled
@@ -22,8 +22,7 @@ from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.searches import make_search
-from clearhead.decoding.steps import Symbols
+from clearhead.decoding.writer import make_search
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
 

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, Request
+from clearhead.decoding.backend import Batch, Hypothesis, Request, Symbols
 from clearhead.decoding.contrastive import Contrastive
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.steps import Hypothesis, Symbols
 
 from ..models.families import has_source, ids, model_for
 from .test_search import stopping

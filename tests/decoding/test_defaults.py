@@ -9,10 +9,10 @@ import pytest
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.decoding import run
-from clearhead.decoding.batches import symbols_of
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.defaults import changed, not_carried, options_of, own_options
 from clearhead.decoding.options import Options
-from clearhead.decoding.steps import Symbols
+from clearhead.decoding.text_requests import symbols_of
 from clearhead.decoding.writer import Writer
 
 from .bundles import translator, writer

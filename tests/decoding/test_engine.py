@@ -8,12 +8,11 @@ from torch import Tensor
 
 import clearhead
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, Event, Failed, Moves, Request, Scores, Search
+from clearhead.decoding.backend import Batch, Event, Failed, Moves, Request, Scores, Search, Symbols
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import PlainScores, TorchRows
 from clearhead.decoding.rows_backend import RowsBackend, rows_engine
-from clearhead.decoding.searches import make_search
-from clearhead.decoding.steps import Symbols
+from clearhead.decoding.writer import make_search
 
 from .test_search import stopping
 

@@ -19,7 +19,18 @@ import clearhead
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.decoding import graphs
-from clearhead.decoding.backend import Batch, Event, Failed, Finished, Parked, Request, Slot, Wrote
+from clearhead.decoding.backend import (
+    Batch,
+    Event,
+    Failed,
+    Finished,
+    Hypothesis,
+    Parked,
+    Request,
+    Slot,
+    Symbols,
+    Wrote,
+)
 from clearhead.decoding.graphs import GraphBackend, plain
 from clearhead.decoding.graphs.backend import IDLE
 from clearhead.decoding.graphs.buffers import Size, bytes_of_request
@@ -28,9 +39,7 @@ from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.searches import make_search
-from clearhead.decoding.steps import Hypothesis, Symbols
-from clearhead.decoding.writer import Writer
+from clearhead.decoding.writer import Writer, make_search
 
 from .bundles import ENGLISH, translator, writer
 from .together import PROMPTS, together

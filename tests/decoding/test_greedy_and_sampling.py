@@ -12,14 +12,13 @@ import torch
 from torch import nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, Request
+from clearhead.decoding.backend import Batch, Hypothesis, Request, Symbols
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import PlainScores, TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.searches import greedy
-from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.run import greedy
 from clearhead.interop import import_folder
 
 from ..interop.conftest import GPT2, GROUPED, LLAMA, PAD, SEQ2SEQ, T5, VOCABULARY, Spec, save_random

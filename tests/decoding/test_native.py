@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import clearhead
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.native import NativeRows, supports, why_not
 from clearhead.decoding.native.binding import instruction_sets
 from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.rows import TorchRows
-from clearhead.decoding.steps import Symbols
 from clearhead.models.build import preset
 from clearhead.models.config import ModelConfig
 from clearhead.nn.positions.rotary import RotaryScaling

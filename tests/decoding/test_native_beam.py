@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, MakeSearch, Request
+from clearhead.decoding.backend import Batch, Hypothesis, MakeSearch, Request, Symbols
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.beam import NativeBeam
@@ -21,8 +21,7 @@ from clearhead.decoding.native.scores import NativeScores
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.searches import make_search
-from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.writer import make_search
 
 from .compiled import needs_engine
 from .test_native import build

@@ -15,10 +15,10 @@ from torch import nn
 
 import clearhead
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.native import NativeRows, binding, pack, supports
 from clearhead.decoding.native.binding import functions
-from clearhead.decoding.native.dials import SETTINGS, _config
-from clearhead.decoding.steps import Symbols
+from clearhead.decoding.native.rows import SETTINGS, _config
 from clearhead.models.config import LayerRule, ModelConfig
 from clearhead.nn.attention import AttentionConfig
 from clearhead.nn.layers import FeedForwardConfig

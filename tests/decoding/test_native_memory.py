@@ -13,12 +13,12 @@ from torch import nn
 
 import clearhead
 from clearhead.base.errors import UserError
-from clearhead.bundle.mapped import mapped_file
+from clearhead.bundle.mapped import MAPPED
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.native import NativeRows, pack, why_not
 from clearhead.decoding.native.binding import instruction_sets
 from clearhead.decoding.native.pack import BYTES, Dtype, portions, rows_of
 from clearhead.decoding.native.weight_memory import HUGE, PrivateMemory
-from clearhead.decoding.steps import Symbols
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="weights are mapped on Linux alone")
@@ -69,7 +69,7 @@ def test_private_memory() -> None:
 @pytest.mark.parametrize("dtype", list(BYTES))
 def test_mapped_weights_give_the_same_numbers(folder: Path, dtype: Dtype) -> None:
     model = loaded(folder, mapped=True)
-    file = mapped_file(model)
+    file = MAPPED.get(model)
     assert file is not None
     assert torch.equal(scores(model, dtype), scores(loaded(folder, mapped=False), dtype))
     assert file.written() is False  # packing and decoding write to none of them

@@ -65,7 +65,7 @@ import torch
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding.native import NativeRows, pack
-from clearhead.decoding.steps import Symbols
+from clearhead.decoding.backend import Symbols
 
 torch.set_num_threads(1)
 stand_in = ctypes.CDLL(sys.argv[1])

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 import clearhead
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.native import NativeRows, pack, why_not
 from clearhead.decoding.native import weight_memory as shared
 from clearhead.decoding.native.pack import BYTES, Dtype
 from clearhead.decoding.native.weight_memory import PrivateMemory
-from clearhead.decoding.steps import Symbols
 
 pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}"),

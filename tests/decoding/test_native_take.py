@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, Request
+from clearhead.decoding.backend import Batch, Hypothesis, Request
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.native.scores import NativeScores, TakenRows
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
-from clearhead.decoding.steps import Hypothesis
 
 from .compiled import needs_engine
 from .test_native import SYMBOLS, build

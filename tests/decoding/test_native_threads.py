@@ -13,9 +13,9 @@ from torch import nn
 
 import clearhead
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.native import NativeRows, Packed, pack, why_not
 from clearhead.decoding.native.scores import NativeScores
-from clearhead.decoding.steps import Symbols
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
 

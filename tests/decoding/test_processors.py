@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
-from clearhead.decoding.processors.truncation import MinP, Temperature, TopK, TopP, Typical
-from clearhead.decoding.steps import Symbols
+from clearhead.decoding.truncation import MinP, Temperature, TopK, TopP, Typical
 
 V = 7
 SYMBOLS = Symbols(start=1, stop=2, forbidden=(0, 1))

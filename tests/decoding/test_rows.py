@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import clearhead
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.rows import TorchRows
-from clearhead.decoding.steps import Symbols
 
 SYMBOLS = Symbols(1, 2, (0, 1))
 V = 13

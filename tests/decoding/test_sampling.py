@@ -19,14 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.decoding import random_draws
-from clearhead.decoding.backend import Batch, Request
+from clearhead.decoding.backend import Batch, Hypothesis, Request, Symbols
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.random_draws import drawn, keys, uniform
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.steps import Hypothesis, Symbols
 
 from ..models.families import has_source, model_for
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.searches import beam_search, greedy, sample
-from clearhead.decoding.steps import Hypothesis, LengthPenalty, Symbols
+from clearhead.decoding.backend import Hypothesis, Symbols
+from clearhead.decoding.options import LengthPenalty
+from clearhead.decoding.run import beam_search, greedy, sample
 
 from ..models.families import RECURRENT_ROWS, VOCABULARY, has_source, ids, model_for
 from ..nn.builders import POSITION_ROWS

@@ -10,15 +10,14 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.decoding import native
-from clearhead.decoding.backend import Batch, Request, Rows, Search, extras_of
+from clearhead.decoding.backend import Batch, Hypothesis, Request, Rows, Search, Symbols, extras_of
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.searches import make_search
 from clearhead.decoding.speculative import speculate
-from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.writer import make_search
 
 from .tables import TableRows, random_model
 from .test_search import stopping

@@ -17,11 +17,11 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.decoding import speculative
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.constraints import Pieces, constraint_processors
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Pipeline, pipeline
 from clearhead.decoding.speculative import SpeculativeResult, speculate
-from clearhead.decoding.steps import Symbols
 
 from ..models.families import has_source, ids, model_for
 from .test_search import log_probabilities, plain_greedy, same, stopping

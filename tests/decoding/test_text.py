@@ -23,11 +23,12 @@ from clearhead.decoding import (
     translate,
 )
 from clearhead.decoding.alignment import END, _groups
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.batches import by_length
 from clearhead.decoding.labels import class_probabilities, regress, unread_sentence
+from clearhead.decoding.options import LengthPenalty
+from clearhead.decoding.run import beam_search
 from clearhead.decoding.score import score
-from clearhead.decoding.searches import beam_search
-from clearhead.decoding.steps import LengthPenalty, Symbols
 from clearhead.nn.look import Look
 from clearhead.text.tokenizer import Tokenizer
 

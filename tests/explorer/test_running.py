@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.decoding.batches import opening
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate
+from clearhead.decoding.text_requests import opening
 from clearhead.decoding.writer import Writer
 from clearhead.explorer import beams
 from clearhead.explorer.running import Asked, run

@@ -13,8 +13,8 @@ from tokenizers import normalizers
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.decoding.batches import opening, read_sources
 from clearhead.decoding.run import translate
+from clearhead.decoding.text_requests import opening, read_sources
 from clearhead.explorer import reading
 from clearhead.explorer.session import KEPT, Session
 from clearhead.models import build

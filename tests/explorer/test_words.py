@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
-from clearhead.decoding.steps import Symbols
+from clearhead.decoding.backend import Symbols
 from clearhead.explorer.words import Vocabulary, texts, words
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer

@@ -18,15 +18,14 @@ from torch import nn
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding import graphs, native
-from clearhead.decoding.backend import Request, Rows, extras_of
+from clearhead.decoding.backend import Hypothesis, Request, Rows, Symbols, extras_of
 from clearhead.decoding.engine import Engine
 from clearhead.decoding.graphs import GraphBackend
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.searches import make_search
-from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.decoding.writer import make_search
 
 from .tally import Tally
 

@@ -15,7 +15,7 @@ from torch import nn
 from clearhead import build
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, load_bundle, save
-from clearhead.decoding.batches import opening
+from clearhead.decoding.text_requests import opening
 from clearhead.interop import export_folder, import_folder, is_foreign
 from clearhead.models.build import count_parameters
 from clearhead.models.build import preset as find_preset

@@ -14,15 +14,14 @@ import torch
 from clearhead.bundle import Bundle
 from clearhead.cli.main import main
 from clearhead.decoding import native
-from clearhead.decoding.backend import Request
+from clearhead.decoding.backend import Request, Symbols
 from clearhead.decoding.defaults import options_of, with_own
-from clearhead.decoding.options import Options
+from clearhead.decoding.options import WITH_SOURCE, Options, limit_of
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.searches import make_search
-from clearhead.decoding.steps import WITH_SOURCE, Symbols, limit_of
 from clearhead.decoding.text_requests import _behind_prompt
+from clearhead.decoding.writer import make_search
 from clearhead.interop import import_folder
 
 from .conftest import LLAMA, PAD, SEQ2SEQ, VOCABULARY, Spec, save_random

@@ -18,9 +18,9 @@ import clearhead
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.decoding import native
-from clearhead.decoding.native.dials import supports
+from clearhead.decoding.backend import Symbols
+from clearhead.decoding.native.rows import supports
 from clearhead.decoding.speculative import speculate
-from clearhead.decoding.steps import Symbols
 from clearhead.interop.onnx import export_onnx
 from clearhead.models import ModelConfig, build
 from clearhead.models.config import LayerRule

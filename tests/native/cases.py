@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from clearhead.decoding.backend import Extra, Request
+from clearhead.decoding.backend import Extra, Request, Symbols
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.steps import Symbols
 
 from ..decoding.test_native import DIALS, SYMBOLS, build
 from ..decoding.test_native_take import Parking

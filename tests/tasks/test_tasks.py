@@ -27,8 +27,8 @@ from clearhead.data.plan import BatchConfig, Draw
 from clearhead.data.ragged import Ragged
 from clearhead.data.store import Store
 from clearhead.data.store_writer import StoreWriter
-from clearhead.decoding.batches import read_sources
 from clearhead.decoding.labels import read_texts
+from clearhead.decoding.text_requests import read_sources
 from clearhead.evaluation.evaluate import Validated
 from clearhead.evaluation.judges import LongTexts
 from clearhead.jobs.train import train

@@ -14,16 +14,17 @@ from clearhead.decoding import (
     beam_state,
     greedy_and_sampling,
     native,
+    processors,
     random_draws,
-    searches,
     speculative,
+    truncation,
 )
+from clearhead.decoding import writer as writing
 from clearhead.decoding.backend import Scores
 from clearhead.decoding.beam_state import Stopping
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
-from clearhead.decoding.processors import bans, penalties, truncation
+from clearhead.decoding.options import LengthPenalty
 from clearhead.decoding.rows import PlainScores
-from clearhead.decoding.steps import LengthPenalty
 from clearhead.models import encoder_decoder, stack
 from clearhead.nn.attention import KeyValues
 from clearhead.nn.attention.kernels import KERNELS
@@ -89,7 +90,7 @@ class ReluctantLine(GreedyOrSampling):
 
 
 def a_greedy_search_of_its_own(patch: Patch) -> None:
-    patch.setattr(searches, "GreedyOrSampling", ReluctantLine)
+    patch.setattr(writing, "GreedyOrSampling", ReluctantLine)
 
 
 class ShiftedPenalty(LengthPenalty):
@@ -143,8 +144,8 @@ def a_temperature_that_is_not_applied(patch: Patch) -> None:
 
 
 def a_frequency_penalty_with_the_wrong_sign(patch: Patch) -> None:
-    right = penalties.Counts.__call__
-    patch.setattr(penalties.Counts, "__call__", lambda self, logp, past: 2 * logp - right(self, logp, past))
+    right = processors.Counts.__call__
+    patch.setattr(processors.Counts, "__call__", lambda self, logp, past: 2 * logp - right(self, logp, past))
 
 
 def a_repetition_penalty_that_divides(patch: Patch) -> None:
@@ -152,15 +153,15 @@ def a_repetition_penalty_that_divides(patch: Patch) -> None:
         seen = self.history(past)
         return logp.scatter(1, seen, logp.gather(1, seen) / self.penalty) if seen.shape[1] else logp
 
-    patch.setattr(penalties.Repetition, "__call__", divides)
+    patch.setattr(processors.Repetition, "__call__", divides)
 
 
 def pairs_that_may_return(patch: Patch) -> None:
-    patch.setattr(bans.NoRepeat, "__call__", lambda self, logp, past: logp)
+    patch.setattr(processors.NoRepeat, "__call__", lambda self, logp, past: logp)
 
 
 def a_prefix_that_is_only_preferred(patch: Patch) -> None:
-    patch.setattr(bans.Prefix, "__call__", lambda self, logp, past: logp)
+    patch.setattr(processors.Prefix, "__call__", lambda self, logp, past: logp)
 
 
 def a_nucleus_with_one_token_too_many(patch: Patch) -> None:

@@ -126,7 +126,8 @@ class PassingView:
             self._memory.madvise(mmap.MADV_DONTNEED)
 
 
-_files: weakref.WeakKeyDictionary[nn.Module, MappedFile] = weakref.WeakKeyDictionary()
+# The files that models' weights lie in; a model that is not here has memory of its own.
+MAPPED: weakref.WeakKeyDictionary[nn.Module, MappedFile] = weakref.WeakKeyDictionary()
 
 
 def map_file(path: Path, sha256: str | None) -> MappedFile | None:
@@ -138,22 +139,12 @@ def map_file(path: Path, sha256: str | None) -> MappedFile | None:
     return None
 
 
-def mapped_file(model: nn.Module) -> MappedFile | None:
-    """The file that a model's weights lie in; None for a model in memory of its own."""
-    return _files.get(model)
-
-
-def note_file(model: nn.Module, file: MappedFile) -> None:
-    """Remember whose weights lie in a file."""
-    _files[model] = file
-
-
 def own_memory(model: nn.Module) -> None:
     """Give a model whose weights are mapped memory of its own, as if it had been loaded in the usual way.
 
     PyTorch may round differently at addresses where its own memory never lies.
     """
-    file = _files.pop(model, None)
+    file = MAPPED.pop(model, None)
     if file is None:
         return
     for tensor in (*model.parameters(), *model.buffers()):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from clearhead.base import preload
 from clearhead.base.errors import UserError
-from clearhead.bundle.mapped import KINDS, MappedFile, note_file
+from clearhead.bundle.mapped import KINDS, MAPPED, MappedFile
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -96,7 +96,7 @@ def fill(
 
     fill_with(model, read)
     if file is not None:
-        note_file(model, file)
+        MAPPED[model] = file
 
 
 def fill_with(model: nn.Module, weights: Callable[[str], Tensor]) -> None:

@@ -50,8 +50,8 @@ def score(
 
     from clearhead.api import load  # here, so that --help does not wait for torch
     from clearhead.base.device import pick_device, use_threads
-    from clearhead.decoding.batches import translates
-    from clearhead.decoding.steps import LengthPenalty, config_of
+    from clearhead.decoding.options import LengthPenalty, config_of
+    from clearhead.decoding.text_requests import translates
     from clearhead.jobs import scoring
 
     place = pick_device(device)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -27,7 +27,7 @@ from clearhead.data.memo import WordMemo
 from clearhead.data.plan import BatchConfig, Draw
 from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.shapes import Buckets, Sizes
-from clearhead.text.framing import Framing, Framings
+from clearhead.text.framing import Framings
 from clearhead.text.tokenizer import Tokenizer
 
 CHUNK = 4096  # rows encoded at a time, by all cores together
@@ -270,28 +270,6 @@ def tokenise(
                 writer.add(**columns)
             bar.advance(len(chunk))
     return encode.dropped
-
-
-def encode_sources(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    framing: Framing,
-    limit: int | None = None,
-    *,
-    words: bool = False,
-) -> list[list[int]]:
-    """The ids a model is fed for each text, with what stands around it; at most `limit` of each.
-
-    `words`: the text is given as words between spaces, each of which is tagged.
-
-    >>> encode_sources(Tokenizer.words("the cat"), ["the cat"], Framing.of(after=2))
-    [[4, 5, 2]]
-    """
-    if words:
-        found = [list(chain.from_iterable(encode_words(tokenizer, text.split()))) for text in texts]
-    else:
-        found = tokenizer.encode_batch(list(texts))
-    return framing.around_each(found, limit)
 
 
 def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:

@@ -7,14 +7,13 @@ models and bundles; knows nothing about training or about measuring quality.
 from __future__ import annotations
 
 from clearhead.decoding.alignment import Alignment, alignment, draw_alignment
+from clearhead.decoding.backend import Hypothesis, Symbols
 from clearhead.decoding.labels import classify, regress, tag
-from clearhead.decoding.options import Options
-from clearhead.decoding.run import generate, stream, translate
+from clearhead.decoding.options import LengthPenalty, Options
+from clearhead.decoding.run import beam_search, generate, greedy, sample, stream, translate
 from clearhead.decoding.score import Scored, score
-from clearhead.decoding.searches import beam_search, greedy, sample
-from clearhead.decoding.steps import Hypothesis, LengthPenalty, Symbols
-from clearhead.decoding.text_requests import Writing, Written
-from clearhead.decoding.writer import Writer
+from clearhead.decoding.text_requests import Written
+from clearhead.decoding.writer import Writer, Writing
 
 __all__ = [
     "Alignment",

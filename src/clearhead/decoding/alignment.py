@@ -16,19 +16,11 @@ from dataclasses import dataclass
 import torch
 
 from clearhead.base.errors import UserError
-from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import (
-    at_work,
-    framings_of,
-    padded,
-    read_sources,
-    refuse_too_long,
-    symbols_of,
-    tokenizers_of,
-)
-from clearhead.decoding.options import Options
+from clearhead.bundle.folder import Bundle, framings_of, tokenizers_of
+from clearhead.decoding.batches import at_work, padded, refuse_too_long
+from clearhead.decoding.options import WITH_SOURCE, Options
 from clearhead.decoding.run import translate
-from clearhead.decoding.steps import WITH_SOURCE
+from clearhead.decoding.text_requests import read_sources, symbols_of
 from clearhead.nn.attention.picture import heat_text
 from clearhead.nn.look import Look
 from clearhead.text.tokenizer import Tokenizer

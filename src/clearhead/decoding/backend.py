@@ -9,17 +9,78 @@ Shapes: R rows, V vocabulary, S source tokens, E model width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from clearhead.base.errors import UserError
 from clearhead.decoding.options import Options
-from clearhead.decoding.steps import Hypothesis, Symbols
+from clearhead.text.tokenizer import Tokenizer
 
 Extra = Literal["hidden", "attention"]  # what scores may bring beside log-probabilities
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The ids that steer a decoding run."""
+
+    start: int | None  # what a target begins with; a decoder, which is given a prompt, needs none
+    stop: int  # what it ends with, also where it is cut at its limit, and what a given text is scored with
+    forbidden: tuple[int, ...] = ()  # never written
+    other_stops: tuple[int, ...] = ()  # a text ends with these as well, each a token of its own
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Every id that ends a text."""
+        return (self.stop, *self.other_stops)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, special: Mapping[str, int | None] | None = None) -> Symbols:
+        """A vocabulary's own symbols; padding and start are never written.
+
+        `special` are those that a model's own settings name, where they differ: a Marian target, say, begins
+        with the padding token.
+
+        >>> Symbols.of(Tokenizer.words("to be"))
+        Symbols(start=1, stop=2, forbidden=(0, 1), other_stops=())
+        """
+        known = special or {}
+        start, stop, pad = (
+            getattr(tokenizer, role) if known.get(role) is None else known[role]
+            for role in ("start", "stop", "pad")
+        )
+        if stop is None:
+            raise UserError("This tokenizer has no stop token, so that no text written with it could end.")
+        outside = {pad, start} - {None, stop}  # one token may play two roles
+        return cls(start, stop, tuple(sorted(one for one in outside if one is not None)))
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One text as ids, and what the model thinks of it."""
+
+    ids: tuple[int, ...]  # without the start and the stop symbol
+    logp: float  # natural log-probability of all ids and of the stop symbol after them
+    stopped: bool  # False: it was cut at the limit, where the model would rather have gone on
+    score: float  # what hypotheses are compared by; greedy: logp
+    token_logps: tuple[float, ...] = ()  # the model's own, of each id and then of the stop symbol
+    stop: int | None = None  # the stop symbol it ended with, where there are several
+
+
+def not_finite() -> UserError:
+    """The sentence where the model's scores are not numbers, so that nothing can be chosen by them."""
+    return UserError("The model's scores are not finite: its weights are damaged, or training diverged.")
+
+
+def refuse_not_finite(logp: float) -> float:
+    """A log-probability, if it is one."""
+    if not -math.inf < logp <= 0.0:
+        raise not_finite()
+    return logp
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, Moves, Scores
+from clearhead.decoding.backend import Batch, Hypothesis, Moves, Scores, not_finite
 from clearhead.decoding.beam_state import Array, Arrays, Pool, Stopping, arrays_for, hypothesis, kept_of
-from clearhead.decoding.processors import Past, Processor, nothing_left
-from clearhead.decoding.processors.bans import AtLeast, Forbid, NotFirst, Prefix
-from clearhead.decoding.steps import Hypothesis, LengthPenalty, not_finite
+from clearhead.decoding.options import LengthPenalty
+from clearhead.decoding.processors import AtLeast, Forbid, NotFirst, Past, Prefix, Processor, nothing_left
 
 BLOCK = 32  # texts are given room by so many tokens
 NEVER_SEEN = 1e-30  # attention that counts as none at all; its logarithm is still a number

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clearhead.decoding.options import Options
-from clearhead.decoding.steps import Hypothesis, LengthPenalty, refuse_not_finite
+from clearhead.decoding.backend import Hypothesis, refuse_not_finite
+from clearhead.decoding.options import LengthPenalty, Options
 
 Array = Any  # numpy.ndarray or torch.Tensor: both know arithmetic, comparisons, indexing, reshape and tolist
 

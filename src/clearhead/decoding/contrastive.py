@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from clearhead.decoding.backend import Batch, Moves, Scores
+from clearhead.decoding.backend import Batch, Hypothesis, Moves, Scores, not_finite
 from clearhead.decoding.processors import Past, Processor, nothing_left
-from clearhead.decoding.steps import Hypothesis, not_finite
 
 
 @dataclass

@@ -14,8 +14,8 @@ from typing import Any
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle, is_imported
-from clearhead.decoding.options import Options
-from clearhead.decoding.steps import WITH_SOURCE, Symbols
+from clearhead.decoding.backend import Symbols
+from clearhead.decoding.options import WITH_SOURCE, Options
 
 Plain = dict[str, Any]
 

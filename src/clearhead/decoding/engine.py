@@ -23,6 +23,7 @@ from clearhead.decoding.backend import (
     Event,
     Failed,
     Finished,
+    Hypothesis,
     Parked,
     Request,
     Slot,
@@ -30,7 +31,6 @@ from clearhead.decoding.backend import (
     but_for_seed,
 )
 from clearhead.decoding.scheduler import WINDOW, Scheduler
-from clearhead.decoding.steps import Hypothesis
 
 NOWHERE = -1  # in place of a slot
 LONGEST_WAIT = 1.0  # seconds; whoever waits is woken by the end of a round, and looks for itself now and then

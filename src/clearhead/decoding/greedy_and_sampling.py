@@ -18,10 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.decoding.backend import Batch, Moves, Scores
+from clearhead.decoding.backend import Batch, Hypothesis, Moves, Scores, not_finite
 from clearhead.decoding.processors import Past, Pipeline, nothing_left
 from clearhead.decoding.random_draws import drawn, keys, uniform
-from clearhead.decoding.steps import Hypothesis, not_finite
 
 RECORD = 64  # tokens that the record has space for at first; it doubles
 

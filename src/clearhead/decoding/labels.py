@@ -16,19 +16,10 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.base.exiting import in_compiled_work
-from clearhead.bundle.folder import Bundle
+from clearhead.bundle.folder import Bundle, framings_of, is_imported, tokenizers_of
 from clearhead.data.encoding import encode_words
-from clearhead.decoding.batches import (
-    at_work,
-    by_length,
-    framings_of,
-    heads_read,
-    is_imported,
-    padded,
-    read_sources,
-    refuse_too_long,
-    tokenizers_of,
-)
+from clearhead.decoding.batches import at_work, by_length, padded, refuse_too_long
+from clearhead.decoding.text_requests import heads_read, read_sources
 from clearhead.text.framing import Framed
 
 Texts = Sequence[str | tuple[str, str]]  # one text each, or two that are judged together

@@ -9,14 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import nn
+
 from clearhead.base.config import Config, Count
 from clearhead.base.errors import UserError
+from clearhead.data.length_limits import LengthLimits
+from clearhead.models.config import ModelConfig
 
 Ids = tuple[int, ...]
 
 WIDEST = 1024  # places of a beam: each is a row with keys and values of its own
 STEEPEST = 10.0  # power of a length that stays a number for any text
 MOST_TEXTS = 2**16  # drawn for one request, each a row of its own
+
+WITH_SOURCE = ("encoder-decoder", "recurrent")
+LONGEST = 1024  # tokens of a source that is read in one piece, where nothing else sets a limit
+WITHOUT_LIMIT = 256  # tokens a decoder writes where neither the caller nor its positions set an end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,3 +178,83 @@ class Options(Config):
                 for name in ("banned", "must_include", "choices", "stop_texts")
             ),
         ]
+
+
+@dataclass(frozen=True)
+class LengthPenalty:
+    """What a text's log-probability is divided by, so that long texts are not at a loss.
+
+    `power`: length^alpha, so that alpha=1 is the plain average (fairseq's lenpen). `wu`: ((5 + length)
+    / 6)^alpha, of Wu et al. 2016, equation 14. The length counts the stop symbol. alpha=0: nothing.
+
+    >>> LengthPenalty(1.0).at(4), LengthPenalty(0.0).at(4), LengthPenalty(1.0, "wu").at(7)
+    (4.0, 1.0, 2.0)
+    """
+
+    alpha: float = 1.0
+    kind: Literal["power", "wu"] = "power"
+
+    def at(self, length: int) -> float:
+        """The divisor for a text of `length` tokens."""
+        base = float(length) if self.kind == "power" else (5.0 + length) / 6.0
+        return float(base**self.alpha)
+
+
+def config_of(model: nn.Module) -> ModelConfig:
+    """The settings of a model that writes; a sentence for one that cannot."""
+    config: ModelConfig = model.config  # type: ignore[assignment]
+    if config.family not in (*WITH_SOURCE, "decoder"):
+        raise UserError(f"A model of the family '{config.family}' writes no text.")
+    if config.head.kind != "none":
+        raise UserError("This model labels texts and writes no text: use `clearhead label`.")
+    return config
+
+
+def positions_of(config: ModelConfig) -> int | None:
+    """How many tokens a model can place in one text; None: any number."""
+    learned = config.family != "recurrent" and config.position.name == "learned"
+    return config.position.max_length if learned else None
+
+
+def limit_of(
+    config: ModelConfig,
+    size: int,
+    max_length: int | None = None,
+    reach: LengthLimits | None = None,
+    max_total: int | None = None,
+    *,
+    is_source: bool | None = None,
+) -> int:
+    """How many tokens may be written for a given text of `size` tokens, before only the stop symbol is left.
+
+    `max_length`; without it what `max_total` leaves behind a prompt, or what `reach` says of a source; where
+    nothing is known 2·size + 20 for a source, and 256 after a prompt; in any case no more than the model has
+    positions for. Depends on nothing but the text's own size. `is_source`: the given text is a source (None:
+    as in all models of the family; a decoder may have learned to translate).
+    """
+    positions, reads_apart = positions_of(config), config.family in WITH_SOURCE
+    is_source = reads_apart if is_source is None else is_source
+    if max_length is not None:
+        limit = max_length
+    elif max_total is not None and not is_source:
+        limit = max(max_total - size, 0)
+    elif is_source:
+        limit = 2 * size + 20 if reach is None else reach.at(size)
+    else:
+        limit = WITHOUT_LIMIT if positions is None else positions
+    used = 1 if reads_apart else size  # the start symbol, or the prompt
+    return limit if positions is None else min(limit, max(positions - used, 0))
+
+
+def longest_source(config: ModelConfig, reach: LengthLimits | None) -> int:
+    """Tokens of a source that a model reads in one piece.
+
+    A decoder's target stands behind its source: all that may be written has to find positions there, too.
+    """
+    positions = positions_of(config)
+    most = LONGEST if positions is None else min(positions, LONGEST)
+    if positions is None or config.family != "decoder":
+        return most
+    sizes = range(1, most)
+    fits = (size for size in sizes if size + limit_of(config, size, reach=reach, is_source=True) < positions)
+    return max(fits, default=most // 2)

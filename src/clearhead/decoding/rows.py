@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from clearhead.base.device import exact_place
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Extra
-from clearhead.decoding.steps import WITH_SOURCE, Symbols, config_of
+from clearhead.decoding.backend import Extra, Symbols
+from clearhead.decoding.options import WITH_SOURCE, config_of
 from clearhead.nn.look import Look
 
 

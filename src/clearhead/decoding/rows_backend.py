@@ -35,13 +35,13 @@ from clearhead.decoding.backend import (
     Search,
     Slot,
     Strides,
+    Symbols,
     Wrote,
     extras_of,
     width_of,
 )
 from clearhead.decoding.engine import Engine
 from clearhead.decoding.scheduler import REFILL
-from clearhead.decoding.steps import Symbols
 
 
 @dataclass(eq=False)

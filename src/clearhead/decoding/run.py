@@ -1,24 +1,32 @@
-"""Text to text with a bundle, in one call: translate (or summarise) and generate, at once or token by token.
+"""Short ways to the engine, in one call each.
 
-Short ways to `Writer`, which does the work.
+With a bundle, from text to text: translate (or summarise) and generate, at once or token by token; `Writer`
+does the work. With a model alone, from ids to ids: greedy, sample, beam_search.
+
+Shapes: B rows, S given tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
+from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.base.exiting import too_late
 from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import opening, translates
+from clearhead.decoding.backend import Hypothesis, MakeSearch, Request, Symbols, width_of
+from clearhead.decoding.beam import Beam
 from clearhead.decoding.constraints import before_stop
-from clearhead.decoding.options import Options
-from clearhead.decoding.text_requests import Written
-from clearhead.decoding.writer import Dtype, Way, Writer
+from clearhead.decoding.options import WITH_SOURCE, LengthPenalty, Options, config_of, limit_of
+from clearhead.decoding.rows import TorchRows
+from clearhead.decoding.rows_backend import rows_engine
+from clearhead.decoding.text_requests import Written, opening, translates
+from clearhead.decoding.writer import Dtype, Way, Writer, make_search
 
 
 def translate(
@@ -107,6 +115,112 @@ def continuation(writer: Writer, prompt: str, written: Written, stops: Sequence[
     before = opening(writer.bundle, prompt)
     whole = writer.tokenizer.decode([*before, *written.ids]).removeprefix(writer.tokenizer.decode(before))
     return before_stop(whole, stops)
+
+
+def greedy(
+    model: nn.Module,
+    given: Tensor,
+    lengths: Sequence[int] | Tensor | None = None,
+    *,
+    symbols: Symbols,
+    max_length: int | None = None,
+) -> list[Hypothesis]:
+    """The likeliest token at each step; one hypothesis for each row of `given` (B, S).
+
+    `given` is the source of an encoder-decoder or the prompt of a decoder, `lengths` say where its rows
+    end. `max_length`: see `limit_of`; at the limit the stop symbol is written whatever the model prefers.
+
+    >>> import clearhead, torch
+    >>> model = clearhead.build("tiny").eval()
+    >>> found = greedy(model, torch.tensor([[5, 6, 2]]), symbols=Symbols(1, 2, (0, 1)), max_length=4)
+    >>> len(found), len(found[0].ids) <= 4
+    (1, True)
+    """
+    requests = requests_of(model, given, lengths, Options(max_length=max_length))
+    return [texts[0] for texts in _written(model, requests, symbols)]
+
+
+def sample(
+    model: nn.Module,
+    given: Tensor,
+    lengths: Sequence[int] | Tensor | None = None,
+    *,
+    symbols: Symbols,
+    max_length: int | None = None,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> list[Hypothesis]:
+    """As `greedy`, each token drawn with its probability to the power 1/temperature, normalised.
+
+    The log-probabilities returned are the model's own, at temperature 1. Row i has the seed `seed` + i, and
+    what is drawn for it depends on nothing else.
+    """
+    options = Options(sample=True, temperature=temperature, max_length=max_length)
+    asked = requests_of(model, given, lengths, options)
+    seeded = [replace(one, options=options.replace(seed=seed + row)) for row, one in enumerate(asked)]
+    return [texts[0] for texts in _written(model, seeded, symbols)]
+
+
+def beam_search(
+    model: nn.Module,
+    given: Tensor,
+    lengths: Sequence[int] | Tensor | None = None,
+    *,
+    symbols: Symbols,
+    beams: int = 5,
+    penalty: LengthPenalty | None = None,
+    max_length: int | None = None,
+    nbest: int = 1,
+) -> list[list[Hypothesis]]:
+    """For each row of `given` (B, S) its `nbest` best texts, best first; fewer where there are no more.
+
+    `given`, `lengths` and `max_length` are as for `greedy`. The default penalty is the plain average.
+
+    >>> import clearhead, torch
+    >>> model = clearhead.build("tiny").eval()
+    >>> row = torch.tensor([[5, 6, 2]])
+    >>> [texts] = beam_search(model, row, symbols=Symbols(1, 2, (0, 1)), beams=3, nbest=2)
+    >>> len(texts), texts[0].score >= texts[1].score
+    (2, True)
+    """
+    if beams < 1:
+        raise UserError(f"A beam has at least one place, not {beams}.")
+    divisor = penalty or LengthPenalty()
+    options = Options(
+        beam=beams,
+        nbest=nbest,
+        length_penalty=divisor.alpha,
+        length_kind=divisor.kind,
+        max_length=max_length,
+    )
+    return _written(model, requests_of(model, given, lengths, options), symbols, Beam)
+
+
+def requests_of(
+    model: nn.Module, given: Tensor, lengths: Sequence[int] | Tensor | None, options: Options
+) -> list[Request]:
+    """Padded rows (B, T) of ids as requests; a row's own length sets its limit."""
+    if given.dim() != 2 or not given.numel():
+        raise UserError("Decoding starts from padded rows (two dimensions) with at least one token.")
+    config = config_of(model)
+    sizes = [given.shape[1]] * len(given) if lengths is None else torch.as_tensor(lengths).tolist()
+    return [
+        Request(
+            tuple(row[:size]), limit_of(config, size, options.max_length, None, options.max_total), options
+        )
+        for row, size in zip(given.tolist(), sizes, strict=True)
+    ]
+
+
+def _written(
+    model: nn.Module, requests: list[Request], symbols: Symbols, make: MakeSearch | None = None
+) -> list[list[Hypothesis]]:
+    has_source = config_of(model).family in WITH_SOURCE
+    room = sum(width_of(one.options) for one in requests)
+    make = make or (lambda one: make_search(one, has_source))
+    engine = rows_engine(TorchRows(model, symbols), symbols, make, room)
+    found = dict(engine.run(requests))
+    return [found[number] for number in range(len(requests))]
 
 
 @contextmanager

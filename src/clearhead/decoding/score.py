@@ -15,20 +15,10 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.base.exiting import in_compiled_work
-from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import (
-    NUMBERS,
-    at_work,
-    by_length,
-    framings_of,
-    opening,
-    padded,
-    read_sources,
-    symbols_of,
-    tokenizers_of,
-    translates,
-)
-from clearhead.decoding.steps import WITH_SOURCE, LengthPenalty, positions_of
+from clearhead.bundle.folder import Bundle, framings_of, tokenizers_of
+from clearhead.decoding.batches import NUMBERS, at_work, by_length, padded
+from clearhead.decoding.options import WITH_SOURCE, LengthPenalty, positions_of
+from clearhead.decoding.text_requests import opening, read_sources, symbols_of, translates
 
 BATCH_TOKENS = 4096
 

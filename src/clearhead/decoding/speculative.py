@@ -22,17 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.options import Options
+from clearhead.decoding.backend import Hypothesis, Symbols, refuse_not_finite
+from clearhead.decoding.options import WITH_SOURCE, Options, config_of, positions_of
 from clearhead.decoding.processors import Past, Processor, nothing_left
 from clearhead.decoding.random_draws import keys, uniform
-from clearhead.decoding.steps import (
-    WITH_SOURCE,
-    Hypothesis,
-    Symbols,
-    config_of,
-    positions_of,
-    refuse_not_finite,
-)
 from clearhead.models.stack import Stack
 
 BLOCK = 64  # numbers that are drawn at a time

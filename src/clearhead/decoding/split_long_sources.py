@@ -12,11 +12,8 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import NamedTuple
-
-from clearhead.decoding.steps import Hypothesis
 
 Count = Callable[[str], int]  # the tokens of a text
 
@@ -67,20 +64,6 @@ class Parts(NamedTuple):
 
 
 NOTHING = Parts((), ("",))  # of an empty text
-
-
-@dataclass
-class Source:
-    """A text in the parts in which it is read, and what was written for each so far."""
-
-    number: int
-    parts: Parts
-    answers: dict[int, list[Hypothesis]] = field(default_factory=dict)  # by part
-    head: tuple[int, int] | None = None  # tokens read and tokens there are, where only the head is read
-
-    @property
-    def answered(self) -> bool:
-        return len(self.answers) == len(self.parts.texts)
 
 
 class Unit(NamedTuple):

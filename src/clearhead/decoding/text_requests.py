@@ -1,38 +1,124 @@
 """Texts as requests, and what was written as texts again: a bundle's tokenizers, framings and limits at work.
 
-`Texts` turns a text into requests, several where it is too long to be read in one piece, and joins what was
-written for them. `Writing` is one text that an engine is writing. Knows nothing about what writes.
+`read_sources` and `opening` say which ids a model is fed, for everybody. `Texts` turns a text into requests,
+several where it is too long to be read in one piece, and joins what was written for them. Knows nothing about
+what writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import islice
+from itertools import chain, islice
 
 from clearhead.base.errors import UserError
-from clearhead.base.exiting import compiled_work, too_late
-from clearhead.bundle.folder import Bundle
+from clearhead.base.exiting import compiled_work
+from clearhead.bundle.folder import Bundle, framings_of, is_imported, tokenizers_of
+from clearhead.data.encoding import encode_words
 from clearhead.data.length_limits import LengthLimits
-from clearhead.decoding.backend import Finished, Request, Wrote
-from clearhead.decoding.batches import (
-    framings_of,
-    heads_read,
-    opening,
-    read_sources,
-    symbols_of,
-    tokenizers_of,
-    translates,
-)
-from clearhead.decoding.constraints import before_stop, until_stop
-from clearhead.decoding.engine import Caller, Engine
-from clearhead.decoding.options import Options
-from clearhead.decoding.split_long_sources import NOTHING, Parts, Source, split
-from clearhead.decoding.steps import Hypothesis, config_of, limit_of, longest_source, positions_of
+from clearhead.decoding.backend import Hypothesis, Request, Symbols
+from clearhead.decoding.constraints import before_stop
+from clearhead.decoding.defaults import KEY, with_own
+from clearhead.decoding.options import WITH_SOURCE, Options, config_of, limit_of, longest_source, positions_of
+from clearhead.decoding.split_long_sources import NOTHING, Parts, split
+from clearhead.text.framing import Framing
+from clearhead.text.tokenizer import Tokenizer
 
 CHUNK = 512  # texts that are tokenised together
-HELD = "\ufffd"  # what an unfinished character looks like
+
+
+def symbols_of(bundle: Bundle) -> Symbols:
+    """The symbols that steer a bundle's model, as its tokenizer or its metadata name them."""
+    special = bundle.metadata.get("special")
+    named = Symbols.of(tokenizers_of(bundle)[1], special if isinstance(special, dict) else None)
+    return with_own(named, bundle) if KEY in bundle.metadata or is_imported(bundle) else named
+
+
+def translates(bundle: Bundle) -> bool:
+    """Is a given text a source, of which the model makes another text, rather than a prompt to continue?
+
+    A decoder translates where its framing has a source side: the separator behind the source is where the
+    target begins.
+    """
+    config = bundle.config
+    if config.head.kind != "none":
+        return False
+    separated = config.family == "decoder" and bool(framings_of(bundle).source.after)
+    return separated or config.family in WITH_SOURCE
+
+
+def read_sources(bundle: Bundle, texts: Sequence[str], framing: Framing | None = None) -> list[list[int]]:
+    """The ids the model is fed for each text and what stands around it (None: as the bundle says).
+
+    Where training cut long sources, the bundle's metadata says so (`source_limit`, in tokens).
+    """
+    limit = bundle.metadata.get("source_limit")
+    most = limit if isinstance(limit, int) else None
+    words = bundle.config.head.kind == "tag"
+    framing = framing or framings_of(bundle).source
+    return encode_sources(tokenizers_of(bundle)[0], texts, framing, most, words=words)
+
+
+def encode_sources(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    framing: Framing,
+    limit: int | None = None,
+    *,
+    words: bool = False,
+) -> list[list[int]]:
+    """The ids a model is fed for each text, with what stands around it; at most `limit` of each.
+
+    `words`: the text is given as words between spaces, each of which is tagged.
+
+    >>> encode_sources(Tokenizer.words("the cat"), ["the cat"], Framing.of(after=2))
+    [[4, 5, 2]]
+    """
+    if words:
+        found = [list(chain.from_iterable(encode_words(tokenizer, text.split()))) for text in texts]
+    else:
+        found = tokenizer.encode_batch(list(texts))
+    return framing.around_each(found, limit)
+
+
+def heads_read(
+    bundle: Bundle, texts: Sequence[str], rows: Sequence[Sequence[int]]
+) -> list[tuple[int, int] | None]:
+    """For each text of which only the head was read: how many of its tokens, and how many it has.
+
+    `rows` are what `read_sources` gave for the texts. None: all of the text was read.
+    """
+    limit = bundle.metadata.get("source_limit")
+    if not isinstance(limit, int) or all(len(row) < limit for row in rows):
+        return [None] * len(texts)
+    reader, around = tokenizers_of(bundle)[0], framings_of(bundle).source.extra
+    found: list[tuple[int, int] | None] = []
+    for text, row in zip(texts, rows, strict=True):
+        read, whole = len(row) - around, len(row) if len(row) < limit else len(reader.encode(text))
+        found.append((read, whole) if len(row) >= limit and read < whole else None)
+    return found
+
+
+def opening(bundle: Bundle, prompt: str, framing: Framing | None = None) -> list[int]:
+    """The ids a decoder starts from: the prompt and what stands around it (None: as the bundle says).
+
+    A model of one long text (nothing stands around those) starts from a new line where there is no prompt;
+    one from elsewhere, of which nothing is left, from the start symbol.
+    """
+    _, tokenizer = tokenizers_of(bundle)
+    framing = framing or framings_of(bundle).target
+    text = prompt if prompt or framing.extra or is_imported(bundle) else "\n"
+    found = framing.around(tokenizer.encode(text))
+    return found or [_start(bundle, tokenizer)]
+
+
+def _start(bundle: Bundle, tokenizer: Tokenizer) -> int:
+    """What a text begins with, or what a vocabulary without such a token ends the one before it with."""
+    known = symbols_of(bundle)
+    if tokenizer.start is None and known.start is None and not is_imported(bundle):
+        raise UserError("This tokenizer has no 'start' token, which an empty prompt needs: give it one.")
+    return next(id for id in (known.start, tokenizer.start, known.stop) if id is not None)
 
 
 @dataclass(frozen=True)
@@ -50,6 +136,20 @@ class Written:
     source_read: int | None = None
     source_tokens: int | None = None
     ids: tuple[int, ...] = ()
+
+
+@dataclass
+class Source:
+    """A text in the parts in which it is read, and what was written for each so far."""
+
+    number: int
+    parts: Parts
+    answers: dict[int, list[Hypothesis]] = field(default_factory=dict)  # by part
+    head: tuple[int, int] | None = None  # tokens read and tokens there are, where only the head is read
+
+    @property
+    def answered(self) -> bool:
+        return len(self.answers) == len(self.parts.texts)
 
 
 class Texts:
@@ -130,7 +230,7 @@ class Texts:
     def _given(self, texts: Sequence[str], sources: Sequence[Source]) -> Iterator[list[int]]:
         """The ids of the texts that these sources are read in."""
         if self.has_source:
-            found = read_sources(self.bundle, texts)
+            found = read_sources(self.bundle, texts, self.framings.source)
             heads = iter(heads_read(self.bundle, texts, found))
             for source in sources:
                 for _ in source.parts.texts:
@@ -188,89 +288,6 @@ class Texts:
             stopped=one.stopped,
             ids=one.ids,
         )
-
-
-class Writing:
-    """One text that is being written: it can be watched, waited for, dropped, or put aside for a while.
-
-    For one thread at a time. What nobody holds any more is dropped.
-    """
-
-    def __init__(self, texts: Texts, engine: Engine, text: str, options: Options, stream: bool) -> None:
-        self.texts, self.options = texts, options
-        self.searched = options.beam > 1 or options.nbest > 1  # certain at its end alone
-        requests, self.source = texts.asked(text, options)
-        self.prompts = [() if texts.has_source else one.given for one in requests]
-        self.certain: list[list[int]] = [[] for _ in requests]  # by part: ids that will not change any more
-        self.parked, self.caller = False, Caller(engine)
-        self.tickets = self.caller.submit(
-            replace(one, stream=stream and not self.searched) for one in requests
-        )
-
-    def pieces(self) -> Iterator[str]:
-        """What is written, piece by piece, as soon as it is certain; a beam is certain at its end alone."""
-        return until_stop(self._pieces(), self.options.stop_texts)
-
-    def _pieces(self) -> Iterator[str]:
-        shown = ""
-        for part, prompt in enumerate(self.prompts):  # spaces at the beginning may depend on the prompt
-            if part:
-                yield self.source.parts.joiner(part - 1, shown)
-            with compiled_work():
-                given = self.texts.tokenizer.decode(prompt)
-            shown, ended = "", False
-            while not ended:
-                ended = part in self.source.answers
-                ids = self.source.answers[part][0].ids if ended else self.certain[part]
-                with compiled_work():
-                    whole = self.texts.tokenizer.decode([*prompt, *ids]).removeprefix(given)
-                certain = not whole.endswith(HELD) or (ended and self.searched)
-                if whole != shown and whole.startswith(shown) and certain:
-                    yield whole[len(shown) :]
-                    shown = whole
-                if not ended:
-                    self._wait()
-
-    def written(self) -> list[Written]:
-        """The whole text, best first where several were asked for, as `Writer.write` gives it."""
-        while not self.source.answered:
-            self._wait()
-        with compiled_work():
-            return self.texts.joined(self.source, self.options.stop_texts)
-
-    def _wait(self) -> None:
-        if not self.caller.open:
-            raise UserError("This text was dropped: submit it again.")
-        if self.parked:
-            raise UserError("This text is parked: resume it before waiting for it.")
-        for ticket, event in self.caller.wait():
-            if isinstance(event, Wrote):
-                self.certain[ticket.number] += event.ids
-            elif isinstance(event, Finished):
-                self.source.answers[ticket.number] = event.texts
-            else:
-                self.abort()
-                raise event.error
-
-    def abort(self) -> None:
-        """Drop it; may be called at any moment, in any thread."""
-        self.caller.close()
-
-    def park(self) -> None:
-        """Let it leave its place, with its memory, until `resume`; the text will be the same."""
-        self.parked = True
-        for one in self.tickets:
-            one.park()
-
-    def resume(self) -> None:
-        """Let it go on."""
-        self.parked = False
-        for one in self.tickets:
-            one.resume()
-
-    def __del__(self) -> None:
-        if not too_late() and hasattr(self, "tickets"):
-            self.abort()
 
 
 def _chunk(coming: Iterator[str | None]) -> list[str | None]:

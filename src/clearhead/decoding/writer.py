@@ -1,8 +1,9 @@
 """A bundle made ready to write: texts in, texts out, with any settings, on the fastest way there is.
 
-`Writer` turns texts into requests, hands them to the engine, and turns ids back into text. What becomes of a
-text does not depend on the others. What does the work (C++ on a CPU, recorded steps on a GPU, PyTorch
-elsewhere) is decided here and nowhere else.
+`Writer` turns texts into requests, hands them to the engine, and turns ids back into text; `Writing` is one
+text on its way. What becomes of a text does not depend on the others. What does the work (C++ on a CPU,
+recorded steps on a GPU, PyTorch elsewhere) and which search a request asks for is decided here and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from typing import Literal
 
@@ -20,32 +22,29 @@ from torch import nn
 
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
-from clearhead.base.exiting import compiled_work
+from clearhead.base.exiting import compiled_work, too_late
 from clearhead.bundle.folder import Bundle
 from clearhead.bundle.mapped import own_memory
 from clearhead.decoding import graphs, native
-from clearhead.decoding.backend import (
-    Backend,
-    Batch,
-    Extra,
-    Rows,
-    Search,
-    extras_of,
-)
-from clearhead.decoding.constraints import Pieces, pieces_of
-from clearhead.decoding.defaults import own_options
-from clearhead.decoding.engine import Engine
+from clearhead.decoding.backend import Backend, Batch, Extra, Finished, Rows, Search, Wrote, extras_of
+from clearhead.decoding.beam import Beam
+from clearhead.decoding.constraints import Pieces, constraint_processors, pieces_of, until_stop
+from clearhead.decoding.contrastive import Contrastive
+from clearhead.decoding.defaults import KEY, own_options
+from clearhead.decoding.engine import Caller, Engine
+from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
+from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.number_formats import fast, trained_in
 from clearhead.decoding.options import Options
+from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import RowsBackend
-from clearhead.decoding.searches import make_search
-from clearhead.decoding.split_long_sources import Source
-from clearhead.decoding.text_requests import Texts, Writing, Written
+from clearhead.decoding.text_requests import Source, Texts, Written
 
 Dtype = Literal["auto", "fast", "float32", "bf16", "int8"]
 Way = Literal["auto", "native", "torch"]
 CPU_ROWS, GPU_ROWS = 160, 512  # that may be active
+HELD = "\ufffd"  # what an unfinished character looks like
 
 
 class Writer(Texts):
@@ -75,7 +74,8 @@ class Writer(Texts):
     ) -> None:
         super().__init__(bundle)
         self.int8_embeddings, self.sharing = int8_embeddings, sharing
-        self.own = own_options(bundle.metadata, bundle.config.family)  # None: the bundle has no say
+        said = KEY in bundle.metadata
+        self.own = own_options(bundle.metadata, bundle.config.family) if said else None  # None: it has no say
         self.defaults = self.own or Options()  # what is asked where nothing is said
         if device is not None:
             bundle.model.to(pick_device(device) if isinstance(device, str) else device)
@@ -231,6 +231,111 @@ class Writer(Texts):
         if self._pieces is None:
             self._pieces = pieces_of(self.tokenizer)
         return self._pieces
+
+
+class Writing:
+    """One text that is being written: it can be watched, waited for, dropped, or put aside for a while.
+
+    For one thread at a time. What nobody holds any more is dropped.
+    """
+
+    def __init__(self, texts: Texts, engine: Engine, text: str, options: Options, stream: bool) -> None:
+        self.texts, self.options = texts, options
+        self.searched = options.beam > 1 or options.nbest > 1  # certain at its end alone
+        requests, self.source = texts.asked(text, options)
+        self.prompts = [() if texts.has_source else one.given for one in requests]
+        self.certain: list[list[int]] = [[] for _ in requests]  # by part: ids that will not change any more
+        self.parked, self.caller = False, Caller(engine)
+        self.tickets = self.caller.submit(
+            replace(one, stream=stream and not self.searched) for one in requests
+        )
+
+    def pieces(self) -> Iterator[str]:
+        """What is written, piece by piece, as soon as it is certain; a beam is certain at its end alone."""
+        return until_stop(self._pieces(), self.options.stop_texts)
+
+    def _pieces(self) -> Iterator[str]:
+        shown = ""
+        for part, prompt in enumerate(self.prompts):  # spaces at the beginning may depend on the prompt
+            if part:
+                yield self.source.parts.joiner(part - 1, shown)
+            with compiled_work():
+                given = self.texts.tokenizer.decode(prompt)
+            shown, ended = "", False
+            while not ended:
+                ended = part in self.source.answers
+                ids = self.source.answers[part][0].ids if ended else self.certain[part]
+                with compiled_work():
+                    whole = self.texts.tokenizer.decode([*prompt, *ids]).removeprefix(given)
+                certain = not whole.endswith(HELD) or (ended and self.searched)
+                if whole != shown and whole.startswith(shown) and certain:
+                    yield whole[len(shown) :]
+                    shown = whole
+                if not ended:
+                    self._wait()
+
+    def written(self) -> list[Written]:
+        """The whole text, best first where several were asked for, as `Writer.write` gives it."""
+        while not self.source.answered:
+            self._wait()
+        with compiled_work():
+            return self.texts.joined(self.source, self.options.stop_texts)
+
+    def _wait(self) -> None:
+        if not self.caller.open:
+            raise UserError("This text was dropped: submit it again.")
+        if self.parked:
+            raise UserError("This text is parked: resume it before waiting for it.")
+        for ticket, event in self.caller.wait():
+            if isinstance(event, Wrote):
+                self.certain[ticket.number] += event.ids
+            elif isinstance(event, Finished):
+                self.source.answers[ticket.number] = event.texts
+            else:
+                self.abort()
+                raise event.error
+
+    def abort(self) -> None:
+        """Drop it; may be called at any moment, in any thread."""
+        self.caller.close()
+
+    def park(self) -> None:
+        """Let it leave its place, with its memory, until `resume`; the text will be the same."""
+        self.parked = True
+        for one in self.tickets:
+            one.park()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self.parked = False
+        for one in self.tickets:
+            one.resume()
+
+    def __del__(self) -> None:
+        if not too_late() and hasattr(self, "tickets"):
+            self.abort()
+
+
+def make_search(
+    batch: Batch, has_source: bool, pieces: Pieces | None = None, *, compiled: bool = False
+) -> Search:
+    """The search that a batch's options ask for.
+
+    `pieces` are the bytes that each token adds to a text; constraints on texts need them. `compiled`:
+    the rows are the compiled engine's, which can keep a plain beam's state as well.
+    """
+    options = batch.options
+    prompts = None if has_source else batch.prompts
+    asked = options.about_text or options.choices
+    more = constraint_processors(options, batch.symbols, pieces, batch.limits, prompts) if asked else []
+    ready = pipeline(options, batch.symbols, batch.vocabulary, has_source, more=more)
+    if options.contrastive:
+        return Contrastive(batch, ready.before)
+    if options.beam > 1:
+        if compiled and ready.plain(0) and NativeBeam.fits(batch):
+            return NativeBeam(batch)
+        return Beam(batch, ready.before)
+    return GreedyOrSampling(batch, ready)
 
 
 @cache

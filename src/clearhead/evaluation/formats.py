@@ -13,14 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from clearhead.bundle.folder import Bundle
+from clearhead.bundle.folder import Bundle, tokenizers_of
 from clearhead.data.batch import IGNORED
-from clearhead.decoding.batches import tokenizers_of, translates
 from clearhead.decoding.drift import Drift, forced
 from clearhead.decoding.native import Dtype
 from clearhead.decoding.number_formats import NATS
-from clearhead.decoding.options import Options
-from clearhead.decoding.steps import positions_of
+from clearhead.decoding.options import Options, positions_of
+from clearhead.decoding.text_requests import translates
 from clearhead.decoding.writer import Writer
 from clearhead.evaluation.evaluate import EvaluationConfig, Judge, Rows, shown
 from clearhead.evaluation.loss import batches_of

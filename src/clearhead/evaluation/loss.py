@@ -21,25 +21,15 @@ from torch.nn import functional as F
 
 from clearhead.base.device import widest
 from clearhead.base.errors import UserError
-from clearhead.bundle.folder import Bundle
+from clearhead.bundle.folder import Bundle, framings_of, tokenizers_of
 from clearhead.data.batch import IGNORED, Batch, Widths
 from clearhead.data.encoding import Specials, encode_words
 from clearhead.data.encodings import JoinedPairs, Pairs, Stream
 from clearhead.data.ragged import Ragged
-from clearhead.decoding.batches import (
-    at_work,
-    by_length,
-    framings_of,
-    opening,
-    padded,
-    read_sources,
-    refuse_too_long,
-    symbols_of,
-    tokenizers_of,
-    translates,
-)
+from clearhead.decoding.batches import at_work, by_length, padded, refuse_too_long
 from clearhead.decoding.labels import first_pieces, labels_of, read_texts
-from clearhead.decoding.steps import positions_of
+from clearhead.decoding.options import positions_of
+from clearhead.decoding.text_requests import opening, read_sources, symbols_of, translates
 from clearhead.text.framing import Framed
 from clearhead.training.objectives import run_model
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.batches import framings_of
+from clearhead.bundle.folder import framings_of
 from clearhead.explorer.reading import read_text
 from clearhead.explorer.session import Session
 from clearhead.explorer.words import Word, packed

@@ -13,19 +13,11 @@ import torch
 from torch import nn
 
 from clearhead.base.errors import UserError
-from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import (
-    framings_of,
-    opening,
-    read_sources,
-    symbols_of,
-    tokenizers_of,
-    translates,
-)
+from clearhead.bundle.folder import Bundle, framings_of, tokenizers_of
 from clearhead.decoding.labels import reads_two
-from clearhead.decoding.options import Options
+from clearhead.decoding.options import WITH_SOURCE, Options, positions_of
 from clearhead.decoding.run import translate
-from clearhead.decoding.steps import WITH_SOURCE, positions_of
+from clearhead.decoding.text_requests import opening, read_sources, symbols_of, translates
 from clearhead.models.config import ModelConfig
 
 LIMIT = 512  # tokens of a text: a picture of more cannot be read

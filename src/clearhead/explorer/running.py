@@ -29,13 +29,12 @@ from clearhead.base.config import (
     Power,
 )
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, Moves, Request, Scores, Search
+from clearhead.decoding.backend import Batch, Hypothesis, Moves, Request, Scores, Search, Symbols
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, Pipeline, pipeline
 from clearhead.decoding.rows import PlainScores, TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.steps import Hypothesis, Symbols
 from clearhead.decoding.writer import Writer
 from clearhead.explorer.beams import DrawnBeam, tree
 from clearhead.explorer.session import Session

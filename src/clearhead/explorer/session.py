@@ -11,9 +11,10 @@ from collections.abc import Iterable
 
 import torch
 
-from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import symbols_of, tokenizers_of, translates
-from clearhead.decoding.steps import WITH_SOURCE, Symbols
+from clearhead.bundle.folder import Bundle, tokenizers_of
+from clearhead.decoding.backend import Symbols
+from clearhead.decoding.options import WITH_SOURCE
+from clearhead.decoding.text_requests import symbols_of, translates
 from clearhead.explorer.reading import limit_of, ready
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Vocabulary

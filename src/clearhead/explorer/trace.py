@@ -21,8 +21,8 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle import is_bundle
-from clearhead.bundle.folder import Bundle
-from clearhead.decoding.batches import symbols_of, tokenizers_of
+from clearhead.bundle.folder import Bundle, tokenizers_of
+from clearhead.decoding.text_requests import symbols_of
 from clearhead.explorer.anatomy import anatomy_of
 from clearhead.explorer.reading import read, ready
 from clearhead.explorer.words import Vocabulary, Word

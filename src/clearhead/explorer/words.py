@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.steps import Symbols
+from clearhead.decoding.backend import Symbols
 from clearhead.text.parts import BYTE_LETTERS
 from clearhead.text.tokenizer import Tokenizer
 

@@ -8,12 +8,22 @@ from itertools import count
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.decoding.backend import Backend, Capacity, Cost, Event, Failed, Finished, Parked, Request, Slot
-from clearhead.decoding.batches import tokenizers_of
+from clearhead.bundle.folder import tokenizers_of
+from clearhead.decoding.backend import (
+    Backend,
+    Capacity,
+    Cost,
+    Event,
+    Failed,
+    Finished,
+    Hypothesis,
+    Parked,
+    Request,
+    Slot,
+)
 from clearhead.decoding.constraints import constraint_processors
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.speculative import speculate
-from clearhead.decoding.steps import Hypothesis
 from clearhead.decoding.writer import Dtype, Writer
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
+from clearhead.bundle.folder import tokenizers_of
 from clearhead.data.config import CorpusConfig
 from clearhead.data.read import check_corpus, read_rows
-from clearhead.decoding.batches import tokenizers_of
+from clearhead.decoding.options import LengthPenalty
 from clearhead.decoding.score import Scored, score
-from clearhead.decoding.steps import LengthPenalty
 from clearhead.jobs.lines import count_lines, file_lines
 from clearhead.tasks import TASKS
 

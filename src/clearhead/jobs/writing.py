@@ -24,9 +24,8 @@ from clearhead.bundle import Bundle, is_bundle
 from clearhead.bundle.mapped import own_memory
 from clearhead.bundle.metadata import read_metadata
 from clearhead.decoding.backend import Batch, Request
-from clearhead.decoding.batches import opening, translates
-from clearhead.decoding.options import Options
-from clearhead.decoding.steps import positions_of
+from clearhead.decoding.options import Options, positions_of
+from clearhead.decoding.text_requests import opening, translates
 from clearhead.decoding.writer import Dtype, Way, Writer
 from clearhead.jobs.drafting import DraftedWriter
 from clearhead.jobs.formats import Format

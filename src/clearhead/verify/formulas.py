@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clearhead.decoding.backend import Hypothesis
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past, pipeline
-from clearhead.decoding.steps import Hypothesis
 from clearhead.verify import plain
 from clearhead.verify.passes import Ids, one_pass
 from clearhead.verify.report import Check, within

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead.decoding.backend import Rows, Scores
-from clearhead.decoding.steps import WITH_SOURCE, Symbols, config_of
+from clearhead.decoding.backend import Rows, Scores, Symbols
+from clearhead.decoding.options import WITH_SOURCE, config_of
 
 Ids = tuple[int, ...]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.batches import padded
-from clearhead.decoding.steps import positions_of
+from clearhead.decoding.options import positions_of
 from clearhead.models.stack import ModelOutput
 from clearhead.nn.attention.kernels import KERNELS
 from clearhead.nn.attention.multihead import MultiHeadAttention

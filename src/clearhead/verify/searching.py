@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.decoding.backend import Batch, MakeSearch, Request, Rows, Scores
+from clearhead.decoding.backend import Batch, Hypothesis, MakeSearch, Request, Rows, Scores
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.options import Options
+from clearhead.decoding.options import LengthPenalty, Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows import PlainScores
 from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.score import score_ids
-from clearhead.decoding.steps import Hypothesis, LengthPenalty
 from clearhead.decoding.writer import Writer
 from clearhead.verify import plain
 from clearhead.verify.report import Check, within

@@ -18,13 +18,12 @@ import torch
 from torch import nn
 
 from clearhead.base.errors import UserError
-from clearhead.bundle.folder import Bundle
-from clearhead.decoding.backend import Request, Rows, extras_of
-from clearhead.decoding.batches import framings_of, read_sources, symbols_of, tokenizers_of, translates
-from clearhead.decoding.options import Options
+from clearhead.bundle.folder import Bundle, framings_of, tokenizers_of
+from clearhead.decoding.backend import Hypothesis, Request, Rows, Symbols, extras_of
+from clearhead.decoding.options import WITH_SOURCE, Options, limit_of, positions_of
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
-from clearhead.decoding.steps import WITH_SOURCE, Hypothesis, Symbols, limit_of, positions_of
+from clearhead.decoding.text_requests import read_sources, symbols_of, translates
 from clearhead.decoding.writer import Writer
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig

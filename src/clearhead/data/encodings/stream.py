@@ -11,15 +11,7 @@ import torch
 
 from clearhead.data.batch import IGNORED, Batch, Widths
 from clearhead.data.columns import Row
-from clearhead.data.encoding import (
-    Encoder,
-    Encoding,
-    Examples,
-    ExamplesOf,
-    Specials,
-    Tokenizers,
-    special,
-)
+from clearhead.data.encoding import Encoder, Encoding, Examples, ExamplesOf, Specials, Tokenizers, special
 from clearhead.data.plan import BatchConfig, Draw, drawn
 from clearhead.data.ragged import Integers, Ragged, by_store, filled, joined, together
 from clearhead.data.shapes import Buckets, Sizes

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.constraints.choices import Choosing
 from clearhead.decoding.constraints.pieces import Pieces, pieces_of
 from clearhead.decoding.constraints.text import StopTexts, TextConstraint
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Processor
-from clearhead.decoding.steps import Symbols
 
 __all__ = ["Pieces", "before_stop", "constraint_processors", "pieces_of", "until_stop"]
 

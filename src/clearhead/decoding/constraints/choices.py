@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.constraints.expression import compiled
 from clearhead.decoding.constraints.pieces import Pieces
 from clearhead.decoding.options import Ids, Options
 from clearhead.decoding.processors import Past
-from clearhead.decoding.steps import Symbols
 
 
 class Choosing:

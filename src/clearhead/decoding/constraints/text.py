@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.constraints.automaton import Automaton, both, searched, without
 from clearhead.decoding.constraints.expression import compiled
 from clearhead.decoding.constraints.pieces import Pieces, as_bytes
 from clearhead.decoding.constraints.tokens import FAR, PieceTree, TokenAutomaton
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past
-from clearhead.decoding.steps import Symbols
 
 READY = 8  # machines that are kept ready for one vocabulary
 MASKS = 256  # (V,) that are remembered

@@ -16,16 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Capacity, Cost, Event, Parked, Request, Slot, Wrote
+from clearhead.decoding.backend import Capacity, Cost, Event, Parked, Request, Slot, Symbols, Wrote
 from clearhead.decoding.graphs import plain
 from clearhead.decoding.graphs.buffers import Needed, Size, bytes_of_request
 from clearhead.decoding.graphs.plain import Kernels
 from clearhead.decoding.graphs.prefill import Prefill
 from clearhead.decoding.graphs.slots import Active, GraphSlots, step_key
 from clearhead.decoding.graphs.weights import Weights
-from clearhead.decoding.native.dials import supports
-from clearhead.decoding.options import Options
-from clearhead.decoding.steps import Symbols, config_of
+from clearhead.decoding.native.rows import supports
+from clearhead.decoding.options import Options, config_of
 
 BURST = 8  # steps between two looks at who is done
 POSITIONS, SOURCE = 64, 8  # buffers for texts and sources grow by so many tokens

@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.graphs.weights import Weights
-from clearhead.decoding.steps import Symbols
 
 NONE = float("-inf")
 Counted = Literal["positions", "source"]  # what a dimension may count

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.graphs.buffers import Buffers
 from clearhead.decoding.graphs.step import recorded
 from clearhead.decoding.graphs.weights import Weights
-from clearhead.decoding.steps import Symbols
 
 MOST = 2**16  # tokens of a recorded reading: its buffers are kept
 

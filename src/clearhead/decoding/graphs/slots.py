@@ -16,16 +16,25 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Event, Failed, Finished, Request, Slot, Wrote
+from clearhead.decoding.backend import (
+    Event,
+    Failed,
+    Finished,
+    Hypothesis,
+    Request,
+    Slot,
+    Symbols,
+    Wrote,
+    refuse_not_finite,
+)
 from clearhead.decoding.beam_state import hypothesis
 from clearhead.decoding.graphs.buffers import Buffers, Needed, Size
 from clearhead.decoding.graphs.plain import Kernels
 from clearhead.decoding.graphs.step import Step, recorded
 from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.options import Options
-from clearhead.decoding.processors.truncation import COLDEST
 from clearhead.decoding.random_draws import keys
-from clearhead.decoding.steps import Hypothesis, Symbols, refuse_not_finite
+from clearhead.decoding.truncation import COLDEST
 
 
 @dataclass(eq=False)

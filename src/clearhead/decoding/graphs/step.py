@@ -10,13 +10,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from clearhead.decoding.backend import Symbols
 from clearhead.decoding.graphs.buffers import Buffers, TokenRules
 from clearhead.decoding.graphs.plain import Kernels, Stream
 from clearhead.decoding.graphs.weights import Norm, Product, Weights
-from clearhead.decoding.options import Options
+from clearhead.decoding.options import LengthPenalty, Options
 from clearhead.decoding.processors import Past, pipeline
 from clearhead.decoding.random_draws import drawn, uniform
-from clearhead.decoding.steps import LengthPenalty, Symbols
 
 
 def recorded(work: Callable[[], None], rehearsals: int) -> torch.cuda.CUDAGraph:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from clearhead.decoding.native.binding import why_not
 from clearhead.decoding.native.compiler import NoLibrary
-from clearhead.decoding.native.dials import supports
 from clearhead.decoding.native.pack import Dtype, Packed, pack
-from clearhead.decoding.native.rows import NativeRows
+from clearhead.decoding.native.rows import NativeRows, supports
 from clearhead.decoding.native.scores import NativeScores
 from clearhead.decoding.native.weight_memory import Sharing
 

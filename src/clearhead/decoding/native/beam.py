@@ -21,15 +21,15 @@ from copy import copy
 import torch
 
 from clearhead.base.errors import UserError
-from clearhead.decoding.backend import Batch, Moves, Rows, Scores, Search
+from clearhead.decoding.backend import Batch, Hypothesis, Moves, Rows, Scores, Search, not_finite
 from clearhead.decoding.beam import candidates_of
 from clearhead.decoding.beam_state import hypothesis, kept_of, last_divisors
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import EARLY, FORBIDDEN, FORCED, STOP, functions
 from clearhead.decoding.native.rows import NativeRows
 from clearhead.decoding.native.scores import NativeScores, no_memory
+from clearhead.decoding.options import LengthPenalty
 from clearhead.decoding.processors import nothing_left
-from clearhead.decoding.steps import Hypothesis, LengthPenalty, not_finite
 
 STRIDE = 8  # steps that are taken in one call at most: a few, since nobody can interrupt them
 

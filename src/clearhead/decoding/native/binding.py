@@ -23,6 +23,7 @@ ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"
 FORBIDDEN, STOP = 1, 2  # kinds of tokens
 EARLY = ("never", False, True)  # values of `early_stopping` by number
 FORCED = ("scored", "free", "cut")
+ENVIRONMENT = ("CXX", "PATH", "XDG_CACHE_HOME", "HOME")  # what decides which library is found
 INTERFACE = 1  # of `source/interface.h`, where the same is said from the other side
 
 Pointer = ctypes.c_void_p
@@ -211,13 +212,13 @@ class Functions:
 
 
 @functools.cache
-def _functions(loaded: ctypes.CDLL) -> Functions:
-    return Functions(loaded)
+def _functions(*environment: str | None) -> Functions:
+    return Functions(library())
 
 
 def functions() -> Functions:
     """The compiled engine's functions; `NoLibrary` where there is none."""
-    return _functions(library())
+    return _functions(*map(os.environ.get, ENVIRONMENT))
 
 
 def why_not() -> str | None:

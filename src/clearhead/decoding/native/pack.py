@@ -20,10 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.bundle.mapped import MappedFile, PassingView, mapped_file
+from clearhead.bundle.mapped import MAPPED, MappedFile, PassingView
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions, plain
-from clearhead.decoding.native.dials import supports
 from clearhead.decoding.native.library import library, one_at_a_time
 from clearhead.decoding.native.weight_memory import (
     FilledMemory,
@@ -276,16 +275,12 @@ def rows_of(weights: list[Tensor], begin: int, end: int) -> Tensor:
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-_known: weakref.WeakKeyDictionary[nn.Module, dict[tuple[Dtype, int, bool, Sharing], tuple[Any, Packed]]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
+Key = tuple[Dtype, int, bool, Sharing]
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Key, tuple[Any, Packed]]] = weakref.WeakKeyDictionary()
 # Where the weights of a model lie, and views of a few numbers of each.
 _samples: weakref.WeakKeyDictionary[nn.Module, tuple[list[int], list[Tensor]]] = weakref.WeakKeyDictionary()
 
 
-@one_at_a_time
 def pack(
     model: nn.Module,
     dtype: Dtype = "float32",
@@ -305,16 +300,21 @@ def pack(
         raise UserError(f"The native engine computes in {', '.join(get_args(Dtype))}, not in '{dtype}'.")
     if int8_embeddings and dtype != "int8":
         raise UserError(f"int8 embeddings go with int8 weights, and not with {dtype}.")
-    if (reason := supports(model)) is not None:
-        raise UserError(f"The native engine cannot run this model: {reason}")
-    file = mapped_file(model)
+    file = MAPPED.get(model)
     if file is not None:
         file.check()
         if file.written() or not all(file.holds(weight.detach()) for weight in model.parameters()):
             file = None
     state = _fingerprint(model, untouched=file is not None)
-    known = _known.setdefault(model, {})
     key = dtype, binding.kernels(instruction_set), int8_embeddings, sharing
+    known = _known.get(model, {}).get(key)
+    return known[1] if known is not None and known[0] == state else _renewed(model, key, state, file)
+
+
+@one_at_a_time
+def _renewed(model: nn.Module, key: Key, state: Any, file: MappedFile | None) -> Packed:
+    """Pack them, unless another thread has done so meanwhile."""
+    known = _known.setdefault(model, {})
     if key not in known or known[key][0] != state:
         known[key] = state, _packed(model, *key, file)
     return known[key][1]

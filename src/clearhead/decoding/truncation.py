@@ -17,8 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.decoding.processors.past import Past
-
 SLACK = 1e-6
 FEW = 256  # tokens among which a nucleus is looked for first
 COLDEST = 1e-30  # a temperature below is that of the likeliest token alone, and would overflow
@@ -30,7 +28,7 @@ class Temperature:
 
     value: float
 
-    def __call__(self, logp: Tensor, past: Past) -> Tensor:
+    def __call__(self, logp: Tensor, past: object) -> Tensor:
         lowest = torch.finfo(logp.dtype).min
         return (logp - logp.amax(dim=-1, keepdim=True).clamp(min=lowest)) / max(self.value, COLDEST)
 
@@ -41,7 +39,7 @@ class TopK:
 
     count: int
 
-    def __call__(self, logp: Tensor, past: Past) -> Tensor:
+    def __call__(self, logp: Tensor, past: object) -> Tensor:
         if self.count >= logp.shape[1]:
             return logp
         least = logp.topk(self.count, dim=-1).values[:, -1:]
@@ -65,7 +63,7 @@ class TopP:
 
     share: float
 
-    def __call__(self, logp: Tensor, past: Past) -> Tensor:
+    def __call__(self, logp: Tensor, past: object) -> Tensor:
         ranked, reached = _ranking(logp)
         return self._kept(logp, ranked, reached, reached[:, -1:])
 
@@ -97,7 +95,7 @@ class MinP:
 
     share: float
 
-    def __call__(self, logp: Tensor, past: Past) -> Tensor:
+    def __call__(self, logp: Tensor, past: object) -> Tensor:
         least = logp.amax(dim=-1, keepdim=True) + (math.log(self.share) - SLACK)
         return logp.masked_fill(logp < least, -torch.inf)
 
@@ -111,7 +109,7 @@ class Typical:
 
     share: float
 
-    def __call__(self, logp: Tensor, past: Past) -> Tensor:
+    def __call__(self, logp: Tensor, past: object) -> Tensor:
         own = logp.double().log_softmax(dim=-1)
         chance = own.exp()
         entropy = -torch.where(chance > 0, own * chance, 0.0).sum(dim=-1, keepdim=True)
