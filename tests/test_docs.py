@@ -41,7 +41,6 @@ ROOMS_NAMED_WHOLE = (
     "verify",
 )
 FOLDERS_NAMED_WHOLE = (
-    "base/chart",
     "training/view",
     "data/encodings",
     "decoding/native",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,25 @@ def test_a_failure_while_scoring_leaves_the_bundle(
     with pytest.raises(KeyboardInterrupt):
         resume(out, view="quiet")
     assert load(out).metadata["test"] == again.bundle.metadata["test"]
+
+
+def test_without_matplotlib_a_run_has_no_curves_and_says_so(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib.figure", None)  # cannot be imported
+        done = train(out, settings(corpus, steps=2), view="quiet")
+    sentence = (
+        f"The curves were not drawn, because matplotlib cannot be imported: `pip install matplotlib`, "
+        f"then `clearhead train --resume {out}` draws them."
+    )
+    assert done.said.count(sentence) == 1
+    assert not done.failed
+    assert not list((out / "training").glob("*.png"))
+    again = resume(out, view="quiet")
+    assert sentence not in again.said
+    assert (out / "training" / "curves.png").exists()
 
 
 def same(one: torch.nn.Module, two: torch.nn.Module) -> bool:

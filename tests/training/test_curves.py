@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+from PIL import Image
 
-from clearhead.base.chart.draw import Line, Scene, Words
 from clearhead.base.errors import UserError
 from clearhead.training import curves
 from clearhead.training.curves import draw_curves
@@ -33,27 +41,29 @@ def a_run(steps: int = 1000, every: int = 10) -> list[dict[str, Any]]:
     return records
 
 
-def words(scene: Scene) -> list[str]:
-    return [shape.text for shape in scene.shapes if isinstance(shape, Words)]
+def drawn(records: list[dict[str, Any]]) -> dict[str, Figure]:
+    found = {name: (title, panels_of(records)) for name, (title, panels_of) in curves.PICTURES.items()}
+    return {name: curves.draw(title, panels) for name, (title, panels) in found.items() if panels}
 
 
-def drawn(records: list[dict[str, Any]]) -> dict[str, Scene]:
-    charts = {
-        "curves.png": curves._loss_chart(records, ""),
-        "metrics.png": curves._metrics_chart(records, ""),
-        "rate.png": curves._rate_chart(records, ""),
-    }
-    return {name: chart.scene for name, chart in charts.items() if chart is not None}
+def words(figure: Figure) -> list[str]:
+    figure.draw_without_rendering()  # which makes the ticks
+    return [text.get_text() for text in figure.findobj(Text) if text.get_visible()]  # type: ignore[attr-defined]
+
+
+def lines(figure: Figure, panel: int = 0) -> dict[str, Line2D]:
+    """The curves of a panel by name; the raw one, which has none, is called by what Matplotlib calls it."""
+    return {str(line.get_label()): line for line in figure.axes[panel].lines if line.get_linestyle() == "-"}
 
 
 def test_a_whole_run_gives_three_pictures(tmp_path: Path) -> None:
-    written = draw_curves(a_run(), tmp_path, "en–fr")
+    written = draw_curves(a_run(), tmp_path)
     assert written == [tmp_path / name for name in NAMES]
     assert sorted(path.name for path in tmp_path.iterdir()) == NAMES  # and no leftovers
     for path in written:
         assert path.read_bytes().startswith(b"\x89PNG")
     before = [path.read_bytes() for path in written]
-    assert [path.read_bytes() for path in draw_curves(a_run(), tmp_path, "en–fr")] == before
+    assert [path.read_bytes() for path in draw_curves(a_run(), tmp_path)] == before
 
 
 def test_the_best_is_the_lowest_loss_or_what_the_log_says() -> None:
@@ -69,9 +79,9 @@ def test_the_best_is_the_lowest_loss_or_what_the_log_says() -> None:
 
 
 def test_metrics_have_a_panel_each() -> None:
-    scene = drawn(a_run())["metrics.png"]
-    assert {"BLEU", "accuracy in %", "step"} <= set(words(scene))
-    assert "loss" not in words(scene)
+    figure = drawn(a_run())["metrics.png"]
+    assert {"BLEU", "accuracy in %", "step"} <= set(words(figure))
+    assert "loss" not in words(figure)
     plain = [r for r in a_run() if r["kind"] == "train"] + [
         {"kind": "validation", "step": 5, "loss": 2.0, "perplexity": 7.4, "best": True}
     ]
@@ -98,16 +108,73 @@ def test_smoothing_keeps_a_straight_line_and_leaves_peaks_out() -> None:
 
 def test_a_rare_peak_does_not_press_the_rest_flat() -> None:
     def height(records: list[dict[str, Any]]) -> float:
-        lines = [
-            s for s in drawn(records)["curves.png"].shapes if isinstance(s, Line) and s.inside is not None
-        ]
-        ys = [y for _, y in lines[-1].points]  # the validation
-        return max(ys) - min(ys)
+        figure = drawn(records)["curves.png"]
+        values = numpy.asarray(lines(figure)["validation"].get_ydata(), dtype=float)
+        low, high = figure.axes[0].get_ylim()
+        return float(values.max() - values.min()) / (high - low)
 
     calm, wild = a_run(), a_run()
     wild[50]["loss"] = 1e6
     assert height(wild) > 0.4 * height(calm)
     assert curves._calm_limits([r["loss"] for r in calm]) is None
+    assert all(line.get_clip_on() for line in drawn(wild)["curves.png"].axes[0].lines)  # the peak is cut off
+
+
+def test_the_loss_has_names_last_values_and_a_mark() -> None:
+    records = a_run(300)
+    figure = drawn(records)["curves.png"]
+    wanted = ["Loss", "nats", "step", "training", "validation", "best: 2.300 at step 300", "2.116", "300"]
+    assert set(wanted) <= set(words(figure))
+    found = lines(figure)
+    assert list(found["training"].get_xdata()) == list(range(10, 301, 10))
+    assert [found[name].get_color() for name in ("training", "validation")] == list(curves.COLOURS)
+    assert figure.axes[0].get_xlim()[0] == 0  # where that is near
+    (mark,) = [line for line in figure.axes[0].lines if line.get_linestyle() != "-"]
+    assert set(mark.get_xdata()) == {300}
+
+
+def test_the_raw_loss_lies_behind_without_a_name() -> None:
+    figure = drawn(a_run())["curves.png"]
+    raw, smooth, _ = lines(figure).values()
+    assert (raw.get_color(), raw.get_alpha()) == (smooth.get_color(), 0.3)
+    assert curves.RAW not in words(figure)
+    assert smooth.get_marker() == ""  # and many points are no dots
+
+
+def boxes(figure: Figure) -> list[tuple[str, Bbox]]:
+    """The words that are drawn, and where; the names of ticks beyond the ends of an axis are not."""
+    figure.draw_without_rendering()
+    beyond = [
+        tick.label1
+        for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis))
+        for tick in set(axis.get_major_ticks()) - set(axis._update_ticks())  # type: ignore[attr-defined]
+    ]
+    texts: list[Text] = figure.findobj(Text)  # type: ignore[assignment]
+    shown = [text for text in texts if text.get_visible() and text.get_text() and text not in beyond]
+    return [(text.get_text(), text.get_window_extent().shrunk(0.98, 0.9)) for text in shown]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_words_overlap_or_leave_the_picture(seed: int) -> None:
+    random = numpy.random.default_rng(seed)
+    count, every = int(random.integers(1, 70)), int(10 ** random.uniform(0, 7))
+    losses = (random.normal(size=count + 2) * 10 ** random.uniform(-9, 9)).tolist()
+    records = [
+        {"kind": "train", "step": i * every, "loss": loss, "rate": loss, "extras": {"load": loss}}
+        for i, loss in enumerate(losses[2:], 1)
+    ]
+    records += [
+        {"kind": "validation", "step": step * every, "loss": losses[step > 1], "bleu": losses[step > 1]}
+        for step in (1, count)
+    ]
+    for figure in drawn(records).values():
+        found = boxes(figure)
+        assert len(found) > 6
+        for number, (text, box) in enumerate(found):
+            assert box.x0 >= 0 <= box.y0, text
+            assert box.x1 <= figure.bbox.width, text
+            assert box.y1 <= figure.bbox.height, text
+            assert not [(text, other) for other, place in found[number + 1 :] if box.overlaps(place)]
 
 
 @pytest.mark.parametrize(
@@ -143,13 +210,52 @@ records_of_any_kind = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(records_of_any_kind)
+@pytest.mark.filterwarnings("ignore")  # of ticks beyond what a float can tell apart
 def test_no_record_breaks_it(records: list[dict[str, Any]]) -> None:
-    for scene in drawn(records).values():
-        for shape in scene.shapes:
-            if isinstance(shape, Line):
-                assert all(math.isfinite(x) and math.isfinite(y) for x, y in shape.points)
+    for figure in drawn(records).values():
+        words(figure)
+        for axes in figure.axes:
+            for line in axes.lines:
+                assert numpy.isfinite(line.get_xydata()).all()
+
+
+@pytest.mark.parametrize("name", ["$\\frac{$", "日本語 👩‍👩‍👧", "\x00\n\ud83d", "_hidden", "x" * 300, ""])
+def test_no_name_breaks_it(name: str, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    records = [
+        {"kind": "train", "step": 1, "extras": {name: 2.0}},
+        {"kind": "validation", "step": 1, name: 2.0, "best": True},
+    ]
+    written = draw_curves(records, tmp_path)
+    assert [path.name for path in written] == ["metrics.png", "extras.png"]
+    assert not recwarn.list
+
+
+def test_panels_lie_below_each_other(tmp_path: Path) -> None:
+    heights = []
+    for count in (1, 2, 9):
+        records = [{"kind": "validation", "step": 1, **{f"metric{i}": 1.0 for i in range(count)}}]
+        (path,) = draw_curves(records, tmp_path)
+        heights.append(Image.open(path).size)
+    assert heights == [(1800, 600), (1800, 1120), (1800, 80 + 6 * 520)]  # and no more than six
+
+
+def test_matplotlib_is_imported_only_to_draw(tmp_path: Path) -> None:
+    code = (
+        "import sys, clearhead, clearhead.jobs.train; from clearhead.training.curves import draw_curves;"
+        f"draw_curves([], {str(tmp_path)!r}); assert not {{'matplotlib', 'PIL'}} & set(sys.modules);"
+        f"draw_curves([dict(kind='train', step=1, loss=1.0)], {str(tmp_path)!r});"
+        "assert 'matplotlib.figure' in sys.modules; assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    # a new home, so that Matplotlib makes its font cache, of which nobody is told
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "MPLCONFIGDIR": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_draws_what_a_run_logged(tmp_path: Path) -> None:
@@ -159,10 +265,9 @@ def test_draws_what_a_run_logged(tmp_path: Path) -> None:
         log.write("validation", 3, {"loss": 1.5, "perplexity": math.exp(1.5), "accuracy": 0.4, "best": True})
     records = read_log(tmp_path)
     assert [path.name for path in draw_curves(records, tmp_path)] == NAMES
-    (training,) = [
-        s for s in drawn(records)["curves.png"].shapes if isinstance(s, Line) and s.inside is not None
-    ]
-    assert len(training.points) == 2  # the NaN is left out; the validation is a single dot
+    figure = drawn(records)["curves.png"]
+    assert list(lines(figure)["training"].get_xdata()) == [1, 3]  # the NaN is left out
+    assert lines(figure)["validation"].get_marker() == "o"  # one point, which is no line
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

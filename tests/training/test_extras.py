@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from clearhead.nn.extras import Extras
-from clearhead.training.curves import EXTRAS, draw_curves
+from clearhead.training.curves import draw_curves
 from clearhead.training.log import read_log
 from clearhead.training.objectives import LabelObjective, run_model
 from clearhead.training.view import LiveView, PlainView, Progress
@@ -98,7 +98,7 @@ def test_a_run_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     records = read_log(tmp_path / "run")
     told = [one["extras"] for one in records if one["kind"] == "train"]
     assert told == [{"load.0": 1.0, "load.1": 3.0}] * 2
-    assert tmp_path / EXTRAS in draw_curves(records, tmp_path)
+    assert tmp_path / "extras.png" in draw_curves(records, tmp_path)
     [board] = (tmp_path / "run").glob("events.out.tfevents.*")
     assert b"extras/load.0" in board.read_bytes()
 

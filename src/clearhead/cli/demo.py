@@ -55,11 +55,12 @@ def demo(
     show_table(["English", LANGUAGES[pair].split()[-1], ""], rows)
     typer.echo("\nWhere the decoder looked while it wrote (rows: what it wrote; columns: what it read):\n")
     typer.echo(picture(bundle, "I love deep learning."))
+    chart = folder / "training" / "curves.png"
     typer.echo(
         f"\nWhat to try next:\n"
         f'  clearhead translate {folder} "The old man is reading a red book."\n'
         f"  clearhead explore {folder} --open      see it think, in the browser\n"
         f"  clearhead demo --pair {'en-de' if pair == 'en-fr' else 'en-fr'}\n"
-        f"  clearhead train --source yours.en --target yours.fr --out runs/mine\n"
-        f"  the curves of this run: {folder / 'training' / 'curves.png'}"
+        f"  clearhead train --source yours.en --target yours.fr --out runs/mine"
+        + (f"\n  the curves of this run: {chart}" if chart.exists() else "")
     )

@@ -67,6 +67,7 @@ class Ending:
     bundle: Bundle
     log: list[dict[str, Any]]
     test: Evaluation | None = None
+    said: list[str] = field(default_factory=list)
 
 
 # What is made after the bundle. Returns entries for its notes.
@@ -109,7 +110,8 @@ def finish(
     write_bundle(bundle, folder.path)
     ending = Ending(folder, config, prepared, bundle, log)
     failed = [sentence for what, make in FIGURES.items() if (sentence := _added(what, make, ending))]
-    said = [*(f"Doctor: {sentence}" for sentence in findings), flops_in_words(outcome.flops)]
+    doctor = [f"Doctor: {sentence}" for sentence in findings]
+    said = [*doctor, *ending.said, flops_in_words(outcome.flops)]
     return Finished(folder.path, bundle, outcome, chosen, judged, ending.test, said, failed)
 
 
@@ -141,7 +143,14 @@ def _added(what: str, make: Figure, ending: Ending) -> str | None:
 
 
 def _curves(ending: Ending) -> Mapping[str, Any]:
-    draw_curves(ending.log, ending.folder.training)
+    try:
+        draw_curves(ending.log, ending.folder.training)
+    except ImportError:  # a run must not fail for want of pictures
+        again = f"`clearhead train --resume {ending.folder.path}`"
+        ending.said.append(
+            f"The curves were not drawn, because matplotlib cannot be imported: `pip install matplotlib`, "
+            f"then {again} draws them."
+        )
     return {}
 
 

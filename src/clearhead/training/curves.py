@@ -2,32 +2,61 @@
 
 Draws from the records of the run's log alone, so that a run can be drawn again at
 any time. Writes whole files or none; knows nothing about models.
+
+Matplotlib is imported when there is something to draw, and used through its figures alone: nothing here
+changes its settings or opens a window. The same records give the same bytes.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from clearhead.base.atomic import atomic_write_bytes
-from clearhead.base.chart import LARGEST, Chart, Mark, line_chart, stack
-from clearhead.training.view.words import SHARES, counted, metric_name, metric_value
+from clearhead.training.view.words import SHARES, counted, figure, metric_name, metric_value, visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Record = Mapping[str, Any]
 Points = list[tuple[float, float]]
 
-LOSS, METRICS, RATE, EXTRAS = "curves.png", "metrics.png", "rate.png", "extras.png"
 MOST_PANELS = 6
-PANEL = (900, 260)
 SMOOTH_FROM = 60  # a training loss of so many points is shown raw in the background and smoothed before it
+RAW = "each step"
+FEW = 40  # so many points are shown as dots, too
+LARGEST = 1e150  # the arithmetic of an axis may overflow beyond it
 NO_METRICS = {"kind", "step", "best", "loss", "perplexity", "epoch", "tokens"}  # perplexity is the loss again
 
+COLOURS = ("#0072b2", "#d55e00")  # of Okabe and Ito, told apart by colour-blind eyes too
+INK, SOFT, RULE = "#333333", "#767676", "#e4e4e4"
+WIDTH, DOTS_PER_INCH = 9.0, 200  # 200 is sharp on today's screens
 
-def draw_curves(records: Sequence[Record], folder: str | Path, title: str = "") -> list[Path]:
+
+@dataclass(frozen=True)
+class Panel:
+    """A plot over the steps: what y is, and the lines by name."""
+
+    label: str
+    lines: Mapping[str, Points]
+    best: tuple[float, str] | None = None
+    """The step of the best validation, and what to write there."""
+    limits: tuple[float, float] | None = None
+    """Of y; what lies outside is cut off."""
+    height: float = 2.6
+
+
+def draw_curves(records: Sequence[Record], folder: str | Path) -> list[Path]:
     """Write the pictures for which there is something to draw into `folder`; which they are is returned.
 
     `curves.png` holds the training and validation loss with the best validation
@@ -36,98 +65,138 @@ def draw_curves(records: Sequence[Record], folder: str | Path, title: str = "") 
     is the last validation record that says `"best": true`, or else the one with the
     lowest loss. Values that are missing or not finite are skipped.
     """
-    charts = {
-        LOSS: _loss_chart(records, title),
-        METRICS: _metrics_chart(records, title),
-        RATE: _rate_chart(records, title),
-        EXTRAS: _extras_chart(records, title),
-    }
     written = []
-    for name, chart in charts.items():
-        if chart is not None:
-            atomic_write_bytes(Path(folder) / name, chart.png())
-            written.append(Path(folder) / name)
+    with _quietly():
+        for name, (title, panels_of) in PICTURES.items():
+            if panels := panels_of(records):
+                atomic_write_bytes(Path(folder) / name, _png(draw(title, panels)))
+                written.append(Path(folder) / name)
     return written
 
 
-def _loss_chart(records: Sequence[Record], title: str) -> Chart | None:
+def _loss(records: Sequence[Record]) -> list[Panel]:
     training, validation = _points(records, "train", "loss"), _points(records, "validation", "loss")
     limits = _calm_limits([value for _, value in [*training, *validation]])
-    series: dict[str, Points] = {}
+    lines = {"training": training}
     if len(training) >= SMOOTH_FROM:
-        series["each step"] = training
-        series["training, smoothed"] = _smoothed(training, limits[1] if limits else math.inf)
-    elif training:
-        series["training"] = training
-    if validation:
-        series["validation"] = validation
-    if not series:
-        return None
-    return line_chart(
-        series,
-        _headed("Loss", title),
-        "step",
-        "nats",
-        marks=_best_mark(records, "loss"),
-        faint=["each step"],
-        y_limits=limits,
-    )
+        smoothed = _smoothed(training, limits[1] if limits else math.inf)
+        lines = {RAW: training, "training, smoothed": smoothed}
+    lines = {name: points for name, points in {**lines, "validation": validation}.items() if points}
+    return [Panel("nats", lines, _best(records, "loss"), limits, height=4.6)] if lines else []
 
 
-def _metrics_chart(records: Sequence[Record], title: str) -> Chart | None:
-    names = sorted(
-        {
-            name
-            for record in records
-            if record.get("kind") == "validation"
-            for name, value in record.items()
-            if name not in NO_METRICS and _number(value) is not None
-        }
-    )
-    drawn = {name: points for name in names if (points := _points(records, "validation", name))}
-    scaled: dict[str, Points] = {}
-    for name, points in drawn.items():
-        label = metric_name(name)
+def _metrics(records: Sequence[Record]) -> list[Panel]:
+    names = {name for record in records if record.get("kind") == "validation" for name in record}
+    panels = []
+    for name in sorted(names - NO_METRICS):
+        label, points = metric_name(name), _points(records, "validation", name)
         if name in SHARES and all(0 <= value <= 1 for _, value in points):
             label, points = f"{label} in %", [(step, 100 * value) for step, value in points]
-        scaled[label] = points
-    marks = [_best_mark(records, name) for name in drawn]
-    return _panels(scaled, _headed("Validation", title), marks)
+        if points:
+            panels.append(Panel(label, {label: points}, _best(records, name)))
+    return panels[:MOST_PANELS]
 
 
-def _extras_chart(records: Sequence[Record], title: str) -> Chart | None:
-    found: dict[str, Points] = {}
-    for record in records:
-        extras, step = record.get("extras"), _number(record.get("step"))
-        if isinstance(extras, Mapping) and record.get("kind") == "train" and step is not None:
-            for name, value in extras.items():
-                if (number := _number(value)) is not None:
-                    found.setdefault(str(name), []).append((step, number))
-    return _panels(found, _headed("Besides the loss", title), [[] for _ in found])
+def _rate(records: Sequence[Record]) -> list[Panel]:
+    points = _points(records, "train", "rate")
+    return [Panel("", {"learning rate": points})] if points else []
 
 
-def _panels(drawn: Mapping[str, Points], title: str, marks: Sequence[list[Mark]]) -> Chart | None:
-    """A panel below the other for each curve, by its label."""
-    count = min(len(drawn), MOST_PANELS)
-    panels = [
-        line_chart(
-            {label: points},
-            title if number == 0 else "",
-            "step" if number == count - 1 else "",
-            label,
-            marks=marks[number],
-            size=(PANEL[0], PANEL[1] + (28 if number == 0 else 0)),
-        )
-        for number, (label, points) in enumerate(list(drawn.items())[:count])
-    ]
-    return stack(panels) if panels else None
+def _extras(records: Sequence[Record]) -> list[Panel]:
+    told = [record for record in records if isinstance(record.get("extras"), Mapping)]
+    names = dict.fromkeys(name for record in told for name in record["extras"])
+    flat = [{**record["extras"], "kind": record.get("kind"), "step": record.get("step")} for record in told]
+    found = {visible(str(name)): points for name in names if (points := _points(flat, "train", name))}
+    return [Panel(name, {name: points}) for name, points in found.items()][:MOST_PANELS]
 
 
-def _rate_chart(records: Sequence[Record], title: str) -> Chart | None:
-    rates = _points(records, "train", "rate")
-    if not rates:
-        return None
-    return line_chart({"learning rate": rates}, _headed("Learning rate", title), "step", size=(900, 300))
+PICTURES: dict[str, tuple[str, Callable[[Sequence[Record]], list[Panel]]]] = {
+    "curves.png": ("Loss", _loss),
+    "metrics.png": ("Validation", _metrics),
+    "rate.png": ("Learning rate", _rate),
+    "extras.png": ("Besides the loss", _extras),
+}
+
+
+def draw(title: str, panels: Sequence[Panel]) -> Figure:
+    """The panels below each other."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    edges = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12)
+    whole = Figure((WIDTH, 0.4 + sum(panel.height for panel in panels)), layout=edges)
+    whole.suptitle(title, x=0.017, ha="left", fontsize=13, fontweight="bold", color=INK)
+    for axes, panel in zip(whole.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(SOFT)
+        axes.tick_params(colors=INK, labelsize=9)
+        axes.grid(axis="y", color=RULE)
+        axes.set_axisbelow(True)
+        axes.set_ylabel(panel.label, color=INK, parse_math=False)
+        axes.locator_params(axis="x", integer=True)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:,.7g}")  # whole, without a factor that would stand above the axis
+        _draw_lines(axes, panel)
+        if panel.best is not None:
+            _draw_mark(axes, *panel.best)
+    whole.align_ylabels()
+    axes.set_xlabel("step", color=INK)
+    if any(len(panel.lines) > 1 for panel in panels):
+        whole.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
+    return whole
+
+
+def _draw_lines(axes: Axes, panel: Panel) -> None:
+    """The lines, each with its last value in the margin."""
+    colours = dict(zip([name for name in panel.lines if name != RAW], COLOURS, strict=False))
+    for name, points in panel.lines.items():
+        steps, values = zip(*points, strict=True)
+        if name == RAW:
+            axes.plot(steps, values, color=COLOURS[0], linewidth=0.9, alpha=0.3)
+            continue
+        (line,) = axes.plot(steps, values, color=colours[name], label=name, markersize=4.5)
+        line.set_marker("o" if len(points) <= FEW else "")
+        line.set_clip_on(panel.limits is not None)  # without limits a dot on the edge is shown whole
+    axes.margins(x=0)
+    for bounds, begin in ((axes.dataLim.intervalx, axes.set_xlim), (axes.dataLim.intervaly, axes.set_ylim)):
+        low, high = bounds
+        if 0 <= low <= 0.3 * high or 0 <= low == high:  # from 0 on where that is near, or there is one value
+            begin(0)
+    if panel.limits is not None:
+        axes.set_ylim(panel.limits)
+    low, high = axes.get_ylim()
+    ends = sorted((panel.lines[name][-1][1], colour) for name, colour in colours.items())
+    sides = ("top", "bottom") if len(ends) > 1 else ("center",)  # the lower below, the upper above: apart
+    for (value, colour), side in zip(ends, sides, strict=True):
+        place, across = min(max(value, low), high), axes.get_yaxis_transform()
+        axes.text(1.01, place, figure(value), transform=across, va=side, color=colour, fontsize=9)
+
+
+def _draw_mark(axes: Axes, step: float, words: str) -> None:
+    """A dashed line at a step, with words above it that reach towards the middle."""
+    side, down = "right" if step > sum(axes.get_xlim()) / 2 else "left", axes.get_xaxis_transform()
+    axes.axvline(step, color=SOFT, linewidth=0.9, linestyle=(0, (6, 4)), zorder=1.9)  # behind the lines
+    axes.text(step, 1.02, words, transform=down, ha=side, color=SOFT, fontsize=9, parse_math=False)
+
+
+def _png(picture: Figure) -> bytes:
+    file = io.BytesIO()
+    picture.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return file.getvalue()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what Matplotlib says of its font cache, and of letters that its font lacks."""
+    log = logging.getLogger("matplotlib")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _points(records: Sequence[Record], kind: str, name: str) -> Points:
@@ -140,21 +209,17 @@ def _points(records: Sequence[Record], kind: str, name: str) -> Points:
     return sorted(found.items())
 
 
-def _best_mark(records: Sequence[Record], name: str) -> list[Mark]:
-    """Where the best validation was, with the value of one metric there."""
+def _best(records: Sequence[Record], name: str) -> tuple[float, str] | None:
+    """The step of the best validation, and what one metric was there in words."""
     validations = [record for record in records if record.get("kind") == "validation"]
     chosen = [record for record in validations if record.get("best") is True]
-    if chosen:
-        best = chosen[-1]
-    else:
+    if not chosen:
         losses = [record for record in validations if _number(record.get("loss")) is not None]
-        if not losses:
-            return []
-        best = min(losses, key=lambda record: float(record["loss"]))
-    step, value = _number(best.get("step")), _number(best.get(name))
+        chosen = sorted(losses, key=lambda record: float(record["loss"]))[:1]
+    step, value = (_number(chosen[-1].get(key)) if chosen else None for key in ("step", name))
     if step is None or value is None:
-        return []
-    return [Mark(step, f"best: {metric_value(name, value)} at step {counted(step)}")]
+        return None
+    return step, f"best: {metric_value(name, value)} at step {counted(step)}"
 
 
 def _smoothed(points: Points, limit: float) -> Points:
@@ -195,7 +260,3 @@ def _number(value: Any) -> float | None:
     except OverflowError:  # a whole number with more than 300 digits
         return None
     return number if abs(number) <= LARGEST else None  # which leaves out what is not finite, too
-
-
-def _headed(what: str, title: str) -> str:
-    return f"{what} · {title}" if title else what

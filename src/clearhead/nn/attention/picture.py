@@ -4,12 +4,13 @@ A row is a position that looks (a query), a column one that is looked at (a
 key). `text`, `svg` and `png` draw a boolean matrix; `heat_text`, `heat_svg` and
 `heat_png` draw weights on a colour scale that stays in order for colour-blind
 eyes and in grey print. The same matrix always gives the same picture. Takes
-anything with rows and columns and needs no torch and no drawing library.
+anything with rows and columns and needs no torch.
 """
 
 from __future__ import annotations
 
 import html
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ import numpy
 from numpy.typing import NDArray
 
 from clearhead.base.errors import UserError
-from clearhead.base.png import encode_png
 
 Labels = Sequence[str] | None
 Colour = tuple[int, int, int]
@@ -155,14 +155,17 @@ def _png(colours: NDArray[numpy.uint8], cell: int) -> bytes:
     """Cells of `cell` by `cell` dots with a one-dot frame around each, as 8-bit RGB."""
     if cell < 1:
         raise UserError(f"A cell of a picture needs at least one dot, not {cell}.")
+    from PIL import Image  # here, so that masks and models do not wait for it
+
     height, width = colours.shape[:2]
     step = cell + 1
     dots = numpy.empty((height * step + 1, width * step + 1, 3), dtype=numpy.uint8)
-    dots[:] = FRAME
-    for i in range(height):
-        for j in range(width):
-            dots[i * step + 1 : (i + 1) * step, j * step + 1 : (j + 1) * step] = colours[i, j]
-    return encode_png(dots)
+    dots[1:, 1:] = colours.repeat(step, axis=0).repeat(step, axis=1)
+    dots[::step] = FRAME
+    dots[:, ::step] = FRAME
+    file = io.BytesIO()
+    Image.fromarray(dots).save(file, "PNG")
+    return file.getvalue()
 
 
 def _mask_colours(allowed: NDArray[numpy.bool_]) -> NDArray[numpy.uint8]:
