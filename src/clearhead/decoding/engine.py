@@ -40,16 +40,19 @@ MOST_STEPS = 64  # of a round in which nobody streams; backends take fewer, sinc
 class Ticket:
     """One request on its way, as its caller sees it."""
 
+    # How every ticket begins, said once for all of them: there are thousands.
+    done = False  # finished, failed or aborted, as far as the caller has heard
+    rows, cost = 1, 1.0  # for the scheduler
+    lane: _Lane | None = None  # None: not scheduled
+    slot: Slot | None = None  # None: not active
+    begun = False  # whether it has left the queue once
+    held = False  # parked, or to be
+    parked: Parked | None = None  # its memory meanwhile, if it was active
+    told = skip = 0  # tokens told; tokens to be told again after a restart
+
     def __init__(self, request: Request, caller: Caller, number: int) -> None:
         self.request, self.caller, self.number = request, caller, number
-        self.done = False  # finished, failed or aborted, as far as the caller has heard
-        self.rows, self.cost, self.length = 1, 1.0, len(request.given)  # for the scheduler
-        self.lane: _Lane | None = None  # None: not scheduled
-        self.slot: Slot | None = None  # None: not active
-        self.begun = False  # whether it has left the queue once
-        self.held = False  # parked, or to be
-        self.parked: Parked | None = None  # its memory meanwhile, if it was active
-        self.told = self.skip = 0  # tokens told; tokens to be told again after a restart
+        self.length = len(request.given)  # for the scheduler
         self._asked = but_for_seed(request.options)
 
     def alike(self, other: object) -> bool:
@@ -103,7 +106,7 @@ class Caller:
             ticket, event = self.events.popleft()
             if ticket.done:
                 continue
-            if not isinstance(event, Wrote):
+            if type(event) is not Wrote:
                 ticket.done = True
                 self.open.pop(ticket.number, None)
             yield ticket, event
@@ -140,7 +143,8 @@ class _Lane:
     def leave(self, slot: Slot) -> Ticket:
         ticket = self.active.pop(slot)
         ticket.slot = None
-        self.streaming.discard(slot)
+        if self.streaming:
+            self.streaming.discard(slot)
         self.queue.left(ticket.caller)
         return ticket
 
@@ -179,10 +183,10 @@ class Engine:
                 if ended and not caller.open:
                     return
                 for ticket, event in caller.wait() if caller.open else ():
-                    if isinstance(event, Failed):
-                        raise event.error
                     if isinstance(event, Finished):
                         yield ticket.number, event.texts
+                    elif isinstance(event, Failed):
+                        raise event.error
         finally:
             if not too_late():  # the caller may have left
                 caller.close()
@@ -291,8 +295,7 @@ class Engine:
             self._restart(lane)
             raise
         for event in events:
-            ticket = lane.active[event.slot] if isinstance(event, Wrote) else lane.leave(event.slot)
-            self._tell(ticket, event)
+            self._tell(lane.active[event.slot] if type(event) is Wrote else lane.leave(event.slot), event)
 
     def _tell(self, ticket: Ticket, event: Event) -> None:
         if isinstance(event, Wrote):
@@ -301,7 +304,8 @@ class Engine:
             if not event.ids:
                 return
         else:
-            _begin(ticket)
+            if not ticket.begun:
+                _begin(ticket)
             ticket.lane = None
         ticket.caller.events.append((ticket, event))
 

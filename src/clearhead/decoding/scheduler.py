@@ -53,9 +53,8 @@ class _Caller(Generic[Item]):
             return max(window, key=lambda batch: batch[-1].length)
         return next((batch for batch in window if batch[-1].alike(like)), None)
 
-    def pop(self, batch: list[Item]) -> None:
-        """Its last item leaves, and so does what becomes empty."""
-        batch.pop()
+    def tidy(self, batch: list[Item]) -> None:
+        """Forget a batch of the first window that has become empty, and with it a window that has."""
         if not batch:
             self.windows[0].remove(batch)
             if not self.windows[0]:
@@ -114,19 +113,18 @@ class Scheduler(Generic[Item]):
             if batch is None:
                 asking.remove(name)
                 continue
-            while batch:  # several at once, where nobody else is waiting for a turn
+            alone, before = len(asking) == 1, len(taken)
+            while batch and (alone or len(taken) == before):  # several at once, if nobody waits for a turn
                 item = batch[-1]
                 if item.rows > free and not (nobody and not taken):
                     return taken
-                like = like or item
                 self._level = max(self._level, caller.served)
-                caller.pop(batch)
                 caller.served += item.cost
                 caller.active += 1
                 free -= item.rows
-                taken[item] = name
-                if len(asking) > 1:
-                    break
+                taken[batch.pop()] = name
+            caller.tidy(batch)
+            like = like or item
         return taken
 
     def put_back(self, items: dict[Item, Hashable]) -> None:
@@ -139,8 +137,10 @@ class Scheduler(Generic[Item]):
 
     def left(self, caller: Hashable) -> None:
         """An admitted request of this caller is not active any more."""
-        self._callers[caller].active -= 1
-        self._forget(caller)
+        known = self._callers[caller]
+        known.active -= 1
+        if not known.active:
+            self._forget(caller)
 
     def _forget(self, caller: Hashable) -> None:
         known = self._callers[caller]

@@ -43,6 +43,7 @@ class ParkedSlot:
 
     request: Request
     active: Active
+    left: int  # steps after which it has ended at the latest
     used: Needed
     taken: dict[str, Tensor]
 
@@ -77,7 +78,8 @@ class GraphBackend:
         return why_not_options(request.options)
 
     def cost(self, request: Request) -> Cost:
-        return Cost(request.options.beam, self._needed(request).positions)
+        prompt = 1 if self.weights.has_source else len(request.given)
+        return Cost(request.options.beam, prompt + request.limit + 1)
 
     def _needed(self, one: Request) -> Needed:
         """What its slot must hold: a prompt, or a start symbol, and all that may be written; a source."""
@@ -103,7 +105,7 @@ class GraphBackend:
                 held.start(slots, [one for _, one in some])
         except BaseException:  # then nobody is admitted
             for held, at in places:
-                held.active[at] = None
+                held.active[at], held.left[at] = None, 0
             raise
         return [self._number(held, at) for held, at in places]
 
@@ -116,7 +118,7 @@ class GraphBackend:
         free = [(held, at) for held in sets for at in held.free]
         found: list[Place | None] = []
         for one in needed:
-            fitting = next((n for n, (held, _) in enumerate(free) if held.fits(one)), None)
+            fitting = next((n for n, (held, _) in enumerate(free) if held.fits(one)), None) if free else None
             found.append(None if fitting is None else free.pop(fitting))
         others = [one for one, place in zip(needed, found, strict=True) if place is None]
         # as many again as there are slots that would have been large enough: few sets serve many newcomers
@@ -171,18 +173,18 @@ class GraphBackend:
         held, at = self.slots[slot]
         one, used = held.active[at], held.used(at)
         assert one is not None
-        taken = held.buffers.take(at, used)
+        left, taken = int(held.left[at]), held.buffers.take(at, used)
         if on_host:
             taken = {name: tensor.cpu() for name, tensor in taken.items()}
         self.evict(slot)
-        return ParkedSlot(one.request, one, used, taken)
+        return ParkedSlot(one.request, one, left, used, taken)
 
     @torch.no_grad()
     def resume(self, parked: Parked) -> Slot:
         assert isinstance(parked, ParkedSlot)
         [(held, at)] = self._free_slots([self._needed(parked.request)], parked.request.options, True)
         held.buffers.put(at, parked.taken, parked.used)
-        held.active[at] = replace(parked.active)
+        held.active[at], held.left[at] = replace(parked.active), parked.left
         held.streams = held.streams or parked.request.stream
         return self._number(held, at)
 
@@ -200,16 +202,17 @@ class GraphBackend:
             held.burst(min(most_steps, BURST))
         events = [event for held in self.sets for event in held.events()]
         for event in events:
-            if not isinstance(event, Wrote):
+            if type(event) is not Wrote:
                 del self.slots[event.slot]
         self._release()
         return events
 
     def _release(self) -> None:
         """Sets of slots without a request are idle."""
-        self.idle += [held for held in self.sets if not held.busy]
-        self.sets = [held for held in self.sets if held.busy]
-        self._forget_idle(IDLE)
+        if idle := [held for held in self.sets if not held.busy]:
+            self.idle += idle
+            self.sets = [held for held in self.sets if held.busy]
+            self._forget_idle(IDLE)
 
     def _forget_idle(self, most: int, wanted: int = 0) -> None:
         """Leave at most so many idle sets of slots, and `wanted` bytes of memory for others."""

@@ -42,7 +42,6 @@ class Active:
     """A request in a slot."""
 
     request: Request
-    left: int  # steps after which it has ended at the latest
     told: int = 0  # tokens that events have named
     slot: Slot = -1  # what the backend calls it
 
@@ -58,6 +57,7 @@ class GraphSlots:
         self.step = Step(weights, self.buffers, symbols, options, kernels)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.active: list[Active | None] = [None] * size.requests
+        self.left = np.zeros(size.requests, np.int64)  # steps after which each has ended at the latest
         self.streams = False  # whether somebody may want each token
 
     def record(self) -> None:
@@ -82,10 +82,12 @@ class GraphSlots:
         """Set the state of requests after their prefill."""
         buffers = self.buffers
         for at, one in zip(slots, requests, strict=True):
-            self.active[at] = Active(one, one.limit + 1)
-            self.streams = self.streams or one.stream
+            self.active[at] = Active(one)
+        self.streams = self.streams or any(one.stream for one in requests)
         asked = [one.options for one in requests]
         limits, least = [one.limit for one in requests], [one.min_length for one in asked]
+        self.left[slots] = limits
+        self.left[slots] += 1
         sent = torch.tensor([list(slots), limits, least], dtype=torch.int64, device=buffers.device)
         at_slots = sent[0]
         buffers.written[at_slots] = 0
@@ -103,29 +105,24 @@ class GraphSlots:
 
     def burst(self, most_steps: int) -> None:
         """Several steps; nobody waits for them."""
-        active = [one for one in self.active if one is not None]
-        steps = min(most_steps, max(one.left for one in active))
+        steps = min(most_steps, int(self.left.max()))
         for _ in range(steps):
             if self.graph is not None:
                 self.graph.replay()
             else:
                 self.step()
-        for one in active:
-            one.left -= steps
+        self.left -= steps
 
     def events(self) -> list[Event]:
         """What the last burst wrote; slots of requests that have ended are free."""
-        done = self.buffers.done.tolist()  # the one wait for the device in a burst
+        done = self.buffers.done.cpu().numpy()  # the one wait for the device in a burst
         found = self._tokens()
-        ended = [at for at, one in enumerate(self.active) if one is not None and done[at]]
-        if not ended:
-            return found
-        texts = finished(self.buffers, ended)
-        for at, text in zip(ended, texts, strict=True):
+        ended = [at for at in np.flatnonzero(done).tolist() if self.active[at] is not None]
+        for at, text in zip(ended, finished(self.buffers, ended) if ended else (), strict=True):
             one = self.active[at]
             assert one is not None
-            found.append(Failed(one.slot, text) if isinstance(text, UserError) else Finished(one.slot, text))
-            self.active[at] = None
+            found.append(Failed(one.slot, text) if type(text) is UserError else Finished(one.slot, text))
+            self.active[at], self.left[at] = None, 0
         return found
 
     def _tokens(self) -> list[Event]:
@@ -149,14 +146,14 @@ class GraphSlots:
 
     def drop(self, at: int) -> None:
         """The slot is free; its row writes nothing more."""
-        self.active[at] = None
+        self.active[at], self.left[at] = None, 0
         self.buffers.done[at] = 1
 
     def used(self, at: int) -> Needed:
         """How much of its slot a request has used at most: what is worth copying."""
         one = self.active[at]
         assert one is not None
-        given, steps = len(one.request.given), one.request.limit + 1 - one.left
+        given, steps = len(one.request.given), one.request.limit + 1 - int(self.left[at])
         if self.has_source:
             return Needed(min(1 + steps, self.size.positions), given)
         return Needed(min(given + steps, self.size.positions), 0)
