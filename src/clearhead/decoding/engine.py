@@ -94,7 +94,7 @@ class Caller:
         """Hand over requests as one window; they are numbered on from those before."""
         tickets = [Ticket(one, self, number) for number, one in enumerate(requests, start=self.submitted)]
         self.submitted += len(tickets)
-        self.open.update((one.number, one) for one in tickets)
+        self.open |= {one.number: one for one in tickets}
         self.engine.note(lambda: self.engine.enqueue(self, tickets))
         return tickets
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count, takewhile
+from itertools import count, islice, takewhile
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +107,7 @@ class GraphBackend:
             for held, at in places:
                 held.active[at], held.left[at] = None, 0
             raise
-        return [self._number(held, at) for held, at in places]
+        return self._number(places)
 
     def _free_slots(self, needed: Sequence[Needed], options: Options, at_least_one: bool) -> list[Place]:
         """Free slots for requests, from the first on, as far as there is memory for them."""
@@ -153,15 +153,16 @@ class GraphBackend:
             held.record()
         return held
 
-    def _number(self, held: GraphSlots, at: int) -> Slot:
-        """The request in this slot is active now."""
-        one = held.active[at]
-        assert one is not None
-        if held not in self.sets:
-            self.sets.append(held)
-        one.slot = next(self.numbers)
-        self.slots[one.slot] = held, at
-        return one.slot
+    def _number(self, places: Sequence[Place]) -> list[Slot]:
+        """The requests in these slots are active now."""
+        slots = list(islice(self.numbers, len(places)))
+        self.slots.update(zip(slots, places, strict=True))
+        for slot, (held, at) in zip(slots, places, strict=True):
+            one = held.active[at]
+            assert one is not None
+            one.slot = slot
+        self.sets += [held for held in dict(places) if held not in self.sets]
+        return slots
 
     def evict(self, slot: Slot) -> None:
         held, at = self.slots.pop(slot)
@@ -186,7 +187,7 @@ class GraphBackend:
         held.buffers.put(at, parked.taken, parked.used)
         held.active[at], held.left[at] = replace(parked.active), parked.left
         held.streams = held.streams or parked.request.stream
-        return self._number(held, at)
+        return self._number([(held, at)])[0]
 
     def rest(self) -> None:
         """Idle sets of slots stay: recording their steps takes longer than writing a text."""

@@ -88,11 +88,13 @@ class GraphSlots:
         limits, least = [one.limit for one in requests], [one.min_length for one in asked]
         self.left[slots] = limits
         self.left[slots] += 1
-        sent = torch.tensor([list(slots), limits, least], dtype=torch.int64, device=buffers.device)
-        at_slots = sent[0]
+        sent = torch.tensor([list(slots), limits, least])
+        if buffers.device.type == "cuda":  # pinned, so that the host does not wait until the prefill is done
+            sent = sent.pin_memory()
+        at_slots, limit, shortest = sent.to(buffers.device, non_blocking=True)
         buffers.written[at_slots] = 0
-        buffers.limit[at_slots] = sent[1].int()
-        buffers.least[at_slots] = sent[2].int()
+        buffers.limit[at_slots] = limit.int()
+        buffers.least[at_slots] = shortest.int()
         buffers.done[at_slots] = 0
         if asked[0].sample:
             heat = torch.tensor([max(one.temperature, COLDEST) for one in asked], device=buffers.device)
@@ -121,8 +123,9 @@ class GraphSlots:
         for at, text in zip(ended, finished(self.buffers, ended) if ended else (), strict=True):
             one = self.active[at]
             assert one is not None
-            found.append(Failed(one.slot, text) if type(text) is UserError else Finished(one.slot, text))
-            self.active[at], self.left[at] = None, 0
+            found.append(Failed(one.slot, text) if isinstance(text, UserError) else Finished(one.slot, text))
+            self.active[at] = None
+        self.left[ended] = 0
         return found
 
     def _tokens(self) -> list[Event]:
