@@ -27,7 +27,7 @@ from clearhead.training.loop import Corpus, Trainer, Validator
 from clearhead.training.objectives import LabelObjective, Objective
 from clearhead.training.optimiser import OptimiserConfig, build_optimiser, optimiser_tensors
 from clearhead.training.step import Precision, Stepper
-from clearhead.training.view import QuietView
+from clearhead.training.view import View
 
 from ..data.storing import SPECIALS, a_store
 
@@ -159,7 +159,7 @@ def close(one: dict[str, Tensor], two: dict[str, Tensor], rtol: float = 1e-5, at
 # -- whole runs --------------------------------------------------------------------------------------
 
 
-class Listening(QuietView):
+class Listening(View):
     """Keeps what a run says."""
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ def a_trainer(
     weights: Sequence[float | None] | None = None,
     sizes: Sequence[int] = (40,),
     validator: Validator | None = None,
-    view: QuietView | None = None,
+    view: View | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device = CPU,
 ) -> Trainer:

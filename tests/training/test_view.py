@@ -28,8 +28,8 @@ from clearhead.training.view import (
     LiveView,
     PlainView,
     Progress,
-    QuietView,
     Sample,
+    View,
     choices_table,
     make_view,
 )
@@ -299,7 +299,7 @@ class TestPlain:
 
 
 def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    with QuietView() as view:
+    with View() as view:
         view.start("run", ["line"])
         view.step(progress())
         view.validation(1, {"loss": 1.0}, True)
@@ -311,11 +311,11 @@ def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
 def test_views_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(make_view()) is PlainView  # stderr is caught here, so it is no terminal
     assert type(make_view("live")) is LiveView
-    assert type(make_view("quiet")) is QuietView
+    assert type(make_view("quiet")) is View
     with pytest.raises(UserError, match="did you mean 'plain'"):
         make_view("plane")
     monkeypatch.setattr(sys, "stderr", None)
-    assert type(make_view()) is QuietView
+    assert type(make_view()) is View
 
 
 @given(st.floats(0, 1e7))

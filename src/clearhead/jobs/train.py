@@ -48,7 +48,7 @@ from clearhead.training.sizing import (
     choose_vocabulary,
     minutes_for,
 )
-from clearhead.training.view import QuietView, View, choices_table, make_view
+from clearhead.training.view import View, choices_table, make_view
 from clearhead.training.view.words import duration
 
 MOST_MINUTES = 1_000_000  # about two years
@@ -195,7 +195,7 @@ def _decide(early: TrainConfig, said: Table, minutes: float | None) -> _Plan:
 def _tell(plan: _Plan, view: View) -> None:
     for line in plan.survey.report():
         view.say(line)
-    if type(view) is not QuietView:
+    if type(view) is not View:  # which shows nothing
         rows = [(choice.name, _value(choice.value), choice.reason) for choice in plan.choices]
         choices_table(rows, sys.stderr)
     size = count_parameters(plan.config.model)

@@ -47,6 +47,5 @@ class Board:
 
 def _in_words(sample: Sample) -> str:
     """A sample as lines of literal text, which Markdown leaves alone."""
-    parts = (("source", sample.source), ("reference", sample.reference), ("output", sample.output))
-    lines = [f"    {name}: {line}" for name, text in parts if text for line in text.splitlines() or [""]]
+    lines = [f"    {name}: {line}" for name, text in sample.parts() for line in text.splitlines() or [""]]
     return "\n".join(lines)

@@ -37,7 +37,7 @@ from clearhead.training.optimiser import build_optimiser, rate_at
 from clearhead.training.progress import Clock
 from clearhead.training.snapshot import RunState, Snapshots
 from clearhead.training.step import Precision, Stepper
-from clearhead.training.view import QuietView, Sample, View
+from clearhead.training.view import Sample, View
 from clearhead.training.weights import WeightFiles, named_weights
 
 DOCTOR_COMES = 0.3  # share of the run after which a model should have learnt something
@@ -96,7 +96,7 @@ class Trainer:
         self.corpus = corpus
         self.objective = objective
         self.config = config
-        self.view = view or QuietView()
+        self.view = view or View()
         self.validator = validator
         self.precision = Precision(device, dtype)
         self.log = RunLog(folder)

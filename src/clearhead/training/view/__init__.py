@@ -14,21 +14,20 @@ import sys
 from clearhead.base.errors import UserError, nearest
 from clearhead.training.view.choices import choices_table
 from clearhead.training.view.live import LiveView
-from clearhead.training.view.plain import PlainView, QuietView
+from clearhead.training.view.plain import PlainView
 from clearhead.training.view.records import Progress, Sample, View
 
 __all__ = [
     "LiveView",
     "PlainView",
     "Progress",
-    "QuietView",
     "Sample",
     "View",
     "choices_table",
     "make_view",
 ]
 
-KINDS: dict[str, type[QuietView]] = {"live": LiveView, "plain": PlainView, "quiet": QuietView}
+KINDS: dict[str, type[View]] = {"live": LiveView, "plain": PlainView, "quiet": View}
 
 
 def make_view(kind: str = "auto") -> View:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +14,7 @@ from rich.text import Text
 from clearhead.training.view.plain import write_line
 from clearhead.training.view.words import visible
 
-TITLES = ("setting", "value", "why")
+WIDEST = 100_000  # columns of a log: nothing is wrapped there
 NARROWEST_REASON = 24  # columns; below it a reason gets lines of its own
 
 
@@ -29,27 +29,22 @@ def choices_table(choices: Sequence[tuple[str, str, str]], file: TextIO | None =
     stream = sys.stderr if file is None else file
     if not choices or stream is None:
         return
-    rows = [tuple(visible(cell) for cell in row) for row in choices]
     console = Console(file=stream, highlight=False, emoji=False)
     if console.is_terminal:
-        console.print(_ruled(rows, console.width))
+        console.print(_table(choices, max(10, (console.width - NARROWEST_REASON - 4) // 2)))
         return
-    widths = [max(cell_len(row[column]) for row in [TITLES, *rows]) for column in (0, 1)]
-    for name, value, reason in [TITLES, *rows]:
-        columns = [_padded(name, widths[0]), _padded(value, widths[1]), reason]
-        write_line("  ".join(columns).rstrip(), stream)
+    wide = Console(file=io.StringIO(), width=WIDEST, highlight=False, emoji=False, color_system=None)
+    with wide.capture() as captured:
+        wide.print(_table(choices, WIDEST))
+    for line in captured.get().splitlines():
+        write_line(line.rstrip(), stream)
 
 
-def _ruled(rows: Sequence[tuple[str, ...]], width: int) -> Table:
+def _table(choices: Sequence[tuple[str, str, str]], widest: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    widest = max(10, (width - NARROWEST_REASON - 4) // 2)
-    table.add_column(TITLES[0], style="bold", max_width=widest, overflow="fold")
-    table.add_column(TITLES[1], style="cyan", max_width=widest, overflow="fold")
-    table.add_column(TITLES[2], overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: a value with [brackets] is no markup
+    table.add_column("setting", style="bold", max_width=widest, overflow="fold")
+    table.add_column("value", style="cyan", max_width=widest, overflow="fold")
+    table.add_column("why", overflow="fold")
+    for row in choices:
+        table.add_row(*(Text(visible(cell)) for cell in row))  # Text: a value with [brackets] is no markup
     return table
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - cell_len(text))

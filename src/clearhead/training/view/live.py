@@ -22,8 +22,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from clearhead.training.view.plain import QuietView, lacks_perplexity
-from clearhead.training.view.records import Progress, Sample
+from clearhead.training.view.plain import measured
+from clearhead.training.view.records import Progress, Sample, View
 from clearhead.training.view.words import (
     BARS,
     PLAIN_BARS,
@@ -33,7 +33,6 @@ from clearhead.training.view.words import (
     metric_name,
     metric_value,
     percent,
-    power,
     short,
     sparkline,
     visible,
@@ -71,7 +70,7 @@ class History:
             self._group *= 2
 
 
-class LiveView(QuietView):
+class LiveView(View):
     """A panel that moves: progress, the numbers of the run, curves, validations and samples."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -184,21 +183,12 @@ def _facts(progress: Progress, width: int) -> RenderableType:
     """Names and numbers, four or two pairs in a row."""
     mfu = "–" if progress.mfu is None else percent(progress.mfu)
     speed = f"{short(progress.tokens_per_second)} tokens/s" if progress.tokens_per_second > 0 else "–"
-    facts = [
-        ("loss", figure(progress.loss)),
-        *([] if lacks_perplexity(progress) else [("perplexity", figure(progress.perplexity))]),
-        ("learning rate", power(progress.rate)),
-        ("gradient norm", figure(progress.gradient_norm)),
-        ("speed", speed),
-        ("MFU", mfu),
-        ("skipped steps", counted(progress.skipped)),
-        *((name, figure(value)) for name, value in progress.extras.items()),
-    ]
+    facts = {**measured(progress), "speed": speed, "MFU": mfu, "skipped steps": counted(progress.skipped)}
     pairs = 4 if width >= WIDE else 2 if width >= 50 else 1
     table = Table.grid(padding=(0, 3, 0, 0))
     for start in range(0, len(facts), pairs):
         cells: list[RenderableType] = []
-        for name, value in facts[start : start + pairs]:
+        for name, value in list(facts.items())[start : start + pairs]:
             bad = name == "skipped steps" and progress.skipped > 0
             cells += [_line(name, "dim"), _line(value, "bold red" if bad else "bold")]
         table.add_row(*cells)
@@ -240,11 +230,6 @@ def _validations(
 
 def _sample(sample: Sample) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
-    for name, text, style in (
-        ("source", sample.source, ""),
-        ("reference", sample.reference, ""),
-        ("output", sample.output, "bold"),
-    ):
-        if text or name == "output":
-            table.add_row(_line(name, "dim"), _line(text, style))
+    for name, text in sample.parts():
+        table.add_row(_line(name, "dim"), _line(text, "bold" if name == "output" else ""))
     return table

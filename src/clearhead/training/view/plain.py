@@ -1,4 +1,4 @@
-"""Views without a terminal: plain lines for logs and pipes, and silence."""
+"""The view without a terminal: plain lines for logs and pipes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Self, TextIO
+from typing import TextIO
 
-from clearhead.training.view.records import Progress, Sample
+from clearhead.training.view.records import Progress, Sample, View
 from clearhead.training.view.words import (
     counted,
     duration,
@@ -27,34 +27,7 @@ MOST_SECONDS = 600.0  # but never silent for longer: a watcher would think that 
 LONGEST_TEXT = 160
 
 
-class QuietView:
-    """A view that shows nothing."""
-
-    def start(self, title: str, lines: Sequence[str] = ()) -> None:
-        """The run begins."""
-
-    def step(self, progress: Progress) -> None:
-        """The run has come so far."""
-
-    def validation(
-        self, step: int, values: Mapping[str, float], best: bool, samples: Sequence[Sample] = ()
-    ) -> None:
-        """A validation gave these values."""
-
-    def say(self, sentence: str) -> None:
-        """A message."""
-
-    def stop(self) -> None:
-        """The run is over."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
-class PlainView(QuietView):
+class PlainView(View):
     """A line now and then: the first step, the last, and every 10 s or 10 % between, the rarer of both."""
 
     def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,13 +55,8 @@ class PlainView(QuietView):
         parts = [f"{metric_name(name)} {metric_value(name, value)}" for name, value in values.items()]
         self._write(f"validation at step {counted(step)}: " + " · ".join(parts) + (" · best" if best else ""))
         for sample in samples[:1]:
-            for name, text in (
-                ("source", sample.source),
-                ("reference", sample.reference),
-                ("output", sample.output),
-            ):
-                if text or name == "output":
-                    self._write(f"  {name + ':':<11}{visible(text, LONGEST_TEXT)}")
+            for name, text in sample.parts():
+                self._write(f"  {name + ':':<11}{visible(text, LONGEST_TEXT)}")
 
     def say(self, sentence: str) -> None:
         """Write it, each of its lines on one of its own."""
@@ -123,11 +91,7 @@ def progress_line(progress: Progress) -> str:
     parts = [
         f"step {counted(progress.step)} of {counted(progress.steps)} ({percent(progress.share)})",
         f"epoch {counted(progress.epoch + 1)}",
-        f"loss {figure(progress.loss)}",
-        *([] if lacks_perplexity(progress) else [f"perplexity {figure(progress.perplexity)}"]),
-        f"learning rate {power(progress.rate)}",
-        f"gradient norm {figure(progress.gradient_norm)}",
-        *(f"{name} {figure(value)}" for name, value in progress.extras.items()),
+        *(f"{name} {value}" for name, value in measured(progress).items()),
     ]
     if progress.tokens_per_second > 0:
         parts.append(f"{short(progress.tokens_per_second)} tokens/s")
@@ -140,9 +104,17 @@ def progress_line(progress: Progress) -> str:
     return " · ".join(parts)
 
 
-def lacks_perplexity(progress: Progress) -> bool:
-    """Is the loss no −log p, of which there is a perplexity?"""
-    return math.isfinite(progress.loss) and math.isnan(progress.perplexity)
+def measured(progress: Progress) -> dict[str, str]:
+    """The numbers of the last steps by name; there is no perplexity where the loss is no −log p."""
+    found = {
+        "loss": figure(progress.loss),
+        "perplexity": figure(progress.perplexity),
+        "learning rate": power(progress.rate),
+        "gradient norm": figure(progress.gradient_norm),
+    }
+    if math.isfinite(progress.loss) and math.isnan(progress.perplexity):
+        del found["perplexity"]
+    return {**found, **{name: figure(value) for name, value in progress.extras.items()}}
 
 
 def write_line(line: str, file: TextIO | None = None) -> None:

@@ -1,10 +1,10 @@
-"""What a view is told about a run. Plain records; nothing here draws."""
+"""What a view is told about a run, and the view that shows none of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,13 @@ class Sample:
     reference: str
     output: str
 
+    def parts(self) -> list[tuple[str, str]]:
+        """Names and texts of what applies; the output always does."""
+        return [(name, text) for name, text in vars(self).items() if text or name == "output"]
 
-class View(Protocol):
-    """Someone who watches a run."""
+
+class View:
+    """Someone who watches a run; this one shows nothing, the others override what they show."""
 
     def start(self, title: str, lines: Sequence[str] = ()) -> None:
         """The run begins: its name, and a few lines about it."""
@@ -67,6 +71,8 @@ class View(Protocol):
     def stop(self) -> None:
         """The run is over, in whatever way; calling it again does nothing."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.stop()
