@@ -18,7 +18,7 @@ from clearhead.explorer.depth import depth
 from clearhead.explorer.report import explain
 from clearhead.explorer.running import Asked, run
 from clearhead.explorer.session import Session
-from clearhead.explorer.svg import bar, colour, heat_map, lines, number, short, small_map, table
+from clearhead.explorer.svg import bar, heat_map, lines, number, short, small_map, table
 from clearhead.explorer.verdict import verdict
 from clearhead.explorer.words import unpacked
 
@@ -225,7 +225,8 @@ def test_small_drawings() -> None:
     drawn = heat_map(values, ["a", "b<"], ["c", "d"], "title", None)
     assert drawn.count("<rect") == 4 + 16
     assert "b&lt;" in drawn
-    assert colour(0.0, (0, 1)) in drawn
+    assert 'fill="#440154"' in drawn
+    assert 'fill="#fde725"' in drawn
     large = heat_map(torch.zeros(60, 60), [""] * 60, [""] * 60, "large")
     assert "<image" in large
     assert "data:image/png" in small_map(values, "x", (0.0, 1.0))

@@ -50,6 +50,7 @@ code { font: 0.9em ui-monospace, monospace; }
 figure { margin: 1rem 0 0; } figcaption { margin-bottom: 0.35rem; }
 .wide { overflow-x: auto; } .key { margin: 0.25rem 0 0.75rem; font-size: 0.85rem; }
 svg { font: 12px system-ui, sans-serif; fill: currentColor; }
+svg .cells { stroke: var(--paper); }
 svg .frame { fill: none; stroke: var(--line); }
 svg .line { fill: none; stroke: var(--accent); stroke-width: 2; }
 svg.bar { width: 2.5rem; height: 0.6rem; background: var(--line); fill: var(--accent);

@@ -18,9 +18,9 @@ from html import escape
 import numpy as np
 from torch import Tensor
 
-from clearhead.nn.attention.picture import SCALE, heat_png
+from clearhead.nn.attention.picture import heat_colours, heat_png, svg_cells, svg_colour, svg_names
 
-CELL, LETTER = 18, 8.2  # pixels: a cell of a map, and a letter of its labels
+CELL = 18  # pixels of a cell of a map
 MOST_DRAWN = 2500  # cells that are drawn one by one; a larger map is one picture
 LONGEST = 24  # letters of a label
 
@@ -83,43 +83,24 @@ def heat_map(
 
     `span` are the numbers of the darkest and the lightest colour; None: the least and the greatest.
     """
-    low, high = span or spread(values)
-    left = 10 + LETTER * max((min(len(name), LONGEST) for name in rows), default=0)
-    top = 10 + LETTER * max((min(len(name), LONGEST) for name in columns), default=0)
+    low, high = span = span or spread(values)
+    names, left, top = svg_names([*map(short, rows)], [*map(short, columns)], CELL)
     height, width = values.shape
     if height * width <= MOST_DRAWN:
-        drawn = _cells(values, rows, columns, (left, top), (low, high))
+        told = [
+            [f"{row} → {column}: {np.float32(value)!s}" for column, value in zip(columns, line, strict=True)]
+            for row, line in zip(rows, values.tolist(), strict=True)
+        ]
+        colours = heat_colours(_finite(values, span).numpy(), span)
+        notes = np.array(told, dtype=object).reshape(height, width)
+        drawn = svg_cells(colours, notes, left, top, CELL)
     else:
         drawn = (
-            f'<image x="{left:g}" y="{top:g}" width="{width * CELL}" height="{height * CELL}" '
-            f'preserveAspectRatio="none" href="{picture(values, (low, high))}"/>'
+            f'<image x="{left}" y="{top}" width="{width * CELL}" height="{height * CELL}" '
+            f'preserveAspectRatio="none" href="{picture(values, span)}"/>'
         )
-    names = [
-        f'<text x="{left - 5:g}" y="{top + r * CELL + 13:g}" text-anchor="end">{escape(short(name))}</text>'
-        for r, name in enumerate(rows)
-    ]
-    names += [
-        f'<text transform="translate({left + c * CELL + 13:g} {top - 5:g}) rotate(-90)">'
-        f"{escape(short(name))}</text>"
-        for c, name in enumerate(columns)
-    ]
     size = left + width * CELL + 6, top + height * CELL + 6
-    return _figure(title, size, drawn + "".join(names)) + _key(low, high)
-
-
-def _cells(
-    values: Tensor, rows: Sequence[str], columns: Sequence[str], corner: tuple[float, float], span: Span
-) -> str:
-    left, top = corner
-    parts = []
-    for r, line in enumerate(values.tolist()):
-        for c, value in enumerate(line):
-            told = escape(f"{rows[r]} → {columns[c]}: {np.float32(value)!s}")
-            parts.append(
-                f'<rect x="{left + c * CELL:g}" y="{top + r * CELL:g}" width="{CELL - 1}" '
-                f'height="{CELL - 1}" fill="{colour(value, span)}"><title>{told}</title></rect>'
-            )
-    return "".join(parts)
+    return _figure(title, size, drawn + names) + _key(low, high)
 
 
 def small_map(values: Tensor, title: str, span: Span = (0.0, 1.0)) -> str:
@@ -130,10 +111,12 @@ def small_map(values: Tensor, title: str, span: Span = (0.0, 1.0)) -> str:
 
 def picture(values: Tensor, span: Span) -> str:
     """A map as the address of a picture that carries its own dots; what is not finite is drawn at an end."""
-    low, high = span
-    finite = values.double().nan_to_num(nan=low, posinf=high, neginf=low)
-    cell = max(1, 96 // max(*values.shape, 1))
-    return "data:image/png;base64," + base64.b64encode(heat_png(finite, cell, (low, high))).decode("ascii")
+    dots = heat_png(_finite(values, span), max(1, 96 // max(*values.shape, 1)), span)
+    return "data:image/png;base64," + base64.b64encode(dots).decode("ascii")
+
+
+def _finite(values: Tensor, span: Span) -> Tensor:
+    return values.double().nan_to_num(nan=span[0], posinf=span[1], neginf=span[0])
 
 
 def lines(points: Sequence[tuple[float, float]], title: str, across: str, up: str) -> str:
@@ -168,23 +151,6 @@ def bar(share: float) -> str:
     )
 
 
-def colour(value: float, span: Span) -> str:
-    """A number's colour: viridis, dark for the low end to light for the high end.
-
-    >>> colour(0.0, (0, 1)), colour(1.0, (0, 1)), colour(9.0, (0, 1))
-    ('#440154', '#fde725', '#fde725')
-    """
-    low, high = span
-    share = (value - low) / (high - low) if high > low and math.isfinite(value) else 0.0
-    place = min(max(share, 0.0), 1.0) * (len(SCALE) - 1)
-    first = min(int(place), len(SCALE) - 2)
-    mixed = (
-        round(one + (other - one) * (place - first))
-        for one, other in zip(SCALE[first], SCALE[first + 1], strict=True)
-    )
-    return "#" + "".join(f"{channel:02x}" for channel in mixed)
-
-
 def spread(values: Tensor) -> Span:
     """The least and the greatest finite number."""
     finite = values[values.isfinite()]
@@ -213,7 +179,8 @@ def _figure(title: str, size: tuple[float, float], inside: str) -> str:
 def _key(low: float, high: float) -> str:
     """Which colour is which number."""
     steps = "".join(
-        f'<rect x="{10 * step}" width="10" height="10" fill="{colour(step, (0, 15))}"/>' for step in range(16)
+        f'<rect x="{10 * step}" width="10" height="10" fill="{svg_colour(colour)}"/>'
+        for step, colour in enumerate(heat_colours(np.linspace(0, 1, 16), (0.0, 1.0)))
     )
     scale = f'<svg width="160" height="10" aria-hidden="true">{steps}</svg>'
     low, high = (settled(end, max(abs(low), abs(high))) for end in (low, high))

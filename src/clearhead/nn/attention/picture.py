@@ -97,12 +97,12 @@ def heat_svg(
     """
     weights = _numbers(matrix)
     notes = numpy.array([[f"{value:.4g}" for value in row] for row in weights], dtype=object)
-    return _svg(_heat_colours(weights, span), notes.reshape(weights.shape), rows, columns, title, cell)
+    return _svg(heat_colours(weights, span), notes.reshape(weights.shape), rows, columns, title, cell)
 
 
 def heat_png(matrix: Any, cell: int = 16, span: tuple[float, float] | None = (0.0, 1.0)) -> bytes:
     """Weights as the bytes of a PNG file, on the same scale as `heat_svg`."""
-    return _png(_heat_colours(_numbers(matrix), span), cell)
+    return _png(heat_colours(_numbers(matrix), span), cell)
 
 
 def _table(cells: NDArray[Any], rows: Labels, columns: Labels, title: str, right: bool) -> str:
@@ -123,32 +123,45 @@ def _table(cells: NDArray[Any], rows: Labels, columns: Labels, title: str, right
 def _svg(
     colours: NDArray[numpy.uint8], notes: NDArray[Any], rows: Labels, columns: Labels, title: str, cell: int
 ) -> str:
-    height, width = notes.shape
-    row_names, column_names = _names(rows, height, "row"), _names(columns, width, "column")
-    # seven units a letter is wide enough for the twelve-unit type below
-    left = 10 + 7 * max((len(name) for name in row_names), default=0)
-    top = 10 + 7 * max((len(name) for name in column_names), default=0) + (22 if title else 0)
-    whole_width, whole_height = left + width * cell + 10, top + height * cell + 10
+    row_names, column_names = _names(rows, notes.shape[0], "row"), _names(columns, notes.shape[1], "column")
+    names, left, top = svg_names(row_names, column_names, cell)
+    head = 22 if title else 0
+    width, height = left + notes.shape[1] * cell + 10, head + top + notes.shape[0] * cell + 10
+    shown = f'<text x="{left}" y="16" font-weight="bold">{html.escape(title)}</text>\n' if title else ""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" font-family="sans-serif" font-size="12">\n'
+        f"<title>{html.escape(title or 'attention')}</title>\n{shown}"
+        f'<g transform="translate(0 {head})">\n{names}\n{svg_cells(colours, notes, left, top, cell)}\n</g>\n'
+        "</svg>\n"
+    )
+
+
+def svg_names(rows: Sequence[str], columns: Sequence[str], cell: int) -> tuple[str, int, int]:
+    """The names around a map as SVG elements, and where its first cell begins: left, top."""
+    # eight units a letter are enough for type of twelve units
+    left, top = (10 + 8 * max(map(len, names), default=0) for names in (rows, columns))
+    half = cell // 2 + 4  # to the base line of a name in the middle of its cell
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole_width}" height="{whole_height}" '
-        f'viewBox="0 0 {whole_width} {whole_height}" role="img" font-family="sans-serif" font-size="12">',
-        f"<title>{html.escape(title or 'attention')}</title>",
+        f'<text x="{left - 5}" y="{top + i * cell + half}" text-anchor="end">{html.escape(name)}</text>'
+        for i, name in enumerate(rows)
     ]
-    if title:
-        parts.append(f'<text x="{left}" y="16" font-weight="bold">{html.escape(title)}</text>')
-    for i, name in enumerate(row_names):
-        y = top + i * cell + cell // 2 + 4
-        parts.append(f'<text x="{left - 5}" y="{y}" text-anchor="end">{html.escape(name)}</text>')
-    for j, name in enumerate(column_names):
-        x, y = left + j * cell + cell // 2 + 4, top - 5
-        parts.append(f'<text transform="translate({x} {y}) rotate(-90)">{html.escape(name)}</text>')
-    for i in range(height):
-        for j in range(width):
-            parts.append(
-                f'<rect x="{left + j * cell}" y="{top + i * cell}" width="{cell}" height="{cell}" '
-                f'fill="{_hex(colours[i, j])}" stroke="{_hex(FRAME)}"><title>{notes[i, j]}</title></rect>'
-            )
-    return "\n".join([*parts, "</svg>", ""])
+    parts += [
+        f'<text transform="translate({left + i * cell + half} {top - 5}) rotate(-90)">'
+        f"{html.escape(name)}</text>"
+        for i, name in enumerate(columns)
+    ]
+    return "\n".join(parts), left, top
+
+
+def svg_cells(colours: NDArray[numpy.uint8], notes: NDArray[Any], left: int, top: int, cell: int) -> str:
+    """The cells of a map as SVG elements; each says its note when the mouse rests on it."""
+    cells = "\n".join(
+        f'<rect x="{left + j * cell}" y="{top + i * cell}" width="{cell}" height="{cell}" '
+        f'fill="{svg_colour(colours[i, j])}"><title>{html.escape(str(note))}</title></rect>'
+        for (i, j), note in numpy.ndenumerate(notes)
+    )
+    return f'<g class="cells" stroke="{svg_colour(FRAME)}">\n{cells}\n</g>'
 
 
 def _png(colours: NDArray[numpy.uint8], cell: int) -> bytes:
@@ -172,13 +185,14 @@ def _mask_colours(allowed: NDArray[numpy.bool_]) -> NDArray[numpy.uint8]:
     return numpy.where(allowed[..., None], MAY_LOOK, MAY_NOT).astype(numpy.uint8)
 
 
-def _heat_colours(weights: NDArray[numpy.float64], span: tuple[float, float] | None) -> NDArray[numpy.uint8]:
+def heat_colours(weights: NDArray[numpy.float64], span: tuple[float, float] | None) -> NDArray[numpy.uint8]:
+    """The colour of each weight: the weights' shape, and three numbers from 0 to 255."""
     if span is None:
         span = (float(weights.min()), float(weights.max())) if weights.size else (0.0, 1.0)
     low, high = span
     share = (weights - low) / (high - low) if high > low else numpy.zeros_like(weights)
     anchors = numpy.linspace(0.0, 1.0, len(SCALE))
-    channels = [numpy.interp(share.clip(0, 1), anchors, [c[i] for c in SCALE]) for i in range(3)]
+    channels = [numpy.interp(share.clip(0, 1), anchors, channel) for channel in zip(*SCALE, strict=True)]
     return numpy.stack(channels, axis=-1).round().astype(numpy.uint8)
 
 
@@ -207,5 +221,10 @@ def _names(labels: Labels, count: int, kind: str) -> list[str]:
     return names
 
 
-def _hex(colour: Sequence[int] | NDArray[numpy.uint8]) -> str:
-    return "#" + "".join(f"{int(channel):02x}" for channel in colour)
+def svg_colour(colour: Sequence[int] | NDArray[numpy.uint8]) -> str:
+    """Red, green and blue as SVG and CSS write them.
+
+    >>> svg_colour(SCALE[0])
+    '#440154'
+    """
+    return "#" + bytes(map(int, colour)).hex()
