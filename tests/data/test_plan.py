@@ -275,7 +275,6 @@ def test_other_examples_of_a_corpus_come_in_other_epochs() -> None:
     [
         ({"tokens": 0}, "'tokens' must be a whole number from 1"),
         ({"workers": -1}, "'workers' must be a whole number from 0 to 64"),
-        ({"layout": "packed", "shapes": "fixed"}, "cannot work together"),
         ({"shape": "free"}, "did you mean 'shapes'"),
     ],
 )

@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
+from clearhead.data.packing import Packing, offsets
 from clearhead.data.ragged import Integers
 
 IGNORED = -100  # a place where nothing is to be predicted: padding, and pieces inside a tagged word
-Lengths = Tensor | tuple[int, ...]  # (B,), or plain numbers when packed, which no kernel waits for
+# (B,), or plain numbers when packed, which no kernel waits for; packed in a fixed shape: where each sequence
+# begins and the end of the last one, (rows + 1,) int32
+Lengths = Tensor | tuple[int, ...]
 
 
 class Widths(NamedTuple):
@@ -46,6 +49,7 @@ class Batch:
     rows: int  # real ones
     tokens: int  # labels that count
     indices: Integers | None = None  # (rows,) which examples these are, counted through all stores
+    packing: Packing | None = None  # the fixed shape that it is packed in
 
     @classmethod
     def of(
@@ -138,19 +142,55 @@ class Batch:
                 "Not even one example fits into memory: shorten the longest ones (data.filter), "
                 "or take a smaller model."
             )
-        half = (self.rows + 1) // 2
-        return self._part(0, half), self._part(half, self.rows)
+        half, whole = (self.rows + 1) // 2, self.unshaped()
+        return whole._part(0, half), whole._part(half, self.rows)
 
     def packed(self) -> Batch:
         """The real tokens only, end to end; lengths become plain numbers."""
         if self.is_packed:
-            return self
+            return self.unshaped()
         plain = {id(sizes): _plain(sizes)[: self.rows] for sizes in self.sizes.values()}
         sizes = {name: plain[id(lengths)] for name, lengths in self.sizes.items()}
         fields = {name: tensor[: self.rows] for name, tensor in self.fields.items()}
         for name, lengths in sizes.items():
             fields[name] = fields[name][_inside(lengths, fields[name])]
         return replace(self, fields=fields, sizes=sizes)
+
+    def packed_in(self, packing: Packing) -> Batch:
+        """The real tokens end to end in a fixed shape; what is left of it is filler without labels."""
+        flat = self.packed()
+        source, target = (_plain(flat.sizes.get(name, ())) for name in ("source", "inputs"))
+        found = packing.lengths(list(source), list(target))
+        if found is None:
+            packing = packing.roomiest
+            found = packing.lengths(list(source), list(target))
+        assert found is not None  # so many sequences are never planned
+        bounds = [torch.tensor(offsets(lengths), dtype=torch.int32) for lengths in found]
+        sizes = {name: bounds[0 if name == "source" else 1] for name in flat.sizes}
+        fields = {}
+        for name, tensor in flat.fields.items():
+            count = packing.rows
+            if name in sizes:
+                count = packing.source if name == "source" else packing.target
+            empty: float = 0
+            if name == "labels":
+                empty = float("nan") if tensor.is_floating_point() else IGNORED
+            fields[name] = torch.nn.functional.pad(tensor, (0, count - len(tensor)), value=empty)
+        return replace(flat, fields=fields, sizes=sizes, packing=packing)
+
+    def unshaped(self) -> Batch:
+        """Without the filler of a fixed shape: packed, with plain lengths."""
+        if self.packing is None:
+            return self
+        plain = {
+            id(one): tuple(torch.as_tensor(one).diff().tolist())[: self.rows] for one in self.sizes.values()
+        }
+        sizes = {name: plain[id(one)] for name, one in self.sizes.items()}
+        fields = {
+            name: tensor[: sum(sizes[name]) if name in sizes else self.rows]
+            for name, tensor in self.fields.items()
+        }
+        return replace(self, fields=fields, sizes=sizes, packing=None)
 
     def _part(self, begin: int, end: int) -> Batch:
         """Rows `begin` to `end`, in the layout they have."""

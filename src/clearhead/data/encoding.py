@@ -24,6 +24,7 @@ from clearhead.data.columns import NO_COLUMNS, Columns, Row
 from clearhead.data.config import FilterConfig
 from clearhead.data.findings import Numbers
 from clearhead.data.memo import WordMemo
+from clearhead.data.packing import Packing
 from clearhead.data.plan import BatchConfig, Draw
 from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.shapes import Buckets, Sizes
@@ -123,6 +124,9 @@ class ExamplesOf(Protocol):
 
     def buckets(self, config: BatchConfig) -> Buckets:
         """A few shapes that hold them all."""
+
+    def packing(self, config: BatchConfig) -> Packing:
+        """The one shape that packed batches have."""
 
     def gather(self, indices: Integers, epoch: int) -> Examples:
         """The columns of some examples, whose numbers must rise."""

@@ -18,7 +18,8 @@ import numpy as np
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch, Widths
 from clearhead.data.encoding import Encoding, ExamplesOf, Specials
-from clearhead.data.plan import BatchConfig, BatchSpec, Draw, EpochPlan, plan_epoch, share
+from clearhead.data.packing import Packing
+from clearhead.data.plan import BatchConfig, BatchSpec, Draw, EpochPlan, plan_epoch, share, shuffled
 from clearhead.data.ragged import Integers, Ragged, by_store, joined, together
 from clearhead.data.shapes import Buckets, Sizes
 from clearhead.data.store import Store
@@ -68,7 +69,9 @@ class Loader:
         self._evaluation = evaluation
         self._pin = pin
         self._examples = examples_of(stores, encoding, config, seed, evaluation)
-        self._buckets: Buckets | None = self._examples.buckets(config) if config.shapes == "fixed" else None
+        fixed, packed = config.shapes == "fixed", config.layout == "packed"
+        self._buckets: Buckets | None = self._examples.buckets(config) if fixed and not packed else None
+        self._packing: Packing | None = self._examples.packing(config) if fixed and packed else None
         self._plans: dict[int, EpochPlan] = {}
         self._lock = threading.Lock()
 
@@ -95,6 +98,7 @@ class Loader:
                     self._seed,
                     epoch,
                     buckets=self._buckets,
+                    packing=self._packing,
                     chosen=None if self._evaluation else chosen,
                     in_order=self._evaluation,
                 )
@@ -150,7 +154,9 @@ class Loader:
         draw = Draw(self._seed, epoch, spec.indices)
         batch = self._encoding.collate(columns, widths, self._specials, draw)
         batch = replace(batch, indices=spec.indices)
-        if self._config.layout == "packed":
+        if self._packing is not None:
+            batch = batch.packed_in(self._packing)
+        elif self._config.layout == "packed":
             batch = batch.packed()
         return Numbered(epoch, number, batch.pin() if self._pin else batch)
 
@@ -177,6 +183,11 @@ class RowExamples:
     def buckets(self, config: BatchConfig) -> Buckets:
         most = self._encoding.sizes(self._lengths)
         return Buckets.choose(most, config.tokens, config.buckets, config.max_rows)
+
+    def packing(self, config: BatchConfig) -> Packing:
+        most = self._encoding.sizes(self._lengths)
+        order = shuffled(len(most), self._seed, 0, "examples")
+        return Packing.choose(most, config.tokens, order, config.max_rows)
 
     def gather(self, indices: Integers, epoch: int) -> Mapping[str, Ragged]:
         """The columns of some examples, whose numbers must rise."""

@@ -4,7 +4,8 @@ No text and no tokens here, only lengths, so that an epoch of ten million exampl
 order is made by sorting hashes of our own, so it is the same on every machine and with every numpy.
 
 Two ways to cut batches: `free` (examples of like length side by side, every batch as wide as its longest row)
-and `fixed` (a few shapes only, chosen once from the lengths, as captured GPU graphs want them: shapes.py).
+and `fixed` (a few shapes only, chosen once from the lengths, as captured GPU graphs want them: shapes.py; of
+packed batches a single one: packing.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from clearhead.base.config import Bounds, Config, Count
-from clearhead.base.errors import UserError
+from clearhead.data.packing import Packing
 from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.shapes import Buckets, Sizes
 
@@ -97,20 +98,12 @@ class BatchConfig(Config):
     tokens: Count = 4096  # at most so many: rows × longest side, padding included; packed: tokens of a side
     accumulate: Annotated[int, Bounds(1, 4096)] = 1  # batches whose gradients are added up before a step
     layout: Literal["padded", "packed"] = "padded"
-    shapes: Literal["free", "fixed"] = "free"  # fixed: few shapes, for captured GPU graphs
+    shapes: Literal["free", "fixed"] = "free"  # fixed: few shapes, or one packed one, for recorded GPU steps
     buckets: Count = 8  # fixed: the most shapes there may be
     # threads that make batches ahead; 0: made when they are asked for
     workers: Annotated[int, Bounds(0, 64)] = 1
     context: Count = 256  # generate: tokens a chunk
     max_rows: Count | None = None  # no more rows in a batch than this
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.layout == "packed" and self.shapes == "fixed":
-            raise UserError(
-                "The batch settings layout='packed' and shapes='fixed' cannot work together: "
-                "packed batches have as many tokens as their examples have."
-            )
 
 
 class BatchSpec(NamedTuple):
@@ -150,6 +143,7 @@ def plan_epoch(
     epoch: int,
     *,
     buckets: Buckets | None = None,
+    packing: Packing | None = None,
     chosen: Integers | None = None,
     in_order: bool = False,
 ) -> EpochPlan:
@@ -157,7 +151,8 @@ def plan_epoch(
 
     `sizes` are the places each example takes on either side; `chosen` (examples, repeats allowed) is the
     epoch where it is not simply every example once; `buckets` are the fixed shapes where they are known
-    already. `in_order` leaves chance out: shortest first, for evaluation.
+    already, `packing` the one shape of packed batches. `in_order` leaves chance out: shortest first, for
+    evaluation.
 
     >>> sizes = Sizes(None, np.array([3, 9, 4, 8], np.int32))
     >>> plan = plan_epoch(sizes, BatchConfig(tokens=18), seed=1, epoch=0, in_order=True)
@@ -171,7 +166,9 @@ def plan_epoch(
     order = np.arange(count, dtype=np.int32) if in_order else shuffled(count, seed, epoch, "examples")
     if chosen is not None:
         order = chosen[order]
-    if config.shapes == "fixed":
+    if packing is not None:
+        plan = _cut_at(packing.cut(sizes, order), sizes, order)
+    elif config.shapes == "fixed":
         plan = _fixed(
             sizes, order, buckets or Buckets.choose(sizes, config.tokens, config.buckets, config.max_rows)
         )
@@ -235,22 +232,13 @@ def _free(sizes: Sizes, order: Integers, config: BatchConfig, in_order: bool) ->
 
 def _packed(sizes: Sizes, order: Integers, config: BatchConfig) -> EpochPlan:
     """Cut a plainly shuffled order where the longer side's tokens are used up: nothing is padded."""
-    totals = [
-        np.cumsum(side[order], dtype=np.int64) for side in (sizes.source, sizes.target) if side is not None
-    ]
-    most = config.max_rows or len(order)
-    bounds = [0]
-    while bounds[-1] < len(order):
-        begin = bounds[-1]
-        used = (int(total[begin - 1]) if begin else 0 for total in totals)
-        ends = (
-            int(np.searchsorted(total, before + config.tokens, "right"))
-            for total, before in zip(totals, used, strict=True)
-        )
-        bounds.append(max(begin + 1, min(*ends, begin + most)))
-    edges = np.array(bounds, np.int64)
-    source, target = (_widest(side, order, edges) for side in (sizes.source, sizes.target))
-    return EpochPlan(order, edges, np.stack([np.diff(edges), source, target], 1).astype(np.int32))
+    free = Packing(0, config.tokens, config.tokens, 0, 0, config.max_rows or len(order))
+    return _cut_at(free.cut(sizes, order), sizes, order)
+
+
+def _cut_at(bounds: Integers, sizes: Sizes, order: Integers) -> EpochPlan:
+    source, target = (_widest(side, order, bounds) for side in (sizes.source, sizes.target))
+    return EpochPlan(order, bounds, np.stack([np.diff(bounds), source, target], 1).astype(np.int32))
 
 
 def _cut(longer: Integers, tokens: int, max_rows: int | None) -> Integers:

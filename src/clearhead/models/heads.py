@@ -23,6 +23,8 @@ def pool(x: Tensor, tokens: Tokens, how: str) -> Tensor:
         chosen = {"first": slice(0, 1), "last": slice(-1, None), "mean": slice(None)}[how]
         pieces = [piece[chosen] for piece in x[0].split(list(tokens.lengths))]
         return torch.stack([piece.sum(0) / max(len(piece), 1) for piece in pieces])
+    if tokens.boundaries is not None:
+        return _pool_segments(x[0], tokens, how)
     if how == "first":
         return x[:, 0]
     if tokens.real is None:
@@ -32,6 +34,18 @@ def pool(x: Tensor, tokens: Tokens, how: str) -> Tensor:
         return x[torch.arange(len(x), device=x.device), sizes - 1]
     real = torch.arange(x.shape[1], device=x.device) < tokens.real.unsqueeze(1)
     return (x * real.unsqueeze(-1)).sum(1) / sizes.unsqueeze(1).to(x.dtype)
+
+
+def _pool_segments(x: Tensor, tokens: Tokens, how: str) -> Tensor:
+    """The same for packed tokens (N, E) whose boundaries the device knows; 0 for a text without tokens."""
+    begin, end = tokens.offsets[:-1].long(), tokens.offsets[1:].long()
+    filled = (end > begin).unsqueeze(1)
+    if how == "mean":
+        assert tokens.segment is not None
+        total = x.new_zeros(len(begin), x.shape[1]).index_add(0, tokens.segment[0], x)
+        return total / (end - begin).clamp(min=1).unsqueeze(1).to(x.dtype)
+    chosen = begin if how == "first" else end - 1
+    return x[chosen.clamp(0, len(x) - 1)] * filled
 
 
 class Head(nn.Module):
@@ -72,7 +86,7 @@ class Head(nn.Module):
     ) -> ModelOutput:
         """All that a model with this head returns for its last hidden states (R, T, E)."""
         pooled = self.pooled(x, tokens)
-        x = x if tokens.lengths is None else x.squeeze(0)
+        x = x.squeeze(0) if tokens.is_packed else x
         logits = self(x, pooled)
         if look is not None and logits is not None:
             look.give("logits", logits)

@@ -28,7 +28,7 @@ from clearhead.nn.look import Look
 from clearhead.nn.parts import build_attention, build_feedforward
 from clearhead.nn.positions import Position, build_position
 from clearhead.nn.state import State, refuse_unknown_state
-from clearhead.nn.tokens import Lengths, Tokens, row_lengths
+from clearhead.nn.tokens import Boundaries, Lengths, Tokens, row_lengths
 
 
 @dataclass
@@ -48,6 +48,8 @@ def as_rows(ids: Tensor, lengths: Lengths | None, what: str = "tokens") -> tuple
     if ids.dim() == 1:
         if lengths is None:
             raise UserError(f"Packed {what} (one dimension) need the length of each sequence: give lengths.")
+        if isinstance(lengths, Boundaries):
+            return ids.unsqueeze(0), Tokens.bounded(lengths, ids.shape[0]), Everything()
         tokens = Tokens.packed(lengths, device=ids.device)
         if tokens.count != ids.shape[0]:
             raise UserError(f"The lengths add up to {tokens.count}, but there are {ids.shape[0]} {what}.")

@@ -26,7 +26,22 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 
-Lengths = Sequence[int] | Tensor  # of each row, or of each packed sequence
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Packed sequences that only the device has to know: where each begins, and how long one may be at most.
+
+    The host waits for nothing, and one recorded or compiled pass serves all lengths.
+    """
+
+    offsets: Tensor  # (sequences + 1,) int32, from 0 to the number of tokens; every token lies in a sequence
+    longest: int
+
+    def __len__(self) -> int:
+        return self.offsets.shape[0] - 1
+
+
+Lengths = Sequence[int] | Tensor | Boundaries  # of each row, or of each packed sequence
 
 
 @dataclass(frozen=True)
@@ -56,11 +71,12 @@ class Tokens:
     extent: int  # every position is below this; known without looking at the tensor
     start: int | None = None  # positions are start, start+1, ... in every row, where that is known
     segment: Tensor | None = None  # (R, T) sequence of each token; None: the row is the sequence
-    lengths: tuple[int, ...] | None = None  # packed: the length of each segment
+    lengths: tuple[int, ...] | None = None  # packed: the length of each segment, where the host knows it
     index_start: int = 0  # where these tokens begin in their row (they may be a slice of it)
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     # What a scheme computes from the positions alone, once for all layers of a pass.
     real: Tensor | None = None  # (R,) padded: how many tokens of each row are not padding; None: all
+    boundaries: Boundaries | None = None  # packed: where segments begin, as the device knows it
 
     @classmethod
     def padded(
@@ -98,6 +114,36 @@ class Tokens:
         both = torch.stack([position, segment]).unsqueeze(1).to(device or torch.get_default_device())
         return cls(both[0], max(sizes), None, both[1], sizes)
 
+    @classmethod
+    def bounded(cls, boundaries: Boundaries, count: int) -> Tokens:
+        """Packed sequences of which the host knows the boundaries' tensor and the number of tokens alone.
+
+        >>> Tokens.bounded(Boundaries(torch.tensor([0, 2, 5], dtype=torch.int32), 3), 5).position
+        tensor([[0, 1, 0, 1, 2]])
+        """
+        offsets = boundaries.offsets
+        if can_be_checked(offsets) and (
+            int(offsets[-1]) != count or int(offsets.diff().max()) > boundaries.longest
+        ):
+            raise UserError(
+                f"The boundaries of packed sequences end at {int(offsets[-1])}, the longest is of "
+                f"{int(offsets.diff().max())} tokens, but there are {count} tokens, and no sequence may be "
+                f"longer than {boundaries.longest}."
+            )
+        index = torch.arange(count, device=offsets.device, dtype=torch.int32)
+        segment = torch.searchsorted(offsets[1:], index, right=True)
+        position = (index - offsets[segment]).long()
+        return cls(position[None], boundaries.longest, None, segment[None], boundaries=boundaries)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether these are whole packed segments of which it is known where each begins."""
+        return self.lengths is not None or self.boundaries is not None
+
+    def longest_segment(self) -> int:
+        """Packed: no segment is longer."""
+        return max(self.lengths) if self.lengths is not None else self.extent
+
     @property
     def count(self) -> int:
         """Tokens in a row."""
@@ -115,6 +161,8 @@ class Tokens:
     @property
     def offsets(self) -> Tensor:
         """Packed: where each segment begins, and the end of the last one, as int32 `(segments + 1,)`."""
+        if self.boundaries is not None:
+            return self.boundaries.offsets
         if self.lengths is None:
             raise UserError("Only packed tokens have segment offsets; these are padded.")
         if "offsets" not in self.memo:
@@ -157,6 +205,8 @@ def places(queries: Tokens, keys: Tokens) -> tuple[Place, Place]:
 
 def row_lengths(lengths: Lengths, rows: int, width: int, device: torch.device) -> Tensor:
     """One length for each row, (R,), none longer than the rows are wide."""
+    if isinstance(lengths, Boundaries):
+        raise UserError("Boundaries are of packed tokens (one dimension): rows have lengths.")
     found = torch.as_tensor(lengths, device=device)
     if found.shape != (rows,):
         raise UserError(f"{rows} rows need {rows} lengths, not {found.numel()}.")

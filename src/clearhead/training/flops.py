@@ -51,12 +51,19 @@ class StepFlops:
 
     def of(self, batch: Batch) -> float:
         """FLOPs of a step on this batch: padding is computed like tokens, and packed rows have none."""
+        if batch.packing is not None:  # many sequences: their terms are added up before the product
+            plain = batch.unshaped()
+            target = numpy.array(plain.lengths)
+            source = 0 * target if plain.source_lengths is None else numpy.array(plain.source_lengths)
+            powers = [source, target, source**2, target**2, source * target, 0 * target + 1]
+            chosen = powers if self._pair else [powers[1], powers[3], powers[5]]
+            return float(numpy.dot([float(term.sum()) for term in chosen], self._factors))
         if batch.is_packed:
             targets = batch.lengths
             sources = batch.source_lengths if batch.source_lengths is not None else [0] * len(targets)
             return sum(self(1, int(s), int(t)) for s, t in zip(sources, targets, strict=True))
-        source = 0 if batch.source is None else batch.source.shape[1]
-        return self(batch.inputs.shape[0], source, batch.inputs.shape[1])
+        width = 0 if batch.source is None else batch.source.shape[1]
+        return self(batch.inputs.shape[0], width, batch.inputs.shape[1])
 
 
 def peak_of(device: torch.device, dtype: torch.dtype, threads: int | None = None) -> float | None:

@@ -21,7 +21,7 @@ from clearhead.data.batch import Batch
 from clearhead.training.optimiser import set_rate, step_unless
 from clearhead.training.step import Stepper, is_out_of_memory
 
-Shape = tuple[tuple[int, ...], ...]
+Shape = tuple[tuple[int, ...] | None, ...]
 
 MOST_SHAPES = 32  # beyond this, recording would cost more than it saves
 
@@ -109,5 +109,5 @@ class GraphStepper(Stepper):
 
 
 def shape_of(batch: Batch) -> Shape:
-    """What a recording is good for: the shapes of all of a batch's tensors."""
-    return tuple(tuple(tensor.shape) for tensor in batch.tensors)
+    """What a recording is good for: the shapes of a batch's tensors, and how long a sequence may be."""
+    return (batch.packing, *(tuple(tensor.shape) for tensor in batch.tensors))

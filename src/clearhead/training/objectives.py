@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED, Batch, counted
 from clearhead.nn.extras import Extras
+from clearhead.nn.tokens import Boundaries
 from clearhead.training import fused_loss
 
 
@@ -147,13 +148,16 @@ def run_model(model: Model, batch: Batch) -> Tensor:
 
 
 def _pass(model: Model, batch: Batch) -> Any:
+    sources, lengths = batch.source_lengths, batch.lengths
+    if batch.packing is not None:
+        assert isinstance(lengths, Tensor)
+        lengths = Boundaries(lengths, batch.packing.target_longest)
+        sources = Boundaries(sources, batch.packing.source_longest) if isinstance(sources, Tensor) else None
     if batch.source is not None:
-        return model(
-            batch.source, batch.inputs, source_lengths=batch.source_lengths, target_lengths=batch.lengths
-        )
+        return model(batch.source, batch.inputs, source_lengths=sources, target_lengths=lengths)
     if batch.segments is None:
-        return model(batch.inputs, lengths=batch.lengths)
-    return model(batch.inputs, lengths=batch.lengths, token_types=batch.segments)
+        return model(batch.inputs, lengths=lengths)
+    return model(batch.inputs, lengths=lengths, token_types=batch.segments)
 
 
 def with_extras(losses: Losses, extras: Extras | None, batch: Batch, passes: int = 1) -> Losses:
@@ -238,6 +242,14 @@ class NumberObjective:
 
 def twice(batch: Batch) -> Batch:
     """The rows of a batch, and then the same rows again."""
+    packing = batch.packing
+    if packing is not None:
+        doubled = packing._replace(
+            rows=2 * packing.rows, source=2 * packing.source, target=2 * packing.target
+        )
+        fields = {name: torch.cat([tensor, tensor]) for name, tensor in batch.fields.items()}
+        sizes = {name: torch.cat([one, one[-1] + one[1:]]) for name, one in batch.sizes.items()}
+        return replace(batch, fields=fields, sizes=sizes, packing=doubled)
     found = batch.each(lambda tensor: torch.cat([tensor, tensor]))
     plain = {name: one + one for name, one in batch.sizes.items() if isinstance(one, tuple)}  # packed
     return replace(found, sizes={**found.sizes, **plain})

@@ -12,6 +12,7 @@ import torch
 from clearhead.data.batch import IGNORED, Batch, Widths
 from clearhead.data.columns import Row
 from clearhead.data.encoding import Encoder, Encoding, Examples, ExamplesOf, Specials, Tokenizers, special
+from clearhead.data.packing import Packing
 from clearhead.data.plan import BatchConfig, Draw, drawn
 from clearhead.data.ragged import Integers, Ragged, by_store, filled, joined, together
 from clearhead.data.shapes import Buckets, Sizes
@@ -54,6 +55,12 @@ class ChunkExamples:
         chunks = sum(-(-length // width) for length in self._lengths)
         rows = min(config.tokens // width, config.max_rows or config.tokens, chunks)
         return Buckets.single(max(1, rows), width)
+
+    def packing(self, config: BatchConfig) -> Packing:
+        """Chunks are as long as the context, but for the few at the ends of a text."""
+        width = min(self._context, max(self._lengths))
+        whole = Sizes(None, np.full(max(1, sum(self._lengths) // width), width, np.int32))
+        return Packing.choose(whole, config.tokens, np.arange(len(whole)), config.max_rows)
 
     def gather(self, indices: Integers, epoch: int) -> Mapping[str, Ragged]:
         parts = []

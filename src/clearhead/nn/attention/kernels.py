@@ -38,6 +38,7 @@ from clearhead.nn.attention import flex as flex_kernel
 from clearhead.nn.attention.masks import Causal, Mask, Padding, Window
 from clearhead.nn.attention.problem import Problem, masked_softmax
 from clearhead.nn.attention.tiled import tiled
+from clearhead.nn.tokens import Tokens
 
 Kernel = Callable[[Problem], Tensor]
 
@@ -271,9 +272,14 @@ def varlen_window(problem: Problem) -> tuple[int, int] | None:
             ahead = part.after if ahead < 0 else min(ahead, part.after)
         else:
             return None
-    if (back, ahead) != (-1, -1) and problem.queries.lengths != problem.keys.lengths:
+    if (back, ahead) != (-1, -1) and not _alike(problem.queries, problem.keys):
         return None  # flash kernels count from the end where the lengths differ, we from the beginning
     return back, ahead
+
+
+def _alike(queries: Tokens, keys: Tokens) -> bool:
+    """Whether packed segments of queries and keys are known to have the same lengths."""
+    return queries is keys or (queries.lengths is not None and queries.lengths == keys.lengths)
 
 
 def varlen(problem: Problem) -> Tensor:
@@ -282,15 +288,13 @@ def varlen(problem: Problem) -> Tensor:
     inputs = _inputs(problem, groups_inside)
     window = varlen_window(problem)
     assert window is not None
-    assert problem.queries.lengths is not None
-    assert problem.keys.lengths is not None
     flat = [x[0].transpose(0, 1) for x in (inputs.q, inputs.k, inputs.v)]  # (N, H, D)
     out = kernel(
         *flat,
         problem.queries.offsets,
         problem.keys.offsets,
-        max(problem.queries.lengths),
-        max(problem.keys.lengths),
+        problem.queries.longest_segment(),
+        problem.keys.longest_segment(),
         scale=inputs.scale,
         window_size=window,
         **({"enable_gqa": inputs.grouped} if groups_inside else {}),
@@ -334,7 +338,7 @@ def unsupported(name: str, problem: Problem) -> str | None:
 
 
 def _varlen_unsupported(problem: Problem) -> str | None:
-    if problem.queries.lengths is None or problem.keys.lengths is None:
+    if not problem.queries.is_packed or not problem.keys.is_packed:
         return "it needs packed tokens"
     if problem.softcap is not None or problem.position.has_bias or problem.dropout > 0:
         return "it has no soft cap, position bias or dropout"

@@ -297,9 +297,10 @@ def _rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
 
 def _refuse_unequal(queries: Tokens, keys: Tokens) -> None:
     """Packed queries look at the packed sequence of the same number: there must be as many of both."""
-    if queries.lengths is not None and keys.lengths is not None and len(queries.lengths) != len(keys.lengths):
+    sides = [tokens.boundaries or tokens.lengths for tokens in (queries, keys)]
+    if sides[0] is not None and sides[1] is not None and len(sides[0]) != len(sides[1]):
         raise UserError(
-            f"There are {len(queries.lengths)} packed sequences of queries, but {len(keys.lengths)} of keys: "
+            f"There are {len(sides[0])} packed sequences of queries, but {len(sides[1])} of keys: "
             f"give as many on both sides."
         )
 

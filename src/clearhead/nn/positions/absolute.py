@@ -49,7 +49,12 @@ class Sinusoidal(Position):
         self.base, self.layout = base, layout
 
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
-        return x + sinusoid(tokens.position, x.shape[-1], self.base, self.layout).to(x.dtype).to(x.device)
+        if tokens.segment is None or tokens.extent >= tokens.count:
+            return x + sinusoid(tokens.position, x.shape[-1], self.base, self.layout).to(x.dtype).to(x.device)
+        # packed: each position once, and not for every token that stands there
+        every = torch.arange(tokens.extent, device=tokens.position.device)
+        table = sinusoid(every, x.shape[-1], self.base, self.layout).to(x.dtype).to(x.device)
+        return x + table[tokens.position]
 
 
 class Learned(Position):
