@@ -54,7 +54,7 @@ class Packing(NamedTuple):
             if budgets[pivot] > max(tokens, longest[pivot]) and batches < totals[pivot]:
                 batches += 1
                 budgets = _budgets(sides, totals, pivot, batches, 1.0)
-            trial = cls(0, *(int(one) for one in budgets), *longest, most)
+            trial = cls(0, budgets[0], budgets[1], longest[0], longest[1], most)
             bounds = trial.cut(sizes, order)
             if len(bounds) - 1 <= batches:
                 break

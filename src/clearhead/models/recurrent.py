@@ -32,7 +32,7 @@ from clearhead.nn.attention.problem import masked_softmax
 from clearhead.nn.layers import Dropout, Output, TokenEmbedding, check_ids
 from clearhead.nn.look import Look
 from clearhead.nn.state import refuse_unknown_state
-from clearhead.nn.tokens import Lengths, Tokens, pack, row_lengths, unpack
+from clearhead.nn.tokens import Boundaries, Lengths, Tokens, pack, row_lengths, unpack
 
 BLOCK = 64  # the history grows by this many steps
 
@@ -162,17 +162,22 @@ class Recurrent(nn.Module):
         refuse_unlike(source, target, source_lengths, target_lengths)
         as_rows(source, source_lengths, "source tokens")  # refuses lengths that cannot be
         as_rows(target, target_lengths, "target tokens")
-        assert source_lengths is not None
-        assert target_lengths is not None
+        sizes = {"memory": source_lengths, "target": target_lengths}
+        # a recurrence goes row by row, so the host has to know where rows end
+        plain = {
+            name: one.offsets.diff() if isinstance(one, Boundaries) else one
+            for name, one in sizes.items()
+            if one is not None
+        }
         result = self.forward(
-            unpack(source, source_lengths),
-            unpack(target, target_lengths),
-            source_lengths=source_lengths,
-            target_lengths=target_lengths,
+            unpack(source, plain["memory"]),
+            unpack(target, plain["target"]),
+            source_lengths=plain["memory"],
+            target_lengths=plain["target"],
             look=look,
         )
         for name in ("logits", "hidden", "memory"):
-            lengths = source_lengths if name == "memory" else target_lengths
+            lengths = plain["memory" if name == "memory" else "target"]
             setattr(result, name, pack(getattr(result, name), lengths))
         return result
 

@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED, Batch, counted
 from clearhead.nn.extras import Extras
-from clearhead.nn.tokens import Boundaries
+from clearhead.nn.tokens import Boundaries, Lengths
 from clearhead.training import fused_loss
 
 
@@ -148,11 +148,13 @@ def run_model(model: Model, batch: Batch) -> Tensor:
 
 
 def _pass(model: Model, batch: Batch) -> Any:
-    sources, lengths = batch.source_lengths, batch.lengths
+    sources: Lengths | None = batch.source_lengths
+    lengths: Lengths = batch.lengths
     if batch.packing is not None:
+        if isinstance(sources, Tensor):
+            sources = Boundaries(sources, batch.packing.source_longest)
         assert isinstance(lengths, Tensor)
         lengths = Boundaries(lengths, batch.packing.target_longest)
-        sources = Boundaries(sources, batch.packing.source_longest) if isinstance(sources, Tensor) else None
     if batch.source is not None:
         return model(batch.source, batch.inputs, source_lengths=sources, target_lengths=lengths)
     if batch.segments is None:
@@ -248,7 +250,8 @@ def twice(batch: Batch) -> Batch:
             rows=2 * packing.rows, source=2 * packing.source, target=2 * packing.target
         )
         fields = {name: torch.cat([tensor, tensor]) for name, tensor in batch.fields.items()}
-        sizes = {name: torch.cat([one, one[-1] + one[1:]]) for name, one in batch.sizes.items()}
+        bounds = {name: torch.as_tensor(one) for name, one in batch.sizes.items()}
+        sizes = {name: torch.cat([one, one[-1] + one[1:]]) for name, one in bounds.items()}
         return replace(batch, fields=fields, sizes=sizes, packing=doubled)
     found = batch.each(lambda tensor: torch.cat([tensor, tensor]))
     plain = {name: one + one for name, one in batch.sizes.items() if isinstance(one, tuple)}  # packed
