@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clearhead.base.errors import UserError as UserError
     from clearhead.bundle import save as save
     from clearhead.decoding.options import Options as Options
-    from clearhead.explorer.trace import trace as trace
+    from clearhead.explorer.session import trace as trace
     from clearhead.jobs.public import evaluate as evaluate
     from clearhead.jobs.public import generate as generate
     from clearhead.jobs.public import train as train
@@ -57,7 +57,7 @@ _HOMES = {
     "position": "clearhead.nn.positions",
     "presets": "clearhead.models.build",
     "save": "clearhead.bundle",
-    "trace": "clearhead.explorer.trace",
+    "trace": "clearhead.explorer.session",
     "train": "clearhead.jobs.public",
     "translate": "clearhead.jobs.public",
 }

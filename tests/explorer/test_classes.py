@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from clearhead.base.errors import UserError
 from clearhead.decoding.run import translate
 from clearhead.explorer.classes import CLASSES, class_of, classes
+from clearhead.explorer.session import SENTENCES
 from clearhead.explorer.words import Word, unpacked
 
 Make = Callable[..., Any]
@@ -94,8 +95,7 @@ def test_a_corpus_leaves_the_traces_of_the_text_at_hand_alone(session_of: Make) 
 
 def test_the_sessions_own_examples_where_it_has_any(session_of: Make) -> None:
     session = session_of("decoder")
-    with pytest.raises(UserError, match="give a text"):
-        classes(session)
+    assert classes(session) == classes(session, texts=SENTENCES)
     session.examples = ["the cat", TEXT]
     assert classes(session) == classes(session, texts=["the cat", TEXT])
     with pytest.raises(UserError, match="at most 64"):

@@ -16,8 +16,8 @@ from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.explorer import trace as trace_module
 from clearhead.explorer.running import run
-from clearhead.explorer.session import Session
-from clearhead.explorer.trace import Trace, trace
+from clearhead.explorer.session import Session, trace
+from clearhead.explorer.trace import Trace
 from clearhead.nn.look import Look
 
 from ..decoding.bundles import translator
@@ -164,12 +164,12 @@ def test_in_a_notebook(bundle_of: Make, kind: str) -> None:
     layers = seen.layers_of(f"{stack}.{part}")
     layer = max(layers - 2, 0) if part == "cross" else layers - 1
     mean = seen.attention(f"{stack}.{part}", layer).mean(0)
-    assert f": {mean[-1, 0].item():.6g}<" in page
+    assert f": {mean[-1, 0].numpy()!s}<" in page
 
 
 def test_a_notebook_does_not_draw_a_million_cells(bundle_of: Make) -> None:
     page = trace(bundle_of("decoder"), "the cat " * 200)._repr_html_()
-    assert page.count("<rect") == 40 * 40
+    assert page.count("<title>") == 40 * 40
 
 
 def test_repr(bundle_of: Make) -> None:

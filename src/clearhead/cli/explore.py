@@ -63,7 +63,7 @@ def explore(
         if open_:
             typer.launch(address)
 
-    serve(make_app(sessions, BUILT, host=host, folders=folders), listener, ready)
+    serve(make_app(sessions, BUILT, host=host), listener, ready)
 
 
 def named(folders: list[Path]) -> dict[str, Path]:
@@ -92,8 +92,8 @@ def _session(name: str, folder: Path, device: str) -> Session:
     # much of what is shown is a small difference, computed in float64 where the model is
     place = exact_place(pick_device(device))
     if is_unfinished(folder):  # its curves can be watched before there is anything else to see
-        return Session(load_run(folder, place, None, untrained=True), name)
-    return Session(load(folder, device=place), name)
+        return Session(load_run(folder, place, None, untrained=True), name, folder)
+    return Session(load(folder, device=place), name, folder)
 
 
 def _demonstration() -> Path:

@@ -10,20 +10,17 @@ S source tokens, T target tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError, nearest
+from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
-from clearhead.explorer.words import Word, packed
+from clearhead.explorer.words import Plain, packed
 
-if TYPE_CHECKING:
-    from clearhead.explorer.session import Session
-
-Plain = dict[str, Any]
 How = Literal["mean", "rollout", "alignment"]
 
 MOST_WEIGHTS = 400_000  # of one kind that are sent whole; above that the overview gets small pictures
@@ -39,7 +36,7 @@ def attention(session: Session, text: str, target: str | None = None) -> Plain:
     trace = session.trace(text, target, asked=["*.weights"])
     found = []
     for kind in session.kinds:
-        rows, columns = sides(trace, kind)
+        rows, columns = trace.sides(kind)
         weights = trace.attention(kind)  # (L,H,R,C)
         whole = weights.numel() <= MOST_WEIGHTS
         found.append(
@@ -60,7 +57,7 @@ def one(session: Session, text: str, target: str | None = None, *, kind: str, la
     """The map of one head, whole whatever its size."""
     trace = session.trace(text, target)
     weights = trace.attention(kind, layer, head)
-    rows, columns = sides(trace, kind)
+    rows, columns = trace.sides(kind)
     return {"rows": rows, "columns": columns, "weights": packed(weights)}
 
 
@@ -85,7 +82,7 @@ def summary(
     layers = trace.layers_of(kind)
     if layer is not None and not 0 <= layer < layers:
         raise UserError(f"There is no layer {layer} in '{kind}': it has {layers}, counted from 0.")
-    rows, columns = sides(trace, kind)
+    rows, columns = trace.sides(kind)
     if how == "mean":
         weights = trace.attention(kind, layer).double().flatten(0, -3).mean(0)
         over = "all layers and heads" if layer is None else f"the heads of layer {layer + 1}"
@@ -101,12 +98,6 @@ def summary(
             f"written, and shows where the decoder looked when it chose it."
         )
     return {"rows": rows, "columns": columns, "weights": packed(weights), "note": note}
-
-
-def sides(trace: Trace, kind: str) -> tuple[list[Word], list[Word]]:
-    """The tokens that look, and those that are looked at."""
-    rows = trace.source if kind == "encoder.self" else trace.target
-    return rows, trace.target if kind == "decoder.self" else trace.source
 
 
 def thumbnails(weights: Tensor) -> Tensor:
@@ -139,7 +130,7 @@ def rollout(trace: Trace, kind: str, last: int) -> Tensor:
     """How the tokens of the input mix up to layer `last`, (R, C) in float64; rows add up to 1."""
     if kind == "decoder.cross":
         return _cross_rollout(trace, last)
-    mixed = torch.eye(len(sides(trace, kind)[0]), dtype=torch.float64)
+    mixed = torch.eye(len(trace.sides(kind)[0]), dtype=torch.float64)
     for weights in _heads_averaged(trace, kind)[: last + 1]:
         mixed = _with_residual(weights) @ mixed
     return mixed

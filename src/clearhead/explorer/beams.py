@@ -16,11 +16,9 @@ from typing import Any, Literal
 from clearhead.decoding.backend import Batch
 from clearhead.decoding.beam import Beam, Choice, Offer
 from clearhead.decoding.processors import Processor
-from clearhead.explorer.words import Word
+from clearhead.explorer.words import Plain, Word
 
 MOST_NODES = 4000  # beyond, branches that led nowhere are left out: nobody can look at them all
-
-Plain = dict[str, Any]
 
 
 Fate = Literal["kept", "ended", "dropped"]  # it goes on; it finished a text; neither

@@ -15,10 +15,8 @@ Shapes: L layers, H heads, R rows, C columns, K classes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -26,22 +24,13 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.run import translate
-from clearhead.explorer.attention import sides
+from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
-from clearhead.explorer.words import Word, packed
-
-if TYPE_CHECKING:
-    from clearhead.explorer.session import Session
-
-Plain = dict[str, Any]
+from clearhead.explorer.words import Plain, Word, packed
 
 CLASSES = ("special", "punctuation", "neighbours", "others")
 REACH = 1  # places to either side that count as beside
 MOST_TEXTS = 64
-
-# The last corpus of each session that is in use, so that a page that comes back is not kept waiting.
-_KNOWN: WeakKeyDictionary[Session, dict[tuple[str, ...], Plain]] = WeakKeyDictionary()
-_LOCK = threading.Lock()
 
 
 def classes(
@@ -56,19 +45,15 @@ def classes(
     """
     if text is not None:
         return _counted(session, [session.trace(text, target)])
-    several = tuple(texts if texts is not None else getattr(session, "examples", ()))
-    if not several:
-        raise UserError("This model has no example sentences: give a text.")
+    several = tuple(session.examples if texts is None else texts)
     if len(several) > MOST_TEXTS:
         raise UserError(f"Classes are counted over at most {MOST_TEXTS} texts, not {len(several)}.")
-    with _LOCK:
-        known = _KNOWN.setdefault(session, {})
-    if several not in known:
-        found = _counted(session, _traces(session, several))
-        known.clear()
-        known[several] = found
-        return found
-    return known[several]
+    return _of_several(session, several)
+
+
+@lru_cache(maxsize=8)  # so that a page that comes back is not kept waiting
+def _of_several(session: Session, texts: tuple[str, ...]) -> Plain:
+    return _counted(session, _traces(session, texts))
 
 
 def _traces(session: Session, texts: Sequence[str]) -> list[Trace]:
@@ -107,7 +92,7 @@ def mass_by_row(trace: Trace, kind: str) -> tuple[Tensor, Tensor]:
 
     Rows are scaled by their sum, which is 1 but for the last bits, so that classes add up exactly.
     """
-    rows, columns = sides(trace, kind)
+    rows, columns = trace.sides(kind)
     weights = trace.attention(kind).to("cpu", torch.float64)  # (L,H,R,C)
     members = F.one_hot(class_of(columns, len(rows), kind), len(CLASSES)).to(weights.dtype)  # (R,C,K)
     mass = torch.einsum("lhrc,rck->lhrk", weights, members)

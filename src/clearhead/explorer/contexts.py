@@ -14,7 +14,6 @@ Shapes: L heights (embedding and layers), n sentences, E model width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.folder import framings_of
 from clearhead.explorer.reading import read_text
 from clearhead.explorer.session import Session
-from clearhead.explorer.words import Word, packed
+from clearhead.explorer.words import Plain, Word, packed
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.nn.layers import InputEmbedding
 from clearhead.nn.look import Look
@@ -33,7 +32,6 @@ from clearhead.text.tokenizer import Tokenizer
 FEWEST, MOST = 2, 12  # sentences
 LONGEST_WORD = 100  # characters
 STACK = {"encoder-decoder": "encoder", "encoder": "encoder", "decoder": "decoder"}  # where a text is read
-Plain = dict[str, Any]
 
 
 def contexts(session: Session, word: str, sentences: list[str]) -> Plain:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from clearhead.base import reading
 from clearhead.base.errors import UserError
+from clearhead.explorer.words import Plain
 from clearhead.planner.totals import RUNS
 from clearhead.training.log import LARGEST, read_line
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 if os.name != "nt":
     import fcntl
-
-Plain = dict[str, Any]
 
 MOST_POINTS = 2000  # of the training curve that are sent; a longer one is thinned evenly
 MOST_SAMPLES = 600  # the newest are kept
@@ -52,10 +51,9 @@ OTHERS_ON_WMT = (
 )
 
 
-def training(session: Session, folder: str | Path | None = None) -> Plain:
-    """Everything the page shows of the run that made a bundle, which lies in `folder`."""
-    place = getattr(session, "folder", None) if folder is None else folder
-    return of_folder(place, session.bundle.metadata)
+def training(session: Session) -> Plain:
+    """Everything the page shows of the run that made a bundle."""
+    return of_folder(session.folder, session.bundle.metadata)
 
 
 def of_folder(folder: str | Path | None, metadata: Mapping[str, Any]) -> Plain:
@@ -89,11 +87,6 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def _record(line: bytes) -> Plain | None:
-    """One line of a log; None where it is torn or damaged."""
-    return read_line(line)
-
-
 def _curves(log: bytes) -> tuple[list[Plain], list[Plain]]:
     """Training and validation points by step; of two for a step the later counts.
 
@@ -103,7 +96,7 @@ def _curves(log: bytes) -> tuple[list[Plain], list[Plain]]:
     train = _thinned([line for line in lines if b'"kind": "train"' in line], MOST_POINTS)
     points: dict[str, dict[int, Plain]] = {"train": {}, "validation": {}}
     for line in [*train, *(line for line in lines if b'"kind": "validation"' in line)]:
-        record = _record(line)
+        record = read_line(line)
         if record is not None and record.get("kind") in points:
             points[record["kind"]][record["step"]] = record
     return (
@@ -332,4 +325,4 @@ def _json(path: Path) -> Plain:
 def _last_record(log: bytes) -> Plain | None:
     """The last whole line of a log."""
     lines = log.split(b"\n")[:-1]
-    return _record(lines[-1]) if lines else None
+    return read_line(lines[-1]) if lines else None

@@ -8,8 +8,6 @@ Shapes: N sub-layers, T tokens, E model width, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -18,15 +16,13 @@ from clearhead.explorer.inside import labels
 from clearhead.explorer.session import Session
 from clearhead.explorer.steps import Box
 from clearhead.explorer.trace import Trace
-from clearhead.explorer.words import packed
+from clearhead.explorer.words import Plain, packed
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder import Encoder
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.nn.tokens import Tokens
 
 SHOWN = 5  # likeliest words after each layer
-Plain = dict[str, Any]
-
 _NAMES = {"self": "self-attention", "cross": "cross-attention", "feedforward": "feed-forward"}
 _PRE = "The stream is the sum of everything added to it: x ← x + f(norm(x)). "
 _POST = "Each sum is normed before it goes on: x ← norm(x + f(x)), so the stream keeps one size. "

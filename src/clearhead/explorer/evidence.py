@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.explorer.attention import sides
 from clearhead.explorer.interventions import (
     SHUFFLES,
     Goal,
@@ -34,13 +32,9 @@ from clearhead.explorer.interventions import (
     without_each,
     without_head,
 )
+from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
-from clearhead.explorer.words import Word
-
-if TYPE_CHECKING:
-    from clearhead.explorer.session import Session
-
-Plain = dict[str, Any]
+from clearhead.explorer.words import Plain, Word
 
 TOKENS = 40_000  # most that changed passes of an encoder compute; in long texts only large weights are tried
 FEWEST = 8  # columns that are tried in any case
@@ -66,7 +60,7 @@ def evidence(
     """
     trace = session.trace(text, target)
     weights = trace.attention(kind, layer, head)  # (T,C)
-    rows, columns = sides(trace, kind)
+    rows, columns = trace.sides(kind)
     if not 0 <= row < len(rows):
         raise UserError(f"There is no row {row} in '{kind}': this text has {len(rows)}, counted from 0.")
     place = Place(kind, layer, head, row)

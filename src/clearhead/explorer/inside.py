@@ -7,8 +7,6 @@ Shapes: S source tokens, T target tokens.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -16,10 +14,9 @@ from clearhead.base.errors import UserError, nearest
 from clearhead.explorer.session import Session
 from clearhead.explorer.steps import Axis, Step
 from clearhead.explorer.trace import Trace
-from clearhead.explorer.words import extent, packed, texts
+from clearhead.explorer.words import Plain, extent, packed, texts
 
 SHOWN = 64  # words of a vocabulary, or features, of which there are too many to be drawn
-Plain = dict[str, Any]
 
 
 def inside(session: Session, text: str, target: str | None = None) -> Plain:

@@ -8,13 +8,11 @@ written as null; a printed number is a string where it ends in a printed zero.
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from clearhead.explorer.words import Plain
 from clearhead.lectures import Example, Mark, Step, examples
 from clearhead.lectures.render import TOLERANCE
 from clearhead.lectures.step import Printed, Table
-
-Plain = dict[str, Any]
 
 
 def lectures() -> Plain:

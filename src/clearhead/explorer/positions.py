@@ -13,23 +13,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.explorer.words import packed
+from clearhead.explorer.session import Session
+from clearhead.explorer.words import Plain, packed
 from clearhead.models.config import ModelConfig
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.positions import POSITIONS, Position, Rotary, build_position, check_position
 from clearhead.nn.positions.check import CANDIDATES, FEATURES, SAME, T_MAX, Encode, Verdict
 from clearhead.nn.tokens import Tokens
-
-if TYPE_CHECKING:
-    from clearhead.explorer.session import Session
-
-Plain = dict[str, Any]
 
 MOST_SCHEMES = 4
 MOST_POSITIONS = 512

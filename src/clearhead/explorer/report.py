@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import Any
 
 from torch import Tensor
 
-from clearhead.explorer.attention import sides, summary
+from clearhead.explorer.attention import summary
 from clearhead.explorer.depth import depth
 from clearhead.explorer.positions import positions
 from clearhead.explorer.running import Asked, run
 from clearhead.explorer.session import Session
 from clearhead.explorer.svg import bar, heat_map, lines, number, small_map, spread, table
 from clearhead.explorer.verdict import verdict
-from clearhead.explorer.words import Word, texts, unpacked
+from clearhead.explorer.words import Plain, Word, texts, unpacked
 
-Plain = dict[str, Any]
 MOST_NUMBERS = 60_000  # weights of single heads that are written out; beyond, a browser would choke on them
 SHOWN = 5  # likeliest tokens of each step
 LENGTH = 32  # positions that are drawn
@@ -242,7 +240,7 @@ def _heads(session: Session, text: str, target: str | None) -> Iterator[str]:
         )
     for kind, weights in maps.items():
         name, about = KINDS[kind]
-        rows, columns = (texts(side) for side in sides(trace, kind))
+        rows, columns = (texts(side) for side in trace.sides(kind))
         yield f"<h3>{name}: {about}</h3>{_grid(weights, name)}"
         if written_out:
             tables = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,9 +38,8 @@ from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.writer import Writer
 from clearhead.explorer.beams import DrawnBeam, tree
 from clearhead.explorer.session import Session
-from clearhead.explorer.words import Vocabulary
+from clearhead.explorer.words import Plain, Vocabulary
 
-Plain = dict[str, Any]
 Strategy = Literal["greedy", "sample", "beam"]
 MOST_BEAM = 16
 

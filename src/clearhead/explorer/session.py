@@ -1,4 +1,4 @@
-"""A bundle made ready to be looked at: texts in, traces out, the last few of them kept.
+"""A bundle made ready to be looked at: texts in, traces out, the last few of them kept; `clearhead.trace`.
 
 Safe to use from several threads. Knows nothing about views or about the network.
 """
@@ -7,31 +7,43 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from clearhead.bundle import is_bundle
 from clearhead.bundle.folder import Bundle, tokenizers_of
 from clearhead.decoding.backend import Symbols
 from clearhead.decoding.options import WITH_SOURCE
 from clearhead.decoding.text_requests import symbols_of, translates
+from clearhead.explorer.curves import samples_in
 from clearhead.explorer.reading import limit_of, ready
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Vocabulary
+from clearhead.interop import import_folder, is_foreign
 from clearhead.models.config import ModelConfig
+from clearhead.phrasebook import examples
+from clearhead.training.bundle_or_run import load_bundle_or_run
 
 KEPT = 8  # traces
+MOST_EXAMPLES = 8
+# Where nothing better is known.
+SENTENCES = ("The old man is reading a red book.", "Who sees the green house?")
 
 
 class Session:
     """One bundle, and what was lately asked of it.
 
     `bundle` is the given one with its model at rest and in float32 (see `ready`); `limit` the most tokens of
-    a text; `vocabulary` and `source_vocabulary` are tokens as words; `kinds` the attentions the model has.
+    a text; `vocabulary` and `source_vocabulary` are tokens as words; `kinds` the attentions the model has;
+    `folder` is where the bundle lies, and with it the records of its training.
     """
 
-    def __init__(self, bundle: Bundle, name: str = "model") -> None:
-        self.name = name
+    def __init__(self, bundle: Bundle, name: str = "model", folder: Path | None = None) -> None:
+        self.name, self.folder = name, folder
         self.bundle = ready(bundle)
         self.config: ModelConfig = self.bundle.config
         self.family: str = self.config.family
@@ -71,6 +83,22 @@ class Session:
             "recurrent": ["decoder.cross"],
         }.get(self.family, [f"{self.family}.self"])
 
+    @cached_property
+    def examples(self) -> list[str]:
+        """Sentences to begin with: noted in the bundle, met in its training, or made up."""
+        metadata = self.bundle.metadata
+        noted = metadata.get("examples")
+        found = [one for one in noted if isinstance(one, str)] if isinstance(noted, list) else []
+        if _is_phrasebook(metadata.get("recipe")):
+            found += [source for source, _ in examples("en-fr")]
+        if self.folder is not None:
+            found += [sample["source"] for sample in samples_in(self.folder / "training")]
+        fitting = [one for one in dict.fromkeys(found) if one.strip() and self._is_short(one)]
+        return fitting[:MOST_EXAMPLES] or list(SENTENCES)
+
+    def _is_short(self, text: str) -> bool:
+        return len(text) < 400 and len(self.reader.encode(text)) < min(self.limit, 60)
+
     def trace(self, text: str, target: str | None = None, asked: Iterable[str] | None = None) -> Trace:
         """What happens to a text; the last few are kept, so that a page's next question costs less.
 
@@ -88,3 +116,32 @@ class Session:
         if asked is not None:
             found.ask(asked)
         return found
+
+
+def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> Trace:
+    """What happens to a text inside a model: a bundle, or the folder of one.
+
+    `target` is what the decoder of an encoder-decoder writes; without it, the model's own translation.
+
+    >>> import clearhead
+    >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
+    >>> bundle = Bundle(clearhead.build("tiny", vocabulary=tokenizer.vocabulary_size).eval(), tokenizer)
+    >>> seen = trace(bundle, "the cat", target="cat sleeps")
+    >>> seen.attention("decoder.cross", layer=1, head=3).shape  # target tokens, source tokens
+    torch.Size([3, 3])
+    >>> seen["encoder.0.self.q"].shape  # heads, tokens, size of a query
+    torch.Size([4, 3, 8])
+    """
+    if not isinstance(bundle, Bundle):
+        folder = Path(bundle)
+        foreign = not is_bundle(folder) and is_foreign(folder)
+        bundle = import_folder(folder) if foreign else load_bundle_or_run(folder)
+    return Session(bundle).trace(text, target)
+
+
+def _is_phrasebook(recipe: Any) -> bool:
+    """Whether a model was trained on the demonstration's sentences, which are English on the left."""
+    data = recipe.get("data") if isinstance(recipe, Mapping) else None
+    files = data.get("train") if isinstance(data, Mapping) else None
+    paths = [one.get("file") for one in files if isinstance(one, Mapping)] if isinstance(files, list) else []
+    return any(isinstance(path, str) and Path(path).parent.name.endswith("-phrasebook") for path in paths)

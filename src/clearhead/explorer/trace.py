@@ -1,4 +1,4 @@
-"""`clearhead.trace`: every tensor that a model made while it read a text, by name, when it is asked for.
+"""A text inside a model: every tensor that a model made while it read a text, by name, when it is asked for.
 
 A trace keeps ids, and runs the model again when something is asked for that it has not seen yet. Attention
 weights and scores are made for just the layers and heads that were asked for; everything else comes out of
@@ -14,46 +14,22 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from html import escape
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.bundle import is_bundle
-from clearhead.bundle.folder import Bundle, tokenizers_of
-from clearhead.decoding.text_requests import symbols_of
+from clearhead.bundle.folder import Bundle
 from clearhead.explorer.anatomy import anatomy_of
-from clearhead.explorer.reading import read, ready
-from clearhead.explorer.words import Vocabulary, Word
-from clearhead.interop import import_folder, is_foreign
+from clearhead.explorer.reading import read
+from clearhead.explorer.svg import heat_map
+from clearhead.explorer.words import Vocabulary, Word, texts
 from clearhead.nn.look import Look
-from clearhead.training.bundle_or_run import load_bundle_or_run
 
 ROOM = 2**28  # bytes of tensors that one trace keeps; the oldest go first
 COSTLY = ("weights", "scores")  # made only for the layers and heads that are asked for
 STREAM = ("*.embedding", "*.output", "*.added")  # what runs through all layers, seen in one pass
-
-
-def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> Trace:
-    """What happens to a text inside a model: a bundle, or the folder of one.
-
-    `target` is what the decoder of an encoder-decoder writes; without it, the model's own translation.
-
-    >>> import clearhead
-    >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
-    >>> bundle = Bundle(clearhead.build("tiny", vocabulary=tokenizer.vocabulary_size).eval(), tokenizer)
-    >>> seen = trace(bundle, "the cat", target="cat sleeps")
-    >>> seen.attention("decoder.cross", layer=1, head=3).shape  # target tokens, source tokens
-    torch.Size([3, 3])
-    >>> seen["encoder.0.self.q"].shape  # heads, tokens, size of a query
-    torch.Size([4, 3, 8])
-    """
-    if isinstance(bundle, Bundle):
-        return Trace(ready(bundle), text, target)
-    folder = Path(bundle)
-    foreign = not is_bundle(folder) and is_foreign(folder)
-    return Trace(ready(import_folder(folder) if foreign else load_bundle_or_run(folder)), text, target)
+MOST = 40  # tokens of a side that are drawn; a notebook is no place for more
 
 
 class Trace:
@@ -68,21 +44,14 @@ class Trace:
         self,
         bundle: Bundle,
         text: str,
-        target: str | None = None,
-        vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
+        target: str | None,
+        vocabularies: tuple[Vocabulary, Vocabulary],  # of the source, and of the target
     ) -> None:
         self.bundle, self.text = bundle, text
         self.config = bundle.config
         self.reading = read(bundle, text, target)
-        if vocabularies is None:
-            symbols = None if self.config.family == "encoder" else symbols_of(bundle)
-            reader, writer = tokenizers_of(bundle)
-            vocabularies = (
-                Vocabulary(reader, symbols if reader is writer else None),
-                Vocabulary(writer, symbols),
-            )
-        self._reader, self._writer = vocabularies
-        self.source: list[Word] = self._reader.words(self.reading.source)
+        reader, self._writer = vocabularies
+        self.source: list[Word] = reader.words(self.reading.source)
         self.target: list[Word] = self._writer.words(self.reading.target)
         device = next(bundle.model.parameters()).device
         self.source_ids = torch.tensor([self.reading.source], dtype=torch.long, device=device)  # (1,S)
@@ -151,15 +120,25 @@ class Trace:
 
     def layers_of(self, kind: str) -> int:
         """How many layers have this kind of attention; a sentence where none has."""
-        counts: dict[str, int] = {}
-        for name in self._offered():
-            parts = name.split(".")
-            if parts[-1] == "weights":
-                known = f"{parts[0]}.{parts[2]}"
-                counts[known] = max(counts.get(known, 0), int(parts[1]) + 1)
+        counts = self._layers()
         if kind not in counts:
             raise UserError(f"This model has no attention '{kind}': {nearest(str(kind), counts)}")
         return counts[kind]
+
+    def _layers(self) -> dict[str, int]:
+        """How many layers have each kind of attention."""
+        counts: dict[str, int] = {}
+        for name in self._offered():
+            stack, *rest = name.split(".")
+            if rest and rest[-1] == "weights":
+                kind = f"{stack}.{rest[1]}"
+                counts[kind] = max(counts.get(kind, 0), int(rest[0]) + 1)
+        return counts
+
+    def sides(self, kind: str) -> tuple[list[Word], list[Word]]:
+        """The tokens that look, and those that are looked at."""
+        rows = self.source if kind == "encoder.self" else self.target
+        return rows, self.target if kind == "decoder.self" else self.source
 
     @property
     def logits(self) -> Tensor:
@@ -184,28 +163,20 @@ class Trace:
     # -- how it looks ---------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        sides = [f"{len(side)} {name} tokens" for name, side in self._sides() if side]
-        return f"Trace({self.config.family}, {', '.join(sides)})"
+        sides = [("source", self.source), ("target", self.target)]
+        counted = [f"{len(side)} {name} tokens" for name, side in sides if side]
+        return f"Trace({self.config.family}, {', '.join(counted)})"
 
     def _repr_html_(self) -> str:
         """Small heat maps of the attention, for notebooks; a page in itself, without any script."""
-        kinds = [kind for kind in ("encoder.self", "decoder.self", "decoder.cross") if self._has(kind)]
-        maps = []
-        for kind in kinds:
-            layers = self.layers_of(kind)
+        drawn = ""
+        for kind, layers in sorted(self._layers().items(), reverse=True):
             layer = max(layers - 2, 0) if kind == "decoder.cross" else layers - 1
-            rows = self.source if kind == "encoder.self" else self.target
-            columns = self.target if kind == "decoder.self" else self.source
-            mean = self.attention(kind, layer).mean(0)
-            maps.append((f"{kind}, layer {layer + 1}, mean of the heads", rows, columns, mean))
-        return page_of(repr(self), maps)
-
-    def _sides(self) -> list[tuple[str, list[Word]]]:
-        return [("source", self.source), ("target", self.target)]
-
-    def _has(self, kind: str) -> bool:
-        stack, part = kind.split(".")
-        return f"{stack}.0.{part}.weights" in self._offered()
+            rows, columns = (texts(side[:MOST]) for side in self.sides(kind))
+            mean = self.attention(kind, layer).mean(0)[:MOST, :MOST]
+            drawn += heat_map(mean, rows, columns, f"{kind}, layer {layer + 1}, mean of the heads")
+        style = "font:12px system-ui,sans-serif;fill:currentColor"
+        return f'<div style="{style}"><p>{escape(repr(self))}</p>{drawn}</div>'
 
     # -- passes ---------------------------------------------------------------------------------------
 
@@ -261,51 +232,3 @@ def _group(name: str, taps: frozenset[str]) -> list[str]:
     if any(fnmatchcase(name, pattern) for pattern in STREAM):
         return list(STREAM)
     return [other for other in taps if other.rpartition(".")[0] == part and not other.endswith(COSTLY)]
-
-
-MOST = 40  # tokens of a side that are drawn; a notebook is no place for more
-CELL, MARGIN = 16, 96  # pixels
-
-Map = tuple[
-    str, Sequence[Word], Sequence[Word], Tensor
-]  # title, words of the rows and columns, (rows, columns)
-
-
-def page_of(title: str, maps: Sequence[Map]) -> str:
-    """All maps under one title."""
-    drawn = "".join(heat_map(*one) for one in maps)
-    return f'<div style="font-family:system-ui,sans-serif;font-size:12px"><p>{escape(title)}</p>{drawn}</div>'
-
-
-def heat_map(title: str, rows: Sequence[Word], columns: Sequence[Word], weights: Tensor) -> str:
-    """One map as SVG; each cell says its words and its exact value when the mouse rests on it."""
-    shown = weights[:MOST, :MOST].tolist()
-    rows, columns = rows[:MOST], columns[:MOST]
-    cells = []
-    for r, row in enumerate(shown):
-        for c, weight in enumerate(row):
-            told = escape(f"{rows[r]['text']} → {columns[c]['text']}: {weight:.6g}")
-            cells.append(
-                f'<rect x="{MARGIN + c * CELL}" y="{MARGIN + r * CELL}" width="{CELL - 1}" '
-                f'height="{CELL - 1}" fill="#08519c" fill-opacity="{min(max(weight, 0.0), 1.0):.4f}" '
-                f'stroke="#8888" stroke-width="0.5"><title>{told}</title></rect>'
-            )
-    labels = [
-        f'<text x="{MARGIN - 4}" y="{MARGIN + r * CELL + 12}" text-anchor="end">{escape(_short(word))}</text>'
-        for r, word in enumerate(rows)
-    ]
-    labels += [
-        f'<text transform="translate({MARGIN + c * CELL + 12},{MARGIN - 4}) rotate(-90)">'
-        f"{escape(_short(word))}</text>"
-        for c, word in enumerate(columns)
-    ]
-    width, height = MARGIN + len(columns) * CELL + 4, MARGIN + len(rows) * CELL + 4
-    return (
-        f'<figure style="display:inline-block;margin:4px 12px"><figcaption>{escape(title)}</figcaption>'
-        f'<svg role="img" aria-label="{escape(title)}" width="{width}" height="{height}" '
-        f'font-size="11" fill="currentColor">{"".join(cells)}{"".join(labels)}</svg></figure>'
-    )
-
-
-def _short(word: Word) -> str:
-    return word["text"] if len(word["text"]) <= 14 else f"{word['text'][:13]}…"

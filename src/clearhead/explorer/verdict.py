@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from clearhead.decoding.labels import first_pieces, scale_of, scores_of, tag
 from clearhead.explorer.inside import labels
 from clearhead.explorer.reading import read_text
 from clearhead.explorer.session import Session
+from clearhead.explorer.words import Plain
 from clearhead.text.framing import Framed
 
 TOKENS = 40_000  # most that all shortened texts together may have
@@ -31,7 +31,6 @@ FEWEST = 8  # parts of a text that are left out in any case
 BATCH = 4096  # tokens read side by side
 SHOWN = 3  # likeliest tags of a word
 
-Plain = dict[str, Any]
 Span = tuple[int, int]  # characters of the text, from and to
 
 

@@ -22,6 +22,7 @@ from clearhead.decoding.backend import Symbols
 from clearhead.text.parts import BYTE_LETTERS
 from clearhead.text.tokenizer import Tokenizer
 
+Plain = dict[str, Any]  # what a view answers with: JSON
 Kind = Literal["special", "punctuation", "word"]
 
 _BYTES = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}

@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse
 from clearhead.base.errors import UserError, nearest
 from clearhead.explorer.server.schema import Problem
 from clearhead.explorer.session import Session
+from clearhead.explorer.words import Plain
 
 SHORT = 60  # letters of what somebody sent that a sentence repeats
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -38,7 +39,12 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 class Answer(JSONResponse):
-    """Plain data as JSON. JSON knows no infinity and no NaN: they become null."""
+    """Plain data as JSON that nobody keeps. JSON knows no infinity and no NaN: they become null."""
+
+    def __init__(
+        self, content: Any, status_code: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(content, status_code, {"cache-control": "no-store", **(headers or {})})
 
     def render(self, content: Any) -> bytes:
         try:
@@ -48,35 +54,18 @@ class Answer(JSONResponse):
         return text.encode("utf-8", "replace")
 
 
-class Trouble(Exception):
-    """A failure with a status of its own, and its sentence."""
-
-    def __init__(self, status: int, sentence: str, retry_after: int | None = None) -> None:
-        super().__init__(sentence)
-        self.status = status
-        self.retry_after = retry_after  # seconds after which the same question may be answered
-
-
-def problem(status: int, sentence: str, retry_after: int | None = None) -> Answer:
+def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Answer:
     """A failure as an answer."""
-    headers = {"cache-control": "no-store"}
-    if retry_after is not None:
-        headers["retry-after"] = str(retry_after)
-    return Answer({"error": sentence}, status_code=status, headers=headers)
+    return Answer({"error": sentence}, status, headers)
 
 
 def answer_failures(app: FastAPI) -> None:
     """Have every failure of an app answered with a sentence."""
+    unforeseen = "Something went wrong inside the explorer: its window says what. Please report it."
     app.add_exception_handler(UserError, lambda _, error: problem(400, str(error)))
-    app.add_exception_handler(Trouble, _in_trouble)
     app.add_exception_handler(RequestValidationError, _not_as_described)
     app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(Exception, _unforeseen)
-
-
-def _in_trouble(_: Request, error: Exception) -> Answer:
-    assert isinstance(error, Trouble)
-    return problem(error.status, str(error), error.retry_after)
+    app.add_exception_handler(Exception, lambda _, __: problem(500, unforeseen))
 
 
 def _not_as_described(_: Request, error: Exception) -> Answer:
@@ -120,19 +109,13 @@ def _where(place: Sequence[Any]) -> str:
 
 def _refused(_: Request, error: Exception) -> Answer:
     assert isinstance(error, HTTPException)
-    sentences = {
-        400: "The request cannot be read: send a JSON object in UTF-8.",
-        404: "There is no such address: /api/openapi.json lists them.",
-        405: "This address does not answer that method.",
-    }
-    answer = problem(error.status_code, sentences.get(error.status_code, str(error.detail)))
-    for name, value in (error.headers or {}).items():
-        answer.headers[name] = value
-    return answer
-
-
-def _unforeseen(_: Request, __: Exception) -> Answer:
-    return problem(500, "Something went wrong inside the explorer: its window says what. Please report it.")
+    sentence, headers = error.detail, dict(error.headers or {})
+    if error.status_code == 400:  # the framework's own
+        sentence = "The request cannot be read: send a JSON object in UTF-8."
+    elif error.status_code == 405:
+        allowed = " and ".join(sorted(headers["Allow"].split(", ")))
+        sentence = f"This address answers {allowed} only."
+    return problem(error.status_code, sentence, headers)
 
 
 def _dumped(content: Any) -> str:
@@ -154,9 +137,7 @@ def _finite(content: Any) -> Any:
 
 MOST_WAITING = 16  # questions in all, so that threads are left for other things
 PATIENCE = 60.0  # seconds
-RETRY_AFTER = 2  # seconds after which whoever was turned away should ask again
-
-Plain = dict[str, Any]
+RETRY_AFTER = {"retry-after": "2"}  # seconds after which whoever was turned away should ask again
 
 
 class JobQueue:
@@ -178,13 +159,15 @@ class JobQueue:
         chosen = self.first if name is None else name
         if chosen not in self.sessions:
             short = chosen if len(chosen) <= 40 else f"{chosen[:40]}…"
-            raise Trouble(404, f"There is no model '{short}': {nearest(short, self.sessions)}")
+            raise HTTPException(404, f"There is no model '{short}': {nearest(short, self.sessions)}")
         with self._turn(chosen):
             return question(self.sessions[chosen])
 
     @contextmanager
     def _turn(self, name: str) -> Iterator[None]:
-        busy = Trouble(429, "The model is busy with other questions: ask again in a moment.", RETRY_AFTER)
+        busy = HTTPException(
+            429, "The model is busy with other questions: ask again in a moment.", RETRY_AFTER
+        )
         if not self._places.acquire(blocking=False):
             raise busy
         try:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+import re
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from clearhead.explorer.server.answers import problem
 
 MOST_BYTES = 2**20  # of a request
 PATIENCE = 30.0  # seconds for a request to arrive
@@ -38,21 +37,13 @@ HEADERS = {
 }
 
 
-class Refused(Exception):
-    """A request that goes no further: the status and the sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
 class Guard:
     """Stands before an app (ASGI) and lets through what a page of this server asks."""
 
-    def __init__(self, app: App, host: str = "127.0.0.1") -> None:
+    def __init__(self, app: ASGIApp, host: str = "127.0.0.1") -> None:
         self.app, self.bound = app, host
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -63,27 +54,29 @@ class Guard:
         try:
             refuse_strangers(scope, self.bound)
             body = await _whole(scope, receive)
-        except Refused as refusal:
-            await _answer(guarded, refusal)
+        except HTTPException as refusal:
+            # Connection: close, because what is left of the request is not read.
+            answer = problem(refusal.status_code, refusal.detail, {"connection": "close"})
+            await answer(scope, receive, guarded)
             return
         await self.app(scope, _replay(body, receive), guarded)
 
 
-def refuse_strangers(scope: Message, bound: str) -> None:
+def refuse_strangers(scope: Scope, bound: str) -> None:
     """A sentence for whoever is not the page of this server."""
-    host = _only(scope, b"host")
+    host = _only(scope, "host")
     if host is None or not is_ours(host, bound):
-        raise Refused(
+        raise HTTPException(
             403, "This address is not one of this server's own: open it as http://127.0.0.1 with its port."
         )
-    origin = _only(scope, b"origin")
-    if origin is not None and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
-        raise Refused(403, "Pages of other sites may not ask this server anything.")
-    site = _only(scope, b"sec-fetch-site")
-    if site in ("cross-site", "same-site") and not _is_a_link(
-        scope
-    ):  # same-site: another port of this machine
-        raise Refused(403, "Pages of other sites may not ask this server anything.")
+    origin, site = _only(scope, "origin"), _only(scope, "sec-fetch-site")
+    elsewhere = origin is not None and origin.lower() not in (
+        f"http://{host.lower()}",
+        f"https://{host.lower()}",
+    )
+    # same-site: another port of this machine
+    if elsewhere or (site in ("cross-site", "same-site") and not _is_a_link(scope)):
+        raise HTTPException(403, "Pages of other sites may not ask this server anything.")
 
 
 def is_ours(host: str, bound: str) -> bool:
@@ -96,9 +89,10 @@ def is_ours(host: str, bound: str) -> bool:
     >>> is_ours("192.168.0.7:8765", "0.0.0.0"), is_ours("192.168.0.7:8765", "127.0.0.1")
     (True, False)
     """
-    name, port = _split(host.lower())
-    if port is not None and not (port.isascii() and port.isdigit()):
+    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::[0-9]+)?", host.lower())  # name and port
+    if found is None:
         return False
+    name = found[1]
     if name in LOOPBACK or (bound and name in (bound.lower(), f"[{bound.lower()}]")):
         return name not in WILDCARDS
     if bound not in WILDCARDS:
@@ -110,36 +104,27 @@ def is_ours(host: str, bound: str) -> bool:
     return True
 
 
-def _split(host: str) -> tuple[str, str | None]:
-    """Name and port; an IPv6 address keeps its brackets."""
-    if host.startswith("["):
-        name, bracket, rest = host.partition("]")
-        return name + bracket, rest[1:] if rest.startswith(":") else (rest or None)
-    name, colon, port = host.partition(":")
-    return name, port if colon else None
-
-
-def _only(scope: Message, name: bytes) -> str | None:
+def _only(scope: Scope, name: str) -> str | None:
     """The one value of a header; two of them are nobody's honest request."""
-    found = [value.decode("latin-1").strip() for key, value in scope["headers"] if key.lower() == name]
+    found = Headers(scope=scope).getlist(name)
     if len(found) > 1:
-        raise Refused(403, f"The request has more than one '{name.decode()}' header.")
-    return found[0] if found else None
+        raise HTTPException(403, f"The request has more than one '{name}' header.")
+    return found[0].strip() if found else None
 
 
-def _is_a_link(scope: Message) -> bool:
+def _is_a_link(scope: Scope) -> bool:
     """Somebody followed a link to the page itself: that tells the other site nothing."""
-    mode, goal = _only(scope, b"sec-fetch-mode"), _only(scope, b"sec-fetch-dest")
+    mode, goal = _only(scope, "sec-fetch-mode"), _only(scope, "sec-fetch-dest")
     page = scope["method"] == "GET" and not scope["path"].startswith("/api/")
     return page and mode == "navigate" and goal == "document"
 
 
-async def _whole(scope: Message, receive: Receive) -> bytes:
+async def _whole(scope: Scope, receive: Receive) -> bytes:
     """The body, refused as soon as it is too large or too slow."""
-    too_large = Refused(
+    too_large = HTTPException(
         413, f"A request may have {MOST_BYTES:,} bytes, and this one has more: shorten the text."
     )
-    announced = _only(scope, b"content-length")
+    announced = _only(scope, "content-length")
     if announced is not None and announced.isdigit() and int(announced[:20]) > MOST_BYTES:
         raise too_large
     body = bytearray()
@@ -148,14 +133,14 @@ async def _whole(scope: Message, receive: Receive) -> bytes:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Refused(408, "The request ended before all of it had arrived.")
+                    raise HTTPException(408, "The request ended before all of it had arrived.")
                 body += message.get("body", b"")
                 if len(body) > MOST_BYTES:
                     raise too_large
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:
-        raise Refused(408, "The request took too long to arrive: send it again.") from None
+        raise HTTPException(408, "The request took too long to arrive: send it again.") from None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -171,19 +156,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _with_headers(send: Send) -> Send:
-    added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-
     async def guarded(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *added]
+            MutableHeaders(scope=message).update(HEADERS)
         await send(message)
 
     return guarded
-
-
-async def _answer(send: Send, refusal: Refused) -> None:
-    body = json.dumps({"error": str(refusal)}, ensure_ascii=False).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers.append((b"connection", b"close"))  # what is left of the request is not read
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

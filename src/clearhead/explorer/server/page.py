@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import mimetypes
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
-
-from clearhead.explorer.server.answers import problem
+from starlette.types import Receive, Scope, Send
 
 FOREVER = "public, max-age=31536000, immutable"  # built files carry a hash of their content in their names
 KINDS = {
@@ -27,33 +24,30 @@ KINDS = {
 
 
 class Page:
-    """The files of one folder (ASGI). `api` says which methods each address of the API takes."""
+    """The files of one folder (ASGI), for every address that is no question."""
 
-    def __init__(self, folder: Path, api: Mapping[str, str]) -> None:
-        self.folder, self.api = folder, api
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.answer(Request(scope))(scope, receive, send)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.answer(scope["path"], scope["method"])(scope, receive, send)
 
-    def answer(self, request: Request) -> Response:
+    def answer(self, path: str, method: str) -> Response:
         """The file that a path names, or a sentence."""
-        path = request.scope["path"]
-        if path in self.api:
-            return _wrong_method(self.api[path])
         if path == "/api" or path.startswith("/api/"):
-            return problem(404, "There is no such question: /api/openapi.json lists them.")
-        if request.method not in ("GET", "HEAD"):
-            return _wrong_method("GET")
+            raise HTTPException(404, "There is no such question: /api/openapi.json lists them.")
+        if method not in ("GET", "HEAD"):
+            raise HTTPException(405, headers={"Allow": "GET"})
         there = files_in(self.folder)
         if "/index.html" not in there:
-            return problem(404, "The page has not been built yet: run 'make web' in the project's folder.")
-        found = there.get("/index.html" if path == "/" else path)
-        if found is None:
-            return problem(404, "There is no such page: start from '/'.")
+            raise HTTPException(
+                404, "The page has not been built yet: run 'make web' in the project's folder."
+            )
         try:
+            found = there["/index.html" if path == "/" else path]
             content = found.read_bytes()
-        except OSError:
-            return problem(404, "There is no such page: start from '/'.")
+        except (KeyError, OSError):
+            raise HTTPException(404, "There is no such page: start from '/'.") from None
         kind = KINDS.get(found.suffix) or mimetypes.guess_type(found.name)[0] or "application/octet-stream"
         lasting = FOREVER if path.startswith("/assets/") else "no-cache"
         return Response(content, media_type=kind, headers={"cache-control": lasting})
@@ -69,9 +63,3 @@ def files_in(folder: Path) -> dict[str, Path]:
             if path.is_file() and not path.is_symlink():
                 found["/" + path.relative_to(folder).as_posix()] = path
     return found
-
-
-def _wrong_method(allowed: str) -> Response:
-    answer = problem(405, f"This address answers {allowed} only.")
-    answer.headers["allow"] = allowed
-    return answer
