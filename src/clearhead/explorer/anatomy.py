@@ -6,6 +6,7 @@ before or after; any position scheme. A model that is no Transformer has no boxe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -55,9 +56,14 @@ class Anatomy:
         """The tensors between those that the model offers itself."""
         return {name: step for name, step in self.steps.items() if step.make is not None}
 
-    def join(self, start: str, end: str, axes: tuple[Axis, ...], kind: str = "flow") -> None:
-        """An arrow that carries a tensor with these axes."""
-        self.arrows.append(Arrow(start, end, tuple(size for _, size in axes), kind))
+    def put(self, boxes: Iterable[Box], last: str = "") -> str:
+        """Boxes one above the other, on the box `last` where there is one; the id of the uppermost."""
+        for box in boxes:
+            if last:
+                self.arrows.append(Arrow(last, box.id, box.steps[0].shape))
+            self.boxes.append(box)
+            last = box.id
+        return last
 
 
 def anatomy_of(model: nn.Module, ids: tuple[Tensor, Tensor], get: Get) -> Anatomy:
@@ -70,15 +76,15 @@ def anatomy_of(model: nn.Module, ids: tuple[Tensor, Tensor], get: Get) -> Anatom
         memory = low.build(model.source_embedding, ids[0], model.encoder)
         high = _Tower(found, "decoder", target, config, get, memory=(memory, source))
         last = high.build(model.target_embedding, ids[1], model.decoder)
-        _crown(found, last, _top(model, high.hidden, get))
+        found.put(_top(model, high.hidden, get), last)
     elif isinstance(model, Decoder):
         high = _Tower(found, "decoder", target, model.config, get)
         last = high.build(model.embedding, ids[1], model.decoder)
-        _crown(found, last, _top(model, high.hidden, get))
+        found.put(_top(model, high.hidden, get), last)
     elif isinstance(model, Encoder):
         low = _Tower(found, "encoder", source, model.config, get)
         last = low.build(model.embedding, ids[0], model.encoder)
-        _crown(found, last, head_boxes(model.head, low.hidden, model.config, get))
+        found.put(head_boxes(model.head, low.hidden, model.config, get), last)
     return found
 
 
@@ -87,14 +93,6 @@ def _top(model: EncoderDecoder | Decoder, hidden: Step, get: Get) -> list[Box]:
     if model.config.head.kind == "none":
         return word_boxes(model.output, hidden, get)
     return head_boxes(model.head, hidden, model.config, get)
-
-
-def _crown(found: Anatomy, last: str, boxes: list[Box]) -> None:
-    """What stands on the last stack."""
-    for box in boxes:
-        found.boxes.append(box)
-        found.join(last, box.id, box.steps[0].axes)
-        last = box.id
 
 
 class _Tower:
@@ -122,20 +120,15 @@ class _Tower:
 
     def build(self, embedding: InputEmbedding, ids: Tensor, stack: Stack) -> str:
         """All boxes of the tower; the id of the last one."""
-        below = embedding_boxes(self.stack, embedding, ids, self.tokens, self.config, self.get)
-        for box in below:
-            if self.box:
-                self.found.join(self.box, box.id, box.steps[0].axes)
-            self.found.boxes.append(box)
-            self.box = box.id
+        self.box = self.found.put(
+            embedding_boxes(self.stack, embedding, ids, self.tokens, self.config, self.get)
+        )
         for number, layer in enumerate(stack.layers):
             assert isinstance(layer, Layer)
             self._layer(number, layer)
         if stack.norm is not None:
-            box = final_norm(self.stack, self.stream, self.wide, self.config)
-            self.found.boxes.append(box)
-            self.found.join(self.box, box.id, self.wide)
-            self.box = box.id
+            norm = final_norm(self.stack, self.stream, self.wide, self.config)
+            self.box = self.found.put([norm], self.box)
         return self.box
 
     def _layer(self, number: int, layer: Layer) -> None:
@@ -154,25 +147,21 @@ class _Tower:
         path = f"{self.stack}.{number}.{part}"
         after = f"{self.stack}.{number}.output" if looking is None else f"{path}.output"
         place = Place(path, self.stream, after, self.tokens, self.config, self.get)
-        inside = (
-            feedforward_steps(place, layer.feedforward)
-            if looking is None
-            else attention_steps(place, looking)
-        )
-        kind = "feedforward" if looking is None else "attention"
-        label = "Masked self-attention" if looking is not None and looking.mask else LABELS[part]
-        rows = [(path, label, kind, inside)]
+        if looking is None:
+            inside, kind, label = feedforward_steps(place, layer.feedforward), "feedforward", LABELS[part]
+        else:
+            inside, kind = attention_steps(place, looking), "attention"
+            label = "Masked self-attention" if looking.mask else LABELS[part]
+        boxes = [Box(path, label, kind, self.stack, number, inside)]
         if place.first:
-            rows.insert(0, (f"{path}.norm", "Norm", "norm", norm_steps(place, residual)))
-        rows.append(
-            (f"{path}.add", "Add" if place.first else "Add & Norm", "add", add_steps(place, residual))
-        )
-        begin = last = self.box
-        for id, title, what, steps in rows:
-            self.found.boxes.append(Box(id, title, what, self.stack, number, tuple(steps)))
-            self.found.join(last, id, self.wide)
-            last = id
-        self.found.join(begin, last, self.wide, "residual")
+            boxes.insert(
+                0, Box(f"{path}.norm", "Norm", "norm", self.stack, number, norm_steps(place, residual))
+            )
+        label = "Add" if place.first else "Add & Norm"
+        boxes.append(Box(f"{path}.add", label, "add", self.stack, number, add_steps(place, residual)))
+        begin, self.box = self.box, self.found.put(boxes, self.box)
+        width = self.config.width
+        self.found.arrows.append(Arrow(begin, self.box, [self.tokens[1], width], "residual"))
         if looking is not None and looking.memory is not None and self.memory is not None:
-            self.found.join(self.memory[0], path, (looking.keys, self.wide[1]), "memory")
-        self.box, self.stream = last, after
+            self.found.arrows.append(Arrow(self.memory[0], path, [looking.keys[1], width], "memory"))
+        self.stream = after

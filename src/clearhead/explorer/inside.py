@@ -35,7 +35,7 @@ def inside(session: Session, text: str, target: str | None = None) -> Plain:
         for order, box in enumerate(trace.anatomy.boxes)
     ]
     arrows = [
-        {"from": one.start, "to": one.end, "shape": list(one.shape), "kind": one.kind}
+        {"from": one.start, "to": one.end, "shape": one.shape, "kind": one.kind}
         for one in trace.anatomy.arrows
     ]
     return {

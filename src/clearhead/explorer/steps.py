@@ -9,7 +9,7 @@ share), `feature`, `vocabulary`, `class`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,7 +51,7 @@ class Box:
     kind: str
     stack: str  # encoder, decoder or top
     layer: int | None
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
 
 
 @dataclass(frozen=True)
@@ -60,5 +60,5 @@ class Arrow:
 
     start: str
     end: str
-    shape: tuple[int, ...]
+    shape: list[int]
     kind: str = "flow"  # or residual: past a sub-layer; or memory: from the encoder to the decoder

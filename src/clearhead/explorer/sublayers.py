@@ -65,17 +65,11 @@ class Place:
 
 def norm_steps(place: Place, residual: Residual) -> list[Step]:
     """Pre-norm: what the sub-layer is given."""
-    norm = residual.norm
+    norm, formula = residual.norm, NORM[place.config.norm.kind]
+    note = "Each token's features are brought to one scale; the stream itself stays as it is."
     return [
         Step(place.stream, "input", "x", place.wide, "What the residual stream holds at this place."),
-        Step(
-            f"{place.path}.normed",
-            "normed",
-            NORM[place.config.norm.kind],
-            place.wide,
-            "Each token's features are brought to one scale; the stream itself stays as it is.",
-            lambda: _batched(norm, place.get(place.stream)),
-        ),
+        Step(place.read, "normed", formula, place.wide, note, lambda: batched(norm, place.get(place.stream))),
     ]
 
 
@@ -91,22 +85,16 @@ def add_steps(place: Place, residual: Residual) -> list[Step]:
         Step(f"{path}.added", "sub-layer's output", "f(x)", place.wide, "What the sub-layer has to add."),
     ]
     offered = path.endswith(".feedforward")  # what leaves a layer has a name in the model itself
+    note, norm = "The new stream.", residual.norm
     if place.first:
-        note = "The new stream."
         make = None if offered else total
         return [*steps, Step(place.after, "sum", "x + f(norm(x))", place.wide, note, make)]
-    norm = residual.norm
+    formula = f"norm(x + f(x)),  norm(x) = {NORM[place.config.norm.kind]}"
+    make = None if offered else lambda: batched(norm, get(f"{path}.sum"))
     return [
         *steps,
         Step(f"{path}.sum", "sum", "x + f(x)", place.wide, "", total),
-        Step(
-            place.after,
-            "normed",
-            f"norm(x + f(x)),  norm(x) = {NORM[place.config.norm.kind]}",
-            place.wide,
-            "The new stream.",
-            None if offered else lambda: _batched(norm, get(f"{path}.sum")),
-        ),
+        Step(place.after, "normed", formula, place.wide, note, make),
     ]
 
 
@@ -115,37 +103,25 @@ def feedforward_steps(place: Place, net: FeedForward) -> list[Step]:
     path, get = place.path, place.get
     inner = (place.tokens, ("feature", net.inner.out_features))
     name = ACTIVATION.get(place.config.feedforward.activation, "GELU")
-    bias = " + b₁" if net.inner.bias is not None else ""
+    hidden, active = f"{path}.hidden", f"{path}.active"
+    plain, gate = f"x W₁{' + b₁' if net.inner.bias is not None else ''}", net.gate
+    note = "Each token by itself: no token sees another here."
     steps = [
-        Step(place.read, "input", "x", place.wide, "Each token by itself: no token sees another here."),
-        Step(
-            f"{path}.hidden", "hidden", f"x W₁{bias}", inner, "", lambda: _batched(net.inner, get(place.read))
-        ),
+        Step(place.read, "input", "x", place.wide, note),
+        Step(hidden, "hidden", plain, inner, "", lambda: batched(net.inner, get(place.read))),
     ]
-    gate = net.gate
     if gate is None:
-        active = Step(
-            f"{path}.active",
-            "activated",
-            f"{name}(x W₁{bias})",
-            inner,
-            "",
-            lambda: net.activation(get(f"{path}.hidden")),
-        )
+        formula = f"{name}({plain})"
+        steps.append(Step(active, "activated", formula, inner, "", lambda: net.activation(get(hidden))))
     else:
-        steps.append(
-            Step(f"{path}.gate", "gate", "x W_g", inner, "", lambda: _batched(gate, get(place.read)))
-        )
-        active = Step(
-            f"{path}.active",
-            "gated",
-            f"{name}(x W_g) ∘ (x W₁{bias})",
-            inner,
-            "The gate decides, feature by feature, how much passes.",
-            lambda: net.activation(get(f"{path}.gate")) * get(f"{path}.hidden"),
-        )
+        opened, formula = f"{path}.gate", f"{name}(x W_g) ∘ ({plain})"
+        note = "The gate decides, feature by feature, how much passes."
+        steps += [
+            Step(opened, "gate", "x W_g", inner, "", lambda: batched(gate, get(place.read))),
+            Step(active, "gated", formula, inner, note, lambda: net.activation(get(opened)) * get(hidden)),
+        ]
     out = " + b₂" if net.output.bias is not None else ""
-    return [*steps, active, Step(f"{path}.added", "output", f"hidden · W₂{out}", place.wide)]
+    return [*steps, Step(f"{path}.added", "output", f"hidden · W₂{out}", place.wide)]
 
 
 @dataclass(frozen=True)
@@ -180,35 +156,25 @@ def _projections(place: Place, looking: Looking) -> list[Step]:
     keys = (("group", config.groups), looking.keys, ("feature", config.key_size))
     values = (("group", config.groups), looking.keys, ("feature", config.value_size))
     bias = (" + b_Q", " + b_K", " + b_V") if attention.query.bias is not None else ("", "", "")
+    of_query, of_key = f"x W_Q{bias[0]}", f"{letter} W_K{bias[1]}"
     if not attention.position.turns:
         first = [
-            Step(f"{path}.q", "queries Q", f"x W_Q{bias[0]}", queries),
-            Step(f"{path}.k", "keys K", f"{letter} W_K{bias[1]}", keys, note),
+            Step(f"{path}.q", "queries Q", of_query, queries),
+            Step(f"{path}.k", "keys K", of_key, keys, note),
         ]
     else:
+        turned = "Each pair of features is turned by an angle that grows with the position."
+
+        def plain_queries() -> Tensor:
+            return _heads(attention.query, get(place.read), config.heads)
+
+        def plain_keys() -> Tensor:
+            return _heads(attention.key, get(source), config.groups)
+
         first = [
-            Step(
-                f"{path}.q_plain",
-                "queries before turning",
-                f"x W_Q{bias[0]}",
-                queries,
-                make=lambda: _heads(attention.query, get(place.read), config.heads),
-            ),
-            Step(
-                f"{path}.k_plain",
-                "keys before turning",
-                f"{letter} W_K{bias[1]}",
-                keys,
-                note,
-                lambda: _heads(attention.key, get(source), config.groups),
-            ),
-            Step(
-                f"{path}.q",
-                "queries Q, turned",
-                "R(pos) q",
-                queries,
-                "Each pair of features is turned by an angle that grows with the position.",
-            ),
+            Step(f"{path}.q_plain", "queries before turning", of_query, queries, "", plain_queries),
+            Step(f"{path}.k_plain", "keys before turning", of_key, keys, note, plain_keys),
+            Step(f"{path}.q", "queries Q, turned", "R(pos) q", queries, turned),
             Step(f"{path}.k", "keys K, turned", "R(pos) k", keys),
         ]
     return [*first, Step(f"{path}.v", "values V", f"{letter} W_V{bias[2]}", values, note)]
@@ -221,16 +187,8 @@ def _scores(place: Place, looking: Looking) -> list[Step]:
     problem = _problem(place, looking)
     steps = []
     if score.is_product and score.scale != 1.0:
-        steps.append(
-            Step(
-                f"{path}.products",
-                "scores",
-                "QKᵀ",
-                square,
-                "How alike each query and each key are.",
-                lambda: _products(problem()),
-            )
-        )
+        note = "How alike each query and each key are."
+        steps.append(Step(f"{path}.products", "scores", "QKᵀ", square, note, lambda: _products(problem())))
     name, scale = attention.config.score, attention.config.scale
     alike = SIMILAR[name] if scale is None else f"{scale:g} · {SIMILAR[name.removeprefix('scaled_')]}"
     changed = attention.position.has_bias or attention.config.softcap is not None
@@ -248,24 +206,15 @@ def _scores(place: Place, looking: Looking) -> list[Step]:
     final = "scores with bias" if attention.position.has_bias else "bent scores" if changed else label
     steps.append(Step(f"{path}.scores", final, whole, square))
     if looking.mask is not None:
-        rows = (place.tokens, looking.keys)
+        rows, formula = (place.tokens, looking.keys), "1 where j ≤ i, else 0"
+        note = "1: may look. A token sees itself and what stands before it."
+
+        def masked() -> Tensor:
+            return get(f"{path}.scores").masked_fill(~_allowed(problem()), -torch.inf)
+
         steps += [
-            Step(
-                f"{path}.allowed",
-                "mask",
-                "1 where j ≤ i, else 0",
-                rows,
-                "1: may look. A token sees itself and what stands before it.",
-                lambda: _allowed(problem()).float(),
-            ),
-            Step(
-                f"{path}.masked",
-                "masked scores",
-                "score, or −∞ where the mask is 0",
-                square,
-                "",
-                lambda: get(f"{path}.scores").masked_fill(~_allowed(problem()), -torch.inf),
-            ),
+            Step(f"{path}.allowed", "mask", formula, rows, note, lambda: _allowed(problem()).float()),
+            Step(f"{path}.masked", "masked scores", "score, or −∞ where the mask is 0", square, "", masked),
         ]
     return steps
 
@@ -276,17 +225,14 @@ def _mixing(place: Place, looking: Looking) -> list[Step]:
     mixed = (("head", config.heads), place.tokens, ("feature", config.value_size))
     joined = (place.tokens, ("feature", config.heads * config.value_size))
     bias = " + b_O" if looking.attention.output.bias is not None else ""
+
+    def beside() -> Tensor:
+        return get(f"{path}.mixed").transpose(0, 1).flatten(1)
+
     return [
         Step(f"{path}.weights", "weights", "A = softmax(scores)", square, "Each row adds up to 1."),
         Step(f"{path}.mixed", "weighted values", "A V", mixed, "Values averaged by the weights."),
-        Step(
-            f"{path}.concat",
-            "heads side by side",
-            "concat(head₁, …, head_h)",
-            joined,
-            "",
-            lambda: get(f"{path}.mixed").transpose(0, 1).flatten(1),
-        ),
+        Step(f"{path}.concat", "heads side by side", "concat(head₁, …, head_h)", joined, "", beside),
         Step(f"{path}.added", "output", f"concat · W_O{bias}", place.wide, "What the sub-layer adds."),
     ]
 
@@ -301,19 +247,10 @@ def _problem(place: Place, looking: Looking) -> Callable[[], Problem]:
         q, k, v = (place.get(f"{place.path}.{name}").unsqueeze(0) for name in "qkv")
         queries = Tokens.padded(q.shape[2], device=q.device)
         keys = queries if looking.memory is None else Tokens.padded(k.shape[2], device=k.device)
-        attention = looking.attention
         mask = NO_MASK if looking.mask is None else looking.mask
-        return Problem(
-            q,
-            k,
-            v,
-            queries,
-            keys,
-            mask,
-            score=attention.score,
-            position=attention.position,
-            softcap=attention.config.softcap,
-        )
+        attention, softcap = looking.attention, looking.attention.config.softcap
+        score, position = attention.score, attention.position
+        return Problem(q, k, v, queries, keys, mask, score=score, position=position, softcap=softcap)
 
     return made
 
@@ -343,11 +280,11 @@ def _allowed(problem: Problem) -> Tensor:
 
 def _heads(linear: nn.Linear, x: Tensor, heads: int) -> Tensor:
     """(T, E) to (heads, T, D)."""
-    split: Tensor = _batched(linear, x).unflatten(-1, (heads, -1)).transpose(0, 1)
+    split: Tensor = batched(linear, x).unflatten(-1, (heads, -1)).transpose(0, 1)
     return split
 
 
-def _batched(module: nn.Module, x: Tensor) -> Tensor:
+def batched(module: nn.Module, x: Tensor) -> Tensor:
     """With a batch of one, as in the model's own pass: the same product, to the last bit."""
     out: Tensor = module(x.unsqueeze(0))
     return out[0]
