@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from clearhead.decoding.backend import Symbols
-from clearhead.explorer.words import Vocabulary, texts, words
+from clearhead.explorer.words import Vocabulary, Word, texts
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
 
@@ -20,6 +22,10 @@ def learnt(kind: str) -> Tokenizer:
 
 
 BYTES = {kind: learnt(kind) for kind in ("bpe", "wordpiece", "unigram")}
+
+
+def words(tokenizer: Tokenizer, ids: Iterable[int]) -> list[Word]:
+    return Vocabulary(tokenizer).words(ids)
 
 
 def test_kinds_and_signs() -> None:

@@ -13,6 +13,7 @@ Shapes: L heights (embedding and layers), n sentences, E model width.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -113,37 +114,20 @@ def find_word(tokenizer: Tokenizer, text: str, word: str) -> tuple[int, int] | N
     >>> find_word(Tokenizer.words("the cat sleeps"), "the cat sleeps", "Cat")
     (1, 1)
     """
-    encoding = tokenizer.backend.encode(text, add_special_tokens=False)
-    places = _occurrences(text, word)
-    for begin, end in places:
+    offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
+    # A lookahead takes no letters, so that occurrences that overlap are all found.
+    found = [one.span(1) for one in re.finditer(f"(?=({re.escape(word)}))", text, re.IGNORECASE)]
+    whole = [(a, b) for a, b in found if not (text[a - 1 : a].isalnum() or text[b : b + 1].isalnum())]
+    for begin, end in whole or found:
         # A token may begin with the space before the word: what counts is that it covers letters of it.
         covering = [
             number
-            for number, (first, last) in enumerate(encoding.offsets)
+            for number, (first, last) in enumerate(offsets)
             if first < end and last > begin and text[max(first, begin) : min(last, end)].strip()
         ]
         if covering:
             return covering[0], covering[-1]
     return None
-
-
-def _occurrences(text: str, word: str) -> list[tuple[int, int]]:
-    """Where the word stands: whole words first, then anything that contains it."""
-    whole: list[tuple[int, int]] = []
-    inside: list[tuple[int, int]] = []
-    low, wanted = _folded(text), _folded(word)
-    at = low.find(wanted)
-    while at >= 0:
-        end = at + len(wanted)
-        alone = not (low[at - 1 : at].isalnum() or low[end : end + 1].isalnum())
-        (whole if alone else inside).append((at, end))
-        at = low.find(wanted, at + 1)
-    return whole or inside
-
-
-def _folded(text: str) -> str:
-    """In small letters, character by character, so that places stay where they are."""
-    return "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
 
 
 def _one(session: Session, word: str, number: int, sentence: str) -> Occurrence:

@@ -14,6 +14,7 @@ import math
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,8 +179,8 @@ def samples_in(place: Path) -> list[Plain]:
                 continue  # one of the many points of curves
             try:
                 step, texts, restarted = _event(message)
-            except (ValueError, IndexError):
-                continue
+            except (ValueError, LookupError, TypeError, AttributeError):
+                continue  # damaged
             if restarted:
                 found = [sample for sample in found if sample["step"] < step]
             found += [sample for text in texts for sample in _samples(step, text)]
@@ -198,47 +199,35 @@ def _messages(content: bytes) -> Iterator[bytes]:
 
 
 def _event(message: bytes) -> tuple[int, list[str], bool]:
-    """An event's step (field 2), its texts named `samples` (in field 5), and whether a run goes on (7)."""
-    step, texts, restarted = 0, [], False
-    for number, value in _fields(message):
-        if number == 2 and isinstance(value, int):
-            step = value
-        elif number == 7:
-            restarted = True
-        elif number == 5 and isinstance(value, bytes):
-            for _, entry in _fields(value):
-                if isinstance(entry, bytes):
-                    texts += _texts(entry)
-    return step, texts, restarted
+    """An event's step (field 2), its texts (in field 5), and whether a run goes on here (field 7).
+
+    The texts are the strings (8) in the tensor (8) of each value (1) of a summary with the tag (1) `samples`.
+    """
+    event = _fields(message)
+    [step] = event.get(2, [0])
+    values = [_fields(value) for summary in event.get(5, []) for value in _fields(summary).get(1, [])]
+    tensors = [_fields(one) for value in values if value.get(1) == [b"samples"] for one in value.get(8, [])]
+    texts = [text.decode("utf-8", "replace") for tensor in tensors for text in tensor.get(8, [])]
+    return index(step), texts, 7 in event
 
 
-def _texts(entry: bytes) -> list[str]:
-    """The strings (field 8) of a summary's tensor (field 8), if the summary's tag (field 1) is `samples`."""
-    fields = list(_fields(entry))
-    if (1, b"samples") not in fields:
-        return []
-    tensors = [value for number, value in fields if number == 8 and isinstance(value, bytes)]
-    strings = [value for tensor in tensors for number, value in _fields(tensor) if number == 8]
-    return [value.decode("utf-8", "replace") for value in strings if isinstance(value, bytes)]
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a Protocol Buffers message: (number, whole number or bytes)."""
+def _fields(message: bytes) -> dict[int, list[Any]]:
+    """The fields of a Protocol Buffers message by number: whole numbers, or bytes."""
+    found: dict[int, list[Any]] = {}
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
-        layout = key & 7
+        layout, value = key & 7, found.setdefault(key >> 3, [])
         if layout == 0:
-            value: int | bytes
-            value, at = _varint(message, at)
-        elif layout in (1, 2, 5):
-            size, at = _varint(message, at) if layout == 2 else ({1: 8, 5: 4}[layout], at)
-            value, at = message[at : at + size], at + size
-            if at > len(message):
-                raise ValueError("a field reaches past its message")
-        else:
-            raise ValueError(f"no field is laid out as {layout}")
-        yield key >> 3, value
+            number, at = _varint(message, at)
+            value.append(number)
+            continue
+        size, at = _varint(message, at) if layout == 2 else ({1: 8, 5: 4}[layout], at)
+        value.append(message[at : at + size])
+        at += size
+        if at > len(message):
+            raise ValueError("a field reaches past its message")
+    return found
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
@@ -263,15 +252,8 @@ def _samples(step: int, text: str) -> list[Plain]:
             name, colon, rest = line.removeprefix("    ").partition(":")
             if colon and name in parts:
                 parts[name].append(rest.removeprefix(" "))
-        whole = {name: "\n".join(lines) for name, lines in parts.items()}
-        found.append(
-            {
-                "step": step,
-                "source": whole["source"],
-                "written": whole["output"],
-                "reference": whole["reference"],
-            }
-        )
+        source, reference, written = ("\n".join(lines) for lines in parts.values())
+        found.append({"step": step, "source": source, "written": written, "reference": reference})
     return found
 
 
@@ -301,7 +283,8 @@ def _facts(place: Path | None, metadata: Mapping[str, Any], made: Mapping[str, A
         facts["training examples"] = rows.get("train")
     names = {"steps": "steps", "best_step": "best step", "seconds": "seconds", "ended": "ended"}
     facts |= {name: made.get(key) for key, name in {**names, "device": "device", "dtype": "dtype"}.items()}
-    clock = _last_record(_content(place / "timing.jsonl")) if place is not None else None
+    lines = [] if place is None else _content(place / "timing.jsonl").split(b"\n")[:-1]
+    clock = read_line(lines[-1]) if lines else None
     if clock is not None:
         facts["tokens per second"] = _number(clock.get("tokens_per_second"))
         facts["seconds left"] = _number(clock.get("seconds_left")) if running else None
@@ -320,9 +303,3 @@ def _json(path: Path) -> Plain:
         return reading.read_json(path)
     except UserError:
         return {}
-
-
-def _last_record(log: bytes) -> Plain | None:
-    """The last whole line of a log."""
-    lines = log.split(b"\n")[:-1]
-    return read_line(lines[-1]) if lines else None

@@ -24,7 +24,7 @@ from clearhead.explorer.words import Plain, packed
 from clearhead.models.config import ModelConfig
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.positions import POSITIONS, Position, Rotary, build_position, check_position
-from clearhead.nn.positions.check import CANDIDATES, FEATURES, SAME, T_MAX, Encode, Verdict
+from clearhead.nn.positions.check import CANDIDATES, FEATURES, SAME, T_MAX, Encode
 from clearhead.nn.tokens import Tokens
 
 MOST_SCHEMES = 4
@@ -97,30 +97,23 @@ def own_schemes(model: nn.Module, config: ModelConfig) -> list[_Shown]:
     if config.family == "recurrent":
         return [_Shown("none", Position(), "A recurrent model reads in order and needs no positions.")]
     name = config.position.name
-    places = ("source_embedding", "embedding")
-    embedding = next((getattr(model, place) for place in places if hasattr(model, place)), None)
-    at_input = getattr(model if embedding is None else embedding, "position", None)
+    embedding = getattr(model, "source_embedding", getattr(model, "embedding", model))
+    at_input = getattr(embedding, "position", None)
     if isinstance(at_input, Position) and at_input.in_embedding:
-        separate = hasattr(model, "target_embedding") and _learns(at_input)
-        note = "The encoder's table; the decoder has learnt one of its own." if separate else ""
-        found = [_Shown(name, at_input, note)]
-        if separate:
-            target: Any = model.get_submodule("target_embedding")
-            found.append(_Shown(name, target.position, "The decoder's table."))
-        return found
-    stacks = [(kind, getattr(model, kind, None)) for kind in ("encoder", "decoder")]
+        target: Any = getattr(model, "target_embedding", None)
+        if target is None or not _learns(at_input):
+            return [_Shown(name, at_input, "")]
+        note = "The encoder's table; the decoder has learnt one of its own."
+        return [_Shown(name, at_input, note), _Shown(name, target.position, "The decoder's table.")]
     found = []
-    for kind, stack in stacks:
+    for kind in ("encoder", "decoder"):
+        stack = getattr(model, kind, None)
         if isinstance(stack, Stack):
             layer = stack.layers[0]
             assert isinstance(layer, Layer)
             scheme = layer.attention.position
-            note = ""
-            if _learns(scheme):
-                sharing = (
-                    "layer 1; each layer has learnt its own" if scheme.per_layer else "for all its layers"
-                )
-                note = f"The {kind}'s, {sharing}."
+            sharing = "layer 1; each layer has learnt its own" if scheme.per_layer else "for all its layers"
+            note = f"The {kind}'s, {sharing}." if _learns(scheme) else ""
             found.append(_Shown(name, scheme, note, causal=kind == "decoder"))
     return found if any(_learns(one.scheme) for one in found) else found[:1]
 
@@ -132,11 +125,8 @@ def _learns(scheme: Position | Encode) -> bool:
 def _made(name: str, config: ModelConfig, width: int | None) -> _Shown:
     """A scheme by name in the model's sizes."""
     if name in CANDIDATES:
-        return _Shown(
-            name,
-            CANDIDATES[name],
-            "One of the tutorial's three candidates: see what the guidelines say of it.",
-        )
+        note = "One of the tutorial's three candidates: see what the guidelines say of it."
+        return _Shown(name, CANDIDATES[name], note)
     if name not in POSITIONS:
         known = [*POSITIONS, *CANDIDATES]
         raise UserError(f"There is no position scheme '{name}': {nearest(name, known)}")
@@ -223,36 +213,31 @@ def _waves(table: Tensor) -> list[Plain]:
 
 def _similarity(table: Tensor | None, bias: Tensor | None, length: int) -> Plain:
     """How alike two positions are, by how far they are apart."""
+    distances = list(range(length))
     if bias is not None:
-        size = bias.shape[-1]
-        by_head = bias.double().mean(0)
+        size, alike = bias.shape[-1], bias.double().mean(0)  # (P,P)
         distances = list(range(1 - size, size))
-        values = [float(by_head.diagonal(distance).mean()) for distance in distances]
         what = "added to the score of a key so far ahead of its query (negative: behind), mean over heads"
-    elif table is not None and table.shape[1] == 1:  # numbers have no angle between them
-        distances = list(range(len(table)))
-        apart = (table - table.T).abs().double()  # (P,P)
-        values = [float(apart.diagonal(distance).mean()) for distance in distances]
+    elif table is None:
+        return {"distances": distances, "values": [1.0] * length, "what": "nothing tells two positions apart"}
+    elif table.shape[1] == 1:  # numbers have no angle between them
+        alike = (table - table.T).abs().double()
         what = "difference of two positions' numbers so far apart, mean over all such pairs"
-    elif table is not None:
-        unit = nn.functional.normalize(table.double(), dim=-1)
-        cosine = unit @ unit.T  # (P,P)
-        distances = list(range(len(table)))
-        values = [float(cosine.diagonal(distance).mean()) for distance in distances]
-        what = "cosine of two positions' vectors so far apart, mean over all such pairs"
     else:
-        distances, values = list(range(length)), [1.0] * length
-        what = "nothing tells two positions apart"
+        unit = nn.functional.normalize(table.double(), dim=-1)
+        alike = unit @ unit.T
+        what = "cosine of two positions' vectors so far apart, mean over all such pairs"
+    values = [float(alike.diagonal(distance).mean()) for distance in distances]
     return {"distances": distances, "values": values, "what": what}
 
 
 def _guidelines(one: _Shown, width: int) -> list[Plain]:
     report = check_position(one.scheme, longest=MEASURED, causal=one.causal, width=width)
-    found = []
-    for name in ("unique", "consistent", "bounded"):
-        verdict: Verdict = getattr(report, name)
-        found.append({"name": name, "holds": verdict.holds, "sentence": _sentence(verdict.reason)})
-    return found
+    verdicts = {"unique": report.unique, "consistent": report.consistent, "bounded": report.bounded}
+    return [
+        {"name": name, "holds": verdict.holds, "sentence": _sentence(verdict.reason)}
+        for name, verdict in verdicts.items()
+    ]
 
 
 def _sentence(reason: str) -> str:

@@ -10,24 +10,14 @@ Shapes: R rows, V vocabulary, L tokens written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from clearhead.base.config import (
-    Beam,
-    Config,
-    Count,
-    CountOrZero,
-    Fraction,
-    LongSeed,
-    Penalty,
-    PositiveOrZero,
-    Power,
-)
+from clearhead.base.config import Config, Count
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Hypothesis, Moves, Request, Scores, Search, Symbols
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
@@ -51,16 +41,16 @@ class Asked(Config):
     _noun: ClassVar[str] = "run"
 
     strategy: Strategy = "greedy"
-    temperature: PositiveOrZero = 1.0
-    top_k: CountOrZero = 0  # 0: all
-    top_p: Fraction = 1.0
-    min_p: Fraction = 0.0
-    frequency: Penalty = 0.0
-    presence: Penalty = 0.0
-    length_penalty: Power = 1.0
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    min_p: float = 0.0
+    frequency: float = 0.0
+    presence: float = 0.0
+    length_penalty: float = 1.0
     max_length: Count | None = None
-    seed: LongSeed = 0
-    beam: Beam = 4
+    seed: int = 0
+    beam: Count = 4
     shown: Count = 10  # tokens of each distribution
 
     def options(self) -> Options:
@@ -166,9 +156,7 @@ class Noted:
     before: list[list[tuple[int, float]]]  # by row: id and probability, likeliest first
     after: list[list[tuple[int, float]]]  # by row, without those that were ruled out
     kept: list[int]  # by row: how many tokens were left
-    chosen: dict[tuple[int, int], tuple[float, float]] = field(
-        default_factory=dict
-    )  # (row, id) → before, after
+    chosen: dict[tuple[int, int], tuple[float, float]]  # (row, id) → before, after
 
     def seen(self, row: int, id: int, vocabulary: Vocabulary) -> Plain:
         """One row's share; what it wrote is always shown, be it ever so unlikely."""
@@ -201,12 +189,15 @@ class Recorder:
         if self.tokens is None:
             self.tokens = torch.zeros(len(own), 0, dtype=torch.long, device=own.device)
         left, kept = self._left(own, len(self.steps), self.tokens)
-        noted = Noted(_likeliest(own.exp(), self.shown), _likeliest(left, self.shown), kept)
         moves = self.search.advance(scores)
         pairs = zip(moves.parent.tolist(), moves.token.tolist(), strict=True)
-        for row, id in (*pairs, *product(range(len(own)), self.stops)):
-            noted.chosen[row, id] = float(own[row, id].exp()), float(left[row, id])
-        self.steps.append(noted)
+        chosen = {
+            (row, id): (float(own[row, id].exp()), float(left[row, id]))
+            for row, id in (*pairs, *product(range(len(own)), self.stops))
+        }
+        self.steps.append(
+            Noted(_likeliest(own.exp(), self.shown), _likeliest(left, self.shown), kept, chosen)
+        )
         self.tokens = torch.cat([self.tokens[moves.parent], moves.token.unsqueeze(1)], dim=1)
         return moves
 

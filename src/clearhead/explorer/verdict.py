@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -32,14 +32,25 @@ BATCH = 4096  # tokens read side by side
 SHOWN = 3  # likeliest tags of a word
 
 Span = tuple[int, int]  # characters of the text, from and to
+Effect = Callable[[Tensor], Plain]  # what is said where a part was left out, from the scores without it
 
 
 def verdict(session: Session, text: str) -> Plain:
     """What a model says of a text, its class or its number, and what that rests on, or each word's tag."""
-    known = {"classify": _class_of, "number": _number_of, "tag": _tags_of}.get(session.config.head.kind)
-    if known is not None:
-        return known(session, text)
-    raise UserError("This model gives no label, neither to texts nor to words: it writes, or only reads.")
+    kind = session.config.head.kind
+    if kind == "tag":
+        return _tags_of(session, text)
+    if kind not in ("classify", "number"):
+        raise UserError("This model gives no label, neither to texts nor to words: it writes, or only reads.")
+    spans, whole, changed = _left_out(session, text)
+    said, effect = (_class_of if kind == "classify" else _number_of)(session, whole)
+    untried = dict.fromkeys(effect(whole))  # nothing would be left to read
+    parts = [
+        {"text": text[begin:end], **(effect(changed[number]) if number in changed else untried)}
+        for number, (begin, end) in enumerate(spans)
+    ]
+    words = [len(text[begin:end].split()) for begin, end in spans]
+    return {"kind": kind, **said, "parts": parts, "together": max(words, default=1)}
 
 
 # --- the class or the number of a text ----------------------------------------------------------
@@ -56,60 +67,32 @@ def _left_out(session: Session, text: str) -> tuple[list[Span], Tensor, dict[int
     return spans, whole, dict(zip(rows, others, strict=True))
 
 
-def _together(text: str, spans: Sequence[Span]) -> int:
-    """Words of the largest part."""
-    return max((len(text[begin:end].split()) for begin, end in spans), default=1)
-
-
-def _number_of(session: Session, text: str) -> Plain:
-    spans, [output], changed = _left_out(session, text)
+def _number_of(session: Session, scores: Tensor) -> tuple[Plain, Effect]:
+    """What the model says of a text, and what that would be with other scores."""
     mean, deviation = scale_of(session.bundle)
-    whole = mean + deviation * float(output)
-    without = {number: mean + deviation * float(one) for number, [one] in changed.items()}
-    return {
-        "kind": "number",
-        "number": whole,
-        "parts": [
-            {
-                "text": text[begin:end],
-                "support": whole - without[number] if number in without else None,
-                "number": without.get(number),
-            }
-            for number, (begin, end) in enumerate(spans)
-        ],
-        "together": _together(text, spans),
-    }
+    whole = mean + deviation * float(scores)
+
+    def effect(without: Tensor) -> Plain:
+        number = mean + deviation * float(without)
+        return {"support": whole - number, "number": number}
+
+    return {"number": whole}, effect
 
 
-def _class_of(session: Session, text: str) -> Plain:
-    names = labels(session, session.config.head.classes)
-    spans, own, rest = _left_out(session, text)
-    whole, changed = own.log_softmax(-1), {number: one.log_softmax(-1) for number, one in rest.items()}
+def _class_of(session: Session, scores: Tensor) -> tuple[Plain, Effect]:
+    names, whole = labels(session, session.config.head.classes), scores.log_softmax(-1)
     chosen = int(whole.argmax())
-    return {
-        "kind": "classify",
-        "label": names[chosen],
-        "classes": sorted(
-            ({"label": name, "p": p} for name, p in zip(names, whole.exp().tolist(), strict=True)),
-            key=lambda one: -one["p"],
-        ),
-        "parts": [
-            {"text": text[begin:end], **_effect(whole, changed.get(number), chosen, names)}
-            for number, (begin, end) in enumerate(spans)
-        ],
-        "together": _together(text, spans),
-    }
+    shares = [{"label": name, "p": p} for name, p in zip(names, whole.exp().tolist(), strict=True)]
 
+    def effect(without: Tensor) -> Plain:
+        rest = without.log_softmax(-1)
+        return {
+            "support": float(whole[chosen] - rest[chosen]),  # positive: the part speaks for the label
+            "p": float(rest[chosen].exp()),
+            "label": names[int(rest.argmax())],
+        }
 
-def _effect(whole: Tensor, without: Tensor | None, chosen: int, names: Sequence[str]) -> Plain:
-    """What the label's log-probability owes to a part, and what the model says without it; None: untried."""
-    if without is None:  # nothing would be left to read
-        return {"support": None, "p": None, "label": None}
-    return {
-        "support": float(whole[chosen] - without[chosen]),  # positive: the part speaks for the label
-        "p": float(without[chosen].exp()),
-        "label": names[int(without.argmax())],
-    }
+    return {"label": names[chosen], "classes": sorted(shares, key=lambda one: -one["p"])}, effect
 
 
 def _spans(session: Session, text: str) -> list[Span]:

@@ -43,6 +43,8 @@ class Vocabulary:
     >>> vocabulary = Vocabulary(Tokenizer.words("the cat ."))
     >>> [word["kind"] for word in vocabulary.words([1, 4, 5, 6])]
     ['special', 'word', 'word', 'punctuation']
+    >>> vocabulary.word(4)
+    {'id': 4, 'text': 'the', 'kind': 'word'}
     """
 
     def __init__(self, tokenizer: Tokenizer, symbols: Symbols | None = None) -> None:
@@ -84,15 +86,6 @@ class Vocabulary:
         unfinished = "\ufffd" in piece.decode("utf-8", "replace")
         known = unfinished or any(unicodedata.category(letter)[0] in "LMN" for letter in text)
         return {"id": id, "text": text, "kind": "word" if known else "punctuation"}
-
-
-def words(tokenizer: Tokenizer, ids: Iterable[int], symbols: Symbols | None = None) -> list[Word]:
-    """The tokens of a text as a person can read them.
-
-    >>> words(Tokenizer.characters("a b"), [4, 5])
-    [{'id': 4, 'text': 'a', 'kind': 'word'}, {'id': 5, 'text': '␣', 'kind': 'punctuation'}]
-    """
-    return Vocabulary(tokenizer, symbols).words(ids)
 
 
 def texts(row: Iterable[Word]) -> list[str]:
