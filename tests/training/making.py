@@ -23,6 +23,7 @@ from clearhead.models.config import ModelConfig
 from clearhead.tasks import TASKS
 from clearhead.training.averaging import Ema
 from clearhead.training.config import TrainConfig
+from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.loop import Corpus, Trainer, Validator
 from clearhead.training.objectives import LabelObjective, Objective
 from clearhead.training.optimiser import OptimiserConfig, build_optimiser, optimiser_tensors
@@ -207,6 +208,7 @@ def a_trainer(
     view: View | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device = CPU,
+    ranks: Ranks | None = None,
 ) -> Trainer:
     """A run of the copying task; the stores are made once in `data`."""
     if not (data / "validation").exists():
@@ -222,4 +224,4 @@ def a_trainer(
     torch.manual_seed(config.seed)
     model = build(config.model)
     corpus = Corpus(training, validation)
-    return Trainer(model, corpus, objective, config, folder, device, dtype, view, validator)
+    return Trainer(model, corpus, objective, config, folder, device, dtype, view, validator, ranks)

@@ -145,6 +145,8 @@ def train(
         if where is not None and job.begun(where):
             print(f"clearhead: stopped. {_to_go_on(where, is_bundle(where))}", file=sys.stderr)
         raise
+    if finished.rank:
+        return
     _tell(finished)
     for sentence in finished.failed:
         print(f"clearhead: {sentence}", file=sys.stderr)

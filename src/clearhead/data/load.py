@@ -36,7 +36,7 @@ class Numbered(NamedTuple):
 
     epoch: int
     number: int  # in its epoch, from 0
-    batch: Batch
+    batch: Batch | None  # None: another rank's, which is not made here
 
 
 class Loader:
@@ -104,22 +104,26 @@ class Loader:
                 )
             return self._plans[epoch]
 
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """The batches of one epoch from number `start` on."""
-        plan = self._plan_from(epoch, start)
-        tasks = ((epoch, number, plan[number]) for number in range(start, len(plan)))
+    def batches(self, epoch: int = 0, start: int = 0, every: int = 1) -> Iterator[Batch]:
+        """The batches of one epoch from number `start` on, or every so many of them."""
+        plan = self._plan_from(epoch, min(start, self.count(epoch)) if every > 1 else start)
+        tasks = ((epoch, number, plan[number]) for number in range(start, len(plan), every))
         for made in self._made(tasks):
+            assert made.batch is not None  # all are taken
             yield made.batch
 
-    def stream(self, epoch: int = 0, start: int = 0) -> Iterator[Numbered]:
+    def stream(
+        self, epoch: int = 0, start: int = 0, takes: Callable[[int], bool] | None = None
+    ) -> Iterator[Numbered]:
         """Batches without end, epoch after epoch, from batch `start` of `epoch` on.
 
-        The next epoch is planned while this one runs, so that nobody waits where one ends.
+        The next epoch is planned while this one runs, so that nobody waits where one ends. `takes` says of
+        the first, second, … batch of this stream (0, 1, …) whether it is made; others only pass.
         """
         planner = ThreadPoolExecutor(1, thread_name_prefix="clearhead-plan") if self._config.workers else None
         tasks = self._endless(self._plan_from(epoch, start), epoch, start, planner)
         try:
-            yield from self._made(tasks)
+            yield from self._made(tasks, takes)
         finally:
             if planner is not None:
                 planner.shutdown(wait=True, cancel_futures=True)
@@ -143,12 +147,17 @@ class Loader:
             epoch, start = epoch + 1, 0
             plan = upcoming.result() if upcoming else self.plan(epoch)
 
-    def _made(self, tasks: Iterator[tuple[int, int, BatchSpec]]) -> Iterator[Numbered]:
+    def _made(
+        self, tasks: Iterator[tuple[int, int, BatchSpec]], takes: Callable[[int], bool] | None = None
+    ) -> Iterator[Numbered]:
         workers = self._config.workers
-        return made_ahead(self._make, tasks, workers, _AHEAD * workers)
+        chosen = ((task, takes is None or takes(place)) for place, task in enumerate(tasks))
+        return made_ahead(self._make, chosen, workers, _AHEAD * workers)
 
-    def _make(self, task: tuple[int, int, BatchSpec]) -> Numbered:
-        epoch, number, spec = task
+    def _make(self, work: tuple[tuple[int, int, BatchSpec], bool]) -> Numbered:
+        (epoch, number, spec), taken = work
+        if not taken:
+            return Numbered(epoch, number, None)
         columns = self._examples.gather(spec.indices, epoch)
         widths = Widths(spec.rows, spec.source_width, spec.target_width)
         draw = Draw(self._seed, epoch, spec.indices)

@@ -55,6 +55,7 @@ class Finished:
     test: Evaluation | None
     said: list[str] = field(default_factory=list)  # what a person should know about it
     failed: list[str] = field(default_factory=list)  # sentences on the figures that the bundle lacks
+    rank: int = 0  # of the process; ranks other than 0 write nothing and measure no more than they must
 
 
 @dataclass
@@ -90,6 +91,9 @@ def finish(
         judged[name] = dict(trainer.judge().values)
     chosen = min(judged, key=lambda name: trainer.score(judged[name]))
     _use(trainer, candidates[chosen])
+    if not trainer.ranks.first:
+        bundle = Bundle(trainer.model, prepared.tokenizers.target, dict(notes), prepared.source_tokenizer)
+        return Finished(folder.path, bundle, outcome, chosen, judged, None, rank=trainer.ranks.rank)
     for name in (BEST, AVERAGE):
         if name in candidates:
             plain = {key: tensor.to("cpu").contiguous() for key, tensor in candidates[name].items()}

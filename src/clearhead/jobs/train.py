@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from clearhead.base.atomic import sha256_of
 from clearhead.base.device import pick_device, pick_dtype, use_threads, wake
 from clearhead.base.errors import UserError
 from clearhead.base.seed import seed_everything
@@ -31,14 +34,16 @@ from clearhead.jobs.refusals import (
 )
 from clearhead.jobs.validate import DecodingValidator
 from clearhead.models.build import build, count_parameters
+from clearhead.planner.layout import Layout
 from clearhead.tasks import task_named
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training import doctor
-from clearhead.training.config import ComputeConfig, TrainConfig, differences
+from clearhead.training.config import ComputeConfig, SavingConfig, TrainConfig, differences
+from clearhead.training.distributed.ranks import Ranks, joined, one_voice, restarts
 from clearhead.training.flops import peak_of
 from clearhead.training.loop import Corpus, Trainer
 from clearhead.training.run_data import is_ready, length_notes
-from clearhead.training.run_folder import RunFolder
+from clearhead.training.run_folder import READY, RunFolder, as_json
 from clearhead.training.sizes import Asked
 from clearhead.training.sizing import (
     Choice,
@@ -46,12 +51,14 @@ from clearhead.training.sizing import (
     as_table,
     choose,
     choose_vocabulary,
+    dealt,
     minutes_for,
 )
 from clearhead.training.view import View, choices_table, make_view
 from clearhead.training.view.words import duration
 
 MOST_MINUTES = 1_000_000  # about two years
+ONE = Layout()  # rank
 VALIDATION_TOKENS = 8192  # places of a validation batch
 
 
@@ -67,6 +74,7 @@ class _Plan:
     minutes: float  # that the run takes by the table of devices
 
 
+@one_voice()
 def train(
     out: str | Path,
     settings: Table,
@@ -88,26 +96,39 @@ def train(
             f"The time for training must be more than 0 minutes and at most {MOST_MINUTES:,}, not {minutes}."
         )
     early = check_settings(settings)
-    watching = make_view(view)
-    with watching, folder.locked():
-        if not (replace and folder.is_used()):
-            folder.refuse_occupied()
-        plan = _decide(early, settings, minutes)
-        _tell(plan, watching)
-        if folder.record.exists() and not replace:
-            watching.say(f"The run in '{folder.path}' had not taken a step: it is begun anew.")
-        folder.empty()
-        notes = _notes(plan)
-        folder.write_record(plan.config, {"settings": settings, "notes": notes})
-        with folder.emptied_on_error():
-            said = prepare.write_all(
-                plan.survey, plan.config.data, plan.tokenizers, _encoding(plan.config), folder.data
-            )
-        for sentence in said:
-            watching.say(sentence)
-        return _run(folder, plan.config, notes, watching)
+    with _ranks(early.compute) as ranks, _watched(folder, view, ranks) as watching:
+        if restarts() and ranks.word(folder.record.exists()):  # torchrun gives its first command again
+            return _go_on(folder, None, watching, ranks)
+        if ranks.first:
+            if not (replace and folder.is_used()):
+                folder.refuse_occupied()
+            plan = _decide(early, settings, minutes, ranks.layout)
+            _tell(plan, watching)
+            config, notes = plan.config, _begin(folder, plan, settings, replace, watching)
+        ranks.word()  # the others have waited for it
+        if not ranks.first:
+            config, record = folder.read_record()
+            notes = record["notes"]
+        return _run(folder, config, notes, watching, ranks)
 
 
+def _begin(folder: RunFolder, plan: _Plan, settings: Table, replace: bool, view: View) -> dict[str, Any]:
+    """Write down what the run is, and its data; returns the notes."""
+    if folder.record.exists() and not replace:
+        view.say(f"The run in '{folder.path}' had not taken a step: it is begun anew.")
+    folder.empty()
+    notes = _notes(plan)
+    folder.write_record(plan.config, {"settings": settings, "notes": notes})
+    with folder.emptied_on_error():
+        said = prepare.write_all(
+            plan.survey, plan.config.data, plan.tokenizers, _encoding(plan.config), folder.data
+        )
+    for sentence in said:
+        view.say(sentence)
+    return notes
+
+
+@one_voice()
 def resume(out: str | Path, settings: Table | None = None, *, view: str = "auto") -> Finished:
     """Go on with the run in a folder, as if it had never stopped.
 
@@ -115,11 +136,34 @@ def resume(out: str | Path, settings: Table | None = None, *, view: str = "auto"
     """
     folder = RunFolder(Path(out))
     folder.refuse_absent()
-    with make_view(view) as watching, folder.locked():
-        config, record = _changed(folder, settings)
-        if not is_ready(folder.data):
-            _prepare_again(folder, config, record["notes"], watching)
-        return _run(folder, config, record["notes"], watching)
+    config, _ = _changed(folder, settings)
+    with _ranks(config.compute) as ranks, _watched(folder, view, ranks) as watching:
+        return _go_on(folder, settings, watching, ranks)
+
+
+def _go_on(folder: RunFolder, settings: Table | None, view: View, ranks: Ranks) -> Finished:
+    config, record = _changed(folder, settings)
+    if ranks.first and not is_ready(folder.data):
+        _prepare_again(folder, config, record["notes"], view)
+    ranks.word()
+    return _run(folder, config, record["notes"], view, ranks)
+
+
+@contextmanager
+def _ranks(compute: ComputeConfig) -> Iterator[Ranks]:
+    """The processes that train together; one on its own is the usual case."""
+    with joined(compute.layout, pick_device(compute.device).type == "cuda") as ranks:
+        yield ranks
+
+
+@contextmanager
+def _watched(folder: RunFolder, view: str, ranks: Ranks) -> Iterator[View]:
+    """What is seen of the run, and nobody else in its folder; both are rank 0's."""
+    with (
+        make_view(view if ranks.first else "quiet") as watching,
+        folder.locked() if ranks.first else nullcontext(),
+    ):
+        yield watching
 
 
 def _changed(folder: RunFolder, settings: Table | None) -> tuple[TrainConfig, dict[str, Any]]:
@@ -154,7 +198,7 @@ def _prepare_again(folder: RunFolder, config: TrainConfig, notes: dict[str, Any]
         view.say(sentence)
 
 
-def _decide(early: TrainConfig, said: Table, minutes: float | None) -> _Plan:
+def _decide(early: TrainConfig, said: Table, minutes: float | None, layout: Layout = ONE) -> _Plan:
     """Read the corpus, learn the tokenizers, choose what was left open; writes nothing."""
     task = task_named(early.task)
     first = list(task.defaults)
@@ -172,7 +216,7 @@ def _decide(early: TrainConfig, said: Table, minutes: float | None) -> _Plan:
         facts = facts.cut(data.filter.source_tokens, data.filter.target_tokens)
     machine = Machine(device.type == "cuda", peak_of(device, dtype, compute.threads), minutes)
     demand = task.sized(facts, family_said(said), data.two)
-    choices = [*first, *choose(demand, machine, Asked.of(said))]
+    choices = [*first, *dealt(choose(demand, machine, Asked.of(said)), layout.data)]
     sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": facts.source_vocabulary}
     config = compose(choices, said, sizes)
     check_labels(config, found.labels)
@@ -245,8 +289,9 @@ def _corpus_facts(found: Survey) -> dict[str, Any]:
     return {"rows": found.to_dict()["rows"], "report": found.report()}
 
 
-def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View) -> Finished:
+def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View, ranks: Ranks) -> Finished:
     """Train, from the beginning or from the last checkpoint, and finish."""
+    _refuse_unlike(folder, config, ranks)
     task, encoding = task_named(config.task), _encoding(config)
     prepared = prepare.open_all(folder.data, len(config.data.train))
     framings = encoding.framings(prepared.tokenizers, bool(prepared.notes["documents"]))
@@ -266,12 +311,22 @@ def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: Vi
         pick_dtype(compute.dtype, device),
         view,
         DecodingValidator(config, task, prepared, notes),
+        ranks,
     )
-    view.start(f"Training {folder.path}", _headlines(config, device))
+    view.start(f"Training {folder.path}", _headlines(config, device, ranks))
     outcome = trainer.run()
     view.stop()
     view.say(f"Training ended: {outcome.why}.")
     return finish(trainer, outcome, folder, config, prepared, notes)
+
+
+def _refuse_unlike(folder: RunFolder, config: TrainConfig, ranks: Ranks) -> None:
+    """Ranks that would compute something else than the others are found out before the first step."""
+    if ranks.many:
+        computes = config.replace(saving=SavingConfig()).to_dict()
+        ranks.refuse_unlike("a config", sha256(as_json(computes).encode()).hexdigest()[:12])
+        ranks.refuse_unlike("data", sha256_of(folder.data / READY)[:12])
+        ranks.refuse_unlike("a PyTorch", torch.__version__)
 
 
 def _corpus(
@@ -294,9 +349,10 @@ def _corpus(
     return Corpus(training, validation)
 
 
-def _headlines(config: TrainConfig, device: torch.device) -> Sequence[str]:
+def _headlines(config: TrainConfig, device: torch.device, ranks: Ranks) -> Sequence[str]:
     model = config.model
+    where = f"{device}, {ranks.count} ranks as {ranks.layout}" if ranks.many else f"{device}"
     return [
         f"{config.task}: {model.family}, {model.layers} layers of width {model.width}, "
-        f"vocabulary {model.vocabulary:,}, {count_parameters(model):,} parameters, on {device}"
+        f"vocabulary {model.vocabulary:,}, {count_parameters(model):,} parameters, on {where}"
     ]

@@ -132,6 +132,16 @@ class Checkpoints:
             for i, (name, damage) in enumerate(wrong)
         ]
 
+    def at(self, step: int) -> Checkpoint:
+        """The checkpoint of a step that another rank has found to be whole."""
+        try:
+            return _read(self.folder / f"step-{step:08d}", step)
+        except (Damaged, OSError) as error:
+            raise UserError(
+                f"The checkpoint of step {step} in '{self.folder}' cannot be read on every rank ({error}): "
+                "all of them must see the same folder."
+            ) from error
+
     def _folders(self) -> dict[int, Path]:
         if not self.folder.is_dir():
             return {}

@@ -75,7 +75,9 @@ class ComputeConfig(Config):
     _noun: ClassVar[str] = "compute"
 
     device: str = "auto"
-    dtype: Literal["auto", "float32", "bf16", "fp16"] = "auto"  # of the products; weights stay in float32
+    # of the products; weights stay in float32. float64: weights too, for comparing layouts
+    dtype: Literal["auto", "float32", "bf16", "fp16", "float64"] = "auto"
+    layout: str = "ddp"  # how the ranks that torchrun starts share the work, as in fsdp8xtp8
     compile: bool = False  # let torch.compile fuse the model's operations (slow to start)
     graphs: bool | None = None  # replay each step as one CUDA graph; None: where the device can
     threads: Threads | None = None  # CPU threads; None: as torch finds them
@@ -119,7 +121,7 @@ class TrainConfig(Config):
 
 
 # Settings that may differ on resume: they change what is seen of a run, not the run.
-FREE_ON_RESUME = ("saving", "compute.threads")
+FREE_ON_RESUME = ("saving", "compute.threads", "compute.layout")
 
 
 def differences(old: TrainConfig, new: TrainConfig) -> list[str]:

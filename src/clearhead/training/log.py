@@ -111,6 +111,27 @@ class RunLog:
             raise UserError(f"Cannot write the log in '{self.folder}': {error.strerror}.") from error
 
 
+class NoLog(RunLog):
+    """For ranks other than the first, which write nothing."""
+
+    def __init__(self) -> None:
+        self._log = self._timing = -1
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def time(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def position(self) -> int:
+        """Nobody asks."""
+        return 0
+
+    def continue_at(self, position: int) -> str | None:
+        """Nothing to forget."""
+        return None
+
+
 def read_log(folder: str | Path, name: str = LOG, *, lenient: bool = False) -> list[dict[str, Any]]:
     """The records of a log file, oldest first; a missing file has none, and a torn last line is none.
 

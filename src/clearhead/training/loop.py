@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +28,13 @@ from clearhead.training import doctor
 from clearhead.training.averaging import Ema
 from clearhead.training.board import Board
 from clearhead.training.config import TrainConfig
+from clearhead.training.distributed.ranks import Ranks
+from clearhead.training.distributed.step import RankStepper, stand_in
 from clearhead.training.doctor import Finding
 from clearhead.training.flops import StepFlops, peak_of
 from clearhead.training.graphs import GraphStepper
 from clearhead.training.interrupt import Interrupts
-from clearhead.training.log import RunLog
+from clearhead.training.log import NoLog, RunLog
 from clearhead.training.objectives import Objective, run_model
 from clearhead.training.optimiser import build_optimiser, rate_at
 from clearhead.training.progress import Clock
@@ -54,6 +57,13 @@ class Checked:
 
 
 Validator = Callable[[nn.Module], Checked]
+
+
+class Agreed(NamedTuple):
+    """What all ranks know of an update before it begins."""
+
+    spent: list[tuple[float, int]]  # FLOPs and labels of batches
+    stop: bool = False  # another rank has been asked to
 
 
 @dataclass(frozen=True)
@@ -91,16 +101,18 @@ class Trainer:
         dtype: torch.dtype = torch.float32,
         view: View | None = None,
         validator: Validator | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        self.model = model.to(device)
+        self.ranks = ranks or Ranks()
+        self.model = model.to(device, torch.float64 if dtype == torch.float64 else None)
         self.corpus = corpus
         self.objective = objective
         self.config = config
         self.view = view or View()
         self.validator = validator
         self.precision = Precision(device, dtype)
-        self.log = RunLog(folder)
-        self.board = Board(folder, config.saving.tensorboard)
+        self.log = RunLog(folder) if self.ranks.first else NoLog()
+        self.board = Board(folder, config.saving.tensorboard and self.ranks.first)
         self.files = WeightFiles(folder)
         self.ema = Ema(self.model, config.averaging.ema) if config.averaging.ema else None
         self.optimiser = build_optimiser(self.model, config.optimiser, device)
@@ -112,18 +124,18 @@ class Trainer:
 
     def _stepper(self, device: torch.device) -> Stepper:
         compute = self.config.compute
+        if self.ranks.many:
+            return self._told_of_splits(RankStepper(self.ranks, *self._parts(), compute.compile))
         graphs = device.type == "cuda" if compute.graphs is None else compute.graphs
         graphs = graphs and device.type == "cuda" and self.config.batch.shapes == "fixed"
         kind = GraphStepper if graphs and self.config.batch.accumulate == 1 else Stepper
-        stepper = kind(
-            self.model,
-            self.objective,
-            self.optimiser,
-            self.precision,
-            self.config.optimiser.clip,
-            self.ema,
-            compute.compile,
-        )
+        return self._told_of_splits(kind(*self._parts(), compute.compile))
+
+    def _parts(self) -> tuple[nn.Module, Objective, torch.optim.Optimizer, Precision, float, Ema | None]:
+        clip = self.config.optimiser.clip
+        return self.model, self.objective, self.optimiser, self.precision, clip, self.ema
+
+    def _told_of_splits(self, stepper: Stepper) -> Stepper:
         stepper.on_split = lambda parts: self.view.say(
             f"Memory ran out: from here on each batch is taken in {parts} parts; the gradient is the same."
         )
@@ -140,9 +152,10 @@ class Trainer:
         self.board.resumed_after = self.state.step or None
         with Interrupts() as interrupts:
             for group in self._updates():
-                self._update(group)
-                if interrupts.asked:
-                    self._stop_for(interrupts.name)
+                facts = self._agree(group, interrupts.asked)
+                self._update(group, facts)
+                if facts.stop or (interrupts.asked and not self.ranks.many):
+                    self._stop_for(interrupts.name or "a signal to another rank")
         self.board.close()
         return self._outcome()
 
@@ -152,9 +165,13 @@ class Trainer:
         group: list[Batch] = []
         if self._ended():
             return
-        for made in self.corpus.training.stream(state.epoch, state.batch):
-            group.append(made.batch)
-            if len(group) == size:
+        takes = (lambda place: self.ranks.takes(place, size)) if self.ranks.many else None
+        for place, made in enumerate(self.corpus.training.stream(state.epoch, state.batch, takes), 1):
+            if made.batch is not None:
+                group.append(made.batch)
+            if place % size == 0:
+                if self.ranks.idles(size):
+                    group[-1] = stand_in(group[-1])
                 state.epoch, state.batch = made.epoch, made.number + 1
                 yield group
                 group = []
@@ -164,18 +181,29 @@ class Trainer:
     def _ended(self) -> bool:
         return self.state.step >= self.config.steps or bool(self.state.why)
 
-    def _update(self, group: list[Batch]) -> None:
+    def _agree(self, group: Sequence[Batch], stop: bool) -> Agreed:
+        """What all ranks must know before they take a step: what their batches hold, and whether to stop."""
+        spent = [(self.objective.passes * self.flops.of(batch), batch.tokens) for batch in group]
+        if not self.ranks.many:
+            return Agreed(spent)
+        own = [one for one in spent if one[1]]  # without stand-ins
+        flops, labels, asked = self.ranks.total(sum(one[0] for one in own), sum(one[1] for one in own), stop)
+        return Agreed([(flops, int(labels))], asked > 0)
+
+    def _update(self, group: list[Batch], facts: Agreed) -> None:
         state, saving = self.state, self.config.saving
         state.step += 1
         rate = rate_at(self.config.schedule, state.step, self.config.model.width)
+        self.ranks.reseed(self.config.seed, state.step)
+        self.stepper.labels = sum(count for _, count in facts.spent)
         self.stepper.step(group, rate)
-        for batch in group:
-            state.flops += self.objective.passes * self.flops.of(batch)
-            state.labels += batch.tokens
+        for cost, count in facts.spent:
+            state.flops += cost
+            state.labels += count
         last = state.step >= self.config.steps
         if state.step % saving.log_every == 0 or last:
             self._log(rate)
-        elif self.clock.wants_to_show():
+        elif self.ranks.first and self.clock.wants_to_show():
             sums = self.stepper.meter.read(reset=False)
             extras = self.stepper.meter.read_extras(max(sums["labels"], 1.0), reset=False)
             self._show(sums, rate, extras)
@@ -183,7 +211,7 @@ class Trainer:
         if validated:
             self._validate()
         by_step = saving.every is not None and state.step % saving.every == 0
-        due = validated and self.clock.since_checkpoint() >= saving.seconds
+        due = validated and self.ranks.word(self.clock.since_checkpoint() >= saving.seconds)
         if by_step or due or self._ended():
             self.save()
 
@@ -256,18 +284,22 @@ class Trainer:
 
     def judge(self) -> Checked:
         """Loss over the whole validation set, and whatever the validator finds."""
-        with self.evaluating():
-            values = validation_loss(self.model, self.corpus.validation, self.precision, self.objective)
-            found = self.validator(self.model) if self.validator is not None else Checked()
+        with self.evaluating() as model:
+            values = validation_loss(
+                model, self.corpus.validation, self.precision, self.objective, self.ranks
+            )
+            found = Checked()
+            if self.validator is not None:
+                found = self.ranks.word(self.validator(model) if self.ranks.first else None)
         return Checked({**values, **found.values}, found.samples, found.findings)
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> Iterator[nn.Module]:
         """The model as it would be used: no dropout, and the running mean of its weights if there is one."""
         self.model.eval()
         try:
             with torch.no_grad(), self.ema.applied(self.model) if self.ema is not None else nullcontext():
-                yield
+                yield self.model
         finally:
             self.model.train()
 
@@ -287,8 +319,9 @@ class Trainer:
         found = self.judge()
         score = self.score(found.values)
         best = score < state.best_score or not state.weights
-        with self.evaluating():
-            checksum = self.files.write(state.step, named_weights(self.model))
+        with self.evaluating() as model:
+            weights = named_weights(model)
+            checksum = self.ranks.word(self.files.write(state.step, weights) if self.ranks.first else None)
         state.take_note(state.step, score, checksum, best, max(self.config.averaging.snapshots, 1))
         self.log.write("validation", state.step, {**found.values, "best": best})
         self.view.validation(state.step, found.values, best, found.samples)
@@ -309,8 +342,9 @@ class Trainer:
             return []
         findings = [*checked.findings, doctor.parted(state.train_loss, loss, state.best_loss)]
         if not state.reads_source:  # what has been learnt is not looked for again
-            with self.evaluating():
-                help = doctor.source_help(self.model, self.corpus.validation, self.precision, self.objective)
+            with self.evaluating() as model:
+                parts = model, self.corpus.validation, self.precision, self.objective
+                help = self.ranks.word(doctor.source_help(*parts) if self.ranks.first else None)
             findings.append(doctor.ignores_source(help))
             state.reads_source = findings[-1] is None
         return doctor.found(findings)
@@ -349,17 +383,19 @@ class Interrupted(Exception):
 
 
 def validation_loss(
-    model: nn.Module, loader: Loader, precision: Precision, objective: Objective
+    model: nn.Module, loader: Loader, precision: Precision, objective: Objective, ranks: Ranks | None = None
 ) -> dict[str, float]:
-    """What the objective finds over the whole validation set."""
+    """What the objective finds over the whole validation set, of which each rank takes its share."""
+    ranks = ranks or Ranks()
     sums: Tensor | None = None
     labels = 0
-    for batch in loader.batches(0):
+    for batch in loader.batches(0, ranks.rank, ranks.count):
         ours = batch.to(precision.device)
         with precision.context():
             logits = run_model(model, ours)
         found = [one.to(widest(precision.device)) for one in objective.measure(logits, ours)]
         sums = torch.stack(found) if sums is None else sums + torch.stack(found)
         labels += batch.tokens
-    assert sums is not None  # a loader has examples
-    return objective.judged(sums.tolist(), labels)
+    found_by = [one for one in ranks.everyone((sums.tolist() if sums is not None else [], labels)) if one[0]]
+    totals = [sum(parts) for parts in zip(*(one[0] for one in found_by), strict=True)]
+    return objective.judged(totals, sum(one[1] for one in found_by))

@@ -64,7 +64,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        log_p = torch.log_softmax(logits, -1, dtype=torch.float32)  # (N, V)
+        log_p = torch.log_softmax(logits, -1, dtype=at_least_float32(logits))  # (N, V)
         counted = labels != IGNORED
         places = labels.masked_fill(~counted, 0).unsqueeze(-1)
         nll = (-log_p.gather(-1, places).squeeze(-1)).masked_fill(~counted, 0.0)
@@ -234,12 +234,18 @@ class NumberObjective:
     def measure(self, logits: Tensor, batch: Batch) -> list[Tensor]:
         """Σ (output − number)²."""
         known = counted(batch.labels)
-        apart = logits.reshape(batch.labels.shape).float() - batch.labels.masked_fill(~known, 0.0)
+        exact = logits.to(at_least_float32(logits))
+        apart = exact.reshape(batch.labels.shape) - batch.labels.masked_fill(~known, 0.0)
         return [apart.masked_fill(~known, 0.0).square().sum()]
 
     def judged(self, sums: Sequence[float], labels: int) -> dict[str, float]:
         """The mean squared error."""
         return {"loss": sums[0] / max(labels, 1)}
+
+
+def at_least_float32(logits: Tensor) -> torch.dtype:
+    """In what losses are computed: float32, or float64 where the model is."""
+    return torch.promote_types(logits.dtype, torch.float32)
 
 
 def twice(batch: Batch) -> Batch:
@@ -260,6 +266,7 @@ def twice(batch: Batch) -> Batch:
 
 def disagreement(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
     """KL(p₁‖p₂) + KL(p₂‖p₁) = Σ_v (p₁ − p₂)·(log p₁ − log p₂), summed over the places that count."""
-    one, two = (torch.log_softmax(logits, -1, dtype=torch.float32) for logits in (first, second))
+    exact = at_least_float32(first)
+    one, two = (torch.log_softmax(logits, -1, dtype=exact) for logits in (first, second))
     apart = ((one.exp() - two.exp()) * (one - two)).sum(-1)
     return apart.masked_fill(labels == IGNORED, 0.0).sum()

@@ -148,6 +148,25 @@ def choose(demand: Demand, machine: Machine, asked: Asked | None = None) -> list
     ]
 
 
+def dealt(choices: Sequence[Choice], shares: int) -> list[Choice]:
+    """The same choices for an update whose batches are dealt to so many ranks: its tokens stay as many.
+
+    >>> [choice.value for choice in dealt([Choice("batch.tokens", 4096, "")], 4)]
+    [1024, 4]
+    """
+    if shares == 1:
+        return list(choices)
+    found = []
+    for choice in choices:
+        if choice.name == "batch.tokens":
+            tokens = max(choice.value // shares, 1)
+            found.append(Choice(choice.name, tokens, f"{choice.reason}, dealt to {shares} ranks"))
+            found.append(Choice("batch.accumulate", shares, "a batch for each rank that has data of its own"))
+        else:
+            found.append(choice)
+    return found
+
+
 class Restraint(NamedTuple):
     """What keeps a model from learning a small corpus by heart."""
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.training.averaging import Ema
 from clearhead.training.checkpoint import Checkpoint, Checkpoints, rng_tensors, set_rng
+from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.log import RunLog
 from clearhead.training.optimiser import load_optimiser_tensors, optimiser_tensors
 from clearhead.training.step import Stepper
@@ -92,6 +93,7 @@ class Run(Protocol):
     state: RunState
     files: WeightFiles
     log: RunLog
+    ranks: Ranks
 
 
 class Snapshots:
@@ -107,6 +109,8 @@ class Snapshots:
         run = self.run
         state = run.state
         state.parts = run.stepper.parts
+        if not run.ranks.first:  # all ranks hold the same
+            return
         facts = {**state.to_dict(), "log": run.log.position()}
         self.checkpoints.save(state.step, self._tensors(), facts)
         self._mentioned.append(set(state.weights))
@@ -114,12 +118,21 @@ class Snapshots:
 
     def restore(self) -> list[str]:
         """Go back to the newest checkpoint that is whole; returns what a person should know."""
-        found, said = self.checkpoints.newest(self._fault)
+        found, said = self._newest()
         if found is None:
             self.run.log.continue_at(0)
             return said
         said += self._set(found)
         return [*said, f"Going on after step {found.step:,}."]
+
+    def _newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """Rank 0 finds it, and the others read the same one."""
+        ranks, said = self.run.ranks, list[str]()
+        found: Checkpoint | None = None
+        if ranks.first:
+            found, said = self.checkpoints.newest(self._fault)
+        step = ranks.word(found and found.step)
+        return (self.checkpoints.at(step) if found is None and step is not None else found), said
 
     def _mentioned_before(self, step: int) -> list[set[int]]:
         """The weight files of the older checkpoints that are still kept, the oldest first."""
@@ -171,10 +184,11 @@ class Snapshots:
         run.stepper.meter.values.copy_(parts["meter"]["values"])
         run.state = RunState.from_dict(found.facts)
         run.stepper.parts = run.state.parts
-        self.checkpoints.forget_old(found.step)
-        self._mentioned.extend(self._mentioned_before(found.step))
-        self._mentioned.append(set(run.state.weights))
-        run.files.keep_only(set().union(*self._mentioned))
+        if run.ranks.first:
+            self.checkpoints.forget_old(found.step)
+            self._mentioned.extend(self._mentioned_before(found.step))
+            self._mentioned.append(set(run.state.weights))
+            run.files.keep_only(set().union(*self._mentioned))
         said = run.log.continue_at(int(found.facts["log"]))
         set_rng(parts["rng"])  # last, so that nothing above can draw from it
         return [said] if said else []

@@ -105,7 +105,7 @@ class Precision:
 
     def context(self) -> AbstractContextManager[object]:
         """Run a model with float32 weights: products in `dtype`."""
-        if self.dtype == torch.float32:
+        if self.dtype in (torch.float32, torch.float64):
             return nullcontext()
         # without the cache of cast weights, which must not outlive the capture of a CUDA graph
         return torch.autocast(self.device.type, self.dtype, cache_enabled=False)
@@ -166,6 +166,7 @@ class Stepper:
         self.ema = ema
         self.meter = Meter(precision.device)
         self.scale = LossScale(precision.device) if precision.scaled else None
+        self.labels = 0  # of this update; of all ranks where there are several
         self.parts = 1  # into how many a batch is cut since memory ran out
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.worker = copy.deepcopy(model).to(precision.dtype).train() if precision.copies else model

@@ -1,0 +1,86 @@
+"""How the ranks of a run share its work: one line of text, such as `fsdp8xtp8`.
+
+    ddp    replicas: every rank has all weights, gradients are added up
+    fsdp   shards: weights, gradients and moments are cut up, and brought together layer by layer
+    tp     tensor parallel: every product is cut up, and so is the sequence between products
+
+The parts are the dimensions of one mesh, in this order whatever the order in the text: ranks that differ only
+in `tp`, which talk most, are neighbours, and so on one machine. One part may leave its size out and takes the
+ranks that are left. `ddp2xfsdp4` is what others call hybrid sharding. A further kind of parallelism (experts)
+is a further name here and a row in `training/distributed/shard.py`. No torch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from clearhead.base.errors import UserError
+
+_PART = re.compile(r"([a-z]+)([0-9]*)")
+_LONGEST = 9  # digits of a size
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the dimensions of the mesh, the outermost first."""
+
+    ddp: int = 1
+    fsdp: int = 1
+    tp: int = 1
+
+    @classmethod
+    def parse(cls, text: str, ranks: int) -> Layout:
+        """The layout of so many ranks.
+
+        >>> Layout.parse("fsdp8xtp8", 64)
+        Layout(ddp=1, fsdp=8, tp=8)
+        >>> Layout.parse("ddpxfsdp4", 8)
+        Layout(ddp=2, fsdp=4, tp=1)
+        """
+        sizes: dict[str, int] = {}
+        for part in text.split("x"):
+            match = _PART.fullmatch(part)
+            if match is None or match[1] not in NAMES or len(match[2]) > _LONGEST:
+                raise UserError(
+                    f"The layout '{text}' cannot be read at '{part}': join {', '.join(NAMES)}, each with its "
+                    "number of ranks, by x, as in fsdp8xtp8."
+                )
+            if match[1] in sizes:
+                raise UserError(f"The layout '{text}' has {match[1]} twice: give each part once.")
+            sizes[match[1]] = int(match[2] or 0)
+        if text.count("x") and list(sizes.values()).count(0) > 1:
+            raise UserError(
+                f"The layout '{text}' leaves more than one size open: only one part can have the rest."
+            )
+        known = math.prod(size for size in sizes.values() if size)
+        open_ones = [name for name, size in sizes.items() if not size]
+        for name in open_ones:
+            sizes[name] = ranks // known
+        if math.prod(sizes.values()) != ranks:
+            says = f"is made for a multiple of {known}" if open_ones else f"is made for {known}"
+            raise UserError(f"The layout '{text}' {says} ranks, and there are {ranks}: change one of them.")
+        return cls(**sizes)
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.ddp * self.fsdp * self.tp
+
+    @property
+    def data(self) -> int:
+        """Into how many parts an update's batches are dealt."""
+        return self.ddp * self.fsdp
+
+    @property
+    def shards(self) -> bool:
+        """Are weights cut up?"""
+        return self.fsdp * self.tp > 1
+
+    def __str__(self) -> str:
+        parts = [f"{name}{getattr(self, name)}" for name in NAMES if getattr(self, name) > 1]
+        return "x".join(parts) or "ddp1"
+
+
+NAMES = tuple(Layout.__dataclass_fields__)

@@ -1,0 +1,6 @@
+"""Training by many processes, one for each device, that `torchrun` starts.
+
+Reading order: `ranks` (who else is there, and what all of them agree on), `shard` (how a model is cut up),
+`step` (one update by all ranks), `checkpoint` (each writes its own part), `heartbeat` (who has died).
+One process on its own passes through none of it.
+"""

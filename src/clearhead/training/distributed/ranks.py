@@ -1,0 +1,195 @@
+"""One process among the ranks of a run, and what all of them agree on.
+
+`torchrun` says in the environment who a process is. Whatever decides how a run goes on (skip, split, save,
+stop, end) is agreed here, from numbers that are added up over all ranks or by rank 0's word: ranks that
+decide for themselves part ways, and wait for each other for ever. Small facts travel over gloo, and never
+wait for a GPU; tensors of a GPU travel over NCCL.
+
+A process that `torchrun` has not started is rank 0 of 1 and talks to nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
+
+from clearhead.base.errors import UserError
+from clearhead.base.seed import seed_everything
+from clearhead.data.plan import drawn
+from clearhead.planner.layout import Layout
+
+# Heartbeats say who has died, not the patience of a collective: rank 0 may well read a corpus for hours.
+PATIENCE = timedelta(days=7)
+SEEDS = 2**32  # that `seed_everything` takes
+FAILED = 1  # exit code of a rank that ends because of another
+BUCKET = 1 << 24  # numbers that travel together: large enough that starting costs little
+
+
+class Ranks:
+    """All ranks of a run, seen from one of them."""
+
+    def __init__(self, layout: Layout | None = None) -> None:
+        self.layout = layout or Layout()
+        self.rank = dist.get_rank() if self.many else 0
+
+    @property
+    def many(self) -> bool:
+        """Is there anybody to talk to? One rank that `torchrun` started talks to itself, which tests use."""
+        return dist.is_available() and dist.is_initialized()
+
+    @property
+    def count(self) -> int:
+        return self.layout.ranks
+
+    @property
+    def first(self) -> bool:
+        """Rank 0 alone writes logs, prints and bundles."""
+        return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Which of the `layout.data` shares of an update is mine."""
+        return self.rank // self.layout.tp
+
+    # -- what is agreed ------------------------------------------------------------------------------
+
+    def total(self, *numbers: float) -> list[float]:
+        """Each number, added up over all ranks; whole ones are exact up to 2⁵³."""
+        if not self.many:
+            return list(numbers)
+        sums = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(sums)
+        return sums.tolist()
+
+    def any(self, said: bool) -> bool:
+        """Does any rank say so?"""
+        return self.total(float(said))[0] > 0
+
+    def word(self, of_first: Any = None) -> Any:
+        """What rank 0 says; others hand in nothing."""
+        if not self.many:
+            return of_first
+        held = [of_first]
+        dist.broadcast_object_list(held, src=0)
+        return held[0]
+
+    def everyone(self, mine: Any) -> list[Any]:
+        """What each rank says, in their order."""
+        if not self.many:
+            return [mine]
+        found: list[Any] = [None] * self.count
+        dist.all_gather_object(found, mine)
+        return found
+
+    def refuse_unlike(self, what: str, mine: str) -> None:
+        """A sentence where ranks hold different things under one name."""
+        held = self.everyone(mine)
+        odd = [rank for rank, its in enumerate(held) if its != held[0]]
+        if odd:
+            raise UserError(
+                f"Rank {odd[0]} has {what} other than rank 0's ({held[odd[0]]}, not {held[0]}): start all "
+                "ranks with the same command, and let all of them see the same files."
+            )
+
+    # -- tensors -------------------------------------------------------------------------------------
+
+    def add_up(self, tensors: Sequence[Tensor], group: dist.ProcessGroup | None = None) -> None:
+        """Replace each tensor by its sum over all ranks, or those of a group; many travel together."""
+        for bucket in _buckets(tensors):
+            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            dist.all_reduce(flat, group=group)
+            parts = flat.split([tensor.numel() for tensor in bucket])
+            torch._foreach_copy_(bucket, [part.view_as(t) for part, t in zip(parts, bucket, strict=True)])
+
+    # -- chance and data -----------------------------------------------------------------------------
+
+    def reseed(self, seed: int, step: int) -> None:
+        """Chance of a step is a function of (seed, step, rank), so that nothing of it needs to be stored."""
+        if self.many:
+            seed_everything(drawn(SEEDS, seed, step, f"rank {self.rank}"))
+
+    def takes(self, number: int, size: int) -> bool:
+        """Does this rank take batch `number` of a stream of which each update has `size`?
+
+        Rank r of W takes those whose place in the update is ≡ r mod W, so that one rank that accumulates all
+        of them is the reference. Where they do not come out even, whoever has one less takes the last one
+        too, as a `stand_in` (see `step`): all ranks make equally many passes, as sharded models demand.
+        """
+        place, shares = number % size, self.layout.data
+        return place % shares == self.data_rank or (place == size - 1 and self.idles(size))
+
+    def idles(self, size: int) -> bool:
+        """Has this rank one batch less than others in updates of `size`?"""
+        return 0 < size % self.layout.data <= self.data_rank
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors of one kind in the order they come, together up to `BUCKET` numbers."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        bucket: list[Tensor] = []
+        for tensor in (one for one in tensors if one.dtype == dtype):
+            if bucket and sum(one.numel() for one in bucket) + tensor.numel() > BUCKET:
+                yield bucket
+                bucket = []
+            bucket.append(tensor)
+        yield bucket
+
+
+def started_by_torchrun() -> bool:
+    """Is this process one of several, or one that was started as if it were?"""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def restarts() -> int:
+    """How often `torchrun` has started the ranks of this run anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+@contextmanager
+def joined(layout: str, cuda: bool) -> Iterator[Ranks]:
+    """Meet the other ranks, where there are any, and leave them at the end."""
+    if not started_by_torchrun():
+        yield Ranks()
+        return
+    made = Layout.parse(layout, int(os.environ["WORLD_SIZE"]))
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+    try:
+        yield Ranks(made)
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def one_voice() -> Iterator[None]:
+    """What goes wrong is said once.
+
+    The first rank to fail speaks. Those that fail after it, most often because it has gone, end without a
+    word, and none of them with exit code 0.
+    """
+    try:
+        yield
+    except Exception:
+        if started_by_torchrun() and not _speaks():
+            raise SystemExit(FAILED) from None
+        raise
+
+
+def _speaks() -> bool:
+    """Is this the first rank to fail?"""
+    me = os.environ["RANK"]
+    try:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=10))
+        return store.compare_set(f"clearhead/{restarts()}/failed", "", me).decode() == me
+    except RuntimeError:  # the store has gone with whoever held it: the first rank to fail, or its host
+        return False

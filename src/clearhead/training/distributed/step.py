@@ -1,0 +1,60 @@
+"""One update by all ranks: each takes its share of the batches, and the gradients are added up.
+
+The loss is divided by the labels of all ranks, so that the sum of the gradients is that of one rank which
+accumulates all batches. What decides over the update (the norm, whether anything is not finite, whether
+memory sufficed) is the same number on all ranks before anybody acts on it.
+
+Gradients are added up after the backward pass and not during it: then the pass and the update can be recorded
+as CUDA graphs with the sum between them, and a rank whose memory runs out keeps nobody waiting inside a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.data.batch import IGNORED, Batch
+from clearhead.training.distributed.ranks import Ranks
+from clearhead.training.step import Stepper
+
+
+class RankStepper(Stepper):
+    """A `Stepper` whose updates are those of all ranks together."""
+
+    def __init__(self, ranks: Ranks, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.ranks = ranks
+
+    def gradients(self, batches: Sequence[Batch]) -> Tensor:
+        """Of my own batches; each rank has as many, and `labels` are those of all ranks."""
+        self.begin()
+        weight = torch.full((), 1.0 / max(self.labels, 1), device=self.precision.device)
+        sums = []
+        for batch in batches:
+            counts = float(batch.tokens > 0)  # a stand-in makes the passes and counts for nothing
+            for part in self._cut(batch):
+                sums.append(counts * self.backward(part.to(self.precision.device), counts * weight))
+        return torch.stack(sums).sum(0)
+
+    def _gradients_if_they_fit(self, batches: Sequence[Batch]) -> Tensor | None:
+        """None on all ranks where memory ran out on one: all of them then take smaller parts."""
+        found = super()._gradients_if_they_fit(batches)
+        return None if self.ranks.any(found is None) else found
+
+    def update(self, sums: Tensor) -> None:
+        for parameter in self.parameters:  # one that was of no use here may have been elsewhere
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.ranks.add_up([sums, *(p.grad for p in self.parameters if p.grad is not None)])
+        super().update(sums)
+
+
+def stand_in(batch: Batch) -> Batch:
+    """The batch without a label: for a rank that has none left while others make their passes."""
+    empty = torch.nan if batch.labels.is_floating_point() else IGNORED
+    labels = torch.full_like(batch.labels, empty)
+    return replace(batch, fields={**batch.fields, "labels": labels}, tokens=0)

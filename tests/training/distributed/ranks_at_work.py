@@ -1,0 +1,60 @@
+"""Ranks for the tests: four processes that are started once, meet in each layout in turn, and train in it.
+
+Run as `python -m tests.training.distributed.ranks_at_work FOLDER`; `plan.json` in the folder says what is to
+be done. One rank alone trains first, and leaves what the others must come to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as processes
+from safetensors.torch import save_file
+
+from clearhead.training.config import TrainConfig
+from clearhead.training.distributed.ranks import Ranks, joined
+from clearhead.training.weights import named_weights
+
+from ..making import a_trainer
+
+RANKS = 4
+
+
+def train(data: Path, folder: Path, plain: dict[str, Any], ranks: Ranks | None = None) -> None:
+    """One run; its weights and its log are left in the folder."""
+    config = TrainConfig.from_dict(plain)
+    dtype = torch.float64 if config.compute.dtype == "float64" else torch.float32
+    trainer = a_trainer(data, folder, config, dtype=dtype, ranks=ranks)
+    trainer.run()
+    with trainer.evaluating() as model:
+        if trainer.ranks.first:
+            save_file(named_weights(model), folder / "end")
+
+
+def work(rank: int, folder: Path, cases: list[dict[str, Any]]) -> None:
+    """All cases that have a rank of this number."""
+    os.environ |= {"RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
+    for case in cases:
+        if rank < case["ranks"]:
+            os.environ |= {"WORLD_SIZE": str(case["ranks"]), "MASTER_PORT": str(case["port"])}
+            with joined(case["config"]["compute"]["layout"], cuda=False) as ranks:
+                train(folder / "data", folder / case["name"], case["config"], ranks)
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    cases = json.loads((folder / "plan.json").read_text())
+    for case in cases:
+        if not (folder / case["reference"]).exists():
+            train(folder / "data", folder / case["reference"], case["config"])
+    # forks: they need not import everything again
+    processes.start_processes(work, (folder, cases), RANKS, start_method="fork")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
