@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from clearhead.explorer import attention as maps
 from clearhead.explorer.classes import classes
 from clearhead.explorer.contexts import contexts
-from clearhead.explorer.curves import training
+from clearhead.explorer.curves import of_folder
 from clearhead.explorer.depth import depth
 from clearhead.explorer.evidence import evidence
 from clearhead.explorer.inside import inside, tensor
@@ -167,8 +167,10 @@ def test_models_lectures_and_training(client: TestClient, sessions: dict[str, Se
     ]
     assert models[2]["labels"] == ["good", "bad", "so-so"]
     assert client.get("/api/lectures").json() == plain(lectures())
-    assert client.get("/api/training").json() == plain(training(first))
-    assert client.get("/api/training?model=writer").json() == plain(training(sessions["writer"]))
+    assert client.get("/api/training").json() == plain(of_folder(None, first.bundle.metadata))
+    assert client.get("/api/training?model=writer").json() == plain(
+        of_folder(None, sessions["writer"].bundle.metadata)
+    )
 
 
 def test_training_and_examples_come_from_the_bundle_s_folder(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_training_and_examples_come_from_the_bundle_s_folder(tmp_path: Path) -> 
     session = Session(make_bundle(), "mine", tmp_path)
     session.bundle.metadata["examples"] = ["who sings ?", 7, "", "who sings ?"]
     with TestClient(make_app({"mine": session}), base_url=HOME) as client:
-        assert client.get("/api/training").json() == plain(training(session))
+        assert client.get("/api/training").json() == plain(of_folder(tmp_path, session.bundle.metadata))
         assert client.get("/api/training").json()["there"]
         assert client.get("/api/models").json()["models"][0]["examples"] == ["who sings ?"]
         assert client.post("/api/attention/classes", json={}).json()["texts"] == 1

@@ -16,16 +16,13 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clearhead.base import reading
 from clearhead.base.errors import UserError
 from clearhead.explorer.words import Plain
 from clearhead.planner.totals import RUNS
 from clearhead.training.log import LARGEST, read_line
-
-if TYPE_CHECKING:
-    from clearhead.explorer.session import Session
 
 if os.name != "nt":
     import fcntl
@@ -52,13 +49,8 @@ OTHERS_ON_WMT = (
 )
 
 
-def training(session: Session) -> Plain:
-    """Everything the page shows of the run that made a bundle."""
-    return of_folder(session.folder, session.bundle.metadata)
-
-
 def of_folder(folder: str | Path | None, metadata: Mapping[str, Any]) -> Plain:
-    """The same for a folder; None, or one without a log, is a bundle whose training is not at hand."""
+    """Everything the page shows of the run that made the bundle in a folder; None: there is no folder."""
     place = None if folder is None else Path(folder) / "training"
     log = b"" if place is None else _content(place / "log.jsonl")
     train, validation = _curves(log)

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from clearhead.explorer import attention as maps
 from clearhead.explorer.classes import classes
 from clearhead.explorer.contexts import contexts
-from clearhead.explorer.curves import training
+from clearhead.explorer.curves import of_folder
 from clearhead.explorer.depth import depth
 from clearhead.explorer.evidence import evidence
 from clearhead.explorer.inside import inside, tensor
@@ -131,7 +131,7 @@ def _gets(app: FastAPI, desk: JobQueue) -> None:
 
     @app.get("/api/training", summary="The curves of a model's training.", operation_id="training")
     def answer_training(model: schema.Name | None = None) -> Answer:
-        return Answer(desk.ask(model, training))
+        return Answer(desk.ask(model, lambda one: of_folder(one.folder, one.bundle.metadata)))
 
 
 def _listed(session: Session) -> Plain:
