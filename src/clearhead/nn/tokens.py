@@ -71,12 +71,13 @@ class Tokens:
     extent: int  # every position is below this; known without looking at the tensor
     start: int | None = None  # positions are start, start+1, ... in every row, where that is known
     segment: Tensor | None = None  # (R, T) sequence of each token; None: the row is the sequence
-    lengths: tuple[int, ...] | None = None  # packed: the length of each segment, where the host knows it
+    sequences: tuple[int, ...] | Boundaries | None = (
+        None  # packed: the length of each segment, or where it is
+    )
     index_start: int = 0  # where these tokens begin in their row (they may be a slice of it)
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     # What a scheme computes from the positions alone, once for all layers of a pass.
     real: Tensor | None = None  # (R,) padded: how many tokens of each row are not padding; None: all
-    boundaries: Boundaries | None = None  # packed: where segments begin, as the device knows it
 
     @classmethod
     def padded(
@@ -133,12 +134,22 @@ class Tokens:
         index = torch.arange(count, device=offsets.device, dtype=torch.int32)
         segment = torch.searchsorted(offsets[1:], index, right=True)
         position = (index - offsets[segment]).long()
-        return cls(position[None], boundaries.longest, None, segment[None], boundaries=boundaries)
+        return cls(position[None], boundaries.longest, None, segment[None], boundaries)
+
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        """Packed: the length of each segment, where the host knows it."""
+        return self.sequences if isinstance(self.sequences, tuple) else None
+
+    @property
+    def boundaries(self) -> Boundaries | None:
+        """Packed: where segments begin, where the device alone knows it."""
+        return self.sequences if isinstance(self.sequences, Boundaries) else None
 
     @property
     def is_packed(self) -> bool:
         """Whether these are whole packed segments of which it is known where each begins."""
-        return self.lengths is not None or self.boundaries is not None
+        return self.sequences is not None
 
     def longest_segment(self) -> int:
         """Packed: no segment is longer."""

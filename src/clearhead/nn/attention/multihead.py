@@ -297,7 +297,7 @@ def _rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
 
 def _refuse_unequal(queries: Tokens, keys: Tokens) -> None:
     """Packed queries look at the packed sequence of the same number: there must be as many of both."""
-    sides = [tokens.boundaries or tokens.lengths for tokens in (queries, keys)]
+    sides = queries.sequences, keys.sequences
     if sides[0] is not None and sides[1] is not None and len(sides[0]) != len(sides[1]):
         raise UserError(
             f"There are {len(sides[0])} packed sequences of queries, but {len(sides[1])} of keys: "
