@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from clearhead.lectures.step import Source, Step, as_table
+from clearhead.lectures.step import Source, Step
 from clearhead.nn.attention import (
     AttentionConfig,
     MultiHeadAttention,
@@ -62,24 +62,27 @@ def given_scores(scores: Tensor, mask: masks.Mask, values: Tensor | None = None)
     return problem_of(scores, keys, keys if values is None else values, score, mask)
 
 
+def _projecting(source: Source, transposed: bool) -> MultiHeadAttention:
+    """One head with the three matrices of a slide: W x of a column x is x Wᵀ of a row."""
+    matrices = [tensor(source.inputs[name]) for name in ("W_Q", "W_K", "W_V")]
+    attention = one_head(len(matrices[0]))
+    for linear, weight in zip((attention.query, attention.key, attention.value), matrices, strict=True):
+        set_weight(linear, weight.T if transposed else weight)
+    return attention
+
+
 def tutorial_self_attention(source: Source) -> list[Step]:
     """Columns are tokens on the slide and rows are tokens here, so everything is transposed at the border."""
-    printed, x = source.printed, tensor(source.inputs["X"]).T[None]  # (1, T, E)
-    attention = one_head(x.shape[2])
-    for linear, name in ((attention.query, "W_Q"), (attention.key, "W_K"), (attention.value, "W_V")):
-        set_weight(linear, tensor(source.inputs[name]))  # W x as a column is x Wᵀ as a row
+    x = tensor(source.inputs["X"]).T[None]  # (1, T, E)
+    attention = _projecting(source, transposed=False)
     problem = attention.problem(x)
-    found = {
-        "Q": ("W_Q X", problem.q[0, 0].T),
-        "K": ("W_K X", problem.k[0, 0].T),
-        "V": ("W_V X", problem.v[0, 0].T),
-        "S": ("softmax of each column of Kᵀ Q / √2", problem.weights()[0, 0].T),
-        "H": ("V S", attention(x)[0].T),
-    }
-    notes = {"H": "1.502 and 0.751 were added up from weights that had already been rounded."}
+    rounded = "1.502 and 0.751 were added up from weights that had already been rounded."
     return [
-        Step(name, formula, as_table(value), as_table(printed[name]), notes.get(name, ""))
-        for name, (formula, value) in found.items()
+        source.step("Q", "W_Q X", problem.q[0, 0].T),
+        source.step("K", "W_K X", problem.k[0, 0].T),
+        source.step("V", "W_V X", problem.v[0, 0].T),
+        source.step("S", "softmax of each column of Kᵀ Q / √2", problem.weights()[0, 0].T),
+        source.step("H", "V S", attention(x)[0].T, rounded),
     ]
 
 
@@ -88,22 +91,14 @@ def projection_parameters(source: Source) -> list[Step]:
     width, size = source.inputs["d_in"], source.inputs["d_k"]
     attention = MultiHeadAttention(AttentionConfig(width=width, heads=1, key_dim=size, bias=False))
     count = sum(layer.weight.numel() for layer in (attention.query, attention.key, attention.value))
-    return [
-        Step("parameters", f"3 · {width} · {size}", as_table(count), as_table(source.printed["parameters"]))
-    ]
+    return [source.step("parameters", f"3 · {width} · {size}", count)]
 
 
 def projections(source: Source) -> list[Step]:
     """`X W` for the three matrices."""
-    x = tensor(source.inputs["X"])[None]
-    attention = one_head(x.shape[2])
-    for linear, name in ((attention.query, "W_Q"), (attention.key, "W_K"), (attention.value, "W_V")):
-        set_weight(linear, tensor(source.inputs[name]).T)
-    problem = attention.problem(x)
-    return [
-        Step(name, f"X W_{name}", as_table(value[0, 0]), as_table(source.printed[name]))
-        for name, value in (("Q", problem.q), ("K", problem.k), ("V", problem.v))
-    ]
+    problem = _projecting(source, transposed=True).problem(tensor(source.inputs["X"])[None])
+    found = {"Q": problem.q, "K": problem.k, "V": problem.v}
+    return [source.step(name, f"X W_{name}", value[0, 0]) for name, value in found.items()]
 
 
 def self_attention_steps(source: Source) -> list[Step]:
@@ -111,13 +106,12 @@ def self_attention_steps(source: Source) -> list[Step]:
     x = tensor(source.inputs["X"])[None]
     attention = one_head(x.shape[2])
     problem = attention.problem(x)
-    found = {
-        "scores": ("X Xᵀ", scores_of(one_head(x.shape[2], "dot").problem(x))),
-        "scaled": ("X Xᵀ / √3", scores_of(problem)),
-        "weights": ("softmax of each row", problem.weights()[0, 0]),
-        "output": ("weights · X", attention(x)[0]),
-    }
-    return _against_print(source, found)
+    return [
+        source.step("scores", "X Xᵀ", scores_of(one_head(x.shape[2], "dot").problem(x))),
+        source.step("scaled", "X Xᵀ / √3", scores_of(problem)),
+        _weights(source, "softmax of each row", problem),
+        source.step("output", "weights · X", attention(x)[0]),
+    ]
 
 
 def attention_matrix_operations(source: Source) -> list[Step]:
@@ -126,24 +120,17 @@ def attention_matrix_operations(source: Source) -> list[Step]:
     size = q.shape[1]
     plain = problem_of(q, k, v, build_score("dot", 1, size, size, 1))
     problem = problem_of(q, k, v, build_score("scaled_dot", 1, size, size, 1))
-    found = {
-        "scores": ("Q Kᵀ", scores_of(plain)),
-        "weights": ("softmax of each row of Q Kᵀ / √3", problem.weights()[0, 0]),
-        "output": ("weights · V", attend(problem, "reference")[0, 0]),
-    }
-    return _against_print(source, found)
+    return [
+        source.step("scores", "Q Kᵀ", scores_of(plain)),
+        _weights(source, "softmax of each row of Q Kᵀ / √3", problem),
+        source.step("output", "weights · V", attend(problem, "reference")[0, 0]),
+    ]
 
 
-def _against_print(source: Source, found: dict[str, tuple[str, Tensor]]) -> list[Step]:
-    """Steps that all have a printed table; printed weights are checked to add up to 1, too."""
-    steps = []
-    for name, (formula, value) in found.items():
-        note = ""
-        if name == "weights":
-            sums = ", ".join(f"{sum(row):.3f}" for row in source.printed[name])
-            note = f"The printed rows add up to {sums}."
-        steps.append(Step(name, formula, as_table(value), as_table(source.printed[name]), note))
-    return steps
+def _weights(source: Source, formula: str, problem: Problem) -> Step:
+    """Weights beside printed ones, of which it is told whether they add up to 1."""
+    sums = ", ".join(f"{sum(row):.3f}" for row in source.printed["weights"])
+    return source.step("weights", formula, problem.weights()[0, 0], f"The printed rows add up to {sums}.")
 
 
 def masked_attention_quiz(source: Source) -> list[Step]:
@@ -152,17 +139,14 @@ def masked_attention_quiz(source: Source) -> list[Step]:
     problem = given_scores(scores, masks.Causal())
     weights = problem.weights()[0, 0]
     unmasked = float(given_scores(scores, masks.Everything()).weights()[0, 0, 1, 1])
+    note = (
+        "Answer B: behind the mask token 2 sees tokens 1 and 2 alone, with equal scores. "
+        f"Without the mask it would be answer C, {unmasked:.4f}."
+    )
     return [
-        _masked_scores(problem),
-        Step("weights", "softmax of each row", as_table(weights)),
-        Step(
-            "alpha_2_2",
-            "weights[2, 2]",
-            as_table(float(weights[1, 1])),
-            as_table(source.printed["alpha_2_2"]),
-            note="Answer B: behind the mask token 2 sees tokens 1 and 2 alone, with equal scores. "
-            f"Without the mask it would be answer C, {unmasked:.4f}.",
-        ),
+        _masked_scores(source, problem),
+        source.step("weights", "softmax of each row", weights),
+        source.step("alpha_2_2", "weights[2, 2]", float(weights[1, 1]), note),
     ]
 
 
@@ -170,25 +154,16 @@ def masked_self_attention(source: Source) -> list[Step]:
     """The same mask on four words."""
     words = tuple(source.inputs["words"])
     problem = given_scores(tensor(source.inputs["scores"]), masks.Causal())
-    weights = as_table(problem.weights()[0, 0])
     return [
-        _masked_scores(problem, words),
-        Step(
-            "weights",
-            "softmax of each row",
-            weights,
-            as_table(source.printed["weights"]),
-            rows=words,
-            columns=words,
-        ),
+        _masked_scores(source, problem, words),
+        source.step("weights", "softmax of each row", problem.weights()[0, 0], rows=words, columns=words),
     ]
 
 
-def _masked_scores(problem: Problem, words: tuple[str, ...] = ()) -> Step:
+def _masked_scores(source: Source, problem: Problem, words: tuple[str, ...] = ()) -> Step:
     hidden = problem.mask.to_additive(problem.queries.count, dtype=torch.float64)[0, 0]  # 0 or −∞
-    return Step(
-        "masked", "scores + look-ahead mask", as_table(scores_of(problem) + hidden), rows=words, columns=words
-    )
+    masked = scores_of(problem) + hidden
+    return source.step("masked", "scores + look-ahead mask", masked, rows=words, columns=words)
 
 
 def contextual_apple(source: Source) -> list[Step]:
@@ -198,18 +173,18 @@ def contextual_apple(source: Source) -> list[Step]:
     whole = given_scores(row, masks.Everything(), values)
     of_two = given_scores(row, masks.Boolean(row > 0), values)
     softmax = [
-        Step(
+        source.step(
             "softmax_fruit",
             "softmax of the row",
-            as_table(whole.weights()[0, 0]),
-            note="Words with similarity 0 get weight as well, because exp(0) = 1.",
+            whole.weights()[0, 0],
+            "Words with similarity 0 get weight as well, because exp(0) = 1.",
             columns=words,
         ),
-        Step(
+        source.step(
             "softmax_apple_fruit",
             "mix by a softmax over fruit and apple alone",
-            as_table(attend(of_two, "reference")[0, 0]),
-            note="The other words are masked: the slide gives no vectors for them.",
+            attend(of_two, "reference")[0, 0],
+            "The other words are masked: the slide gives no vectors for them.",
         ),
     ]
     return [*fruit, *softmax, *brand]
@@ -227,36 +202,28 @@ def _apple_by_row_sum(source: Source, word: str) -> list[Step]:
     """x / Σx is the softmax of log x; what is not alike at all has log 0 = −∞ and is hidden instead."""
     row, words, values = _apple_row(source, word)
     problem = given_scores(row.clamp(min=1e-30).log(), masks.Boolean(row > 0), values)
-    name, apple, other = f"apple_{word}", source.inputs["apple"], source.inputs[word]
+    apple, other = source.inputs["apple"], source.inputs[word]
+    mix = f"the mix of apple = {apple} and {word} = {other} by these weights"
     return [
-        Step(f"weights_{word}", "row / sum of the row", as_table(problem.weights()[0, 0]), columns=words),
-        Step(
-            name,
-            f"the mix of apple = {apple} and {word} = {other} by these weights",
-            as_table(attend(problem, "reference")[0, 0]),
-            as_table(source.printed[name]),
-        ),
+        source.step(f"weights_{word}", "row / sum of the row", problem.weights()[0, 0], columns=words),
+        source.step(f"apple_{word}", mix, attend(problem, "reference")[0, 0]),
     ]
 
 
 def dot_product_growth(source: Source) -> list[Step]:
     """The dot product and the scaled one, side by side."""
-    dots: list[float] = []
-    scaled: list[float] = []
-    for q, k in source.inputs["pairs"]:
-        for name, found in (("dot", dots), ("scaled_dot", scaled)):
-            score = build_score(name, 1, len(q), len(k), 1)
-            found.append(float(score.pairs(tensor([[[q]]]), tensor([[[k]]]))))
-    pairs = tuple(f"{q} · {k}" for q, k in source.inputs["pairs"])
+    pairs = source.inputs["pairs"]
+    dots, scaled = (
+        [
+            float(build_score(name, 1, len(q), len(k), 1).pairs(tensor([[[q]]]), tensor([[[k]]])))
+            for q, k in pairs
+        ]
+        for name in ("dot", "scaled_dot")
+    )
+    columns = tuple(f"{q} · {k}" for q, k in pairs)
     return [
-        Step("dots", "q · k", as_table(dots), as_table(source.printed["dots"]), columns=pairs),
-        Step(
-            "scaled",
-            "q · k / √d",
-            as_table(scaled),
-            note="Divided by √d they grow more slowly.",
-            columns=pairs,
-        ),
+        source.step("dots", "q · k", dots, columns=columns),
+        source.step("scaled", "q · k / √d", scaled, "Divided by √d they grow more slowly.", columns=columns),
     ]
 
 
@@ -270,22 +237,14 @@ def keras_layer(source: Source) -> list[Step]:
         shapes.append(tuple(linear.bias.unflatten(0, (heads, size)).shape))
     shapes.append(tuple(attention.output.weight.T.unflatten(0, (heads, size)).shape))
     shapes.append(tuple(attention.output.bias.shape))
-    names = [f"{part} {kind}" for part in ("query", "key", "value", "output") for kind in ("weight", "bias")]
+    parts = ("query", "key", "value", "output")
+    names = tuple(f"{part} {kind}" for part in parts for kind in ("weight", "bias"))
     count = sum(parameter.numel() for parameter in attention.parameters())
     weights = attention.weights(torch.zeros(1, source.inputs["tokens"], width))
+    asked = "shape of the attention weights of six tokens, returned on request"
+    axes = ("batch", "heads", "queries", "keys")
     return [
-        Step(
-            "shapes",
-            "shape of each parameter",
-            as_table(shapes),
-            as_table(source.printed["shapes"]),
-            rows=tuple(names),
-        ),
-        Step("parameters", "3 · (16·3·2 + 3·2) + 3·2·16 + 16", as_table(count)),
-        Step(
-            "weights",
-            "shape of the attention weights of six tokens, returned on request",
-            as_table([tuple(weights.shape)]),
-            columns=("batch", "heads", "queries", "keys"),
-        ),
+        source.step("shapes", "shape of each parameter", shapes, rows=names),
+        source.step("parameters", "3 · (16·3·2 + 3·2) + 3·2·16 + 16", count),
+        source.step("weights", asked, [tuple(weights.shape)], columns=axes),
     ]

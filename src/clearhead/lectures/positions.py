@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead.lectures.attention import one_head, scores_of, tensor
-from clearhead.lectures.step import Source, Step, as_table
+from clearhead.lectures.step import Source, Step
 from clearhead.nn.positions import Rotary, Sinusoidal
 from clearhead.nn.tokens import Tokens
 
@@ -23,8 +23,8 @@ def sinusoidal_positions(source: Source) -> list[Step]:
     columns = ("sin", "cos", "sin", "cos")
     formula = "sin or cos of pos / 10000^(2i/4)"
     return [
-        Step("PE", formula, as_table(waves), as_table(source.printed["PE"]), rows=rows, columns=columns),
-        Step("sum", "X + PE", as_table(total), as_table(source.printed["sum"]), rows=rows),
+        source.step("PE", formula, waves, rows=rows, columns=columns),
+        source.step("sum", "X + PE", total, rows=rows),
     ]
 
 
@@ -32,11 +32,8 @@ def rotary_distance(source: Source) -> list[Step]:
     """The scores of one phrase at two places, with rotary and with sinusoidal positions."""
     x, words = tensor(source.inputs["X"])[None], tuple(source.inputs["words"])
     near, far = (Tokens.padded(x.shape[1], start=start) for start in source.inputs["starts"])
-    turning, plain, waves = (
-        one_head(x.shape[2], position=Rotary(x.shape[2])),
-        one_head(x.shape[2]),
-        Sinusoidal(),
-    )
+    turning = one_head(x.shape[2], position=Rotary(x.shape[2]))
+    plain, waves = one_head(x.shape[2]), Sinusoidal()
 
     def rotary(tokens: Tokens) -> Tensor:
         return scores_of(turning.problem(x, queries=tokens))
@@ -44,20 +41,13 @@ def rotary_distance(source: Source) -> list[Step]:
     def sinusoidal(tokens: Tokens) -> Tensor:
         return scores_of(plain.problem(waves.embed(x, tokens), queries=tokens))
 
-    moved = tuple(
-        as_table((scores(far) - scores(near)).round(decimals=12)) for scores in (rotary, sinusoidal)
-    )
+    turned, waved = ((scores(far) - scores(near)).round(decimals=12) for scores in (rotary, sinusoidal))
     formula = "q · k / √4, both turned by their positions, the phrase at positions"
+    waving = "the same difference with sinusoidal positions added to the words"
+    labels = (words, words)
     return [
-        Step("at_0", f"{formula} 0 to 2", as_table(rotary(near)), rows=words, columns=words),
-        Step("at_7", f"{formula} 7 to 9", as_table(rotary(far)), rows=words, columns=words),
-        Step("rotary_moved", "at_7 − at_0", moved[0], note="No score changes.", rows=words, columns=words),
-        Step(
-            "sinusoidal_moved",
-            "the same difference with sinusoidal positions added to the words",
-            moved[1],
-            note="Here every score changes with the place.",
-            rows=words,
-            columns=words,
-        ),
+        source.step("at_0", f"{formula} 0 to 2", rotary(near), "", *labels),
+        source.step("at_7", f"{formula} 7 to 9", rotary(far), "", *labels),
+        source.step("rotary_moved", "at_7 − at_0", turned, "No score changes.", *labels),
+        source.step("sinusoidal_moved", waving, waved, "Here every score changes with the place.", *labels),
     ]

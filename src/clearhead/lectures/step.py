@@ -111,6 +111,19 @@ class Source:
     printed: Mapping[str, Any] = field(default_factory=dict)
     erratum: str | None = None  # what the slide has wrong, and what is right
 
+    def step(
+        self,
+        name: str,
+        formula: str,
+        values: Tensor | Sequence[Any] | Number,
+        note: str = "",
+        rows: tuple[str, ...] = (),
+        columns: tuple[str, ...] = (),
+    ) -> Step:
+        """One step, beside what the slide prints under its name."""
+        printed = as_table(self.printed[name]) if name in self.printed else None
+        return Step(name, formula, as_table(values), printed, note, rows, columns)
+
 
 _READ = tomllib.loads(files(__package__).joinpath("sources.toml").read_text("utf-8"))
 SOURCES: dict[str, Source] = {name: Source(**table) for name, table in _READ.items()}
