@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
+from clearhead.decoding.options import Options
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.verify import Check, Effort, Report, plain, verify
 from clearhead.verify.report import skip, within
@@ -141,13 +142,13 @@ def test_a_difference_that_is_no_number_fails() -> None:
 def test_sets_are_the_fewest_and_the_best(scores: list[int], share: float, count: int) -> None:
     score = np.array(scores, dtype=np.float64)
     chance = plain.softmax(score)
-    few = np.flatnonzero(plain.narrowed(score, plain.Wishes(top_k=count)))
+    few = np.flatnonzero(plain.narrowed(score, Options(sample=True, top_k=count)))
     assert len(few) == min(count, len(score))
     assert score[few].min() >= max([*np.delete(score, few), -np.inf])
-    nucleus = np.flatnonzero(plain.narrowed(score, plain.Wishes(top_p=share)))
+    nucleus = np.flatnonzero(plain.narrowed(score, Options(sample=True, top_p=share)))
     assert chance[nucleus].sum() >= share - plain.SLACK
     assert chance[nucleus].sum() - chance[nucleus].min() < share  # without its last it would not reach
-    least = np.flatnonzero(plain.narrowed(score, plain.Wishes(min_p=share)))
+    least = np.flatnonzero(plain.narrowed(score, Options(sample=True, min_p=share)))
     assert set(least) == {id for id in range(len(score)) if chance[id] >= share * chance.max() - 1e-6}
 
 

@@ -71,12 +71,11 @@ def _both(subject: Subject, writer: Writer) -> tuple[list[Tensor], list[Tensor]]
 
 def _alike(subject: Subject, writer: Writer) -> float:
     """chrF of the texts that are written, against those of float32 (0 to 100)."""
-    numbers = list(range(len(subject.given)))
     options = Options(max_length=subject.effort.write)
     both = []
     for one in (writer, subject.writer):
-        found = subject.decode(one, options, numbers)
-        both.append([_text(writer, found[number][0].ids) for number in numbers])
+        found = subject.decode(one, options, subject.numbers)
+        both.append([_text(writer, found[number][0].ids) for number in subject.numbers])
     return float(CHRF().corpus_score(both[0], [both[1]]).score)
 
 

@@ -31,7 +31,7 @@ WRITTEN = 6  # tokens that stand before the one that is looked at
 
 def penalties(subject: Subject) -> Check:
     """Repetition, frequency, presence, no-repeat, bias, bans, prefix, least and most length."""
-    found = {name: _difference(subject, wishes) for name, wishes in _wishes(subject).items()}
+    found = {name: _difference(subject, options) for name, options in _settings(subject).items()}
     broken = _broken(subject)
     worst = max(found.values())
     what = f"{len(found)} settings on this model's scores, against their formulas (relative to the score)"
@@ -45,26 +45,26 @@ def penalties(subject: Subject) -> Check:
 
 def cutoffs(subject: Subject) -> Check:
     """Top-k, top-p, min-p and typical keep exactly the tokens that their definitions enumerate."""
-    settings = {
-        "top-k 1": plain.Wishes(top_k=1),
-        "top-k 7": plain.Wishes(top_k=7),
-        "top-p 0.5": plain.Wishes(top_p=0.5),
-        "top-p 0.95": plain.Wishes(top_p=0.95),
-        "min-p 0.02": plain.Wishes(min_p=0.02),
-        "typical 0.3": plain.Wishes(typical=0.3),
-        "typical 0.9": plain.Wishes(typical=0.9),
-        "all together": plain.Wishes(temperature=1.4, top_k=20, top_p=0.9, min_p=0.01, typical=0.95),
+    settings: dict[str, dict[str, Any]] = {
+        "top-k 1": {"top_k": 1},
+        "top-k 7": {"top_k": 7},
+        "top-p 0.5": {"top_p": 0.5},
+        "top-p 0.95": {"top_p": 0.95},
+        "min-p 0.02": {"min_p": 0.02},
+        "typical 0.3": {"typical": 0.3},
+        "typical 0.9": {"typical": 0.9},
+        "all together": {"temperature": 1.4, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "typical": 0.95},
     }
     wrong: dict[str, int] = {}
     sets = 0
-    for name, wishes in settings.items():
-        wrong[name] = 0
+    for name, cut in settings.items():
+        wrong[name], options = 0, Options(sample=True, **cut)
         for logp, written, number in _histories(subject):
             # a few values are made equal, so that ties are met
             tied = logp.clone()
             tied[0, 0::5] = tied[0, 0]
             for scores in (logp, tied):
-                ours, must, may = _kept(subject, wishes, scores, written, number)
+                ours, must, may = _kept(subject, options, scores, written, number)
                 wrong[name] += sum(int(((must & ~one) | (one & ~may)).sum()) for one in ours)
                 sets += len(ours)
     worst = sum(wrong.values())
@@ -73,22 +73,22 @@ def cutoffs(subject: Subject) -> Check:
     return Check(CUTOFFS, worst == 0, float(worst), 0.0, sentence, {"wrong tokens": wrong})
 
 
-def _wishes(subject: Subject) -> dict[str, plain.Wishes]:
+def _settings(subject: Subject) -> dict[str, Options]:
     a, b, c = _words(subject)
     return {
-        "repetition 1.3": plain.Wishes(repetition=1.3),
-        "repetition 0.8 of biased scores": plain.Wishes(repetition=0.8, bias=((a, 50.0), (b, -0.5))),
-        "frequency 0.4": plain.Wishes(frequency=0.4),
-        "presence 0.7": plain.Wishes(presence=0.7),
-        "frequency -0.2, presence 0.3": plain.Wishes(frequency=-0.2, presence=0.3),
-        "no repeat of 1": plain.Wishes(no_repeat=1),
-        "no repeat of 2": plain.Wishes(no_repeat=2),
-        "no repeat of 3": plain.Wishes(no_repeat=3),
-        "bias": plain.Wishes(bias=((a, 1.5), (c, -2.25), (a, 0.5))),
-        "bans": plain.Wishes(banned=((a,), (b, c), (a, b, a))),
-        "prefix": plain.Wishes(prefix=(a, b)),
-        "least length": plain.Wishes(min_length=3),
-        "all together": plain.Wishes(
+        "repetition 1.3": Options(repetition=1.3),
+        "repetition 0.8 of biased scores": Options(repetition=0.8, bias=((a, 50.0), (b, -0.5))),
+        "frequency 0.4": Options(frequency=0.4),
+        "presence 0.7": Options(presence=0.7),
+        "frequency -0.2, presence 0.3": Options(frequency=-0.2, presence=0.3),
+        "no repeat of 1": Options(no_repeat=1),
+        "no repeat of 2": Options(no_repeat=2),
+        "no repeat of 3": Options(no_repeat=3),
+        "bias": Options(bias=((a, 1.5), (c, -2.25), (a, 0.5))),
+        "bans": Options(banned=((a,), (b, c), (a, b, a))),
+        "prefix": Options(prefix=(a, b)),
+        "least length": Options(min_length=3),
+        "all together": Options(
             bias=((b, 1.0),),
             repetition=1.2,
             frequency=0.1,
@@ -121,28 +121,21 @@ def _histories(subject: Subject) -> list[tuple[Tensor, Ids, int]]:
     return found
 
 
-def _options(wishes: plain.Wishes, **more: Any) -> Options:
-    usual = plain.Wishes._field_defaults
-    return Options(
-        **{name: value for name, value in wishes._asdict().items() if value != usual[name]}, **more
-    )
-
-
 def _past(subject: Subject, written: Ids, number: int) -> Past:
     tokens = torch.tensor([written], dtype=torch.long, device=subject.device).reshape(1, len(written))
     request = torch.zeros(1, dtype=torch.long, device=subject.device)
     return Past(tokens, [subject.given[number]], request, len(written))
 
 
-def _difference(subject: Subject, wishes: plain.Wishes) -> float:
+def _difference(subject: Subject, options: Options) -> float:
     """The largest of any score, relative to it above 1; infinite if other tokens are ruled out."""
-    made = pipeline(_options(wishes), subject.symbols, subject.config.vocabulary, subject.has_source)
+    made = pipeline(options, subject.symbols, subject.config.vocabulary, subject.has_source)
     worst = 0.0
     for logp, written, number in _histories(subject):
         ours = made.shape(logp, _past(subject, written, number))[0].double().cpu().numpy()
         stops, forbidden = subject.symbols.stops, subject.symbols.forbidden
         own = logp[0].cpu().numpy()
-        theirs = plain.shaped(own, subject.before(number), written, wishes, stops, forbidden)
+        theirs = plain.shaped(own, subject.before(number), written, options, stops, forbidden)
         out = np.isneginf(theirs)
         if (np.isneginf(ours) != out).any() or np.isnan(ours).any():
             return math.inf
@@ -152,14 +145,14 @@ def _difference(subject: Subject, wishes: plain.Wishes) -> float:
 
 
 def _kept(
-    subject: Subject, wishes: plain.Wishes, scores: Tensor, written: Ids, number: int
+    subject: Subject, options: Options, scores: Tensor, written: Ids, number: int
 ) -> tuple[list[plain.Flags], plain.Flags, plain.Flags]:
     """(V,) which tokens are drawn: by decoding's short way and by its processors; which must be, and may be.
 
     The last two differ by tokens that are too near the edge of a set for float32 to tell.
     """
     vocabulary = subject.config.vocabulary
-    made = pipeline(_options(wishes, sample=True), subject.symbols, vocabulary, subject.has_source)
+    made = pipeline(options, subject.symbols, vocabulary, subject.has_source)
     past = _past(subject, written, number)
     shaped = made.shape(scores, past)
     few, ids = made.narrow(shaped, past)
@@ -169,44 +162,42 @@ def _kept(
     for processor in made.after:
         every = processor(every, past)
     ours = [~torch.isneginf(one)[0].cpu().numpy() for one in (few, every)]
-    return ours, *plain.kept(shaped[0].double().cpu().numpy(), wishes)
+    return ours, *plain.kept(shaped[0].double().cpu().numpy(), options)
 
 
 def _broken(subject: Subject) -> list[str]:
     """Rules that the texts of whole searches do not keep, in words."""
     a, b, c = _words(subject)
     most = max(4, subject.effort.write)
-    wishes = plain.Wishes(no_repeat=2, banned=((a,), (b, c)), prefix=(b,), min_length=2)
+    rules = Options(no_repeat=2, banned=((a,), (b, c)), prefix=(b,), min_length=2, max_length=most)
     ways = {
-        "greedy": _options(wishes, max_length=most),
-        "beam": _options(wishes, max_length=most, beam=3),
-        "sampling": _options(wishes, max_length=most, sample=True, seed=subject.seed),
+        "greedy": rules,
+        "beam": rules.replace(beam=3),
+        "sampling": rules.replace(sample=True, seed=subject.seed),
     }
     numbers = [n for n in range(len(subject.given)) if subject.limit(n, most) >= 4][:3]
     return [
         f"{way}: {fault}"
         for way, options in ways.items()
         for number, found in subject.decode(subject.writer, options, numbers).items()
-        for fault in _faults(subject, found[0], number, wishes, options)
+        for fault in _faults(subject, found[0], number, options)
     ]
 
 
-def _faults(
-    subject: Subject, one: Hypothesis, number: int, wishes: plain.Wishes, options: Options
-) -> list[str]:
+def _faults(subject: Subject, one: Hypothesis, number: int, options: Options) -> list[str]:
     prompt = () if subject.has_source else subject.given[number]
     longest = subject.limit(number, options.max_length)
-    size = len(wishes.prefix)
+    size = len(options.prefix)
     texts = [(*prompt, *one.ids[: place + 1]) for place in range(size, len(one.ids))]
     met = {
-        "a text does not begin with the prefix": one.ids[:size] != wishes.prefix,
-        "a text is shorter than allowed": len(one.ids) < wishes.min_length,
+        "a text does not begin with the prefix": one.ids[:size] != options.prefix,
+        "a text is shorter than allowed": len(one.ids) < options.min_length,
         "a text is longer than allowed": len(one.ids) > longest,
         "a pair of tokens stands twice": any(
-            plain.ends_in_repeat(text, wishes.no_repeat or 1) for text in texts
+            plain.ends_in_repeat(text, options.no_repeat or 1) for text in texts
         ),
         "a banned sequence was written": any(
-            text[-len(ban) :] == ban for text in texts for ban in wishes.banned
+            text[-len(ban) :] == ban for text in texts for ban in options.banned
         ),
         "a forbidden symbol was written": any(id in subject.symbols.forbidden for id in one.ids),
     }

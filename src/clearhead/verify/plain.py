@@ -1,6 +1,7 @@
 """What decoding promises, written out plainly a second time: penalties, sets, distributions, beam search.
 
-Slow and simple on purpose, in Python and numpy, one text at a time; shares no code with `decoding`.
+Slow and simple on purpose, in Python and numpy, one text at a time; shares nothing with `decoding` but the
+settings themselves, its `Options`.
 
 Shapes: V vocabulary.
 """
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from clearhead.decoding.options import Options
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -22,53 +25,33 @@ SLACK = 1e-6  # a sum of probabilities has reached its bound within a millionth
 EDGES = (SLACK - 2e-6, SLACK, SLACK + 2e-6)  # float32 scores cannot tell more
 
 
-class Wishes(NamedTuple):
-    """The settings that shape scores, as decoding's `Options` name them."""
-
-    bias: tuple[tuple[int, float], ...] = ()
-    repetition: float = 1.0
-    frequency: float = 0.0
-    presence: float = 0.0
-    no_repeat: int | None = None
-    banned: tuple[Ids, ...] = ()
-    prefix: Ids = ()
-    min_length: int = 0
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical: float = 1.0
-
-
-def shaped(logp: Floats, prompt: Ids, written: Ids, wishes: Wishes, stops: Ids, forbidden: Ids) -> Floats:
+def shaped(logp: Floats, prompt: Ids, written: Ids, options: Options, stops: Ids, forbidden: Ids) -> Floats:
     """(V,) scores of the next token, -inf for what may not follow.
 
     `prompt` is what the text follows: a decoder's prompt, or the start symbol behind a source.
     """
     score = logp.astype(np.float64).copy()
-    if len(written) < len(wishes.prefix):
+    if len(written) < len(options.prefix):
         only = np.full_like(score, -np.inf)
-        only[wishes.prefix[len(written)]] = score[wishes.prefix[len(written)]]
+        only[options.prefix[len(written)]] = score[options.prefix[len(written)]]
         return only
-    for id, value in wishes.bias:
+    for id, value in options.bias:
         score[id] += value
     history = (*prompt, *written)
     for id in set(history):
-        score[id] = score[id] * wishes.repetition if score[id] < 0 else score[id] / wishes.repetition
+        score[id] = score[id] * options.repetition if score[id] < 0 else score[id] / options.repetition
     for id in set(written):
-        score[id] -= wishes.frequency * written.count(id) + wishes.presence
-    for id in {
-        *history,
-        *(one[-1] for one in wishes.banned),
-    }:  # no other can end what was met before, or a ban
+        score[id] -= options.frequency * written.count(id) + options.presence
+    bans = [one for one in options.banned if not isinstance(one, str)]  # a text would be for another judge
+    for id in {*history, *(one[-1] for one in bans)}:  # no other can end what was met before, or a ban
         text = (*history, id)
-        if wishes.no_repeat is not None and ends_in_repeat(text, wishes.no_repeat):
+        if options.no_repeat is not None and ends_in_repeat(text, options.no_repeat):
             score[id] = -np.inf
-        if any(text[-len(one) :] == one for one in wishes.banned):
+        if any(text[-len(one) :] == one for one in bans):
             score[id] = -np.inf
     for id in forbidden:
         score[id] = -np.inf
-    if len(written) < wishes.min_length:
+    if len(written) < options.min_length:
         score[list(stops)] = -np.inf
     return score
 
@@ -89,31 +72,31 @@ def softmax(score: Floats) -> Floats:
     return shares
 
 
-def narrowed(score: Floats, wishes: Wishes, slack: float = SLACK) -> Floats:
+def narrowed(score: Floats, options: Options, slack: float = SLACK) -> Floats:
     """(V,) the probabilities that a token is drawn by."""
-    score = score / wishes.temperature
-    if wishes.top_k is not None:
-        score = _only(score, by_rank(score)[: wishes.top_k])
-    if wishes.top_p < 1:
-        score = _only(score, _until(by_rank(score), softmax(score), wishes.top_p - slack))
-    if wishes.min_p > 0:
-        least = math.log(wishes.min_p) + float(score.max()) - slack
+    score = score / options.temperature
+    if options.top_k is not None:
+        score = _only(score, by_rank(score)[: options.top_k])
+    if options.top_p < 1:
+        score = _only(score, _until(by_rank(score), softmax(score), options.top_p - slack))
+    if options.min_p > 0:
+        least = math.log(options.min_p) + float(score.max()) - slack
         score = _only(score, np.flatnonzero(score >= least))
-    if wishes.typical < 1:
+    if options.typical < 1:
         chance = softmax(score)
         own = np.log(np.where(chance > 0, chance, 1.0))
         entropy = -float((chance * own).sum())
         far = np.where(chance > 0, np.abs(own + entropy), np.inf)
-        score = _only(score, _until(np.argsort(far, kind="stable"), chance, wishes.typical - slack))
+        score = _only(score, _until(np.argsort(far, kind="stable"), chance, options.typical - slack))
     return softmax(score)
 
 
-def kept(score: Floats, wishes: Wishes) -> tuple[Flags, Flags]:
+def kept(score: Floats, options: Options) -> tuple[Flags, Flags]:
     """(V,) the tokens that must have a chance, and those that may.
 
     They differ by tokens that are too near the edge of a set for float32 to tell.
     """
-    sets = [narrowed(score, wishes, slack) > 0 for slack in EDGES]
+    sets = [narrowed(score, options, slack) > 0 for slack in EDGES]
     return np.logical_and.reduce(sets), np.logical_or.reduce(sets)
 
 

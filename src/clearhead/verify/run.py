@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from clearhead.base.progress import Bar, progress
 from clearhead.bundle.folder import Bundle
 from clearhead.models.build import count_parameters
 from clearhead.training.bundle_or_run import load_bundle_or_run
-from clearhead.verify import drafting, drift, formulas, reading, sampling, searching, text_to_text
+from clearhead.verify import drift, formulas, reading, sampling, searching, text_to_text
 from clearhead.verify.report import Check, Report
 from clearhead.verify.subject import Effort, Subject, prepare
 
@@ -65,13 +65,13 @@ def verify(
     whole = bundle if isinstance(bundle, Bundle) else load_bundle_or_run(bundle)
     training = whole.model.training
     made = effort or Effort.of(count_parameters(whole.model), quick)
-    line = partial(progress, "Verifying", unit="checks") if show else _silent
     try:
         subject = prepare(whole, texts, made, SEED)
         checks = _chosen(subject, draft, only)
         _refuse_damaged(subject)
         found = []
-        with torch.no_grad(), line(total=len(checks)) as bar:
+        line = progress("Verifying", len(checks), "checks") if show else nullcontext(Bar(None, None))
+        with torch.no_grad(), line as bar:
             for name, check in checks.items():
                 bar.advance(0, note=name)
                 found.append(_guarded(name, check, subject))
@@ -90,8 +90,8 @@ def _chosen(
     if not text_to_text.applies(subject):
         del every[text_to_text.TEXTS]
     if draft is not None:
-        drafting.refuse_unlike(subject, draft)
-        every[drafting.DRAFT] = partial(drafting.speculative, draft=draft)
+        searching.refuse_unlike(subject, draft)
+        every[searching.DRAFT] = partial(searching.speculative, draft=draft)
     if only is None:
         return every
     for name in only:
@@ -115,7 +115,3 @@ def _refuse_damaged(subject: Subject) -> None:
         raise UserError(
             f"The weight '{wrong[0]}' holds numbers that are not finite: it is damaged, or training diverged."
         )
-
-
-def _silent(total: float) -> AbstractContextManager[Bar]:
-    return nullcontext(Bar(None, None))

@@ -23,22 +23,22 @@ FEWEST = 5.0  # draws to be expected of a text that is counted by itself, for χ
 TOGETHER = 64  # texts drawn from one request
 
 SETTINGS = {
-    "plain": plain.Wishes(),
-    "temperature 0.7, top-k 10": plain.Wishes(temperature=0.7, top_k=10),
-    "top-p 0.8": plain.Wishes(top_p=0.8),
-    "temperature 1.5, min-p 0.1": plain.Wishes(temperature=1.5, min_p=0.1),
-    "typical 0.8": plain.Wishes(typical=0.8),
+    "plain": Options(sample=True),
+    "temperature 0.7, top-k 10": Options(sample=True, temperature=0.7, top_k=10),
+    "top-p 0.8": Options(sample=True, top_p=0.8),
+    "temperature 1.5, min-p 0.1": Options(sample=True, temperature=1.5, min_p=0.1),
+    "typical 0.8": Options(sample=True, typical=0.8),
 }
-PAIRS = plain.Wishes(temperature=1.3, top_k=3)
+PAIRS = Options(sample=True, temperature=1.3, top_k=3)
 
 
 def sampling(subject: Subject) -> Check:
     """Draws of one token under several settings, and of texts of two tokens."""
     draws = subject.effort.draws
     found: dict[str, float] = {}
-    for at, (name, wishes) in enumerate(SETTINGS.items()):
+    for at, (name, options) in enumerate(SETTINGS.items()):
         number = at % len(subject.given)
-        found[name] = _p_value(*_compared(subject, number, wishes, 1, draws))
+        found[name] = _p_value(*_compared(subject, number, options, 1, draws))
     found["two tokens"] = _p_value(*_compared(subject, 0, PAIRS, 2, draws))
     worst = min(found.values())
     told = f"the least likely agreement has p = {worst:.2g}, and {LEAST:g} is asked for."
@@ -51,7 +51,7 @@ def sampling(subject: Subject) -> Check:
 
 
 def _compared(
-    subject: Subject, number: int, wishes: plain.Wishes, length: int, draws: int
+    subject: Subject, number: int, options: Options, length: int, draws: int
 ) -> tuple[Counter[Ids], dict[Ids, float]]:
     """How often each text of at most `length` tokens was drawn, and its probability."""
     length = min(length, subject.limit(number))
@@ -63,31 +63,27 @@ def _compared(
         for text, chance in under_way.items():
             logp = passes(number, text).cpu().numpy()
             stops, forbidden = subject.symbols.stops, subject.symbols.forbidden
-            scores = plain.shaped(logp, subject.before(number), text, wishes, stops, forbidden)
-            shares = plain.narrowed(scores, wishes)
+            scores = plain.shaped(logp, subject.before(number), text, options, stops, forbidden)
+            shares = plain.narrowed(scores, options)
             # at the edge of a set a token may be drawn after all, though its chance is next to none
-            for id in np.flatnonzero(plain.kept(scores, wishes)[1]).tolist():
+            for id in np.flatnonzero(plain.kept(scores, options)[1]).tolist():
                 if id in stops:
                     chances[text] = chances.get(text, 0.0) + chance * float(shares[id])
                 else:
                     further[*text, id] = chance * float(shares[id])
         under_way = further
     chances.update(under_way)
-    return _drawn(subject, number, wishes, length, draws), chances
+    return _drawn(subject, number, options, length, draws), chances
 
 
-def _drawn(subject: Subject, number: int, wishes: plain.Wishes, length: int, draws: int) -> Counter[Ids]:
-    own = {
-        name: value for name, value in wishes._asdict().items() if value != plain.Wishes._field_defaults[name]
-    }
+def _drawn(subject: Subject, number: int, options: Options, length: int, draws: int) -> Counter[Ids]:
     requests = []
     for seed in range(-(-draws // TOGETHER)):
         count = min(TOGETHER, draws - seed * TOGETHER)
-        options = Options(sample=True, nbest=count, seed=subject.seed + seed, max_length=length, **own)
-        requests.append(Request(subject.given[number], length, options))
-    engine = rows_engine(
-        subject.writer.rows(requests[0].options), subject.symbols, subject.writer.search, 4 * TOGETHER
-    )
+        asked = options.replace(nbest=count, seed=subject.seed + seed, max_length=length)
+        requests.append(Request(subject.given[number], length, asked))
+    rows = subject.writer.rows(requests[0].options)
+    engine = rows_engine(rows, subject.symbols, subject.writer.search, 4 * TOGETHER)
     return Counter(one.ids for _, texts in engine.run(requests) for one in texts)
 
 
@@ -101,21 +97,16 @@ def _p_value(counts: Counter[Ids], chances: dict[Ids, float]) -> float:
     if any(text not in chances for text in counts):
         return 0.0
     draws = sum(counts.values())
-    bins: list[tuple[float, float]] = []  # drawn, expected
-    rest = (0.0, 0.0)
-    for text, chance in chances.items():
-        one = (float(counts[text]), draws * chance)
-        if one[1] < FEWEST:
-            rest = (rest[0] + one[0], rest[1] + one[1])
-        else:
-            bins.append(one)
-    if rest[1] >= FEWEST or not bins:
-        bins.append(rest)
-    elif rest[1]:  # too few for a place of their own: counted with the rarest
-        least = min(range(len(bins)), key=lambda at: bins[at][1])
-        bins[least] = (bins[least][0] + rest[0], bins[least][1] + rest[1])
+    both = sorted((draws * chance, counts[text]) for text, chance in chances.items())  # expected, drawn
+    rare = [one for one in both if one[0] < FEWEST]
+    bins = both[len(rare) :]
+    expected, drawn = (sum(column) for column in zip(*rare, strict=True)) if rare else (0.0, 0)
+    if expected < FEWEST and bins:  # too few for a place of their own: counted with the rarest
+        expected, drawn = expected + bins[0][0], drawn + bins[0][1]
+        del bins[0]
+    bins.append((expected, drawn))
     if len(bins) < 2:
         return 1.0
-    chi = sum((drawn - expected) ** 2 / expected for drawn, expected in bins)
+    chi = sum((drawn - expected) ** 2 / expected for expected, drawn in bins)
     half = torch.tensor([(len(bins) - 1) / 2, chi / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))

@@ -5,20 +5,23 @@ Shapes: R rows, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from clearhead.decoding.backend import Batch, Hypothesis, MakeSearch, Request, Rows, Scores
+from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
+from clearhead.decoding.backend import Batch, Hypothesis, MakeSearch, Rows, Scores
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.options import LengthPenalty, Options
 from clearhead.decoding.processors import pipeline
 from clearhead.decoding.rows import PlainScores
-from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.score import score_ids
+from clearhead.decoding.speculative import speculate
 from clearhead.decoding.writer import Writer
 from clearhead.verify import plain
 from clearhead.verify.report import Check, within
@@ -28,6 +31,7 @@ NEIGHBOURS = "alone = beside others"
 GREEDY = "beam 1 = greedy"
 SCORE = "beam score = forced score"
 STOPPING = "stopping costs nothing"
+DRAFT = "speculative = greedy"
 
 WIDTHS = (1, 2, 4, 8)
 # Of two minds at first, when ending looks well, and sure of itself later: long texts win in the end.
@@ -53,7 +57,7 @@ def neighbours(subject: Subject) -> Check:
         "beam 3": Options(max_length=most, beam=3),
         "sampled": Options(max_length=most, sample=True, temperature=1.2, top_p=0.9, seed=subject.seed),
     }
-    every = list(range(len(subject.given)))
+    every = subject.numbers
     writers = _writers(subject)
     unlike: dict[str, int] = {}
     off = 0.0
@@ -91,19 +95,64 @@ def _writers(subject: Subject) -> dict[str, Writer]:
 
 def greedy(subject: Subject) -> Check:
     """A beam with one place writes what greedy search writes."""
-    numbers = list(range(len(subject.given)))
+    numbers = subject.numbers
     options = Options(max_length=subject.effort.write)
     wanted = subject.decode(subject.exact_writer, options, numbers)
-    asked = Asked(1, 1, subject.effort.write, PENALTIES[0])
-    found = _searched(subject, subject.rows(), numbers, asked)
-    unlike = sum(found[n][0].ids != wanted[n][0].ids for n in numbers)
-    worst = max(abs(found[n][0].logp - wanted[n][0].logp) for n in numbers)
+    found = subject.search(subject.rows(), _beam_itself(subject), options, numbers)
     what = f"{len(numbers)} texts by a beam of one place, against greedy search"
-    check = within(GREEDY, worst, subject.bound, what)
+    return _same_texts(GREEDY, subject, [(found[n][0], wanted[n][0]) for n in numbers], what)
+
+
+def speculative(subject: Subject, draft: Bundle) -> Check:
+    """Greedy texts with and without the guesses of a smaller model, in the exact copy."""
+    numbers = subject.numbers
+    options = Options(max_length=subject.effort.write)
+    wanted = subject.decode(subject.exact_writer, options, numbers)
+    dtype = next(subject.exact.model.parameters()).dtype
+    small = copy.deepcopy(draft.model).to(device=subject.device, dtype=dtype).eval()
+    made = pipeline(options, subject.symbols, subject.config.vocabulary, subject.has_source)
+    found = [
+        speculate(
+            subject.exact.model,
+            small,
+            subject.given[number],
+            symbols=subject.symbols,
+            limit=subject.limit(number),
+            options=options,
+            before=made.before,
+        )
+        for number in numbers
+    ]
+    pairs = [(one.hypothesis, wanted[number][0]) for number, one in enumerate(found)]
+    what = f"{len(numbers)} texts with the draft's guesses, against greedy search alone"
+    kept, guesses = sum(one.accepted for one in found), sum(one.guessed for one in found)
+    return _same_texts(DRAFT, subject, pairs, what, {"guesses kept": kept, "guesses": guesses})
+
+
+def refuse_unlike(subject: Subject, draft: Bundle) -> None:
+    """A sentence for a smaller model whose tokens are not this model's."""
+    for large, small in (
+        (subject.bundle.tokenizer, draft.tokenizer),
+        (subject.bundle.source_tokenizer, draft.source_tokenizer),
+    ):
+        if (large and large.to_json()) != (small and small.to_json()):
+            raise UserError("The draft bundle has another tokenizer: guesses are checked token by token.")
+
+
+def _same_texts(
+    name: str,
+    subject: Subject,
+    pairs: Sequence[tuple[Hypothesis, Hypothesis]],
+    what: str,
+    details: Mapping[str, Any] | None = None,
+) -> Check:
+    """A check of two ways to the same text: all tokens, and how likely it is."""
+    unlike = sum(a.ids != b.ids for a, b in pairs)
+    worst = max(abs(a.logp - b.logp) for a, b in pairs)
     if not unlike:
-        return check
+        return within(name, worst, subject.bound, what, **(details or {}))
     sentence = f"{what}: {unlike} texts have other tokens."
-    return Check(GREEDY, False, max(worst, float(unlike)), subject.bound, sentence)
+    return Check(name, False, max(worst, float(unlike)), subject.bound, sentence, details or {})
 
 
 def _beam_itself(subject: Subject) -> MakeSearch:
@@ -118,17 +167,11 @@ def _beam_itself(subject: Subject) -> MakeSearch:
 
 def forced(subject: Subject) -> Check:
     """The log-probabilities and the score of what a beam found are those of forced decoding."""
-    numbers = list(range(len(subject.given)))
+    numbers = subject.numbers
     worst = 0.0
     texts = 0
     for penalty in PENALTIES[:2]:
-        options = Options(
-            beam=4,
-            nbest=4,
-            max_length=subject.effort.write,
-            length_penalty=penalty.alpha,
-            length_kind=penalty.kind,
-        )
+        options = _beam(4, 4, subject.effort.write, penalty)
         found = subject.decode(subject.exact_writer, options, numbers)
         pairs = [(n, one) for n in numbers for one in found[n]]
         again = score_ids(
@@ -197,25 +240,26 @@ def stopping(subject: Subject) -> Check:
     Apart from that, a wider beam prunes otherwise, so that now and then its answer scores lower than a
     narrower one's: these are counted, and no fault.
     """
-    shortest = sorted(range(len(subject.given)), key=lambda n: len(subject.given[n]))
+    shortest = sorted(subject.numbers, key=lambda n: len(subject.given[n]))
     numbers = shortest[: subject.effort.searched]
     most = min(subject.effort.write, 10) + 4
     own, stops = subject.rows(), subject.symbols.stops
     late, soon = (Winding(subject.rows(), stops, turns) for turns in (LATE, SOON))
     some = PENALTIES[: 5 if subject.effort.searched > 3 else 3]
-    plans: list[tuple[Rows, Asked]] = [(own, Asked(width, 1, most, PENALTIES[0])) for width in WIDTHS]
+    plans: list[tuple[Rows, Options]] = [(own, _beam(width, 1, most, PENALTIES[0])) for width in WIDTHS]
     for penalty in some:
         made = late if penalty.alpha > 0 else soon
         each = [(width, nbest) for width in WIDTHS for nbest in (1, 3) if nbest <= width]
-        plans += [(made, Asked(width, nbest, most, penalty)) for width, nbest in each]
+        plans += [(made, _beam(width, nbest, most, penalty)) for width, nbest in each]
     wholes: dict[tuple[int, int, int], list[tuple[float, plain.Ids]]] = {}
     worst, compared = 0.0, 0
     best: dict[int, list[float]] = {n: [] for n in numbers}
     for rows, asked in plans:
-        over = plain.divisor(asked.penalty.alpha, asked.penalty.kind)
-        found = _searched(subject, rows, numbers, asked)
+        over = plain.divisor(asked.length_penalty, asked.length_kind)
+        make = subject.exact_writer.search if asked.beam > 1 else _beam_itself(subject)
+        found = subject.search(rows, make, asked, numbers)
         for n in numbers:
-            key = (id(rows), n, asked.width)
+            key = (id(rows), n, asked.beam)
             if key not in wholes:
                 wholes[key] = _to_the_end(subject, rows, n, asked)
             wanted = sorted((total / over(len(ids) + 1) for total, ids in wholes[key]), reverse=True)
@@ -240,29 +284,9 @@ def _told(subject: Subject, worst: float, compared: int, best: dict[int, list[fl
     return within(STOPPING, worst, subject.bound, what, **details)
 
 
-class Asked(NamedTuple):
-    """One kind of search."""
-
-    width: int
-    nbest: int
-    most: int  # tokens
-    penalty: LengthPenalty
-
-
-def _searched(
-    subject: Subject, rows: Rows, numbers: Sequence[int], asked: Asked
-) -> dict[int, list[Hypothesis]]:
-    options = Options(
-        beam=asked.width,
-        nbest=asked.nbest,
-        max_length=asked.most,
-        length_penalty=asked.penalty.alpha,
-        length_kind=asked.penalty.kind,
-    )
-    make = subject.exact_writer.search if asked.width > 1 else _beam_itself(subject)
-    requests = [Request(subject.given[n], subject.limit(n, asked.most), options) for n in numbers]
-    engine = rows_engine(rows, subject.symbols, make, room=64)
-    return {numbers[at]: found for at, found in engine.run(requests)}
+def _beam(width: int, nbest: int, most: int, penalty: LengthPenalty) -> Options:
+    lengths: dict[str, Any] = {"length_penalty": penalty.alpha, "length_kind": penalty.kind}
+    return Options(beam=width, nbest=nbest, max_length=most, **lengths)
 
 
 def _unlike(found: Sequence[float], wanted: Sequence[float]) -> float:
@@ -271,7 +295,7 @@ def _unlike(found: Sequence[float], wanted: Sequence[float]) -> float:
     return max(abs(a - b) for a, b in zip(found, wanted, strict=True))
 
 
-def _to_the_end(subject: Subject, rows: Rows, number: int, asked: Asked) -> list[tuple[float, plain.Ids]]:
+def _to_the_end(subject: Subject, rows: Rows, number: int, asked: Options) -> list[tuple[float, plain.Ids]]:
     """Every text that a plain beam finishes, with its log-probability."""
     none = torch.zeros(0, dtype=torch.long, device=rows.device)
 
@@ -281,7 +305,7 @@ def _to_the_end(subject: Subject, rows: Rows, number: int, asked: Asked) -> list
         return list(scores.logp().double().cpu().numpy())
 
     first = rows.admit([subject.given[number]]).logp()[0].double().cpu().numpy()
-    limit, symbols = subject.limit(number, asked.most), subject.symbols
-    finished = plain.beam(first, extend, asked.width, limit, symbols.stops, symbols.forbidden)
+    limit, symbols = subject.limit(number, asked.max_length), subject.symbols
+    finished = plain.beam(first, extend, asked.beam, limit, symbols.stops, symbols.forbidden)
     rows.step(none, none)  # so that the next text finds them empty
     return finished

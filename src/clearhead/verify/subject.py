@@ -19,7 +19,7 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle, framings_of, tokenizers_of
-from clearhead.decoding.backend import Hypothesis, Request, Rows, Symbols, extras_of
+from clearhead.decoding.backend import Hypothesis, MakeSearch, Request, Rows, Symbols, extras_of
 from clearhead.decoding.options import WITH_SOURCE, Options, limit_of, positions_of
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import rows_engine
@@ -65,6 +65,11 @@ class Subject:
     effort: Effort
     seed: int
     _rows: dict[object, Rows] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> range:
+        """Of all texts."""
+        return range(len(self.given))
 
     @property
     def config(self) -> ModelConfig:
@@ -151,15 +156,21 @@ class Subject:
     def decode(
         self, writer: Writer, options: Options, numbers: Sequence[int], room: int = 64
     ) -> dict[int, list[Hypothesis]]:
-        """What a search writes for some of the texts, all of them in one run of the engine."""
-        requests = [Request(self.given[n], self.limit(n, options.max_length), options) for n in numbers]
+        """What a writer's search writes for some of the texts, all of them in one run of the engine."""
         # rows are made once and used again, for compiled ones copy all weights
         key = (id(writer), extras_of(options))
         rows = self._rows.pop(key, None) or writer.rows(options)
-        engine = rows_engine(rows, self.symbols, writer.search, room)
-        found = {numbers[at]: texts for at, texts in engine.run(requests)}
+        found = self.search(rows, writer.search, options, numbers, room)
         self._rows[key] = rows  # only now: after a fault they would not be empty
         return found
+
+    def search(
+        self, rows: Rows, make: MakeSearch, options: Options, numbers: Sequence[int], room: int = 64
+    ) -> dict[int, list[Hypothesis]]:
+        """The same with rows and a search of one's own."""
+        requests = [Request(self.given[n], self.limit(n, options.max_length), options) for n in numbers]
+        engine = rows_engine(rows, self.symbols, make, room)
+        return {numbers[at]: texts for at, texts in engine.run(requests)}
 
 
 def prepare(bundle: Bundle, texts: Sequence[str] | None, effort: Effort, seed: int) -> Subject:

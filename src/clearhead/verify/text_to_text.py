@@ -94,8 +94,8 @@ def _there(subject: Subject, ids: Sequence[list[int]]) -> dict[str, int]:
 
 
 def _written(subject: Subject) -> list[tuple[int, ...]]:
-    everything = subject.decode(subject.exact_writer, Options(max_length=_most(subject)), _all(subject))
-    return [everything[number][0].ids for number in _all(subject)]
+    everything = subject.decode(subject.exact_writer, Options(max_length=_most(subject)), subject.numbers)
+    return [everything[number][0].ids for number in subject.numbers]
 
 
 def _written_by(subject: Subject, settings: dict[str, Any]) -> list[tuple[int, ...]]:
@@ -107,7 +107,7 @@ def _written_by(subject: Subject, settings: dict[str, Any]) -> list[tuple[int, .
 
 def _most(subject: Subject) -> int:
     """Tokens that are written for every text: what the model has positions for behind the longest one."""
-    return min(subject.limit(number, subject.effort.write) for number in _all(subject))
+    return min(subject.limit(number, subject.effort.write) for number in subject.numbers)
 
 
 def _greedy_settings(subject: Subject) -> dict[str, Any]:
@@ -154,10 +154,6 @@ def _tags(subject: Subject, tokenizer: Any, model: Any) -> list[list[str]]:
         firsts = [places.index(word) for word in range(len(words))]
         found.append([model.config.id2label[best[first]] for first in firsts])
     return found
-
-
-def _all(subject: Subject) -> list[int]:
-    return list(range(len(subject.texts)))
 
 
 def _unlike(here: Sequence[Any], there: Sequence[Any]) -> int:
