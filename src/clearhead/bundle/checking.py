@@ -10,15 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, shown
 from clearhead.models.config import ModelConfig
 from clearhead.text.framing import Framings
 from clearhead.text.tokenizer import Tokenizer
 
 LARGEST = 2**31  # of any count
-_NO_VOCABULARY = "vision"
-
-Fault = str | None  # what an entry must be, where it is not
 
 
 def check(
@@ -28,14 +25,13 @@ def check(
     source_tokenizer: Tokenizer | None,
 ) -> None:
     """Refuse, in a sentence about "this bundle", what would go wrong when it is used."""
-    for name, fault_of in _ENTRIES.items():
+    for name, (demand, is_met) in _DEMANDS:
         value = metadata.get(name)
-        fault = None if value is None else fault_of(value)
-        if fault is not None:
+        if value is not None and not is_met(value):
             raise UserError(
-                f"The metadata entry '{name}' of this bundle must be {fault}, not {_shown(value)}."
+                f"The metadata entry '{name}' of this bundle must be {demand}, not {shown(value)}."
             )
-    if config.family == _NO_VOCABULARY:
+    if config.family == "vision":  # which has no vocabulary
         return
     sizes = (config.vocabulary, config.source_vocabulary or config.vocabulary)
     for known, size in zip((tokenizer, source_tokenizer or tokenizer), sizes, strict=True):
@@ -59,66 +55,47 @@ def _check_ids(metadata: Mapping[str, Any], vocabulary: int) -> None:
             if id is not None and not (_is_count(id, 0) and id < vocabulary):
                 raise UserError(
                     f"The metadata entry '{name}' of this bundle must be a token id below {vocabulary:,}, "
-                    f"not {_shown(id)}."
+                    f"not {shown(id)}."
                 )
 
 
-def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value < LARGEST
+def _is_count(value: Any, least: int = 1) -> bool:
+    return type(value) is int and least <= value < LARGEST
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str)
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value)
 
 
-def _count(value: Any) -> Fault:
-    return None if _is_count(value, 1) else "a whole number from 1 up to 2 billion"
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def _flag(value: Any) -> Fault:
-    return None if isinstance(value, bool) else "true or false"
+def _are_numbers(value: Any) -> bool:
+    found: list[Any] = [value.get(one) for one in ("mean", "deviation")] if isinstance(value, dict) else [""]
+    return all(isinstance(one, int | float) and math.isfinite(one) for one in found) and found[1] > 0
 
 
-def _table(value: Any) -> Fault:
-    return None if isinstance(value, dict) and all(map(_is_name, value)) else "a table"
-
-
-def _labels(value: Any) -> Fault:
-    if not isinstance(value, list) or not all(map(_is_name, value)):
-        return "a list of names"
-    return None if len(set(value)) == len(value) else "a list of different names"
-
-
-def _numbers(value: Any) -> Fault:
-    names = ("mean", "deviation")
-    known = isinstance(value, dict) and all(
-        isinstance(value.get(name), int | float) and math.isfinite(value[name]) for name in names
-    )
-    return None if known and value["deviation"] > 0 else "a table with a mean and a deviation above 0"
-
-
-def _reach(value: Any) -> Fault:
+def _is_reach(value: Any) -> bool:
     pairs = isinstance(value, list) and all(isinstance(one, list) and len(one) == 2 for one in value)
-    if pairs and value and all(_is_count(number, 1) for one in value for number in one):
-        sizes = [one[0] for one in value]
-        if sorted(set(sizes)) == sizes:
-            return None
-    return "pairs of a source's length and a text's, the sources in ascending order"
+    if not pairs or not value or not all(_is_count(number) for one in value for number in one):
+        return False
+    sizes = [one[0] for one in value]
+    return sorted(set(sizes)) == sizes
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-_ENTRIES: dict[str, Callable[[Any], Fault]] = {
-    "labels": _labels,
-    "numbers": _numbers,
-    "documents": _flag,
-    "context": _count,
-    "source_limit": _count,
-    "reach": _reach,
-    "special": _table,
-    "generation": _table,
-    "source": _table,
-}
+Demand = tuple[str, Callable[[Any], bool]]  # what an entry must be, and whether it is
+_COUNT: Demand = ("a whole number from 1 up to 2 billion", _is_count)
+_TABLE: Demand = ("a table", _is_table)
+_DEMANDS: tuple[tuple[str, Demand], ...] = (
+    ("labels", ("a list of names", _are_names)),
+    ("labels", ("a list of different names", lambda value: len(set(value)) == len(value))),
+    ("numbers", ("a table with a mean and a deviation above 0", _are_numbers)),
+    ("documents", ("true or false", lambda value: isinstance(value, bool))),
+    ("context", _COUNT),
+    ("source_limit", _COUNT),
+    ("reach", ("pairs of a source's length and a text's, the sources in ascending order", _is_reach)),
+    ("special", _TABLE),
+    ("generation", _TABLE),
+    ("source", _TABLE),
+)

@@ -18,10 +18,14 @@ from clearhead.base.atomic import sha256_of
 from clearhead.base.errors import UserError
 from clearhead.bundle import checking
 from clearhead.bundle import metadata as manifest
-from clearhead.bundle.folder import config_of, layers_in_words, read_plan, vocabulary_in_words
+from clearhead.bundle.folder import (
+    config_of,
+    layers_in_words,
+    read_plan,
+    read_tokenizers,
+    vocabulary_in_words,
+)
 from clearhead.bundle.weights import disagreement, read_shapes, shapes_of
-from clearhead.models.config import ModelConfig
-from clearhead.text.tokenizer import Tokenizer
 
 PART_DEPTH = 4  # `encoder.layers.*.attention` is as deep as a table of parts goes
 
@@ -79,10 +83,9 @@ def describe(folder: str | Path) -> Description:
     path = Path(folder)
     with manifest.being_read(path):
         facts = manifest.read_metadata(path, verify=False)
-        files = [_file(path, name, facts.sha256[name]) for name in sorted(facts.sha256)]
-        files.append(_file_of_checksums(path))
+        files = [_file(path, name, facts) for name in (*sorted(facts.sha256), manifest.METADATA)]
         model = read_plan(path)
-    problem = _problem(path, files, shapes_of(model)) or _unusable(path, facts, config_of(model))
+    problem = _problem(path, files, facts, model)
     return described(path, model, facts.metadata, files, facts.created, facts.versions, problem)
 
 
@@ -113,20 +116,16 @@ def described(
     )
 
 
-def _file(folder: Path, name: str, written: str) -> File:
-    """`written` is the checksum from the metadata."""
-    found = sha256_of(folder / name)
-    return File(name, (folder / name).stat().st_size, found, "ok" if written == found else "damaged")
-
-
-def _file_of_checksums(folder: Path) -> File:
-    """The metadata, which has its own checksum in it, unless it is from before that."""
-    path = folder / manifest.METADATA
-    plain = manifest.read_json(path)
-    state = "ok" if checksums.KEY in plain else "no checksum"
-    if checksums.fault(plain, manifest.KNOWN) is not None:
-        state = "damaged"
-    return File(path.name, path.stat().st_size, sha256_of(path), state)
+def _file(folder: Path, name: str, facts: manifest.Facts) -> File:
+    """The metadata has its own checksum in it, unless it is from before that."""
+    path = folder / name
+    found = sha256_of(path)
+    state = "ok" if facts.sha256.get(name) == found else "damaged"
+    if name == manifest.METADATA:
+        plain = manifest.read_json(path)
+        fault = checksums.fault(plain, manifest.KNOWN)
+        state = "damaged" if fault is not None else "ok" if checksums.KEY in plain else "no checksum"
+    return File(name, path.stat().st_size, found, state)
 
 
 def _parts(shapes: dict[str, tuple[int, ...]]) -> list[Part]:
@@ -139,22 +138,15 @@ def _parts(shapes: dict[str, tuple[int, ...]]) -> list[Part]:
     return [Part(name, len(sizes), sum(sizes)) for name, sizes in found.items()]
 
 
-def _problem(folder: Path, files: list[File], shapes: dict[str, tuple[int, ...]]) -> str | None:
+def _problem(folder: Path, files: list[File], facts: manifest.Facts, model: nn.Module) -> str | None:
+    """The first thing that is wrong with the files, the weights, the tokenizers or what the metadata says."""
     damaged = [file.name for file in files if file.state == "damaged"]
     if damaged:
         return f"{damaged[0]} does not match its checksum"
     try:
-        return disagreement(read_shapes(folder / manifest.WEIGHTS), shapes)
+        fault = disagreement(read_shapes(folder / manifest.WEIGHTS), shapes_of(model))
+        if fault is None:
+            checking.check(config_of(model), facts.metadata, *read_tokenizers(folder, facts))
     except UserError as error:
-        return str(error).rstrip(".")
-
-
-def _unusable(folder: Path, facts: manifest.Facts, config: ModelConfig) -> str | None:
-    """What is wrong with the tokenizers, or with what the metadata says about the model."""
-    names = (manifest.TOKENIZER, manifest.SOURCE_TOKENIZER)
-    try:
-        own, source = (Tokenizer.load(folder / name) if name in facts.sha256 else None for name in names)
-        checking.check(config, facts.metadata, own, source)
-    except UserError as error:
-        return str(error).rstrip(".")
-    return None
+        fault = str(error).rstrip(".")
+    return fault

@@ -230,10 +230,7 @@ def _load_once(
     fault = disagreement(read_shapes(path / manifest.WEIGHTS), shapes_of(model))
     if fault is not None:
         raise UserError(f"The config and the weights of the bundle '{path}' disagree: {fault}.")
-    tokenizer, source_tokenizer = (
-        Tokenizer.load(path / name) if name in facts.sha256 else None
-        for name in (manifest.TOKENIZER, manifest.SOURCE_TOKENIZER)
-    )
+    tokenizer, source_tokenizer = read_tokenizers(path, facts)
     try:
         checking.check(config_of(model), facts.metadata, tokenizer, source_tokenizer)
     except UserError as error:
@@ -253,6 +250,12 @@ def read_plan(path: Path) -> nn.Module:
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:  # ours, and what torch refuses
         reason = " ".join(str(error).split()).rstrip(".")
         raise UserError(f"The {manifest.CONFIG} of the bundle '{path}' cannot be used: {reason}.") from error
+
+
+def read_tokenizers(path: Path, facts: manifest.Facts) -> list[Tokenizer | None]:
+    """The tokenizer of a bundle and that of its sources; None for one that it has not got."""
+    names = (manifest.TOKENIZER, manifest.SOURCE_TOKENIZER)
+    return [Tokenizer.load(path / name) if name in facts.sha256 else None for name in names]
 
 
 def _stamp(path: Path) -> bytes:

@@ -23,11 +23,24 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
-from clearhead.base.preload import read_head
+from clearhead.base.preload import Place, read_head
 from clearhead.base.reading import open_regular
 
 KINDS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _PAGES = "/proc/self/pagemap"  # eight bytes about every page of this process
+
+
+def tensor_at(memory: mmap.mmap, first: int, place: Place | None, alignment: int = 1) -> Tensor | None:
+    """A tensor that lies behind so many bytes in memory; None if it cannot be used as it lies there."""
+    kind = None if place is None else KINDS.get(place.kind)
+    if place is None or kind is None:
+        return None
+    count, begin = math.prod(place.shape), first + place.begin
+    size = count * kind.itemsize
+    fits = 0 < size == place.end - place.begin and first <= begin <= len(memory) - size
+    if not fits or begin % max(alignment, kind.itemsize):
+        return None
+    return torch.frombuffer(memory, dtype=kind, count=count, offset=begin).view(place.shape)
 
 
 class MappedFile:
@@ -43,14 +56,10 @@ class MappedFile:
         self._stamp, self._size = _stamp(status), status.st_size
         head = read_head(self._file, self._size)
         self._first, self._places = len(head.text), head.places
-        self._all = self._map()
-        self._begin = self._all.data_ptr()
+        self._memory = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_COPY)
+        self._begin = torch.frombuffer(self._memory, dtype=torch.uint8).data_ptr()
         if self.written() is None:
             raise OSError("this system does not tell which pages were written")
-
-    def _map(self) -> Tensor:
-        memory = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_COPY)
-        return torch.frombuffer(memory, dtype=torch.uint8)
 
     @property
     def descriptor(self) -> int:
@@ -59,15 +68,7 @@ class MappedFile:
 
     def tensor(self, name: str) -> Tensor | None:
         """One of its tensors; None if it cannot be used as it lies there."""
-        place = self._places.get(name)
-        kind = None if place is None else KINDS.get(place.kind)
-        if place is None or kind is None:
-            return None
-        count, begin = math.prod(place.shape), self._first + place.begin
-        fits = 0 < count * kind.itemsize == place.end - place.begin and self._first <= begin
-        if not fits or begin + count * kind.itemsize > self._size or begin % kind.itemsize:
-            return None
-        return self._all[begin : begin + count * kind.itemsize].view(kind).view(place.shape)
+        return tensor_at(self._memory, self._first, self._places.get(name))
 
     def holds(self, tensor: Tensor) -> bool:
         """Does it lie in the mapping, in one piece?"""
@@ -98,13 +99,9 @@ class MappedFile:
         if _stamp(os.fstat(self._file.fileno())) != self._stamp:
             raise UserError(f"The file '{self.path}' was overwritten while it was in use: load it again.")
 
-    def passing(self) -> PassingView:
-        """A second look at the file, whose pages can be let go of."""
-        return PassingView(self)
-
 
 class PassingView:
-    """The tensors of a mapped file once more, for those who read them once."""
+    """The tensors of a mapped file once more, for those who read them once and then let the pages go."""
 
     def __init__(self, file: MappedFile) -> None:
         self.file = file

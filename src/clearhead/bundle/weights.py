@@ -8,7 +8,6 @@ pickle. Knows nothing about the other files of a bundle.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from clearhead.base import preload
 from clearhead.base.errors import UserError
-from clearhead.bundle.mapped import KINDS, MAPPED, MappedFile
+from clearhead.bundle.mapped import MAPPED, MappedFile, tensor_at
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -88,8 +87,8 @@ def fill(
         tensor = None
         if device.type == "cpu" and file is not None:
             tensor = file.tensor(name)
-        elif device.type == "cpu" and known is not None:
-            tensor = _known(known, name)
+        elif device.type == "cpu" and known is not None and known.memory is not None:
+            tensor = tensor_at(known.memory, 0, known.places.get(name), ALIGNMENT)
         if tensor is None or dtype not in (None, tensor.dtype):
             return _read(path, name, device, dtype)
         return tensor
@@ -110,18 +109,6 @@ def fill_with(model: nn.Module, weights: Callable[[str], Tensor]) -> None:
             setattr(module, name, filled[id(empty)])  # not `_parameters[name] =`: recurrent layers watch this
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()  # on CUDA its kernels want all weights of a layer in one piece
-
-
-def _known(known: preload.Read, name: str) -> Tensor | None:
-    """One tensor of a file that is in memory already; None if it cannot be used as it lies there."""
-    place = known.places.get(name)
-    kind = None if place is None else KINDS.get(place.kind)
-    if known.memory is None or place is None or kind is None or place.begin % ALIGNMENT:
-        return None
-    count = math.prod(place.shape)
-    if not 0 < count * kind.itemsize == place.end - place.begin or not 0 <= place.begin < len(known.memory):
-        return None
-    return torch.frombuffer(known.memory, dtype=kind, count=count, offset=place.begin).view(place.shape)
 
 
 def _read(path: Path, name: str, device: torch.device, dtype: torch.dtype | None) -> Tensor:

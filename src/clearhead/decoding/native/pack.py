@@ -334,7 +334,7 @@ def _packed(
         config = json.dumps(cast(Any, model).config.to_dict(), sort_keys=True)
         name = functions().kernels_name(kernels).decode()
         key = key_of([library().file.name, name, dtype, str(int8_embeddings), file.sha256, config])
-    view = None if file is None else file.passing()
+    view = None if file is None else PassingView(file)
 
     def found() -> Packed | None:
         memory = None if key is None else find(key, sharing)
