@@ -60,10 +60,10 @@ def export_folder(
         raise UserError(f"There is no export to '{to}': {nearest(to, _EXPORTS)}")
     if to == "ctranslate2":
         export_ctranslate2(bundle, Path(folder), quantize)
-        return
-    if quantize is not None:
+    elif quantize is not None:
         raise UserError(f"'--quantize' is for ctranslate2: an export to {to} has no such choice.")
-    _EXPORTS[to](bundle, Path(folder))
+    else:
+        _EXPORTS[to](bundle, Path(folder))
 
 
 def is_foreign(folder: str | Path) -> bool:

@@ -18,19 +18,11 @@ from clearhead.base.errors import UserError, nearest
 from clearhead.bundle import Bundle
 from clearhead.bundle.folder import framings_of
 from clearhead.interop.ctranslate2_spec import decoder_spec, encoder_spec
-from clearhead.interop.place import (
-    Special,
-    refuse_occupied,
-    refuse_other_families,
-    refuse_without,
-    special_ids,
-    whole_model,
-)
+from clearhead.interop.place import Special, ready_to_export, special_ids
 from clearhead.interop.tokenizer_files import write_tokenizers
 from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 
-NAME = "CTranslate2"
 _HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _POSITIONS = ("none", "sinusoidal", "learned", "rotary", "t5", "alibi", "shaw")
 
@@ -40,17 +32,14 @@ def export_ctranslate2(bundle: Bundle, folder: Path, quantize: str | None = None
 
     `quantize` is the number format of the stored weights; None keeps the model's own.
     """
-    refuse_without(["ctranslate2"], NAME)
+    model = ready_to_export(bundle, folder, "CTranslate2", "ctranslate2")
     from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES as FORMATS  # an optional extra
 
-    refuse_other_families(bundle.config, NAME)
     misfits = _misfits(bundle.config)
     if misfits:
         raise UserError(f"This model cannot be exported: CTranslate2 has no {', '.join(misfits)}.")
     if quantize is not None and quantize not in FORMATS:
         raise UserError(f"CTranslate2 has no number format '{quantize}': {nearest(quantize, FORMATS)}")
-    refuse_occupied(folder)
-    model = whole_model(bundle)
     spec = _spec(bundle, model)
     stored = next(model.parameters()).dtype
     spec.validate()

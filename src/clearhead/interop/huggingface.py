@@ -7,7 +7,6 @@ which stands in the families' tables, not here.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.base.atomic import atomic_folder, is_vacant
 from clearhead.base.errors import UserError
@@ -29,6 +28,7 @@ from clearhead.interop.gpt2 import GPT2
 from clearhead.interop.llama import LLAMA
 from clearhead.interop.mapping import Names, check_copies, check_names, expand, fill, to_theirs
 from clearhead.interop.marian_bart import BART, MARIAN
+from clearhead.interop.place import whole_model, write_json
 from clearhead.interop.settings import Settings, labels
 from clearhead.interop.t5 import T5
 from clearhead.interop.tokenizer_files import SETTINGS, read_tokenizers, write_settings, write_tokenizers
@@ -124,11 +124,8 @@ def _metadata(folder: Path, settings: Settings, family: Family, config: ModelCon
 
 def _says_something(name: str, value: Any) -> bool:
     """Leaves out what is about their library and not about decoding."""
-    about_library = name.startswith(("_", "output_", "return_")) or name in (
-        "use_cache",
-        "transformers_version",
-    )
-    return value is not None and not about_library
+    library = name in ("use_cache", "transformers_version") or name.startswith(("_", "output_", "return_"))
+    return value is not None and not library
 
 
 def _known_ids(generation: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
@@ -153,12 +150,11 @@ def _special(generation: Mapping[str, Any], config: ModelConfig) -> dict[str, in
     """Ids beyond the vocabulary are left over from another one, and say nothing."""
     settings = Settings(generation)
     starts = _STARTS if config.family == "encoder-decoder" else ("bos_token_id",)
-    names = {"pad": ("pad_token_id",), "start": starts, "stop": ("eos_token_id",)}
-    ids = {role: [settings.id(name) for name in every] for role, every in names.items()}
-    return {
-        role: next((id for id in every if id is not None and 0 <= id < config.vocabulary), None)
-        for role, every in ids.items()
-    }
+    found: dict[str, int | None] = {}
+    for role, names in {"pad": ("pad_token_id",), "start": starts, "stop": ("eos_token_id",)}.items():
+        ids = (settings.id(name) for name in names)
+        found[role] = next((id for id in ids if id is not None and id < config.vocabulary), None)
+    return found
 
 
 # -- out --------------------------------------------------------------------
@@ -168,17 +164,16 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
     """Write a bundle as a folder that transformers reads."""
     config = bundle.config
     family = family_for(config, bundle.metadata)
-    model: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)  # what torch.compile wraps
-    ours = dict(model.named_parameters(remove_duplicate=False))
+    ours = dict(whole_model(bundle).named_parameters(remove_duplicate=False))
     _refuse_left_over(family, config, ours)
     tensors = exported_tensors(family, config, _in_real_units(bundle, ours))
     plain = _config_json(family, bundle, tensors)
     _refuse_to_overwrite(folder)
     with atomic_folder(os.path.abspath(folder), new=is_vacant(folder)) as fresh:
         save_file(tensors, fresh / WEIGHTS, metadata={"format": "pt"})
-        _write_json(fresh / CONFIG, plain)
+        write_json(fresh / CONFIG, plain)
         if config.family in ("encoder-decoder", "decoder"):
-            _write_json(fresh / GENERATION, _generation(bundle) | _token_ids(bundle))
+            write_json(fresh / GENERATION, _generation(bundle) | _token_ids(bundle))
         write_tokenizers(bundle, fresh)
         write_settings(bundle, fresh)
 
@@ -229,9 +224,7 @@ def exported_tensors(family: Family, config: ModelConfig, ours: Mapping[str, Ten
 
 
 def _refuse_left_over(family: Family, config: ModelConfig, ours: Mapping[str, Tensor]) -> None:
-    """Nothing learned stays behind, and there is something to write."""
-    if any(tensor.is_meta for tensor in ours.values()):
-        raise UserError("This model cannot be exported: it was built on 'meta' and has no weights.")
+    """Nothing learned stays behind."""
     named = {name for row in expand(family.rows(config), config) for name in row.names}
     used = {id(ours[name]) for name in named & ours.keys()}
     left = [name for name, tensor in ours.items() if id(tensor) not in used]
@@ -299,7 +292,3 @@ def _refuse_to_overwrite(folder: Path) -> None:
                 f"'{folder}' holds other files ('{others[0]}'), which an export would replace: choose a new "
                 f"folder."
             )
-
-
-def _write_json(path: Path, plain: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(plain, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

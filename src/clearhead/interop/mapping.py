@@ -85,14 +85,6 @@ class Row:
         """Our names, as a tuple in any case."""
         return several(self.ours)
 
-    def at(self, layer: int) -> Row:
-        """This row with a number in the place of `{i}`."""
-
-        def numbered(name: str) -> str:
-            return name.replace("{i}", str(layer))
-
-        return replace(self, theirs=numbered(self.theirs), ours=tuple(numbered(n) for n in self.names))
-
 
 @dataclass(frozen=True)
 class Copy:
@@ -142,11 +134,12 @@ def expand(rows: Iterable[Row], config: ModelConfig) -> Iterator[Row]:
         "decoder": config.layers if config.family == "decoder" else config.depth_of_decoder,
     }
     for row in rows:
-        if "{i}" in row.theirs:
-            for layer in range(depths[row.names[0].split(".")[0]]):
-                yield row.at(layer)
-        else:
+        if "{i}" not in row.theirs:
             yield row
+            continue
+        for layer in range(depths[row.names[0].split(".")[0]]):
+            theirs, *ours = (name.replace("{i}", str(layer)) for name in (row.theirs, *row.names))
+            yield replace(row, theirs=theirs, ours=tuple(ours))
 
 
 class Names:
@@ -161,31 +154,26 @@ class Names:
     ) -> None:
         self.found = frozenset(found)
         self.prefix = prefix
-        self._older = dict(older or {})
-        self._copies: dict[str, list[str]] = {}
+        newer = {
+            name.removesuffix(old) + new: name
+            for name in found
+            for new, old in (older or {}).items()
+            if name.endswith(old)
+        } | {name: name for name in found}
+        self._actual = {prefix + name: actual for name, actual in newer.items()} | newer
 
     def allow(self, copies: Iterable[Copy]) -> None:
         """Let a tensor be found by the name of a copy, where a checkpoint stores only that one."""
         for copy in copies:
-            self._copies.setdefault(copy.of, []).append(copy.name)
+            if copy.of not in self and copy.name in self:
+                self._actual[copy.of] = self._actual[copy.name]
 
     def __contains__(self, name: str) -> bool:
-        return self.find(name) is not None
+        return name in self._actual
 
     def find(self, name: str) -> str | None:
         """The checkpoint's own name for a name of the table; None where it is not there."""
-        every = (self._find(one) for one in (name, *self._copies.get(name, ())))
-        return next((one for one in every if one is not None), None)
-
-    def _find(self, name: str) -> str | None:
-        short = name.removeprefix(self.prefix)
-        for candidate in dict.fromkeys((name, short)):
-            if candidate in self.found:
-                return candidate
-            for new, old in self._older.items():
-                if candidate.endswith(new) and candidate.removesuffix(new) + old in self.found:
-                    return candidate.removesuffix(new) + old
-        return None
+        return self._actual.get(name)
 
     def get(self, name: str) -> str:
         """As `find`, but a name that is not there is an error."""

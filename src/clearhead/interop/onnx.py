@@ -23,20 +23,11 @@ from clearhead.base.atomic import atomic_folder
 from clearhead.bundle import Bundle
 from clearhead.bundle.folder import framings_of
 from clearhead.interop.checkpoint import CONFIG
-from clearhead.interop.onnx_graphs import CrossDecoderGraph, DecoderGraph, EncoderGraph, plain
-from clearhead.interop.place import (
-    refuse_occupied,
-    refuse_other_families,
-    refuse_without,
-    special_ids,
-    stop_ids,
-    whole_model,
-    write_json,
-)
+from clearhead.interop.onnx_graphs import DecoderGraph, EncoderGraph, plain
+from clearhead.interop.place import ready_to_export, special_ids, stop_ids, write_json
 from clearhead.interop.tokenizer_files import write_tokenizers
 from clearhead.models.config import ModelConfig
 
-NAME = "ONNX"
 OPSET = 18
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 
@@ -62,11 +53,8 @@ class Graph:
 
 def export_onnx(bundle: Bundle, folder: Path) -> None:
     """Write a bundle as a folder of ONNX graphs, in float32."""
-    refuse_without(["onnx"], NAME)
     config = bundle.config
-    refuse_other_families(config, NAME)
-    refuse_occupied(folder)
-    model = plain(copy.deepcopy(whole_model(bundle)))
+    model = plain(copy.deepcopy(ready_to_export(bundle, folder, "ONNX", "onnx")))
     graphs = {DECODER: decoder_graph(model, config)}
     if config.family == "encoder-decoder":
         graphs = {ENCODER: encoder_graph(model, config)} | graphs
@@ -99,7 +87,7 @@ def decoder_graph(model: nn.Module, config: ModelConfig) -> Graph:
         return Graph(DecoderGraph(model), (_ids(2, 4), _ids(2, 9), past), inputs, outputs)
     cross = _example_keys_values(config, layers, 3)
     inputs |= dict.fromkeys(_keys_values("cross", layers), CROSS)
-    return Graph(CrossDecoderGraph(model), (_ids(2, 4), _ids(2, 3), past, cross), inputs, outputs)
+    return Graph(DecoderGraph(model), (_ids(2, 4), _ids(2, 3), past, cross), inputs, outputs)
 
 
 def _record(graph: Graph, path: Path) -> None:

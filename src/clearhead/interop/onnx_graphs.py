@@ -69,48 +69,36 @@ class EncoderGraph(nn.Module):
         return made
 
 
-class CrossDecoderGraph(nn.Module):
-    """The decoder of an encoder-decoder: new tokens (B, T) of rows that are all equally long."""
+class DecoderGraph(nn.Module):
+    """New tokens (B, T) behind those of the past, in a decoder alone or behind a source.
+
+    `mask` says which tokens are real: a decoder's own, past and new (B, P+T), or else the source's (B, S),
+    whose keys and values are `cross`; behind a source all rows are equally long.
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.embedding, self.decoder, self.output = model.target_embedding, model.decoder, model.output
+        self.embedding = model.embedding if hasattr(model, "embedding") else model.target_embedding
+        self.decoder, self.output = model.decoder, model.output
 
     def forward(
-        self, tokens: Tensor, source_mask: Tensor, past: list[Tensor], cross: list[Tensor]
+        self, tokens: Tensor, mask: Tensor, past: list[Tensor], cross: list[Tensor] | None = None
     ) -> list[Tensor]:
         """Scores (B, T, W), then key 0, value 0, … of (B, G, P+T, ·)."""
         before, new = past[0].shape[2], tokens.shape[1]
-        every = torch.arange(before + new).unsqueeze(0)
-        queries, keys = _standing(every[:, before:], self.embedding), _standing(every, self.embedding)
-        around = Surroundings(
-            queries,
-            Given(_not_ahead(every, before)),
-            keys,
-            memory_tokens=_standing(_positions(source_mask), self.embedding),
-            memory_mask=_shown(source_mask),
-        )
-        state = _state(past, cross)
-        x = self.decoder(self.embedding(tokens, queries), around, state)
-        return [self.output(x), *_remembered(state)]
-
-
-class DecoderGraph(nn.Module):
-    """A decoder alone: new tokens (B, T), and which of all tokens, past and new, are real (B, P+T)."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.embedding, self.decoder, self.output = model.embedding, model.decoder, model.output
-
-    def forward(self, tokens: Tensor, mask: Tensor, past: list[Tensor]) -> list[Tensor]:
-        """Scores (B, T, W), then key 0, value 0, … of (B, G, P+T, ·)."""
-        before, new = past[0].shape[2], tokens.shape[1]
-        places = _positions(mask)
-        queries, keys = _standing(places[:, before:], self.embedding), _standing(places, self.embedding)
         slots = torch.arange(before + new).unsqueeze(0)
-        visible = _not_ahead(slots, before) & (mask[:, None, None, :] > 0)
-        state = _state(past, [])
-        x = self.decoder(self.embedding(tokens, queries), Surroundings(queries, Given(visible), keys), state)
+        visible = slots[:, None, None, :] <= slots[:, None, before:, None]  # (1, 1, T, P+T): not ahead
+        places = slots
+        memory: dict[str, Any] = {}
+        if cross is None:
+            places, visible = _positions(mask), visible & (mask[:, None, None, :] > 0)
+        else:
+            source = _standing(_positions(mask), self.embedding)
+            memory = {"memory_tokens": source, "memory_mask": _shown(mask)}
+        queries, keys = _standing(places[:, before:], self.embedding), _standing(places, self.embedding)
+        around = Surroundings(queries, Given(visible), keys, **memory)
+        state = _state(past, cross or [])
+        x = self.decoder(self.embedding(tokens, queries), around, state)
         return [self.output(x), *_remembered(state)]
 
 
@@ -150,11 +138,6 @@ def _standing(position: Tensor, embedding: Any) -> Tokens:
 
 def _shown(mask: Tensor) -> Mask:
     return Given(mask[:, None, None, :] > 0)
-
-
-def _not_ahead(slots: Tensor, before: int) -> Tensor:
-    """Which of all slots (1, P+T) each new token may look at, (1, 1, T, P+T)."""
-    return slots[:, None, None, :] <= slots[:, None, before:, None]
 
 
 def _state(past: list[Tensor], cross: list[Tensor]) -> DecoderState:

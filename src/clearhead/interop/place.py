@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.models.config import ModelConfig
 
 WRITERS = ("encoder-decoder", "decoder")  # the families that write text, which is what these exports are for
 
@@ -48,26 +47,14 @@ def stop_ids(bundle: Bundle) -> list[int]:
     return list(dict.fromkeys([*([] if stop is None else [stop]), *others]))
 
 
-def refuse_without(packages: Sequence[str], what: str) -> None:
-    """One sentence with the command to type, where an optional package is not installed."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
+def ready_to_export(bundle: Bundle, folder: Path, what: str, package: str) -> nn.Module:
+    """The model of a bundle whose folder another runtime is to read, or one sentence why that cannot be."""
+    if importlib.util.find_spec(package) is None:
         raise UserError(
-            f"Exporting to {what} needs the package '{missing[0]}', which is not installed: run "
-            f"`pip install {' '.join(missing)}`, or `pip install 'clearhead[export]'` for all exports."
+            f"Exporting to {what} needs the package '{package}', which is not installed: run "
+            f"`pip install {package}`, or `pip install 'clearhead[export]'` for all exports."
         )
-
-
-def refuse_occupied(folder: Path) -> None:
-    """An export appears as a whole folder, so whatever lies in its place would be lost."""
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(
-            f"The folder '{folder}' is not empty, and an export writes a new one: choose another."
-        )
-
-
-def refuse_other_families(config: ModelConfig, what: str) -> None:
-    """These exports are of models that write text and whose layers are all alike."""
+    config = bundle.config
     if config.family not in WRITERS or config.head.kind != "none":
         labels = " that labels texts" if config.head.kind != "none" else ""
         raise UserError(
@@ -76,6 +63,11 @@ def refuse_other_families(config: ModelConfig, what: str) -> None:
         )
     if config.unusual_parts is not None:
         raise UserError(f"A model with {config.unusual_parts} cannot be exported to {what}.")
+    if folder.is_dir() and any(folder.iterdir()):  # whatever lies there would be lost
+        raise UserError(
+            f"The folder '{folder}' is not empty, and an export writes a new one: choose another."
+        )
+    return whole_model(bundle)
 
 
 def whole_model(bundle: Bundle) -> nn.Module:

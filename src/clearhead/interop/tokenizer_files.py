@@ -18,6 +18,7 @@ from clearhead.bundle import Bundle
 from clearhead.bundle.folder import framings_of
 from clearhead.bundle.metadata import SOURCE_TOKENIZER
 from clearhead.interop.checkpoint import read_json
+from clearhead.interop.place import write_json
 from clearhead.models.config import ModelConfig
 from clearhead.text.framing import (
     Framing,
@@ -167,9 +168,8 @@ def write_tokenizers(bundle: Bundle, folder: Path) -> None:
 def write_settings(bundle: Bundle, folder: Path) -> None:
     """The `tokenizer_config.json` for transformers: roles, length, and what a model is to be given."""
     if bundle.tokenizer is not None:
-        plain = _tokenizer_settings(bundle.tokenizer, bundle.config, bundle.metadata.get("source_limit"))
-        text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
-        (folder / SETTINGS).write_text(text, encoding="utf-8")
+        limit = bundle.metadata.get("source_limit")
+        write_json(folder / SETTINGS, _tokenizer_settings(bundle.tokenizer, bundle.config, limit))
 
 
 def _reads_sources(bundle: Bundle) -> bool:
