@@ -16,11 +16,13 @@ from typing import ClassVar, Literal
 
 import tokenizers
 from tokenizers import models, trainers
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from clearhead.base.config import Config, Count
 from clearhead.base.errors import UserError
 from clearhead.text import parts
-from clearhead.text.tokenizer import ROLES, Tokenizer, checked_text
+from clearhead.text.tokenizer import OWN_ROLES, Tokenizer, checked_text
 from clearhead.text.unigram import learn_pieces
 
 
@@ -80,50 +82,52 @@ def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """
     if isinstance(texts, str):
         raise UserError("A tokenizer is learnt from many texts, not from one string; pass a list of lines.")
-    lines = _Lines(texts, config.sample)
+    lines = _checked(texts, config.sample)
     if config.kind == "characters" or config.kind == "words":
         backend = _learn_seen(lines, config)
     else:
         backend = _learn_subwords(lines, config, config.kind)
-    specials = {role: position for position, role in enumerate(ROLES)}
-    return Tokenizer(backend, specials, literal=True)
+    return Tokenizer(backend, OWN_ROLES, literal=True)
 
 
-class _Lines:
-    """The texts that are learnt from, checked one by one as they stream by."""
-
-    def __init__(self, texts: Iterable[str], most: int) -> None:
-        self._texts = texts
-        self._most = most
-
-    def __iter__(self) -> Iterator[str]:
-        empty = True
-        for text in islice(self._texts, self._most):
-            empty = not checked_text(text).strip() and empty
-            yield text
-        if empty:
-            raise UserError("There is no text to learn a tokenizer from: every line is empty.")
+def _checked(texts: Iterable[str], most: int) -> Iterator[str]:
+    """The texts that are learnt from, looked at one by one as they stream by."""
+    empty = True
+    for text in islice(texts, most):
+        empty = not checked_text(text).strip() and empty
+        yield text
+    if empty:
+        raise UserError("There is no text to learn a tokenizer from: every line is empty.")
 
 
-def _learn_seen(lines: _Lines, config: TokenizerConfig) -> tokenizers.Tokenizer:
-    """The characters or words seen most often, in the order in which they first appeared."""
-    by_character = config.kind == "characters"
-    splitter = parts.words_apart()
-    normaliser = parts.normaliser(config.normalisation, config.lowercase)
+def _words(
+    lines: Iterable[str], normaliser: Normalizer | None, splitter: PreTokenizer | None
+) -> Counter[str]:
+    """How often each word is seen, or without a splitter each character, in the order of appearance."""
     seen: Counter[str] = Counter()
     for line in lines:
         plain = line if normaliser is None else normaliser.normalize_str(line)
-        seen.update(plain if by_character else (word for word, _ in splitter.pre_tokenize_str(plain)))
+        seen.update(plain if splitter is None else [word for word, _ in splitter.pre_tokenize_str(plain)])
+    return seen
+
+
+def _learn_seen(lines: Iterable[str], config: TokenizerConfig) -> tokenizers.Tokenizer:
+    """The characters or words seen most often, in the order in which they first appeared."""
+    splitter = None if config.kind == "characters" else parts.words_apart()
+    normaliser = parts.normaliser(config.normalisation, config.lowercase)
+    seen = _words(lines, normaliser, splitter)
     # `most_common` keeps the order of appearance among equals, so this does not hang on chance
     kept = {item for item, _ in seen.most_common(config.vocabulary - len(parts.SPECIALS))}
     known = [item for item in seen if item in kept]
-    backend = parts.character_level(known) if by_character else parts.word_level(known, splitter)
+    backend = parts.character_level(known) if splitter is None else parts.word_level(known, splitter)
     if normaliser is not None:
         backend.normalizer = normaliser
     return backend
 
 
-def _learn_subwords(lines: _Lines, config: TokenizerConfig, kind: parts.Subwords) -> tokenizers.Tokenizer:
+def _learn_subwords(
+    lines: Iterable[str], config: TokenizerConfig, kind: parts.Subwords
+) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE())
     normaliser = parts.normaliser(config.normalisation, config.lowercase)
     if normaliser is not None:
@@ -135,14 +139,14 @@ def _learn_subwords(lines: _Lines, config: TokenizerConfig, kind: parts.Subwords
     return backend
 
 
-def _learn_bpe(backend: tokenizers.Tokenizer, lines: _Lines, size: int) -> models.Model:
+def _learn_bpe(backend: tokenizers.Tokenizer, lines: Iterable[str], size: int) -> models.Model:
     """Merge the commonest pair of neighbours, again and again; the library's trainer is deterministic."""
     backend.train_from_iterator(lines, _merging(size, specials=list(parts.SPECIALS)))
     model: models.Model = backend.model
     return model
 
 
-def _learn_wordpiece(backend: tokenizers.Tokenizer, lines: _Lines, size: int) -> models.Model:
+def _learn_wordpiece(backend: tokenizers.Tokenizer, lines: Iterable[str], size: int) -> models.Model:
     """Pieces found by merging, as the library's own WordPiece trainer finds them; longest match first.
 
     That trainer numbers the continued letters in an order that hangs on chance and
@@ -161,13 +165,9 @@ def _learn_wordpiece(backend: tokenizers.Tokenizer, lines: _Lines, size: int) ->
     )
 
 
-def _learn_unigram(backend: tokenizers.Tokenizer, lines: _Lines, size: int) -> models.Model:
+def _learn_unigram(backend: tokenizers.Tokenizer, lines: Iterable[str], size: int) -> models.Model:
     """Pieces with probabilities, by our own trainer: the library's hangs on chance and on the threads."""
-    normaliser, splitter = backend.normalizer, backend.pre_tokenizer
-    words: Counter[str] = Counter()
-    for line in lines:
-        plain = line if normaliser is None else normaliser.normalize_str(line)
-        words.update([word for word, _ in splitter.pre_tokenize_str(plain)])
+    words = _words(lines, backend.normalizer, backend.pre_tokenizer)
     pieces = learn_pieces(words, size - len(parts.SPECIALS))
     return models.Unigram(
         [*((name, 0.0) for name in parts.SPECIALS), *pieces], parts.SPECIALS.index(parts.UNKNOWN)

@@ -24,6 +24,7 @@ from clearhead.base.errors import UserError, nearest
 from clearhead.text import parts
 
 ROLES = ("pad", "start", "stop", "unknown")
+OWN_ROLES = {role: id for id, role in enumerate(ROLES)}  # in every vocabulary made here
 FILE_NAME = "tokenizer.json"
 LARGEST = 256 << 20  # bytes of such a file; those of the largest vocabularies have 35 million
 
@@ -141,7 +142,7 @@ class Tokenizer:
         >>> tokenizer.decode([5, 4, 5])
         'bab'
         """
-        return cls(parts.character_level(letter for text in _several(texts) for letter in text), _own_roles())
+        return cls(parts.character_level(letter for text in _several(texts) for letter in text), OWN_ROLES)
 
     @classmethod
     def words(cls, texts: str | Iterable[str]) -> Self:
@@ -156,7 +157,7 @@ class Tokenizer:
         splitter = tokenizers.pre_tokenizers.WhitespaceSplit()
         # split by the library, whose idea of white space differs from Python's in rare characters
         seen = [word for text in _several(texts) for word, _ in splitter.pre_tokenize_str(text)]
-        return cls(parts.word_level(seen, splitter), _own_roles())
+        return cls(parts.word_level(seen, splitter), OWN_ROLES)
 
     # -- text and ids -------------------------------------------------------
 
@@ -237,10 +238,8 @@ class Tokenizer:
         'A  b'
         """
         normaliser = self._backend.normalizer
-        plain: str = (
-            checked_text(text) if normaliser is None else normaliser.normalize_str(checked_text(text))
-        )
-        return plain
+        plain: str = checked_text(text)
+        return plain if normaliser is None else str(normaliser.normalize_str(plain))
 
     # -- what it is ---------------------------------------------------------
 
@@ -251,7 +250,7 @@ class Tokenizer:
         >>> Tokenizer.words("a").normalisation
         'none'
         """
-        parts = _flat(json.loads(self._backend.to_str()).get("normalizer"), "normalizers")
+        parts = _flat(json.loads(self._backend.to_str()).get("normalizer"))
         return ", then ".join(_IN_WORDS.get(part, part) for part in parts) or "none"
 
     @property
@@ -337,10 +336,6 @@ class Tokenizer:
         return self._checked(found)
 
 
-def _own_roles() -> dict[str, int]:
-    return {role: position for position, role in enumerate(ROLES)}
-
-
 def checked_text(text: str) -> str:
     """The text itself, if it is one; half a surrogate pair has no UTF-8 and so no tokens."""
     if not isinstance(text, str):
@@ -370,12 +365,12 @@ def _strings(plain: Any) -> list[str]:
     return plain
 
 
-def _flat(part: Mapping[str, Any] | None, inner: str) -> list[str]:
-    """The names of a part's parts, in order; `inner` is the key under which a sequence lists them."""
+def _flat(part: Mapping[str, Any] | None) -> list[str]:
+    """The names of a normaliser's parts, in order."""
     if part is None:
         return []
-    if inner in part:
-        return [name for one in part[inner] for name in _flat(one, inner)]
+    if "normalizers" in part:
+        return [name for one in part["normalizers"] for name in _flat(one)]
     return [str(part["type"])]
 
 
