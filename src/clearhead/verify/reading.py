@@ -54,10 +54,9 @@ def batch(subject: Subject) -> Check:
     for extra, order in enumerate(orders):
         mixed = [pairs[number] for number in order]
         wanted = [alone[number] for number in order]
-        found = _outputs(model, subject, mixed, extra=extra)
-        worst["padded"] = max(worst["padded"], largest_difference(found, wanted))
-        found = _packed_outputs(model, subject, mixed)
-        worst["packed"] = max(worst["packed"], largest_difference(found, wanted))
+        for kind, columns in (("padded", extra), ("packed", None)):
+            found = _outputs(model, subject, mixed, columns)
+            worst[kind] = max(worst[kind], largest_difference(found, wanted))
     what = f"{len(pairs)} texts one by one, against padded and packed batches in {len(orders)} orders"
     return within(BATCH, max(worst.values()), subject.bound, what, **worst)
 
@@ -100,41 +99,39 @@ def _kernel_difference(subject: Subject, pairs: Sequence[Pair], kernel: str, dty
         for name in (kernel, "reference"):
             for one, _ in before:
                 one.kernel = name
-            results.append([*_outputs(model, subject, pairs), *_packed_outputs(model, subject, pairs)])
+            results.append([*_outputs(model, subject, pairs), *_outputs(model, subject, pairs, None)])
     finally:
         for one, old in before:
             one.kernel = old
     return largest_difference(*results)
 
 
-def _outputs(model: nn.Module, subject: Subject, pairs: Sequence[Pair], extra: int = 0) -> list[Tensor]:
-    """Of each pair its log-probabilities (T, V), from one padded batch; `extra` columns more than needed.
+def _outputs(
+    model: nn.Module, subject: Subject, pairs: Sequence[Pair], extra: int | None = 0
+) -> list[Tensor]:
+    """Of each pair its log-probabilities (T, V), from one batch, padded by `extra` columns more than needed.
 
-    Padding holds ids of the vocabulary, not zeros: nothing may depend on them.
+    None for `extra`: from a packed batch.
     """
-    if not subject.reads_apart:
-        ids, lengths = _rows([(*given, *written) for given, written in pairs], extra, subject)
-        return _cut(_scores(model(ids, lengths=lengths)), lengths)
-    source, source_lengths = _rows([given for given, _ in pairs], extra, subject)
-    target, target_lengths = _rows([_begun(subject, written) for _, written in pairs], extra, subject)
-    output = model(source, target, source_lengths=source_lengths, target_lengths=target_lengths)
-    return _cut(_scores(output), target_lengths)
 
-
-def _packed_outputs(model: nn.Module, subject: Subject, pairs: Sequence[Pair]) -> list[Tensor]:
-    """As `_outputs`, from one packed batch."""
-
-    def packed(rows: Sequence[Ids]) -> tuple[Tensor, list[int]]:
+    def batch(rows: Sequence[Ids]) -> tuple[Tensor, Tensor | list[int]]:
+        if extra is not None:
+            return _padded(rows, extra, subject)
         flat = [id for row in rows for id in row]
         return torch.tensor(flat, device=subject.device), [len(row) for row in rows]
 
-    if not subject.reads_apart:
-        ids, lengths = packed([(*given, *written) for given, written in pairs])
-        return list(_scores(model(ids, lengths=lengths)).split(lengths))
-    source, source_lengths = packed([given for given, _ in pairs])
-    target, lengths = packed([_begun(subject, written) for _, written in pairs])
-    output = model(source, target, source_lengths=source_lengths, target_lengths=lengths)
-    return list(_scores(output).split(lengths))
+    if subject.reads_apart:
+        rows = [_begun(subject, written) for _, written in pairs]
+        (source, source_lengths), (target, lengths) = batch([given for given, _ in pairs]), batch(rows)
+        output = model(source, target, source_lengths=source_lengths, target_lengths=lengths)
+    else:
+        rows = [(*given, *written) for given, written in pairs]
+        ids, lengths = batch(rows)
+        output = model(ids, lengths=lengths)
+    scores = _scores(output)
+    if extra is None:
+        return list(scores.split([len(row) for row in rows]))
+    return [scores[at, : len(row)] for at, row in enumerate(rows)]
 
 
 def _scores(output: ModelOutput) -> Tensor:
@@ -151,17 +148,14 @@ def _begun(subject: Subject, written: Ids) -> Ids:
     return (0 if start is None else start, *written)
 
 
-def _rows(rows: Sequence[Ids], extra: int, subject: Subject) -> tuple[Tensor, Tensor]:
+def _padded(rows: Sequence[Ids], extra: int, subject: Subject) -> tuple[Tensor, Tensor]:
+    """Padding holds ids of the vocabulary, not zeros: nothing may depend on them."""
     table, lengths = padded(rows, rows[0][0], subject.device)
     positions = positions_of(subject.config)
     if positions is not None:
         extra = min(extra, positions - table.shape[1])
     more = torch.full((len(rows), extra), rows[-1][-1], device=subject.device)
     return torch.cat([table, more], dim=1), lengths
-
-
-def _cut(scores: Tensor, lengths: Tensor) -> list[Tensor]:
-    return [row[:length] for row, length in zip(scores, lengths.tolist(), strict=True)]
 
 
 def _listed(names: dict[str, float]) -> str:
