@@ -287,7 +287,8 @@ def test_a_closed_pipe_is_quiet() -> None:
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys, clearhead.cli.main as cli; cli.main(['--help']);"
-        "print(sorted({'torch', 'numpy', 'rich', 'tokenizers', 'transformers'} & set(sys.modules)))"
+        "heavy = {'torch', 'numpy', 'rich', 'tokenizers', 'transformers', 'matplotlib', 'PIL'};"
+        "print(sorted(heavy & set(sys.modules)))"
     )
     assert python("-c", code).stdout.splitlines()[-1] == "[]"
 
