@@ -67,7 +67,7 @@ def _spec(bundle: Bundle, model: Any) -> Any:
     if config.source_vocabulary is not None:
         reader = bundle.source_tokenizer
         source = vocabulary(reader, config.source_vocabulary)
-        stop = special.stop if reader is None else reader.stop
+        stop = special["stop"] if reader is None else reader.stop
         if stop is None or source[stop] != named["eos_token"]:
             raise UserError(
                 f"CTranslate2 ends sources and targets with one token, and these vocabularies call it "
@@ -127,19 +127,15 @@ def vocabulary(tokenizer: Tokenizer | None, size: int) -> list[str]:
 
 def _special_names(config: ModelConfig, special: Special, tokens: list[str]) -> dict[str, str]:
     """CTranslate2's names of the special tokens; a vocabulary without an unknown token never asks for it."""
-    for role, id in (("start", special.start), ("stop", special.stop)):
-        if id is None and not (role == "start" and config.family == "decoder"):
+    for role in ("stop",) if config.family == "decoder" else ("start", "stop"):
+        if special[role] is None:
             raise UserError(
                 f"CTranslate2 needs to know the {role} token, and this bundle names none: give it a "
                 f"tokenizer, or metadata with special={{'{role}': id}}."
             )
-    assert special.stop is not None
-    stop = tokens[special.stop]
-    return {
-        "bos_token": stop if special.start is None else tokens[special.start],
-        "eos_token": stop,
-        "unk_token": stop if special.unknown is None else tokens[special.unknown],
-    }
+    names = {"bos_token": "start", "eos_token": "stop", "unk_token": "unknown"}
+    ids = {name: special["stop"] if special[role] is None else special[role] for name, role in names.items()}
+    return {name: tokens[id] for name, id in ids.items() if id is not None}
 
 
 def _misfits(config: ModelConfig) -> list[str]:

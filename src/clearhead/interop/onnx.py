@@ -12,7 +12,7 @@ import copy
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ def _settings(bundle: Bundle, graphs: dict[str, Graph]) -> dict[str, Any]:
         "format": "clearhead-onnx",
         "opset": OPSET,
         "family": config.family,
-        "special": asdict(special_ids(bundle)),
+        "special": special_ids(bundle),
         "stops": stop_ids(bundle),
         "framing": None if bundle.tokenizer is None else framings_of(bundle).to_dict(),
         "max_positions": config.position.max_length if learned else None,  # None: any number

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,12 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
+from clearhead.text.tokenizer import ROLES
 
 WRITERS = ("encoder-decoder", "decoder")  # the families that write text, which is what these exports are for
 
 
-@dataclass(frozen=True)
-class Special:
-    """The ids with a meaning of their own; None where a vocabulary has no such token."""
-
-    pad: int | None
-    start: int | None
-    stop: int | None
-    unknown: int | None
+Special = dict[str, int | None]  # role -> id; None where a vocabulary has no such token
 
 
 def special_ids(bundle: Bundle) -> Special:
@@ -35,7 +28,7 @@ def special_ids(bundle: Bundle) -> Special:
     noted = bundle.metadata.get("special") or {}
     own = {} if bundle.tokenizer is None else bundle.tokenizer.specials
     known = {**own, **{role: id for role, id in noted.items() if id is not None}}
-    return Special(*(known.get(role) for role in ("pad", "start", "stop", "unknown")))
+    return {role: known.get(role) for role in ROLES}
 
 
 def stop_ids(bundle: Bundle) -> list[int]:
@@ -43,7 +36,7 @@ def stop_ids(bundle: Bundle) -> list[int]:
     settings = bundle.metadata.get("generation")
     noted = settings.get("eos_token_id") if isinstance(settings, dict) else None
     others = [id for id in noted if isinstance(id, int)] if isinstance(noted, list) else []
-    stop = special_ids(bundle).stop
+    stop = special_ids(bundle)["stop"]
     return list(dict.fromkeys([*([] if stop is None else [stop]), *others]))
 
 

@@ -132,16 +132,13 @@ def _print(found: Sequence[Example], console: Console) -> None:
 
 def _given(one: Example, console: Console) -> RenderableType:
     """What the example starts from, side by side."""
-    tables = [
-        _grid(step.name, [[Text(cell) for cell in row] for row in our_cells(step)], step)
-        for step in one.given()
-    ]
+    tables = [_grid(step.name, our_cells(step), step) for step in one.given()]
     return Group(Text("given", style="bold cyan"), _beside(tables, console))
 
 
 def _step(step: Step, console: Console) -> RenderableType:
     """The formula, our table, the printed one beside it if it differs, and the note."""
-    tables = [_grid("recomputed", [[Text(cell) for cell in row] for row in our_cells(step)], step)]
+    tables = [_grid("recomputed", our_cells(step), step)]
     verdict = ""
     if step.printed is not None and not any(step.faults()):
         verdict = "  (as printed)"
@@ -152,13 +149,9 @@ def _step(step: Step, console: Console) -> RenderableType:
         tables.append(_grid("printed", marked, step))
     if len(tables) == 1:
         tables[0].title = None
-    parts: list[RenderableType] = [
-        Text.assemble((step.name, "bold cyan"), f" = {step.formula}", (verdict, "green"))
-    ]
-    parts.append(_beside(tables, console))
-    if step.note:
-        parts.append(Text(step.note, style="italic"))
-    return Group(*parts)
+    formula = Text.assemble((step.name, "bold cyan"), f" = {step.formula}", (verdict, "green"))
+    note = [Text(step.note, style="italic")] if step.note else []
+    return Group(formula, _beside(tables, console), *note)
 
 
 def _beside(tables: Sequence[RichTable], console: Console) -> RenderableType:
@@ -172,7 +165,7 @@ def _beside(tables: Sequence[RichTable], console: Console) -> RenderableType:
     return row
 
 
-def _grid(title: str, cells: Sequence[Sequence[Text]], step: Step) -> RichTable:
+def _grid(title: str, cells: Sequence[Sequence[str | Text]], step: Step) -> RichTable:
     """Numbers right-aligned under their labels, without lines."""
     columns = max(len(row) for row in cells)
     table = RichTable(
