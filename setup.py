@@ -27,7 +27,7 @@ WANTED = os.environ.get("CLEARHEAD_WHEEL", "")
 
 def _compiler():
     """The package's own module, by its path: importing the package would need PyTorch."""
-    path = Path(__file__).parent / "src" / NATIVE / "compiler.py"
+    path = Path(__file__).parent / "src" / "clearhead" / "base" / "compiler.py"
     spec = importlib.util.spec_from_file_location("clearhead_compiler", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

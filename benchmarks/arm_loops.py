@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from clearhead.decoding.native.compiler import FLAGS, INSTRUCTION_SETS, SOURCES
+from clearhead.base.compiler import ENGINE, FLAGS, INSTRUCTION_SETS
 
 COMPILER = "aarch64-linux-gnu-g++"
 PRODUCTS = {"fmla": 4, "smull": 8, "smlal2": 8, "sdot": 16, "smmla": 32}  # that one instruction makes
@@ -60,7 +60,7 @@ def compiled(name: str, compiler: list[str]) -> dict[int, list[Line]]:
     objdump = tool("llvm-objdump") or ""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "kernels.o"
-        what = (f"-DCLEARHEAD_SET={name}", "-c", str(SOURCES / "kernels.cpp"), "-o", str(made))
+        what = (f"-DCLEARHEAD_SET={name}", "-c", str(ENGINE.folder / "kernels.cpp"), "-o", str(made))
         subprocess.run([*compiler, *FLAGS, *INSTRUCTION_SETS["aarch64"][name], *what], check=True)
         said = subprocess.run(
             [objdump, "-d", "--no-show-raw-insn", made], capture_output=True, text=True, check=True

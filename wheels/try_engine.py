@@ -13,10 +13,11 @@ os.environ["CXX"] = "there-is-no-compiler"  # nothing but the wheel's own counts
 import torch  # after the variable, which counts from here on
 
 import clearhead
+from clearhead.base.compiler import ENGINE
+from clearhead.base.library import library
 from clearhead.decoding.backend import Symbols
 from clearhead.decoding.native import NativeRows
 from clearhead.decoding.native.binding import instruction_sets
-from clearhead.decoding.native.library import PACKAGED, library
 
 SOURCES = [[3 + (7 * i + t) % 60 for t in range(1 + i % 9)] for i in range(15)]
 STEPS = 5
@@ -38,7 +39,7 @@ def difference(model: torch.nn.Module, instruction_set: str) -> float:
 
 
 def main() -> None:
-    if library().file.parent != PACKAGED:
+    if library().file.parent != ENGINE.packaged:
         sys.exit(f"The engine was not taken from the wheel but from {library().file}.")
     torch.manual_seed(0)
     model = clearhead.build("tiny").eval()

@@ -9,14 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clearhead.decoding.native import compiler
-from clearhead.decoding.native import library as cache
-from clearhead.decoding.native.compiler import NoLibrary
-from clearhead.decoding.native.library import library, why_not
+from clearhead.base import compiler
+from clearhead.base import library as cache
+from clearhead.base.compiler import ENGINE, NoLibrary
+from clearhead.base.library import library, why_not
 from clearhead.decoding.writer import Writer, _say_once
 
 from .bundles import translator
@@ -41,10 +42,10 @@ esac
 """
 WITHOUT_TORCH = """
 import sys, types
-for name in ("clearhead", "clearhead.decoding", "clearhead.decoding.native"):
+for name in ("clearhead", "clearhead.base"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [{source!r} + "/" + name.replace(".", "/")]
-from clearhead.decoding.native.library import why_not
+from clearhead.base.library import why_not
 print(why_not())
 """
 
@@ -53,7 +54,7 @@ print(why_not())
 def _nothing_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cache folder of its own for each test, no library of a wheel, and nothing remembered."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "PACKAGED", tmp_path / "packaged")
+    monkeypatch.setattr(compiler.Source, "packaged", tmp_path / "packaged")
     cache._load.cache_clear()
     yield
     cache._load.cache_clear()
@@ -101,20 +102,19 @@ def test_compiles_once_and_says_so(copying: Path, capfd: pytest.CaptureFixture[s
     assert cache.checksum_in(library().file.name) == hashlib.sha256(REAL.read_bytes()).hexdigest()
 
 
-def test_compiles_anew_when_sources_change(copying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiles_anew_when_sources_change(copying: Path) -> None:
     assert why_not() is None
     changed = copying / "source"
-    shutil.copytree(compiler.SOURCES, changed)
+    shutil.copytree(ENGINE.folder, changed)
     (changed / "slots.h").write_text((changed / "slots.h").read_text() + "\n// changed\n")
-    monkeypatch.setattr(compiler, "SOURCES", changed)
-    assert _again() is None
+    assert why_not(replace(ENGINE, folder=changed)) is None
     assert _compiled(copying) == 2
     assert len(_libraries()) == 2
 
 
 def test_two_processes_at_once(copying: Path) -> None:
     # Importing PyTorch would take longer than everything else here.
-    source = Path(cache.__file__).parents[3]
+    source = Path(cache.__file__).parents[2]
     program = WITHOUT_TORCH.format(source=str(source))
     slow = {**os.environ, "SLOW": "0.5"}
     running = [
@@ -161,7 +161,7 @@ def test_older_sources_are_forgotten(copying: Path) -> None:
 def test_what_a_killed_compilation_leaves_is_removed(copying: Path) -> None:
     assert why_not() is None
     found = library().file
-    kind = "-".join(found.name.split("-")[1:-2])
+    kind = "-".join(found.name.split("-")[:-2])
     of_ours, of_others = found.with_name(f".making-{kind}-x"), found.with_name(".making-linux-other-0-x")
     for folder in of_ours, of_others:
         folder.mkdir()
@@ -273,9 +273,9 @@ def test_root_does_not_keep_it_with_another_user(tmp_path: Path, monkeypatch: py
 
 
 def _package(sources: str, damaged: bool = False) -> Path:
-    cache.PACKAGED.mkdir()
+    ENGINE.packaged.mkdir()
     checksum = "0" * 64 if damaged else hashlib.sha256(REAL.read_bytes()).hexdigest()
-    path = cache.PACKAGED / cache.named(compiler.this_machine().name, "wheel", sources, checksum)
+    path = ENGINE.packaged / cache.named(compiler.this_machine().name, "wheel", sources, checksum)
     shutil.copyfile(REAL, path)
     return path
 
@@ -403,6 +403,6 @@ def test_falling_back_is_said_once(
 
 
 def test_sources_are_short_and_travel_with_the_package() -> None:
-    sources = list(compiler.SOURCES.iterdir())
+    sources = list(ENGINE.folder.iterdir())
     assert {path.suffix for path in sources} == {".h", ".cpp"}
     assert all(len(path.read_text().splitlines()) < 400 for path in sources)

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from clearhead.base.compiler import ENGINE
 from clearhead.decoding.native import why_not
 from clearhead.decoding.native.binding import ACTIVATIONS, KINDS, instruction_sets, kernels
-from clearhead.decoding.native.compiler import SOURCES
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")
 
@@ -79,7 +79,7 @@ class Kernels(ctypes.Structure):
 
 def declared(struct: str) -> list[str]:
     """The names of a struct's fields in kernels.h, in their order."""
-    text = (SOURCES / "kernels.h").read_text(encoding="utf-8")
+    text = (ENGINE.folder / "kernels.h").read_text(encoding="utf-8")
     body = re.sub("//.*", "", text.partition(f"struct {struct} {{")[2].partition("\n};")[0])
     plain = re.sub(r"\(\*(\w+)\)\([^)]*\)", r"\1", body)  # functions like the others
     return [name for names in re.findall(r"((?:\w+, )*\w+);", plain) for name in names.split(", ")]

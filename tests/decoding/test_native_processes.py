@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine from where it is, but no packed weights of earlier runs."""
-    from clearhead.decoding.native.library import cache_folder
+    from clearhead.base.library import cache_folder
 
     (tmp_path / "clearhead").mkdir()
     (tmp_path / "clearhead" / "engine").symlink_to(cache_folder())

@@ -21,8 +21,8 @@ SOURCE = Path(clearhead.__file__).parent
 # Who may look at a clock, and what for; none of them decides anything about weights, texts or figures.
 WATCHES = {
     "base/lock.py",  # how long to wait before a lock is asked for again
-    "decoding/native/library.py",  # how old a library or an abandoned compile is
-    "decoding/native/compiler.py",  # how long to wait before compilers are asked again whether they are done
+    "base/library.py",  # how old a library or an abandoned compile is
+    "base/compiler.py",  # how long to wait before compilers are asked again whether they are done
     "decoding/native/weight_memory.py",  # how old packed weights or an abandoned file are
     "evaluation/evaluate.py",  # says how long writing took
     "jobs/resumable_output.py",  # when what was written is flushed to disk

@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 import pytest
 
-from clearhead.decoding.native.compiler import FLAGS, SOURCES, sets_of
+from clearhead.base.compiler import ENGINE, FLAGS, sets_of
 
+SOURCES = ENGINE.folder
 ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / "build" / "native"
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from clearhead.base.compiler import ENGINE, INSTRUCTION_SETS
 from clearhead.decoding.native.binding import instruction_sets
-from clearhead.decoding.native.compiler import INSTRUCTION_SETS
-from clearhead.decoding.native.library import PACKAGED
 
 from .building import ENVIRONMENT, KEPT, ROOT, SANITIZERS, toolchain
 
@@ -49,7 +48,7 @@ def test_every_instruction_set(name: str) -> None:
     run_tests(DEPENDING, "-k", "not every_instruction_set", CLEARHEAD_INSTRUCTION_SET=name)
 
 
-@pytest.mark.skipif(PACKAGED.exists(), reason="the engine's library lies in the package")
+@pytest.mark.skipif(ENGINE.packaged.exists(), reason="the engine's library lies in the package")
 def test_absent_engine_is_a_failure_where_it_is_demanded(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="1 failed") as failed:
         run_tests([], CXX="/no/such/compiler", XDG_CACHE_HOME=str(tmp_path))

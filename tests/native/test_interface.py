@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from clearhead.base.compiler import ENGINE
 from clearhead.decoding.native import NoLibrary
 from clearhead.decoding.native.binding import Functions, believed, said
-from clearhead.decoding.native.compiler import SOURCES
 
 from .building import toolchain
 
@@ -33,7 +33,7 @@ CHANGES = [
 
 def _library(folder: Path, changes: list[tuple[str, str, str, str]]) -> ctypes.CDLL:
     """Made from changed sources, without kernels: it can do nothing but speak of itself."""
-    shutil.copytree(SOURCES, folder / "source")
+    shutil.copytree(ENGINE.folder, folder / "source")
     for file, old, new, _ in changes:
         path = folder / "source" / file
         text = path.read_text()

@@ -19,7 +19,8 @@ from types import ModuleType
 
 import pytest
 
-from clearhead.decoding.native.compiler import SOURCES
+from clearhead.base import compiler
+from clearhead.base.compiler import ENGINE
 
 from .building import KEPT, ROOT, emulated, run, toolchain
 
@@ -46,7 +47,8 @@ def dist() -> Path:
     if importlib.util.find_spec("ziglang") is None:
         pytest.skip("the PyPI package ziglang is not installed (make setup)")
     digest = hashlib.sha256()
-    for path in sorted([*SOURCES.parent.rglob("*"), *ROOT.glob("wheels/*.py"), *ROOT.glob("*.[tp][oy]*")]):
+    made_from = [Path(compiler.__file__), *ENGINE.folder.parent.rglob("*"), *ROOT.glob("wheels/*.py")]
+    for path in sorted([*made_from, *ROOT.glob("*.[tp][oy]*")]):
         if path.suffix in (".py", ".h", ".cpp", ".toml"):
             digest.update(path.read_bytes())
     target = KEPT / f"wheels-{digest.hexdigest()[:16]}"

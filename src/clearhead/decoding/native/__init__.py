@@ -6,8 +6,8 @@ agree, `NativeRows` takes the place of `TorchRows`, and otherwise decoding goes 
 
 from __future__ import annotations
 
+from clearhead.base.compiler import NoLibrary
 from clearhead.decoding.native.binding import why_not
-from clearhead.decoding.native.compiler import NoLibrary
 from clearhead.decoding.native.pack import Dtype, Packed, pack
 from clearhead.decoding.native.rows import NativeRows, supports
 from clearhead.decoding.native.scores import NativeScores

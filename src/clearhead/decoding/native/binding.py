@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead.base.compiler import NoLibrary
 from clearhead.base.errors import UserError
-from clearhead.decoding.native.compiler import NoLibrary
-from clearhead.decoding.native.library import library
+from clearhead.base.library import library
 
 KINDS = {"float32": 0, "bf16": 1, "int8": 2}
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh")

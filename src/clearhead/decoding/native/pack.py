@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
+from clearhead.base.library import library, one_at_a_time
 from clearhead.bundle.mapped import MAPPED, MappedFile, PassingView
 from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import functions, plain
-from clearhead.decoding.native.library import library, one_at_a_time
 from clearhead.decoding.native.weight_memory import (
     FilledMemory,
     PrivateMemory,

@@ -30,9 +30,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from clearhead.base.compiler import NoLibrary
 from clearhead.base.errors import UserError
-from clearhead.decoding.native.compiler import NoLibrary
-from clearhead.decoding.native.library import cache_folder, open_trusted, trusted
+from clearhead.base.library import cache_folder, open_trusted, trusted
 
 LINE, HUGE = 64, 2 << 20  # bytes of a cache line and of a huge page
 SMALL = 1 << 20  # bytes of a block, when more was taken than expected

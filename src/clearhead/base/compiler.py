@@ -1,9 +1,10 @@
-"""From the engine's sources and a C++ compiler to a library: flags, instruction sets, and what went wrong.
+"""From C++ sources and a compiler to a library: flags, instruction sets, and what went wrong.
 
-The kernels are compiled once for each instruction set of the architecture, the rest once. A set whose flags
-the compiler does not know is left out, and the library chooses among the others at run time. This file needs
-nothing else of the package, because setup.py loads it by its path where the package is not installed yet; a
-wheel for another machine is the same with another compiler and another target.
+There are two libraries: the engine that decodes, and the kernels that train. Kernels are compiled once for
+each instruction set of the architecture, the rest once. A set whose flags the compiler does not know is left
+out, and the engine chooses among the others at run time. This file needs nothing else of the package, because
+setup.py loads it by its path where the package is not installed yet; a wheel for another machine is the same
+with another compiler and another target.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCES = Path(__file__).parent / "source"
 # Of what is compiled, only the functions that Python calls can be seen from outside: another library's
 # symbols (PyTorch's standard library) never take the place of ours, nor ours of theirs.
 FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fPIC", "-pthread", "-fvisibility=hidden", "-w")
@@ -43,6 +44,8 @@ INSTRUCTION_SETS: dict[str, dict[str, tuple[str, ...]]] = {
         "neon": (),
     },
 }
+# Training in bf16 pays where processors multiply bf16.
+TRAINING_SETS = {"x86_64": {"avx512_bf16": (*_AVX512, "-mavx512bf16")}}
 MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 SYSTEMS = {"Linux": "linux", "Darwin": "macos"}
 COMPILERS = ("g++", "clang++", "c++")
@@ -50,7 +53,32 @@ INSTEAD = "Install one, or a wheel of clearhead, which has the engine inside"
 
 
 class NoLibrary(Exception):
-    """A sentence that says why there is no native engine on this machine."""
+    """A sentence that says why there is no such library on this machine."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a library is made from: `kernels.cpp` for each instruction set, and one file that chooses."""
+
+    name: str  # its files' names begin with it
+    noun: str  # in sentences
+    folder: Path
+    sets: Mapping[str, Mapping[str, tuple[str, ...]]]  # of each architecture; the last cannot be left out
+    chooser: str | None  # the file that is compiled once; None: there is one set, and nothing to choose
+
+    @property
+    def packaged(self) -> Path:
+        """Where a wheel has the library."""
+        return self.folder.parent / "built"
+
+
+_PACKAGE = Path(__file__).parent.parent
+ENGINE = Source(
+    "engine", "engine", _PACKAGE / "decoding" / "native" / "source", INSTRUCTION_SETS, "engine.cpp"
+)
+TRAINING = Source(
+    "training", "training library", _PACKAGE / "training" / "cpu" / "source", TRAINING_SETS, None
+)
 
 
 class Target(NamedTuple):
@@ -65,7 +93,7 @@ class Target(NamedTuple):
 
 
 def this_machine() -> Target:
-    """The machine that Python runs on; `NoLibrary` for those that the engine is not for."""
+    """The machine that Python runs on; `NoLibrary` for those that nothing is compiled for."""
     system, machine = platform.system(), platform.machine()
     if system not in SYSTEMS or machine.lower() not in MACHINES:
         raise NoLibrary(f"The native engine is for Linux and macOS on x86 or ARM, not {system} on {machine}.")
@@ -93,13 +121,13 @@ def find_compiler(named: str | None) -> list[str]:
     raise NoLibrary(f"There is no C++ compiler here ({', '.join(COMPILERS)}). {INSTEAD}.")
 
 
-def digest_of_sources(machine: str) -> str:
+def digest_of_sources(machine: str, source: Source = ENGINE) -> str:
     """What a library is compiled from, as a short name: sources and flags, whoever compiles them."""
     digest = hashlib.sha256()
-    for source in sorted(SOURCES.iterdir()):
-        if source.suffix in (".h", ".cpp"):
-            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    digest.update(repr((FLAGS, INSTRUCTION_SETS[machine])).encode())
+    for file in sorted(source.folder.iterdir()):
+        if file.suffix in (".h", ".cpp"):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    digest.update(repr((FLAGS, source.sets[machine])).encode())
     return digest.hexdigest()[:16]
 
 
@@ -112,35 +140,41 @@ def digest_of_compiler(command: list[str]) -> str:
 
 
 def compile_library(
-    command: list[str], target: Target, folder: Path, workers: int = 1
+    command: list[str], target: Target, folder: Path, workers: int = 1, source: Source = ENGINE
 ) -> tuple[Path, set[str]]:
     """Compile with so many processes at a time, in an empty folder: the library, and the sets left out."""
-    sets = sets_of(command, target.machine)
-    wanted = {name: _kernels(command, name, flags) for name, flags in sets.items()}
-    wanted["engine"] = _engine(command, list(sets))
+    sets = sets_of(command, target.machine, source)
+    wanted = {name: _kernels(command, name, flags, source) for name, flags in sets.items()}
+    if source.chooser is not None:
+        wanted["chooser"] = _chooser(command, list(sets), source)
     problems = _run({name: [*one, "-o", f"{name}.o"] for name, one in wanted.items()}, folder, workers)
     left_out = {name for name in problems if name in sets and not _knows(command, sets[name], folder)}
     left_out.discard(list(sets)[-1])
     for name, problem in problems.items():
         if name not in left_out:
-            raise NoLibrary(f"The C++ compiler '{command[0]}' cannot compile the native engine: {problem}.")
-    kept = [name for name in sets if name not in left_out]
-    last = {"library": _link(command, target, folder, [*kept, "engine"])}
-    if left_out:  # the engine, which names them, once more
-        last = {"engine": [*_engine(command, kept), "-o", "engine.o"], **last}
+            raise NoLibrary(
+                f"The C++ compiler '{command[0]}' cannot compile the native {source.noun}: {problem}."
+            )
+    kept = [name for name in wanted if name not in left_out]
+    last = {"library": _link(command, target, folder, kept)}
+    if left_out:  # what names them, once more
+        named = [name for name in sets if name not in left_out]
+        last = {"chooser": [*_chooser(command, named, source), "-o", "chooser.o"], **last}
     for name, one in last.items():
         for problem in _run({name: one}, folder, 1).values():
-            raise NoLibrary(f"The C++ compiler '{command[0]}' cannot link the native engine: {problem}.")
+            raise NoLibrary(
+                f"The C++ compiler '{command[0]}' cannot link the native {source.noun}: {problem}."
+            )
     return folder / "library", left_out
 
 
-def sets_of(command: Sequence[str], machine: str) -> dict[str, tuple[str, ...]]:
+def sets_of(command: Sequence[str], machine: str, source: Source = ENGINE) -> dict[str, tuple[str, ...]]:
     """The instruction sets of an architecture and a compiler's flags for each.
 
     >>> sets_of(["python", "-m", "ziglang", "c++"], "aarch64")["neon_dotprod"]
     ('-mcpu=generic+v8_2a+dotprod',)
     """
-    found = INSTRUCTION_SETS[machine]
+    found = source.sets[machine]
     return {
         name: tuple(map(_flag_of_zig, flags)) if _is_zig(command) else flags for name, flags in found.items()
     }
@@ -156,13 +190,13 @@ def _flag_of_zig(flag: str) -> str:
     return f"-mcpu=generic+v8_{named[1]}a{named[2]}" if named else flag
 
 
-def _kernels(command: list[str], name: str, flags: tuple[str, ...]) -> list[str]:
-    return [*command, *FLAGS, *flags, f"-DCLEARHEAD_SET={name}", "-c", str(SOURCES / "kernels.cpp")]
+def _kernels(command: list[str], name: str, flags: tuple[str, ...], source: Source) -> list[str]:
+    return [*command, *FLAGS, *flags, f"-DCLEARHEAD_SET={name}", "-c", str(source.folder / "kernels.cpp")]
 
 
-def _engine(command: list[str], sets: list[str]) -> list[str]:
+def _chooser(command: list[str], sets: list[str], source: Source) -> list[str]:
     named = " ".join(f"SET({name})" for name in sets)
-    return [*command, *FLAGS, f"-DCLEARHEAD_SETS={named}", "-c", str(SOURCES / "engine.cpp")]
+    return [*command, *FLAGS, f"-DCLEARHEAD_SETS={named}", "-c", str(source.folder / str(source.chooser))]
 
 
 def _link(command: list[str], target: Target, folder: Path, objects: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The native engine's library: found in the installed package or in the user's cache, else compiled there.
+"""Compiled libraries: found in the installed package or in the user's cache, else compiled there.
 
 A wheel brings one for its kind of machine. Where there is none that fits these sources, the machine's own
 compiler makes one at first use. Where that cannot be, `why_not` says why in one sentence and nothing else
@@ -9,8 +9,9 @@ the user or to root, nobody else may write to them, and its contents have the ch
 with. All of that is asked of the opened file, and the opened file is what is loaded: whoever changes names in
 between changes nothing. A file that does not pass is removed, and the library is compiled anew.
 
-Names are `engine-TARGET-COMPILER-SOURCES-CHECKSUM.so`. Libraries of another target or compiler are left alone
-until nobody has used them for long; of one's own the last few stay, whatever sources they are made from.
+Names are `engine-TARGET-COMPILER-SOURCES-CHECKSUM.so`, or `training-…` of the kernels that train. Libraries
+of another target or compiler are left alone until nobody has used them for long; of one's own the last few
+stay, whatever sources they are made from.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from typing import ParamSpec, TypeVar
 if os.name == "posix":
     import pwd
 
-from clearhead.base.errors import UserError
-from clearhead.base.lock import held
-from clearhead.base.processor import usable_cores
-from clearhead.decoding.native.compiler import (
+from clearhead.base.compiler import (
+    ENGINE,
+    TRAINING,
     NoLibrary,
+    Source,
     Target,
     compile_library,
     digest_of_compiler,
@@ -47,8 +48,10 @@ from clearhead.decoding.native.compiler import (
     find_compiler,
     this_machine,
 )
+from clearhead.base.errors import UserError
+from clearhead.base.lock import held
+from clearhead.base.processor import usable_cores
 
-PACKAGED = Path(__file__).parent / "built"  # of a wheel
 PATIENCE = 600.0  # seconds to wait while another process compiles
 KEPT = 4  # libraries of one target and compiler: this version's, and a few others'
 UNUSED = 90 * 24 * 3600.0  # seconds after which a library that nobody has loaded is removed
@@ -105,15 +108,15 @@ def trusted(folder: Path, make: bool = False) -> Iterator[int]:
     try:
         fault = fault_in(os.fstat(opened))
         if fault is not None:
-            raise NoLibrary(f"The native engine is not loaded from '{folder}', which {fault}. {OWN_FOLDER}.")
+            raise NoLibrary(f"No library is loaded from '{folder}', which {fault}. {OWN_FOLDER}.")
         yield opened
     finally:
         os.close(opened)
 
 
-def named(target: str, compiler: str, sources: str, checksum: str = "*") -> str:
+def named(target: str, compiler: str, sources: str, checksum: str = "*", source: Source = ENGINE) -> str:
     """A library's name; a part that is `*` stands for any."""
-    return f"engine-{target}-{compiler}-{sources}-{checksum}.so"
+    return f"{source.name}-{target}-{compiler}-{sources}-{checksum}.so"
 
 
 def checksum_in(name: str) -> str:
@@ -234,8 +237,9 @@ def workshop(folder: Path, kind: str, alone: bool) -> Iterator[Path]:
 
 def forget_old(folder: Path, kind: str) -> None:
     """Remove libraries that are no longer used: whoever has one open goes on using it, file or no file."""
-    libraries = [(age, path) for path, age in _ages(folder) if path.name.startswith("engine-")]
-    same = sorted((age, path) for age, path in libraries if path.name.startswith(f"engine-{kind}-"))
+    kinds = tuple(f"{source.name}-" for source in (ENGINE, TRAINING))
+    libraries = [(age, path) for path, age in _ages(folder) if path.name.startswith(kinds)]
+    same = sorted((age, path) for age, path in libraries if path.name.startswith(f"{kind}-"))
     for _, path in {*same[KEPT:], *(one for one in libraries if one[0] > UNUSED)}:
         with suppress(OSError):
             path.unlink()
@@ -271,35 +275,37 @@ def one_at_a_time(function: Callable[Given, Found]) -> Callable[Given, Found]:
 
 
 @one_at_a_time
-def library() -> Library:
-    """The compiled engine; `NoLibrary` where it cannot be had. Tried once for each compiler and folder."""
+def library(source: Source = ENGINE) -> Library:
+    """A compiled library; `NoLibrary` where it cannot be had. Tried once for each compiler and folder."""
     try:
         folder = cache_folder()
     except RuntimeError as error:  # no home folder
-        raise NoLibrary(f"There is no folder to keep the native engine in: {error}.") from error
-    found = _load(os.environ.get("CXX"), os.environ.get("PATH"), folder)
+        raise NoLibrary(f"There is no folder to keep the native {source.noun} in: {error}.") from error
+    found = _load(source, os.environ.get("CXX"), os.environ.get("PATH"), folder)
     if isinstance(found, str):
         raise NoLibrary(found)
     return found
 
 
-def why_not() -> str | None:
-    """One sentence on why the native engine cannot run here; None if it can."""
+def why_not(source: Source = ENGINE) -> str | None:
+    """One sentence on why a library cannot be used here; None if it can."""
     try:
-        library()
+        library(source)
     except NoLibrary as reason:
         return str(reason)
     return None
 
 
 @functools.cache
-def _load(cxx: str | None, path: str | None, folder: Path) -> Library | str:
+def _load(source: Source, cxx: str | None, path: str | None, folder: Path) -> Library | str:
     """The library, or the sentence that says why not."""
     try:
         target = this_machine()
-        sources = digest_of_sources(target.machine)
-        anyone = named(target.name, "*", sources)
-        found = load_packaged(PACKAGED, anyone)
+        if target.machine not in source.sets:
+            return f"The native {source.noun} is not for {target.machine}."
+        sources = digest_of_sources(target.machine, source)
+        anyone = named(target.name, "*", sources, source=source)
+        found = load_packaged(source.packaged, anyone)
         if found is not None:
             return found
         try:
@@ -309,28 +315,28 @@ def _load(cxx: str | None, path: str | None, folder: Path) -> Library | str:
             if found is None:
                 raise
             return found
-        kind = f"{target.name}-{digest_of_compiler(command)}"
-        wanted = named(target.name, digest_of_compiler(command), sources)
-        return load(folder, wanted) or _compiled(command, target, folder, kind, wanted)
+        wanted = named(target.name, digest_of_compiler(command), sources, source=source)
+        return load(folder, wanted) or _compiled(source, command, target, folder, wanted)
     except NoLibrary as reason:
         return str(reason)
     except OSError as error:
         return (
-            f"The native engine cannot be kept in or loaded from '{folder}': {error.strerror or error}. "
-            f"{OWN_FOLDER} where programs may be executed."
+            f"The native {source.noun} cannot be kept in or loaded from '{folder}': "
+            f"{error.strerror or error}. {OWN_FOLDER} where programs may be executed."
         )
 
 
-def _compiled(command: list[str], target: Target, folder: Path, kind: str, wanted: str) -> Library:
+def _compiled(source: Source, command: list[str], target: Target, folder: Path, wanted: str) -> Library:
     """Compile the library into the folder, unless another process has done so in the meantime."""
+    kind = f"{source.name}-{target.name}-{digest_of_compiler(command)}"
     with trusted(folder, make=True), ExitStack() as stack:
-        alone = _lock(stack, folder / f".lock-{kind}")
+        alone = _lock(stack, folder / f".lock-{kind}", source.noun)
         found = load(folder, wanted)
         if found is not None:
             return found
-        _say("compiling the C++ engine for this kind of machine: once, in less than a minute …")
+        _say(f"compiling the C++ {source.noun} for this kind of machine: once, in less than a minute …")
         with workshop(folder, kind, alone) as empty:
-            made, _ = compile_library(command, target, empty, usable_cores(64))
+            made, _ = compile_library(command, target, empty, usable_cores(64), source)
             put(made, folder, wanted)
         forget_old(folder, kind)
     found = load(folder, wanted)
@@ -339,9 +345,9 @@ def _compiled(command: list[str], target: Target, folder: Path, kind: str, wante
     return found
 
 
-def _lock(stack: ExitStack, path: Path) -> bool:
+def _lock(stack: ExitStack, path: Path, noun: str) -> bool:
     """Wait until nobody else compiles; False where that cannot be known, or takes too long."""
-    busy = "another process is compiling the C++ engine; waiting for it …"
+    busy = f"another process is compiling the C++ {noun}; waiting for it …"
     try:
         stack.enter_context(held(path, busy))
         return True
