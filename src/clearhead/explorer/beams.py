@@ -9,7 +9,7 @@ Shapes: K places, C candidates of each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -60,9 +60,7 @@ class DrawnBeam(Beam):
         token, own = offer.token[self.line, where], offer.own[self.line, where]
         found: dict[tuple[int, int], int] = {}
         divisor = self.penalty.at(self.written + 1)
-        for total, place, id, logp in zip(
-            *(one[0].tolist() for one in (score, where, token, own)), strict=True
-        ):
+        for total, place, id, logp in _lines(score, where, token, own):
             if not total > -math.inf:
                 continue
             row = place // self.candidates
@@ -71,7 +69,8 @@ class DrawnBeam(Beam):
             fate: Fate = "kept" if (row, id) in kept else "ended" if (row, id) in ended else "dropped"
             found[row, id] = len(self.nodes)
             self.nodes.append(Node(parent, self.written, id, row, before + logp, total / divisor, fate))
-        self.ends = [found.get(pair) if going else None for pair, going in _rows(choice)]
+        rows = _lines(choice.row, choice.token, choice.live)  # of the next step: where each comes from
+        self.ends = [found.get((row, id)) if live > -math.inf else None for row, id, live in rows]
         return choice
 
     def path(self, ids: Sequence[int]) -> list[int]:
@@ -89,16 +88,14 @@ class DrawnBeam(Beam):
         return path
 
 
+def _lines(*tables: Any) -> Iterator[tuple[Any, ...]]:
+    """The one request's entries of several tables, side by side."""
+    return zip(*(one[0].tolist() for one in tables), strict=True)
+
+
 def _pairs(score: Any, row: Any, token: Any) -> set[tuple[int, int]]:
     """Row and token of each extension that counts."""
-    lines = zip(*(one[0].tolist() for one in (score, row, token)), strict=True)
-    return {(row, token) for score, row, token in lines if score > -math.inf}
-
-
-def _rows(choice: Choice) -> list[tuple[tuple[int, int], bool]]:
-    """Where each of the next rows comes from, and whether there is a text in it at all."""
-    lines = zip(*(one[0].tolist() for one in (choice.row, choice.token, choice.live)), strict=True)
-    return [((row, token), live > -math.inf) for row, token, live in lines]
+    return {(row, token) for score, row, token in _lines(score, row, token) if score > -math.inf}
 
 
 def tree(beam: DrawnBeam, best: Sequence[int], word: Callable[[int], Word]) -> Plain:
@@ -115,6 +112,7 @@ def tree(beam: DrawnBeam, best: Sequence[int], word: Callable[[int], Word]) -> P
     nodes = []
     for old in shown:
         node = beam.nodes[old]
+        state = "finished" if node.fate == "ended" else "live" if node.led_on else "pruned"
         nodes.append(
             {
                 "id": number[old],
@@ -124,7 +122,7 @@ def tree(beam: DrawnBeam, best: Sequence[int], word: Callable[[int], Word]) -> P
                 "logp": node.logp,
                 "score": node.score,
                 "kept": node.fate != "dropped",
-                "state": _state(node, old in chosen),
+                "state": "best" if old in chosen else state,
             }
         )
     return {"nodes": nodes, "best": [number[old] for old in best], "left_out": len(beam.nodes) - len(shown)}
@@ -148,11 +146,3 @@ def _shown(nodes: Sequence[Node], best: set[int]) -> list[int]:
         if len(found) <= MOST_NODES:
             return found
     return [number for number, node in enumerate(nodes) if number in best or node.led_on]
-
-
-def _state(node: Node, best: bool) -> str:
-    if best:
-        return "best"
-    if node.fate == "ended":
-        return "finished"
-    return "live" if node.led_on else "pruned"

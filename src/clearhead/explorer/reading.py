@@ -85,9 +85,7 @@ def read_text(bundle: Bundle, text: str) -> tuple[int, ...]:
         raise UserError(
             "This model judges two texts together, and one is looked at here: use `clearhead label`."
         )
-    if translates(bundle):
-        [ids] = read_sources(bundle, [text])
-    elif config.family == "decoder" and config.head.kind == "none":
+    if config.family == "decoder" and config.head.kind == "none" and not translates(bundle):
         ids = opening(bundle, text)
     else:
         [ids] = read_sources(bundle, [text])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from itertools import chain
 
 from torch import Tensor
 
@@ -69,19 +70,15 @@ img.map { display: block; width: 100%; min-width: 4.5rem; max-width: 8rem; image
 def explain(session: Session, text: str, target: str | None = None) -> str:
     """The whole page. `target` is what the decoder is taken to write; without it, what the model writes."""
     session.trace(text, target)  # refuses what cannot be shown before anything is drawn
-    sections = [
-        section
-        for made in (
-            _overview(session, text, target),
-            _written(session, text),
-            _labelled(session, text),
-            _aligned(session, text, target),
-            _heads(session, text, target),
-            _deep(session, text, target),
-            _placed(session),
-        )
-        for section in made
-    ]
+    sections = chain(
+        _overview(session, text, target),
+        _written(session, text),
+        _labelled(session, text),
+        _aligned(session, text, target),
+        _heads(session, text, target),
+        _deep(session, text, target),
+        _placed(session),
+    )
     title = escape(f"{session.name}: {text if len(text) <= 60 else text[:59] + '…'}")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -132,23 +129,17 @@ def _written(session: Session, text: str) -> Iterator[str]:
         f"<p>It wrote <strong>{escape(output['text'])}</strong>, with a log-probability of "
         f"{number(output['logp'])}. {ended}</p>"
     )
-    heads = "".join(f'<th scope="col">{name}</th>' for name in ("step", "written", "ln p"))
-    heads += f'<th scope="col" colspan="{SHOWN}">likeliest tokens, and their probabilities</th>'
-    yield (
-        f'<div class="wide"><table><caption>Every step, and what the model thought likeliest</caption><thead>'
-        f"<tr>{heads}</tr></thead><tbody>{''.join(map(_step, found['steps']))}</tbody></table></div>"
-    )
-
-
-def _step(step: Plain) -> str:
-    weighed = " ".join(
-        f"<td>{escape(one['text'])} {bar(one['p'])} {number(one['p'])}</td>" for one in step["before"][:SHOWN]
-    )
-    return (
-        f'<tr><th scope="row">{step["position"] + 1}</th>'
-        f"<td><strong>{escape(step['chosen']['text'])}</strong></td>"
-        f"<td>{number(step['logp'])}</td>{weighed}</tr>"
-    )
+    heads = ["step", "written", "ln p", "likeliest tokens, and their probabilities"]
+    rows = [
+        (
+            str(step["position"] + 1),
+            f"<strong>{escape(step['chosen']['text'])}</strong>",
+            number(step["logp"]),
+            *(f"{escape(one['text'])} {bar(one['p'])} {number(one['p'])}" for one in step["before"][:SHOWN]),
+        )
+        for step in found["steps"]
+    ]
+    yield _rows("Every step, and what the model thought likeliest", heads, rows, last=SHOWN)
 
 
 def _labelled(session: Session, text: str) -> Iterator[str]:
@@ -157,7 +148,10 @@ def _labelled(session: Session, text: str) -> Iterator[str]:
     found = verdict(session, text)
     if found["kind"] == "tag":
         yield _heading("Tags", "Each word's likeliest tag, and its probability.")
-        rows = [(one["text"], escape(one["tag"]), _chance(one["top"])) for one in found["words"]]
+        rows = [
+            (one["text"], escape(one["tag"]), number(one["top"][0]["p"]) if one["top"] else "–")
+            for one in found["words"]
+        ]
         yield _rows("The tag of each word", ("word", "tag", "p"), rows)
         return
     if found["kind"] == "number":
@@ -189,13 +183,16 @@ def _parts(found: Plain, name: str, heads: Sequence[str]) -> str:
     return _rows("What it owes to each word", heads, parts)
 
 
-def _chance(top: Sequence[Plain]) -> str:
-    return number(top[0]["p"]) if top else "–"
+def _rows(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], last: int = 1) -> str:
+    """A table whose first cells are words, to be escaped, and whose others are elements.
 
-
-def _rows(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose first cells are words, to be escaped, and whose others are elements."""
-    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    The last of the heads stands over so many columns.
+    """
+    spans = {len(heads) - 1: f' colspan="{last}"'} if last > 1 else {}
+    head = "".join(
+        f'<th scope="col"{spans.get(place, "")}>{escape(name)}</th>' if name else "<td></td>"
+        for place, name in enumerate(heads)
+    )
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
         for first, *cells in rows
@@ -224,9 +221,7 @@ def _aligned(session: Session, text: str, target: str | None) -> Iterator[str]:
 
 def _heads(session: Session, text: str, target: str | None) -> Iterator[str]:
     trace = session.trace(text, target)
-    maps = {
-        kind: trace.attention(kind).cpu() for kind in session.kinds
-    }  # each (layers, heads, rows, columns)
+    maps = {kind: trace.attention(kind).cpu() for kind in session.kinds}  # each (L, H, rows, columns)
     yield _heading(
         "Attention",
         "Every head of every layer: softmax(QKᵀ/√d_k). A row is a token that looks, a column one that is "
@@ -286,23 +281,14 @@ def _deep(session: Session, text: str, target: str | None) -> Iterator[str]:
     )
     yield table(stream, stations, words, "Norm of the residual stream")
     if found["predictions"]:
-        yield _predictions(found["predictions"], words)
-
-
-def _predictions(predictions: Sequence[Plain], words: Sequence[str]) -> str:
-    """What the model would have said after each layer, its first choice written out."""
-    head = "".join(f'<th scope="col">{escape(word)}</th>' for word in words)
-    lines = ""
-    for one in predictions:
-        cells = "".join(
-            f"<td>{escape(top[0]['text'])} {number(top[0]['p'])}</td>" if top else "<td></td>"
-            for top in one["top"]
-        )
-        lines += f'<tr><th scope="row">{escape(str(one["after"]))}</th>{cells}</tr>'
-    return (
-        '<div class="wide"><table><caption>If the model stopped there: its likeliest token, and how likely'
-        f"</caption><thead><tr><td></td>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
-    )
+        rows = [
+            (
+                one["after"],
+                *(f"{escape(top[0]['text'])} {number(top[0]['p'])}" if top else "" for top in one["top"]),
+            )
+            for one in found["predictions"]
+        ]
+        yield _rows("If the model stopped there: its likeliest token, and how likely", ["", *words], rows)
 
 
 def _placed(session: Session) -> Iterator[str]:
