@@ -62,13 +62,7 @@ def one(session: Session, text: str, target: str | None = None, *, kind: str, la
 
 
 def summary(
-    session: Session,
-    text: str,
-    target: str | None = None,
-    *,
-    kind: str,
-    how: str = "mean",
-    layer: int | None = None,
+    session: Session, text: str, target: str | None = None, *, kind: str, how: str, layer: int | None = None
 ) -> Plain:
     """Many maps as one; `layer` counts from 0 (in the note from 1), None leaves it to the way of summing up.
 

@@ -34,10 +34,7 @@ MOST_TEXTS = 64
 
 
 def classes(
-    session: Session,
-    text: str | None = None,
-    target: str | None = None,
-    texts: Sequence[str] | None = None,
+    session: Session, text: str | None = None, target: str | None = None, texts: Sequence[str] | None = None
 ) -> Plain:
     """Attention mass by layer, head and class: of one text, or the mean over all rows of several.
 

@@ -118,8 +118,7 @@ def _described(box: Box) -> Plain:
 
 
 def _top(session: Session) -> str:
-    model = session.model
-    stack = model.encoder if isinstance(model, Encoder) else getattr(model, "decoder", None)
+    stack = session.model.get_submodule("encoder" if session.family == "encoder" else "decoder")
     normed = getattr(stack, "norm", None) is not None
     headed = session.family == "encoder" or session.config.head.kind != "none"
     return ("last norm and " if normed else "") + ("head" if headed else "output")

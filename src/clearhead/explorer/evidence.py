@@ -43,14 +43,7 @@ HARDLY, CLEARLY = 0.01, 0.1  # total variation below and above which a shuffle m
 
 
 def evidence(
-    session: Session,
-    text: str,
-    target: str | None = None,
-    *,
-    kind: str,
-    layer: int,
-    head: int,
-    row: int,
+    session: Session, text: str, target: str | None = None, *, kind: str, layer: int, head: int, row: int
 ) -> Plain:
     """What speaks for and against reading one row of a map as an explanation.
 
@@ -105,7 +98,9 @@ def evidence(
 
 def goal_of(trace: Trace, place: Place) -> Goal:
     """What a row's evidence is about."""
-    logits, head = _logits(trace), trace.config.head
+    if "logits" not in trace.names:
+        raise UserError("This model has no head, so that it predicts nothing that could be explained.")
+    logits, head = trace.logits, trace.config.head
     if head.kind == "number" or (head.of_text and trace.config.family != "encoder"):
         raise UserError("Evidence is weighed for models that write and for encoders that classify or tag.")
     if place.in_decoder:
@@ -120,23 +115,14 @@ def goal_of(trace: Trace, place: Place) -> Goal:
         word = Word(id=-1, text=text, kind="word")
         what = "the log-probability of the whole target, which all rows of the encoder serve"
         return Goal(word, what, torch.arange(len(ids), device=logits.device), ids)
-    labels = trace.bundle.metadata.get("labels") or []
-    whole = trace.config.head.kind == "classify"
+    labels, whole = trace.bundle.metadata.get("labels") or [], head.kind == "classify"
     chosen = (logits if whole else logits[place.row]).argmax()
-    if trace.config.head.kind == "mlm":
-        word = trace.word(int(chosen))
-    else:
-        name = str(labels[int(chosen)]) if int(chosen) < len(labels) else f"class {int(chosen)}"
-        word = Word(id=int(chosen), text=name, kind="word")
+    id = int(chosen)
+    name = str(labels[id]) if id < len(labels) else f"class {id}"
+    word = trace.word(id) if head.kind == "mlm" else Word(id=id, text=name, kind="word")
     what = f"the log-probability of the likeliest {'label' if whole else 'answer at this row'}"
     places = None if whole else torch.tensor([place.row], device=logits.device)
     return Goal(word, what, places, chosen[None])
-
-
-def _logits(trace: Trace) -> Tensor:
-    if "logits" not in trace.names:
-        raise UserError("This model has no head, so that it predicts nothing that could be explained.")
-    return trace.logits
 
 
 def _outcomes(

@@ -120,8 +120,8 @@ def gradient_times_input(trace: Trace, place: Place, goal: Goal) -> Tensor:
     """|Σ over features of gradient · vector| for each column token, (C,), at what the first layer reads."""
     model = trace.bundle.model
     on_target = place.kind == "decoder.self"
-    names = ["target_embedding" if on_target else "source_embedding", "embedding"]
-    name = next(one for one in names if hasattr(model, one))
+    name = "target_embedding" if on_target else "source_embedding"
+    name = name if hasattr(model, name) else "embedding"
     embedding = model.get_submodule(name)
     if isinstance(model, Recurrent):
         with torch.no_grad():

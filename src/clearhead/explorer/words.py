@@ -63,8 +63,7 @@ class Vocabulary:
         """One token; an id without one (some models have more rows than their vocabulary) is ⟨id⟩."""
         if id not in self._known:
             self._known[id] = self._read(id)
-        known = self._known[id]
-        return {"id": known["id"], "text": known["text"], "kind": known["kind"]}
+        return self._known[id].copy()
 
     def text(self, id: int) -> str:
         """What one token looks like."""
