@@ -32,7 +32,7 @@ from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.recipe import Table, merged, nested, read_recipe
 from clearhead.jobs.train import train
-from clearhead.tasks import TASKS, evaluate
+from clearhead.tasks import TASKS, task_of
 from clearhead.training.loop import Interrupted
 from measures import MEASURES, Measure
 from table import read_results, taken_in, write_results, write_tables
@@ -78,7 +78,8 @@ def figures(finished: Finished, measure: Measure, data: Path, scoring: Evaluatio
     for label, source, target in measure.more_tests:
         corpus = CorpusConfig(source=str(data / source), target=str(data / target))
         more = [(row.source, row.target) for row in read_rows(corpus, TASKS["translate"].columns)]
-        test = evaluate(finished.bundle, more, None, replace(scoring, loss=False), show=True)
+        judge = task_of(finished.bundle).judge
+        test = judge(finished.bundle, more, replace(scoring, loss=False), show=True)
         found |= _picked(test, measure, f", {label}")
     return found
 

@@ -12,9 +12,8 @@ import torch
 
 from clearhead.base.device import pick_device, pick_dtype
 from clearhead.base.errors import UserError
-from clearhead.base.progress import progress, track
-from clearhead.base.progress_line import short
-from clearhead.base.seed import generator, seed_everything, seeded
+from clearhead.base.progress import progress, short
+from clearhead.base.seed import seed_everything, seeded
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +51,6 @@ def test_seed_covers_all_sources() -> None:
     first = draw()
     seed_everything(3)
     assert draw() == first
-    assert torch.equal(torch.rand(2, generator=generator(5)), torch.rand(2, generator=generator(5)))
 
 
 def test_seeded_block_leaves_no_trace() -> None:
@@ -72,7 +70,8 @@ def test_bad_seeds(seed: object) -> None:
 
 
 def test_progress_is_silent_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    assert list(track(iter(range(3)), "Reading")) == [0, 1, 2]
+    with progress("Reading", total=3) as bar:
+        bar.advance(3, note="done")
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err == ""

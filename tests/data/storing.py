@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from clearhead.data.encoding import Specials
 from clearhead.data.encodings import SKIP
@@ -22,6 +25,11 @@ def a_store(folder: Path, task: str, target: Lists, source: Lists | None = None)
     with StoreWriter(folder, task, dict.fromkeys(columns, SKIP + 1)) as writer:
         writer.add(**columns)
     return Store(folder)
+
+
+def all_of(store: Store, column: str = "target") -> np.ndarray[Any, Any]:
+    """All numbers of a column in one array."""
+    return store.runs(np.array([0]), np.array([store.tokens(column)]), column).items
 
 
 def pairs(lengths: Sequence[tuple[int, int]]) -> tuple[list[list[int]], list[list[int]]]:

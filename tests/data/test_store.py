@@ -23,7 +23,7 @@ from clearhead.data.ragged import Ragged, take, together
 from clearhead.data.store import MANIFEST, Store
 from clearhead.data.store_writer import StoreWriter
 
-from .storing import a_store
+from .storing import a_store, all_of
 
 rows_of_ids = st.lists(st.lists(st.integers(0, 65_535), max_size=6), max_size=12)
 
@@ -70,7 +70,7 @@ def test_what_is_written_is_read_back(
         assert store.tokens("target") == sum(map(len, rows))
         assert store.longest("target") == max(map(len, rows), default=0)
         flat = [one for row in rows for one in row]
-        assert store.flat("target").tolist() == flat
+        assert all_of(store).tolist() == flat
         if rows:
             wanted = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8))
             found = store.gather(np.array(wanted, np.int64), "target")
@@ -85,8 +85,8 @@ def test_ids_take_two_bytes_where_they_fit(tmp_path: Path, size: int, dtype: str
     with StoreWriter(tmp_path / "s", "generate", {"target": size}) as writer:
         writer.add(target=Ragged.of([[0, size - 1]]))
     store = Store(tmp_path / "s")
-    assert store.flat("target").dtype == np.dtype(dtype)
-    assert store.flat("target").tolist() == [0, size - 1]
+    assert all_of(store).dtype == np.dtype(dtype)
+    assert all_of(store).tolist() == [0, size - 1]
 
 
 @pytest.mark.parametrize("bad", [-1, 100])
@@ -113,7 +113,7 @@ def test_a_failed_writer_leaves_what_was_there(tmp_path: Path) -> None:
         writer.add(target=Ragged.of([[1]]))
         raise RuntimeError
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
-    assert Store(tmp_path / "s", verify=True).flat("target").tolist() == [5, 6]
+    assert all_of(Store(tmp_path / "s", verify=True)).tolist() == [5, 6]
 
 
 def test_a_writer_killed_at_any_time_leaves_nothing_or_all(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_damage_is_found_in_the_block_where_it_is_read(
     for ask in (
         lambda: store.gather(np.array([0, 6]), "target"),
         lambda: store.runs(np.array([16 * 5]), np.array([16 * 4]), "target"),
-        lambda: store.flat("target"),
+        lambda: all_of(store),
     ):
         with pytest.raises(UserError, match=r"'target\.ids' does not match its checksum; delete that folder"):
             ask()

@@ -27,6 +27,8 @@ from clearhead.tasks import TASKS
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 from clearhead.text.tokenizer import Tokenizer
 
+from .storing import all_of
+
 WORDS = Tokenizer.words("a b c d e f g h i j k l m n")
 LETTERS = Tokenizer.characters("abcdefghijklmn \n")
 PAD, START, STOP, UNKNOWN = range(4)
@@ -168,7 +170,7 @@ def test_documents_start_and_stop_and_a_long_text_starts_once(tmp_path: Path) ->
     assert column(store, "target") == [[START, *WORDS.encode("a b"), STOP], [START, *WORDS.encode("c"), STOP]]
     assert dropped.empty == 1
     store, _ = stored(tmp_path / "t", "generate", rows)
-    assert store.flat("target").tolist() == [START, *WORDS.encode("a b c")]
+    assert all_of(store).tolist() == [START, *WORDS.encode("a b c")]
 
 
 def test_chunks_of_rows_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +184,7 @@ def test_chunks_of_rows_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.
     assert column(parts, "source") == column(whole, "source")
     assert column(parts, "target") == column(whole, "target")
     assert dropped.read == 23
-    assert again.flat("target").tolist() == text.flat("target").tolist()
+    assert all_of(again).tolist() == all_of(text).tolist()
 
 
 @pytest.mark.parametrize("task", ["translate", "summarise", "classify", "tag", "generate"])

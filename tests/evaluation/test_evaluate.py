@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,18 +13,23 @@ import torch
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.decoding import Options, classify, regress, translate
-from clearhead.evaluation.evaluate import EvaluationConfig, compare
+from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Rows, compare
 from clearhead.evaluation.labels_and_numbers import pearson
 from clearhead.evaluation.loss import corpus_loss
-from clearhead.evaluation.metrics import bleu, chrf
+from clearhead.evaluation.metrics import bleu, chrf, rouge
 from clearhead.evaluation.render import to_html, to_markdown
 from clearhead.evaluation.report import Subject, make_report, write_report
-from clearhead.evaluation.rouge import rouge
-from clearhead.tasks import evaluate
+from clearhead.tasks import task_of
 
 from ..decoding.bundles import ENGLISH, FRENCH, labeller, translator, writer
 
 PAIRS = list(zip(ENGLISH, FRENCH, strict=True)) * 3
+
+
+def evaluate(
+    bundle: Bundle, rows: Rows, task: str | None = None, config: EvaluationConfig | None = None, **how: Any
+) -> Evaluation:
+    return task_of(bundle, task).judge(bundle, rows, config, **how)
 
 
 def noisy(bundle: Bundle) -> Bundle:

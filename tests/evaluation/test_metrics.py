@@ -14,8 +14,16 @@ from sacrebleu.metrics.chrf import CHRF
 
 from clearhead.base.errors import UserError
 from clearhead.evaluation.labels_and_numbers import Confusion
-from clearhead.evaluation.metrics import bleu, bleu_metric, chrf, chrf_metric, exact_match
-from clearhead.evaluation.rouge import common_subsequence, rouge, rouge_scores
+from clearhead.evaluation.metrics import (
+    bleu,
+    bleu_metric,
+    chrf,
+    chrf_metric,
+    common_subsequence,
+    exact_match,
+    rouge,
+    rouge_scores,
+)
 
 OUTPUTS = ["the cat sat on the mat .", "A dog, eats fish!", "", "one bird sings a very long old song"]
 REFERENCES = ["the cat is on the mat .", "a dog eats the fish!", "nothing", "one bird sings a long old song"]

@@ -11,16 +11,17 @@ import pytest
 import safetensors.torch
 import torch
 
+import clearhead
 from clearhead.api import load
 from clearhead.bundle import Bundle
 from clearhead.cli.main import main
 from clearhead.decoding import native
-from clearhead.evaluation.evaluate import Evaluation
+from clearhead.evaluation.evaluate import Evaluation, Judge
 from clearhead.evaluation.formats import measure_formats
 from clearhead.jobs import finish
 from clearhead.jobs.finish import AVERAGE, BEST, LAST, Finished, flops_in_words
 from clearhead.jobs.train import resume, train
-from clearhead.tasks import TASKS, evaluate
+from clearhead.tasks import TASKS
 from clearhead.training.averaging import average_files
 from clearhead.training.config import HIGHER_IS_BETTER
 from clearhead.training.weights import WeightFiles, named_weights
@@ -69,7 +70,7 @@ def test_the_test_set_is_scored_with_the_bundle(finished: Finished) -> None:
     assert finished.test is not None
     lines = (finished.folder / "training" / "data" / "test.jsonl").read_text(encoding="utf-8").splitlines()
     pairs = [(source, target) for source, target in map(json.loads, lines)]
-    again = evaluate(load(finished.folder), pairs)
+    again = clearhead.evaluate(finished.folder, pairs)
     assert again.metrics == pytest.approx(finished.test.metrics)
     stored = finished.bundle.metadata["test"]
     assert stored["examples"] == len(pairs)
@@ -101,14 +102,18 @@ def test_a_failure_while_scoring_leaves_the_bundle(
     out = tmp_path / "run"
     reasons: list[BaseException] = [torch.OutOfMemoryError("no room"), KeyboardInterrupt()]
 
-    def fails(bundle: Bundle, *_: Any, **__: Any) -> Evaluation:
+    usual = Judge.__call__
+
+    def fails(judge: Judge, bundle: Bundle, *given: Any, show: bool = False, **more: Any) -> Evaluation:
+        if not show:  # the number formats are measured by the same judge
+            return usual(judge, bundle, *given, **more)
         stored = load(out)  # is there by now, complete
         assert stored.metadata["test"] == {}
         assert same(stored.model, bundle.model)
         raise reasons.pop(0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finish, "evaluate", fails)
+        patch.setattr(Judge, "__call__", fails)
         done = train(out, settings(corpus, steps=2), view="quiet")
         assert done.test is None
         assert done.failed == [

@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from clearhead.base.errors import UserError
-from clearhead.base.seed import generator
 from clearhead.training.averaging import AveragingConfig, Ema, average_files
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -26,7 +25,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 @torch.no_grad()
 def wander(model: nn.Module, seed: int) -> None:
-    chance = generator(seed)
+    chance = torch.Generator().manual_seed(seed)
     for parameter in trained(model):
         parameter.add_(torch.randn(parameter.shape, generator=chance).to(parameter.device))
 
@@ -129,7 +128,7 @@ def test_files_are_averaged_in_float64(
     tmp_path_factory: pytest.TempPathFactory, count: int, kind: torch.dtype, seed: int
 ) -> None:
     folder = tmp_path_factory.mktemp("averaged")
-    chance = generator(seed)
+    chance = torch.Generator().manual_seed(seed)
     files = []
     stacked = []
     for number in range(count):

@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.base.seed import generator
 from clearhead.training.checkpoint import FORMAT, Checkpoints, rng_tensors, set_rng
 
 FILES = ("state.safetensors", "state.json", "SHA256SUMS")
@@ -35,7 +34,7 @@ FILES = ("state.safetensors", "state.json", "SHA256SUMS")
 
 def content(step: int) -> tuple[dict[str, Tensor], dict[str, object]]:
     """A checkpoint's content as a function of its step."""
-    chance = generator(step)
+    chance = torch.Generator().manual_seed(step)
     tensors = {
         "weights": torch.randn(50, 40, generator=chance),
         "half": torch.randn(7, generator=chance).bfloat16(),
@@ -352,14 +351,13 @@ def test_at_least_one_is_kept(tmp_path: Path) -> None:
 SAVERS = """
 import os, sys, torch
 torch.set_num_threads(1)
-from clearhead.base.seed import generator
 from clearhead.training.checkpoint import Checkpoints
 store = Checkpoints(sys.argv[1], keep=int(sys.argv[2]))
 for line in sys.stdin:
     step, process = int(line), os.fork()
     while process == 0:
         step += 1
-        numbers = torch.randn(200_000, generator=generator(step))
+        numbers = torch.randn(200_000, generator=torch.Generator().manual_seed(step))
         store.save(step, {"numbers": numbers, "step": torch.tensor(step)}, {"step": step, "text": "x" * step})
         print(step, flush=True)
     print("process", process, flush=True)
@@ -395,7 +393,9 @@ def test_killed_at_any_moment_a_whole_checkpoint_is_there(tmp_path: Path, keep: 
             assert found.step in (told, told + 1)
             pruned = told > step  # some save came to its end; else kills before the pruning may add up
             step = found.step
-            assert torch.equal(found.tensors["numbers"], torch.randn(200_000, generator=generator(step)))
+            assert torch.equal(
+                found.tensors["numbers"], torch.randn(200_000, generator=torch.Generator().manual_seed(step))
+            )
             assert int(found.tensors["step"]) == step
             assert found.facts == {"step": step, "text": "x" * step}
             left = sorted(path.name for path in folder.iterdir())

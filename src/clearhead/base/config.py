@@ -11,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
 from clearhead.base.errors import UserError, nearest, shown
@@ -42,28 +43,22 @@ def _chosen(hint: Any, value: Any) -> Any:
     return kinds[0].find(value["kind"]) if named else base
 
 
-_HINTS: dict[Any, dict[str, Any]] = {}
+def _find_hints(kind: Any) -> dict[str, Any]:
+    """The types of a config's settings."""
+    every = typing.get_type_hints(kind, include_extras=True)
+    return {field.name: every[field.name] for field in dataclasses.fields(kind)}
 
 
-def _hints(kind: Any) -> dict[str, Any]:
-    """The types of a config's settings, remembered: finding them out takes milliseconds."""
-    if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind, include_extras=True)
-    return _HINTS[kind]
-
-
-_BOUNDED: dict[Any, dict[str, Any]] = {}
-
-
-def _bounded(kind: Any) -> dict[str, Any]:
+def _find_bounded(kind: Any) -> dict[str, Any]:
     """Those settings of a config that say how large they may be."""
-    if kind not in _BOUNDED:
-        names = [field.name for field in dataclasses.fields(kind)]
-        hints = {name: _hints(kind)[name] for name in names}
-        _BOUNDED[kind] = {
-            name: hint for name, hint in hints.items() if any(bounds for _, bounds in numbers_in(hint))
-        }
-    return _BOUNDED[kind]
+    return {
+        name: hint for name, hint in _hints(kind).items() if any(bounds for _, bounds in numbers_in(hint))
+    }
+
+
+# Remembered, since finding them out takes milliseconds; typed, since mypy takes no dataclass for hashable.
+_hints: Callable[[Any], dict[str, Any]] = cache(_find_hints)
+_bounded: Callable[[Any], dict[str, Any]] = cache(_find_bounded)
 
 
 def numbers_in(hint: Any) -> list[tuple[type, Bounds | None]]:
@@ -97,17 +92,9 @@ class Config:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], path: str = "") -> Self:
         """Build from plain data; every key must be known and every value of its type."""
-        if not isinstance(plain, Mapping):
-            where = path or cls._noun
-            raise UserError(f"{where} must be a table of settings, not {shown(plain)}.")
-        hints = _hints(cls)
-        fields = {field.name for field in dataclasses.fields(cls)}
-        values: Plain = {}
-        for key, value in plain.items():
-            where = f"{path}.{key}" if path else str(key)
-            if key not in fields:
-                raise UserError(f"Unknown {cls._noun} setting '{where}': {nearest(str(key), fields)}")
-            values[key] = _convert(value, hints[key], where)
+        values: Plain = {
+            key: _convert(value, hint, where) for key, value, hint, where in cls._known(plain, path)
+        }
         needed = [
             field.name
             for field in dataclasses.fields(cls)
@@ -126,19 +113,23 @@ class Config:
 
         For settings that will be completed by others before they must fit together.
         """
-        hints = _hints(cls)
-        fields = {field.name for field in dataclasses.fields(cls)}
-        for key, value in plain.items():
-            where = f"{path}.{key}" if path else str(key)
-            if key not in fields:
-                raise UserError(f"Unknown {cls._noun} setting '{where}': {nearest(str(key), fields)}")
-            hint = _chosen(hints[key], value)
+        for _, value, hint, where in cls._known(plain, path):
             if isinstance(hint, type) and issubclass(hint, Config):
-                if not isinstance(value, Mapping):
-                    raise UserError(f"{where} must be a table of settings, not {shown(value)}.")
                 hint.check_names(value, where)
             else:
                 _convert(value, hint, where)
+
+    @classmethod
+    def _known(cls, plain: Any, path: str) -> Iterator[tuple[str, Any, Any, str]]:
+        """Each name in a table with its value, its type and its place; refuses those that nobody knows."""
+        if not isinstance(plain, Mapping):
+            raise UserError(f"{path or cls._noun} must be a table of settings, not {shown(plain)}.")
+        hints = _hints(cls)
+        for key, value in plain.items():
+            where = f"{path}.{key}" if path else str(key)
+            if key not in hints:
+                raise UserError(f"Unknown {cls._noun} setting '{where}': {nearest(str(key), hints)}")
+            yield key, value, _chosen(hints[key], value), where
 
     def _refuse_other_kind(self) -> None:
         """A config whose `kind` chooses its class (see `Kinds`) cannot be said to be of another."""
@@ -162,12 +153,11 @@ class Config:
     def _changed(self, changes: Plain, path: str) -> Self:
         nested: dict[str, Plain] = {}
         direct: Plain = {}
-        fields = {field.name for field in dataclasses.fields(self)}
         hints = _hints(type(self))
         for key, value in changes.items():
             name, _, rest = key.replace("__", ".").partition(".")
-            if name not in fields:
-                raise UserError(f"Unknown {self._noun} setting '{path}{key}': {nearest(name, fields)}")
+            if name not in hints:
+                raise UserError(f"Unknown {self._noun} setting '{path}{key}': {nearest(name, hints)}")
             if rest:
                 nested.setdefault(name, {})[rest] = value
             else:
@@ -178,9 +168,8 @@ class Config:
                 whole = f"{path}{name}.{next(iter(inner))}"
                 raise UserError(f"There is no setting '{whole}': '{name}' has no settings inside it.")
             kind = _chosen(hints[name], inner)
-            if (
-                "kind" in inner and kind is not hints[name] and type(config) is not kind
-            ):  # settings of another kind
+            other = "kind" in inner and kind is not hints[name]
+            if other and type(config) is not kind:  # settings of another kind
                 shared = {field.name for field in dataclasses.fields(kind)} - {"kind"}
                 config = kind(**{key: value for key, value in vars(config).items() if key in shared})
             direct[name] = config._changed(inner, f"{path}{name}.")

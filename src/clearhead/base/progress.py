@@ -7,14 +7,12 @@ Knows nothing about what is being done.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-Item = TypeVar("Item")
 
 
 class Bar:
@@ -44,22 +42,41 @@ def progress(label: str, total: float | None = None, unit: str = "steps") -> Ite
     if sys.stderr is None or not sys.stderr.isatty():
         yield Bar(None, None)
         return
-    # Here, so that a command in a pipe does without the library that draws.
-    from clearhead.base.progress_line import drawn
-
-    display = drawn()
-    with display:
+    with _drawn() as display:
         yield Bar(display, display.add_task(label, total=total, unit=unit, note=""))
 
 
-def track(items: Iterable[Item], label: str, unit: str = "items") -> Iterator[Item]:
-    """Pass `items` through and show how far along they are.
+def _drawn() -> Progress:
+    """What a task is, how far, how fast, how long still."""
+    # Here, so that a command in a pipe does without the library that draws.
+    from rich import progress as rich
+    from rich.console import Console
+    from rich.text import Text
 
-    >>> list(track([1, 2], "Reading"))
-    [1, 2]
-    """
-    total = len(items) if isinstance(items, Sized) else None
-    with progress(label, total, unit) as bar:
-        for item in items:
-            yield item
-            bar.advance()
+    class Rate(rich.ProgressColumn):
+        """How many units a second, over the last while."""
+
+        def render(self, task: rich.Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{short(speed)} {task.fields['unit']}/s" if speed else "")
+
+    return rich.Progress(
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        Rate(),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("left"),
+        rich.TimeRemainingColumn(),
+        rich.TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+    )
+
+
+def short(number: float) -> str:
+    """A number in three figures or so: 3.25, 48.1, 912, 12.4k, 3.1M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= size:
+            scaled = number / (1e3 if letter == "k" else size)
+            return f"{scaled:.1f}{letter}"
+    return f"{number:.3g}" if number < 1000 else f"{number:.0f}"

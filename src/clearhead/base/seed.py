@@ -1,8 +1,4 @@
-"""One seed for every source of chance: Python, numpy and torch on all devices.
-
-Knows nothing about what is drawn. Whoever needs chance of its own that nobody
-else can disturb takes a `generator`.
-"""
+"""One seed for every source of chance: Python, numpy and torch on all devices."""
 
 from __future__ import annotations
 
@@ -25,7 +21,8 @@ def seed_everything(seed: int) -> None:
     >>> seed_everything(7); torch.equal(first, torch.rand(3))
     True
     """
-    _check(seed)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _LARGEST:
+        raise UserError(f"A seed must be a whole number from 0 to {_LARGEST}, not {seed!r}.")
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)  # seeds every CUDA device too
@@ -50,14 +47,3 @@ def seeded(seed: int) -> Iterator[None]:
     finally:
         random.setstate(python_state)
         numpy.random.set_state(numpy_state)
-
-
-def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A torch source of chance of its own, started from `seed`."""
-    _check(seed)
-    return torch.Generator(device=device).manual_seed(seed)
-
-
-def _check(seed: int) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _LARGEST:
-        raise UserError(f"A seed must be a whole number from 0 to {_LARGEST}, not {seed!r}.")

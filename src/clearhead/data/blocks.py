@@ -87,7 +87,3 @@ class CheckedBlocks:
                 raise self._wrong()
             self._known[block] = True
         self.done = bool(self._known.all())
-
-    def check_all(self) -> None:
-        """Compare the whole file."""
-        self.check(np.array([0]), np.array([self._size]))

@@ -19,7 +19,6 @@ from clearhead.base.errors import UserError, counted
 from clearhead.data.columns import Columns, Row
 from clearhead.data.config import CorpusConfig, SplitConfig
 from clearhead.data.keys import Keys, drawn_order, member
-from clearhead.data.lines import OnRead
 from clearhead.data.read import name_of, read_rows
 
 TRAIN, VALIDATION, TEST, EMPTY, DUPLICATE, LEAKED = range(6)
@@ -52,50 +51,33 @@ class Fates:
         return whole - int(cut) + sum(piece[2] == fate for pieces in self.cut.values() for piece in pieces)
 
 
-def rows_with_fate(
-    corpus: CorpusConfig, columns: Columns, fates: Fates, wanted: int, on_read: OnRead | None = None
-) -> Iterator[Row]:
+def rows_with_fate(corpus: CorpusConfig, columns: Columns, fates: Fates, wanted: int) -> Iterator[Row]:
     """Read a corpus again, and give only the rows of one fate, in their order."""
     chosen = fates.rows == wanted
     chosen[list(fates.cut)] = True
     number = -1
     # in blocks, since asking an array about single places is slow
-    rows = read_rows(corpus, columns, on_read)
+    rows = read_rows(corpus, columns)
     for start in range(0, len(chosen), 4096):
         flags = chosen[start : start + 4096].tolist()
         for number, (flag, row) in enumerate(zip(flags, rows, strict=False), start=start):
-            if not flag:
-                continue
-            if number in fates.cut:
-                yield from _parts(row, fates.cut[number], wanted)
-            else:
+            if flag and number in fates.cut:
+                for first, end, fate in fates.cut[number]:
+                    if fate == wanted:
+                        yield row._replace(target=row.target[first:end])
+            elif flag:
                 yield row
     if number + 1 != len(chosen) or next(rows, None) is not None:
         raise UserError(f"{name_of(corpus)} changed while it was being read: start again.")
 
 
-def _parts(row: Row, pieces: tuple[Piece, ...], wanted: int) -> Iterator[Row]:
-    for first, end, fate in pieces:
-        if fate == wanted:
-            yield row._replace(target=row.target[first:end])
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """How many examples to keep apart."""
-
-    validation: int
-    test: int
-
-
-def held_out_counts(split: SplitConfig, usable: int, validation: bool, test: bool) -> HeldOut:
-    """The sizes of the sets to take from `usable` examples; `validation`, `test`: whether to take one."""
-    counts = HeldOut(
-        _count(split.validation, usable) if validation else 0, _count(split.test, usable) if test else 0
-    )
-    if counts.validation + counts.test >= usable:
+def held_out_counts(split: SplitConfig, usable: int, take: Mapping[int, bool]) -> dict[int, int]:
+    """How many of `usable` examples are kept apart for each fate; `take`: whether any are."""
+    settings = {VALIDATION: split.validation, TEST: split.test}
+    counts = {fate: _count(setting, usable) if take[fate] else 0 for fate, setting in settings.items()}
+    if sum(counts.values()) >= usable:
         raise UserError(
-            f"The split asks for {counts.validation:,} validation and {counts.test:,} test examples, and "
+            f"The split asks for {counts[VALIDATION]:,} validation and {counts[TEST]:,} test examples, and "
             f"there are only {usable:,} usable ones in all: ask for fewer."
         )
     return counts
@@ -108,10 +90,10 @@ def _count(setting: int | float | None, usable: int) -> int:
 
 
 def split_random(
-    fates: NDArray[np.uint8], keys: Keys, targets: Keys | None, counts: HeldOut, seed: int
+    fates: NDArray[np.uint8], keys: Keys, targets: Keys | None, counts: Mapping[int, int], seed: int
 ) -> None:
     """Keep apart whole groups of rows with one source key, in the order drawn by the seed."""
-    for fate, wanted in ((VALIDATION, counts.validation), (TEST, counts.test)):
+    for fate, wanted in counts.items():
         if not wanted:
             continue
         barred = np.zeros(len(fates), dtype=bool)
@@ -170,12 +152,12 @@ def _fitting(sizes: NDArray[np.intp], wanted: int) -> tuple[Flags, int]:
     return taken, left
 
 
-def split_tail(fates: NDArray[np.uint8], counts: HeldOut) -> None:
+def split_tail(fates: NDArray[np.uint8], counts: Mapping[int, int]) -> None:
     """Keep apart the last usable rows: training, then test, then validation."""
     usable = np.flatnonzero(fates == TRAIN)
-    last = len(usable) - counts.validation
+    last = len(usable) - counts[VALIDATION]
     fates[usable[last:]] = VALIDATION
-    fates[usable[last - counts.test : last]] = TEST
+    fates[usable[last - counts[TEST] : last]] = TEST
 
 
 def drop_leaks(fates: NDArray[np.uint8], keys: Keys, targets: Keys | None) -> bool:
@@ -253,11 +235,7 @@ def _exact(share: float) -> Fraction:
 def _pieces(first: int, end: int, bounds: list[int]) -> tuple[Piece, ...]:
     """A row from one character to another, cut at the bounds between training, test and validation."""
     found: list[Piece] = []
-    for fate, start, stop in (
-        (TRAIN, bounds[0], bounds[1]),
-        (TEST, *bounds[1:3]),
-        (VALIDATION, *bounds[2:4]),
-    ):
+    for fate, start, stop in zip((TRAIN, TEST, VALIDATION), bounds, bounds[1:], strict=False):
         low, high = max(first, start), min(end, stop)
         if low < high:
             found.append((low - first, high - first, fate))

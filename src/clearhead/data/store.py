@@ -92,12 +92,6 @@ class Store:
         """Runs of a column's numbers, across its rows: the corpus as one long text."""
         return self._columns[column].ids.runs(begins, lengths)
 
-    def flat(self, column: str) -> Integers:
-        """All numbers of a column as one array on disk, not copied."""
-        ids = self._columns[column].ids
-        ids.check_all()
-        return np.memmap(ids.path, ids.dtype, "r") if ids.size else np.empty(0, ids.dtype)
-
     def _check(self, columns: Mapping[str, Mapping[str, Any]]) -> None:
         for name, facts in columns.items():
             for ending, expected in facts["sha256"].items():
@@ -154,11 +148,6 @@ class _Numbers:
         self._blocks: CheckedBlocks | None = None
         if sums is not None:
             self._blocks = CheckedBlocks(sums, self.size, self._block, lambda: _altered(folder, name))
-
-    def check_all(self) -> None:
-        """Compare the whole file with its checksums."""
-        if self._blocks is not None:
-            self._blocks.check_all()
 
     def run(self, begin: int, length: int) -> Integers:
         """One run of numbers."""

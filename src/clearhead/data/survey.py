@@ -63,34 +63,39 @@ def survey(data: DataConfig, columns: Columns) -> Survey:
     sizes = [size_of(corpus) for corpus in corpora]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
     with progress("Reading", total, unit="MB") as bar:
-        train = _Table(columns)
-        for corpus in data.train:
-            train.read(corpus, bar.advance)
-        held = {}
-        for fate, given in ((VALIDATION, data.validation), (TEST, data.test)):
-            if given is not None:
-                held[fate] = _Table(columns)
-                held[fate].read(given, bar.advance)
+        train = _Table(columns, data.train, bar.advance)
+        given = {VALIDATION: data.validation, TEST: data.test}
+        held = {
+            fate: _Table(columns, [corpus], bar.advance)
+            for fate, corpus in given.items()
+            if corpus is not None
+        }
     return _judge(data, columns, train, held)
 
 
 class _Table:
     """What is remembered of the rows of one or several corpora."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, corpora: Sequence[CorpusConfig], on_read: OnRead) -> None:
         self.columns = columns
-        self.corpora: list[CorpusConfig] = []
+        self.corpora = corpora
         self.bounds = [0]  # where each corpus begins, and the end
         self.labels: Counter[str] = Counter()
-        self._pairs = array("Q")
-        self._keys = array("Q")
-        self._targets = array("Q")
-        self._source_lengths = array("I")
-        self._target_lengths = array("I")
+        self._pairs, self._keys, self._targets = array("Q"), array("Q"), array("Q")
+        self._source_lengths, self._target_lengths = array("I"), array("I")
         self._numbers = array("d")  # of rows whose answers are numbers; not a number: an empty row's
         self._empty = bytearray()
+        for corpus in corpora:
+            self._read(corpus, on_read)
+        # What grew is now computed with, and not copied for it.
+        self.pairs: Keys = np.frombuffer(self._pairs, np.uint64)
+        self.keys: Keys = np.frombuffer(self._keys, np.uint64)
+        self.targets: Keys | None = np.frombuffer(self._targets, np.uint64) if columns.has_texts else None
+        self.source_lengths = np.frombuffer(self._source_lengths, np.uint32)
+        self.target_lengths = np.frombuffer(self._target_lengths, np.uint32)
+        self.numbers = np.frombuffer(self._numbers, np.float64)
 
-    def read(self, corpus: CorpusConfig, on_read: OnRead) -> None:
+    def _read(self, corpus: CorpusConfig, on_read: OnRead) -> None:
         plain = is_plain(corpus, self.columns)
         rows = read_rows(corpus, self.columns, on_read)
         while chunk := list(islice(rows, _CHUNK)):
@@ -99,7 +104,6 @@ class _Table:
                 self._numbers.extend(number_of(row, corpus) for row in chunk)
             if len(self.labels) > _MOST_LABELS:
                 raise _not_classes(corpus, len(self.labels), len(self._empty))
-        self.corpora.append(corpus)
         self.bounds.append(len(self._empty))
 
     def _add(self, rows: Sequence[Row], plain: bool) -> None:
@@ -130,35 +134,6 @@ class _Table:
         elif self.columns.target == "tags":
             for target in targets:
                 self.labels.update(target.split())
-
-    def __len__(self) -> int:
-        return len(self._empty)
-
-    @property
-    def pairs(self) -> Keys:
-        return np.frombuffer(self._pairs, dtype=np.uint64)
-
-    @property
-    def keys(self) -> Keys:
-        return np.frombuffer(self._keys, dtype=np.uint64)
-
-    @property
-    def targets(self) -> Keys | None:
-        return np.frombuffer(self._targets, dtype=np.uint64) if self.columns.has_texts else None
-
-    def numbers(self, chosen: NDArray[np.bool_]) -> Numbers | None:
-        """What the answers of some rows are like, where they are numbers."""
-        if self.columns.target != "number":
-            return None
-        return Numbers.of(np.frombuffer(self._numbers, dtype=np.float64)[chosen])
-
-    @property
-    def source_lengths(self) -> NDArray[np.uint32]:
-        return np.frombuffer(self._source_lengths, dtype=np.uint32)
-
-    @property
-    def target_lengths(self) -> NDArray[np.uint32]:
-        return np.frombuffer(self._target_lengths, dtype=np.uint32)
 
     def first_fates(self, fate: int) -> NDArray[np.uint8]:
         """A fate for every row but the empty ones."""
@@ -191,7 +166,7 @@ def _judge(data: DataConfig, columns: Columns, train: _Table, held: Mapping[int,
     if not any(part.fates.count(TRAIN) for part in parts):
         raise UserError("After the split nothing is left to train on: keep fewer examples apart.")
     learnt = fates == TRAIN
-    numbers = train.numbers(learnt)
+    numbers = Numbers.of(train.numbers[learnt]) if columns.target == "number" else None
     if numbers is not None and numbers.least == numbers.greatest:
         raise UserError(
             f"All examples of {name_of(train.corpora[0])} have the number {numbers.least:g}: there is "
@@ -218,7 +193,7 @@ def _split_examples(
     usable = int(np.count_nonzero(fates == TRAIN))
     if usable < _FEWEST_EXAMPLES:  # a few documents beside a long text, or none
         return True
-    counts = held_out_counts(split, usable, take[VALIDATION], take[TEST])
+    counts = held_out_counts(split, usable, take)
     if split.how == "tail":
         split_tail(fates, counts)
     else:

@@ -24,6 +24,7 @@ from clearhead.evaluation.evaluate import (
 )
 from clearhead.evaluation.labels_and_numbers import Confusion, number_metrics
 from clearhead.evaluation.metrics import (
+    KINDS,
     CorpusMetric,
     Score,
     bleu,
@@ -32,8 +33,9 @@ from clearhead.evaluation.metrics import (
     chrf_metric,
     exact_match,
     exact_matches,
+    rouge,
+    rouge_scores,
 )
-from clearhead.evaluation.rouge import KINDS, rouge, rouge_scores
 
 Right = list[list[str]]  # what would have been right, for each output
 Named = tuple[str, list[float]]  # a score by its name, for each output

@@ -31,7 +31,7 @@ from clearhead.evaluation.formats import measure_formats
 from clearhead.evaluation.report import Subject, make_report, write_report
 from clearhead.jobs.prepare import Prepared
 from clearhead.planner.totals import RUNS
-from clearhead.tasks import evaluate, task_named
+from clearhead.tasks import task_named
 from clearhead.training.averaging import average_files
 from clearhead.training.config import TrainConfig
 from clearhead.training.curves import draw_curves
@@ -165,7 +165,7 @@ def _test_set(ending: Ending) -> Mapping[str, Any]:
     config = EvaluationConfig(
         beam=asked.beam, max_length=asked.max_length, tokenise=asked.tokenise, way="torch"
     )
-    test = evaluate(ending.bundle, rows, ending.config.task, config, show=True)
+    test = task_named(ending.config.task).judge(ending.bundle, rows, config, show=True)
     name = ending.folder.path.name
     page = make_report(Subject(name, test), title=f"Test set of {name}")
     write_report(page, ending.folder.training, "test")

@@ -23,7 +23,7 @@ from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
 from clearhead.jobs import train as job
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.recipe import Table, merged, nested, read_recipe
-from clearhead.tasks import evaluate as _evaluate
+from clearhead.tasks import task_of
 
 Where = str | Path
 Pair = tuple[Where, Where]  # a source file and its target file
@@ -187,7 +187,8 @@ def evaluate(
     ['BLEU', 'bits per byte', 'chrF', 'exact match', 'nats per character', 'nats per token', 'perplexity']
     """
     config = EvaluationConfig.from_dict(settings)
-    return _evaluate(_opened(bundle, device), list(rows), task, config, device=device)
+    opened = _opened(bundle, device)
+    return task_of(opened, task).judge(opened, list(rows), config, device=device)
 
 
 def _opened(bundle: Bundle | Where, device: str | None) -> Bundle:

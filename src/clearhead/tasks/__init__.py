@@ -7,7 +7,7 @@ task it is given; nobody asks for a task's name.
 
 from __future__ import annotations
 
-from clearhead.tasks.table import TASKS, evaluate, task_named, task_of
+from clearhead.tasks.table import TASKS, task_named, task_of
 from clearhead.tasks.task import Family, Task
 
-__all__ = ["TASKS", "Family", "Task", "evaluate", "task_named", "task_of"]
+__all__ = ["TASKS", "Family", "Task", "task_named", "task_of"]

@@ -1,12 +1,9 @@
-"""The table of tasks, and a bundle judged by the one it was trained for."""
+"""The table of tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle.folder import Bundle
-from clearhead.evaluation.evaluate import Device, Evaluation, EvaluationConfig, Rows
 from clearhead.tasks.classify import CLASSIFY
 from clearhead.tasks.generate import GENERATE
 from clearhead.tasks.regress import REGRESS
@@ -33,23 +30,3 @@ def task_of(bundle: Bundle, name: str | None = None) -> Task:
     if not isinstance(found, str):
         raise UserError("This bundle does not say what it was trained for: name the task.")
     return task_named(found)
-
-
-def evaluate(
-    bundle: Bundle,
-    rows: Rows,
-    task: str | None = None,
-    config: EvaluationConfig | None = None,
-    *,
-    references: Sequence[Sequence[str]] | None = None,
-    device: Device = None,
-    show: bool = False,
-) -> Evaluation:
-    """Run a bundle over rows of (source, target) and measure what comes out, as its task judges it.
-
-    `task` None: what the bundle's metadata say it was trained for. translate: BLEU, chrF, exact match;
-    summarise: ROUGE, chrF, exact match; classify and tag: accuracy, F1, Matthews; regress: Pearson,
-    Spearman, errors; all but regress: loss and perplexity of the targets.
-    """
-    judge = task_of(bundle, task).judge
-    return judge(bundle, rows, config, references=references, device=device, show=show)
