@@ -62,8 +62,8 @@ def test_trained_once_then_found_again(tmp_path: Path, monkeypatch: pytest.Monke
     weights = (out / "model.safetensors").read_bytes()
     stamp = (out / "metadata.json").read_bytes()
     shown = demo.show(bundle, "en-fr")
-    assert [(one.source, one.right) for one in shown] == examples("en-fr")
-    assert "I love deep learning" in {one.source.rstrip(".!") for one in shown}
+    assert [(source, right) for source, _, right in shown] == examples("en-fr")
+    assert "I love deep learning" in {source.rstrip(".!") for source, _, _ in shown}
     assert isinstance(demo.picture(bundle, "I love deep learning."), str)
 
     found = demo.demonstrate(out, view="quiet")

@@ -18,7 +18,6 @@ from clearhead.cli.main import main
 from clearhead.decoding import native
 from clearhead.evaluation.evaluate import Evaluation, Judge
 from clearhead.evaluation.formats import measure_formats
-from clearhead.jobs import finish
 from clearhead.jobs.finish import AVERAGE, BEST, LAST, Finished, flops_in_words
 from clearhead.jobs.train import resume, train
 from clearhead.tasks import TASKS
@@ -135,7 +134,7 @@ def test_a_failure_while_scoring_leaves_the_bundle(
         assert load(out).metadata["test"] == again.bundle.metadata["test"]  # those of before stand meanwhile
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finish, "evaluate", late)
+    monkeypatch.setattr(Judge, "__call__", late)
     with pytest.raises(KeyboardInterrupt):
         resume(out, view="quiet")
     assert load(out).metadata["test"] == again.bundle.metadata["test"]

@@ -98,3 +98,16 @@ def test_what_is_wrong_is_a_sentence(arguments: dict[str, Any], sentence: str, t
 def test_an_impossible_beam_is_a_sentence(run: Finished) -> None:
     with pytest.raises(UserError, match="'beam' must be a whole number from 1"):
         clearhead.translate(run.bundle, "a", beam=0)
+
+
+def test_two_texts_are_read_together(tmp_path: Path) -> None:
+    rows = [f"cat {n}\t{'dog' if n % 2 else 'cat'} {n}\t{'no' if n % 2 else 'yes'}\n" for n in range(60)]
+    (tmp_path / "alike.tsv").write_text("a\tb\tsame\n" + "".join(rows))
+    given: dict[str, Any] = {"file": tmp_path / "alike.tsv", "task": "classify", "target_column": "same"}
+    with pytest.raises(UserError, match="one column, or two whose texts are read together"):
+        clearhead.train(tmp_path / "out", source_column=("a", "b", "same"), **given)
+    run = clearhead.train(tmp_path / "out", source_column=("a", "b"), steps=2, **given, **SMALL)
+    assert run.bundle.metadata["framing"]["source"]["pair"]
+    [corpus] = run.bundle.metadata["recipe"]["data"]["train"]
+    named = [corpus[name] for name in ("source_column", "second_column", "target_column")]
+    assert named == ["a", "b", "same"]

@@ -1,8 +1,7 @@
 """Files and folders that are either the old ones or the new ones, never half of each.
 
-What is written goes to a hidden sibling first, is forced to disk, and then
-takes the place of the target in one step of the file system. Knows nothing
-about what the files mean. No torch.
+What is written goes to a hidden sibling first, is forced to disk, and then takes the place of the target in
+one step of the file system. Knows nothing about what the files mean. No torch.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _DTYPES = {
     "fp16": torch.float16,
 }
 
-_WITHOUT_FLOAT64 = {"mps"}
+_WITHOUT_FLOAT64 = {"mps"}  # Apple's GPUs compute in float32 at most
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -66,23 +66,18 @@ def _require_cuda(name: str, index: int) -> None:
         raise UserError(f"The device '{name}' does not exist: this machine has cuda:0 to cuda:{count - 1}.")
 
 
-def lacks_float64(device: torch.device) -> bool:
-    """Whether the device computes in float32 at most, as Apple's GPUs do.
-
-    >>> lacks_float64(torch.device("mps")), lacks_float64(torch.device("cpu"))
-    (True, False)
-    """
-    return device.type in _WITHOUT_FLOAT64
-
-
 def widest(device: torch.device) -> torch.dtype:
-    """The most precise number format of a device, for long sums that stay on it."""
-    return torch.float32 if lacks_float64(device) else torch.float64
+    """The most precise number format of a device, for long sums that stay on it.
+
+    >>> widest(torch.device("mps")), widest(torch.device("cpu"))
+    (torch.float32, torch.float64)
+    """
+    return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
 
 
 def exact_place(device: torch.device) -> torch.device:
     """Where float64 is computed for tensors on this device: there, or else on the host."""
-    return torch.device("cpu") if lacks_float64(device) else device
+    return torch.device("cpu") if device.type in _WITHOUT_FLOAT64 else device
 
 
 def pick_dtype(name: str = "auto", device: torch.device | None = None) -> torch.dtype:

@@ -1,9 +1,8 @@
 """The one exception a user is meant to read.
 
-Everything that is the user's to mend (a wrong key, a damaged folder, two dials
-that cannot work together) is raised as `UserError` with one sentence that says
-what is wrong and what to do. The command line prints that sentence and exits
-with 2; everything else is a defect of ours and keeps its traceback.
+Everything that is the user's to mend (a wrong key, a damaged folder, two dials that cannot work together) is
+raised as `UserError` with one sentence that says what is wrong and what to do. The command line prints that
+sentence and exits with 2; everything else is a defect of ours and keeps its traceback.
 """
 
 from __future__ import annotations

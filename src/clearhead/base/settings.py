@@ -1,7 +1,6 @@
 """Settings as a user writes them: `a.b=c` on the command line, or a TOML or JSON file.
 
-Returns plain data for `Config.from_dict` and `Config.replace`, which judge it.
-Knows no particular config.
+Returns plain data for `Config.from_dict` and `Config.replace`, which judge it. Knows no particular config.
 """
 
 from __future__ import annotations

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clearhead.cli.options import option
 from clearhead.cli.table import show_table
+
+if TYPE_CHECKING:
+    from clearhead.bundle import Bundle
 
 LANGUAGES = {"en-fr": "English to French", "en-de": "English to German"}
 
@@ -29,16 +31,10 @@ def demo(
       clearhead demo
       clearhead demo --pair en-de
     """
-    # here, so that --help does not wait for torch
-    from clearhead.jobs.demo import demonstrate, home_of, picture, show
-    from clearhead.training.loop import Interrupted
+    from clearhead.jobs.demo import home_of, picture, show  # here, so that --help does not wait for torch
 
     folder = out or home_of(pair)
-    try:
-        bundle = demonstrate(folder, pair, again=again, view=view)
-    except Interrupted as stop:
-        print(f"clearhead: {stop}; all is saved. Run the same command to go on.", file=sys.stderr)
-        raise typer.Exit(130) from None
+    bundle = trained(folder, pair, again=again, view=view)
     test = bundle.metadata["test"]
     if test:
         typer.echo(
@@ -49,8 +45,8 @@ def demo(
         typer.echo(f"\nThe test set has not been scored: `clearhead train --resume {folder}` does it.")
     typer.echo()
     rows = [
-        [one.source, one.output, "✓" if one.output == one.right else f"✗ {one.right}"]
-        for one in show(bundle, pair)
+        [source, output, "✓" if output == right else f"✗ {right}"]
+        for source, output, right in show(bundle, pair)
     ]
     show_table(["English", LANGUAGES[pair].split()[-1], ""], rows)
     typer.echo("\nWhere the decoder looked while it wrote (rows: what it wrote; columns: what it read):\n")
@@ -64,3 +60,15 @@ def demo(
         f"  clearhead train --source yours.en --target yours.fr --out runs/mine"
         + (f"\n  the curves of this run: {chart}" if chart.exists() else "")
     )
+
+
+def trained(folder: Path, pair: str, **how: Any) -> Bundle:
+    """The demonstration's bundle; an interrupted training is saved, and ends the command."""
+    from clearhead.jobs.demo import demonstrate  # here, so that --help does not wait for torch
+    from clearhead.training.loop import Interrupted
+
+    try:
+        return demonstrate(folder, pair, **how)
+    except Interrupted as stop:
+        typer.echo(f"clearhead: {stop}; all is saved. Run the same command to go on.", err=True)
+        raise typer.Exit(130) from None

@@ -11,7 +11,7 @@ import typer
 from clearhead.base.errors import UserError
 from clearhead.cli.options import AsJson, Bundle, Device, option
 from clearhead.cli.table import show_formats, show_table
-from clearhead.cli.texts import columns_named
+from clearhead.data.config import columns_named
 
 
 def evaluate(

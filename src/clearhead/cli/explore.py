@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clearhead.base.errors import UserError
+from clearhead.cli.demo import trained
 from clearhead.cli.options import Device, option
 
 if TYPE_CHECKING:
@@ -99,15 +100,10 @@ def _session(name: str, folder: Path, device: str) -> Session:
 def _demonstration() -> Path:
     """The demonstration's bundle; trained first where there is none."""
     from clearhead.bundle import is_bundle
-    from clearhead.jobs.demo import demonstrate, home_of
-    from clearhead.training.loop import Interrupted
+    from clearhead.jobs.demo import home_of
 
     folder = home_of("en-fr")
     if not is_bundle(folder):
         typer.echo(f"There is no bundle yet: the demonstration's translator is trained first, into {folder}.")
-        try:
-            demonstrate(folder, "en-fr")
-        except Interrupted as stop:
-            typer.echo(f"clearhead: {stop}; all is saved. Run the same command to go on.", err=True)
-            raise typer.Exit(130) from None
+        trained(folder, "en-fr")
     return folder

@@ -1,9 +1,8 @@
 """The command `clearhead`: its table of commands, and how it ends.
 
-Every way to end is decided here: a `UserError`, a wrong option, or what the system
-refuses (a full disk, a name too long, too little memory) is one sentence on stderr
-and exit code 2; Ctrl-C is 130; a reader who has gone is quiet. Anything else is a
-defect of ours and keeps its traceback.
+Every way to end is decided here: a `UserError`, a wrong option, or what the system refuses (a full disk, a
+name too long, too little memory) is one sentence on stderr and exit code 2; Ctrl-C is 130; a reader who has
+gone is quiet. Anything else is a defect of ours and keeps its traceback.
 """
 
 from __future__ import annotations

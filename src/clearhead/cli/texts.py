@@ -31,14 +31,6 @@ def chunks(texts: Sequence[str] | None) -> Iterator[list[str]]:
         yield chunk
 
 
-def columns_named(sources: Sequence[str], target: str | None) -> dict[str, str]:
-    """The columns that were asked for, as a corpus names them: of one text, or of two read together."""
-    if len(sources) > 2:
-        raise UserError("--source-column takes one column, or two whose texts are read together.")
-    named = dict(zip(("source_column", "second_column"), sources, strict=False))
-    return named if target is None else {**named, "target_column": target}
-
-
 def check_files(files: Files, texts: Sequence[str] | None) -> bool:
     """Refuse what can be refused before a bundle is read. True: the output is finished already."""
     from clearhead.jobs.resumable_output import check_output  # here, so that --help does not wait for torch

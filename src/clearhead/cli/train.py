@@ -11,7 +11,7 @@ import typer
 from clearhead.base.errors import UserError
 from clearhead.base.settings import parse_settings
 from clearhead.cli.table import show_table
-from clearhead.cli.texts import columns_named
+from clearhead.data.config import columns_named
 
 Files = list[Path] | None
 

@@ -42,6 +42,11 @@ class Row(NamedTuple):
         """All that is read, as one text, for what only counts or compares."""
         return self.source if self.second is None else f"{self.source}\n{self.second}"
 
+    @property
+    def pair(self) -> tuple[str | tuple[str, str], str]:
+        """What is read, and the answer."""
+        return (self.source if self.second is None else (self.source, self.second)), self.target
+
 
 @dataclass(frozen=True)
 class Columns:

@@ -5,6 +5,7 @@ Read from a recipe's `[data]` table. Knows nothing about tokens or models.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -106,3 +107,11 @@ class DataConfig(Config):
     def two(self) -> bool:
         """Are two texts read together?"""
         return any(corpus.second_column is not None for corpus in self.train)
+
+
+def columns_named(sources: Sequence[str], target: str | None) -> dict[str, str]:
+    """The columns that were asked for, as a corpus names them: of one text, or of two read together."""
+    if len(sources) > 2:
+        raise UserError("--source-column takes one column, or two whose texts are read together.")
+    named = dict(zip(("source_column", "second_column"), sources, strict=False))
+    return named if target is None else {**named, "target_column": target}

@@ -48,12 +48,9 @@ class Specials(NamedTuple):
     @classmethod
     def of(cls, tokenizer: Tokenizer, source: Tokenizer | None = None) -> Specials:
         """Those of a tokenizer, which must have all of them."""
-        found = tokenizer.specials
-        missing = [role for role in ("pad", "start", "stop") if role not in found]
-        if missing:
-            raise UserError(f"This tokenizer has no '{missing[0]}' token, which batches need: give it one.")
-        pad = (source or tokenizer).pad
-        return cls(found["pad"], found["start"], found["stop"], found["pad"] if pad is None else pad)
+        pad, start, stop = (special(tokenizer, role) for role in ("pad", "start", "stop"))
+        own = (source or tokenizer).pad
+        return cls(pad, start, stop, pad if own is None else own)
 
 
 class Tokenizers(NamedTuple):

@@ -39,11 +39,10 @@ class Lengths:
         if len(lengths) == 0:
             return cls()
         total = int(lengths.sum(dtype=np.int64))
-        place = -(-95 * len(lengths) // 100) - 1
         return cls(
             total=total,
             mean=total / len(lengths),
-            percentile_95=int(np.partition(lengths, place)[place]),
+            percentile_95=int(np.percentile(lengths, 95, method="inverted_cdf")),
             longest=int(lengths.max()),
         )
 

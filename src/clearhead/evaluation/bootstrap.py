@@ -1,9 +1,8 @@
 """Is one system better than another, or was it lucky with these sentences? Paired bootstrap resampling.
 
-Koehn 2004: test sets of the same size are drawn from the test set with
-replacement, both systems are scored on each, and it is counted how often one
-wins. Needs only each text's statistics: sums of them give a corpus score (BLEU,
-chrF), means of them a sentence-averaged one. The same seed gives the same draw.
+Koehn 2004: test sets of the same size are drawn from the test set with replacement, both systems are scored
+on each, and it is counted how often one wins. Needs only each text's statistics: sums of them give a corpus
+score (BLEU, chrF), means of them a sentence-averaged one. The same seed gives the same draw.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -187,14 +187,12 @@ def compare(
         )
     if [(e.source, e.references) for e in one] != [(e.source, e.references) for e in two]:
         raise UserError("Two bundles can be compared on the same test set only, row by row.")
-    return list(_compared(first, second, resamples, seed))
-
-
-def _compared(first: Evaluation, second: Evaluation, resamples: int, seed: int) -> Iterator[Bootstrap]:
-    references = [example.references for example in first.examples]
-    for metric in first.judge.texts_compared(first.config):
-        outputs = first.outputs, second.outputs
-        yield bootstrap_texts(metric, *outputs, references, resamples=resamples, seed=seed)
-    ours, theirs = (one.judge.scores_compared(one) for one in (first, second))
-    for name in ours:
-        yield bootstrap_scores(name, ours[name], theirs[name], resamples=resamples, seed=seed)
+    references, outputs = [example.references for example in one], (first.outputs, second.outputs)
+    ours, theirs = (found.judge.scores_compared(found) for found in (first, second))
+    return [
+        *(
+            bootstrap_texts(metric, *outputs, references, resamples=resamples, seed=seed)
+            for metric in first.judge.texts_compared(first.config)
+        ),
+        *(bootstrap_scores(name, ours[name], theirs[name], resamples=resamples, seed=seed) for name in ours),
+    ]

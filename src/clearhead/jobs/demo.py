@@ -1,14 +1,11 @@
 """The demonstration: a translator trained from scratch on the built-in phrasebook, and put to work.
 
-Nothing is downloaded: the sentences come from a grammar (`phrasebook`). The
-held-out ones combine words as no training sentence did, so what is right there
-has been understood, not remembered.
+Nothing is downloaded: the sentences come from a grammar (`phrasebook`). The held-out ones combine words as no
+training sentence did, so what is right there has been understood, not remembered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from clearhead.api import load
@@ -50,15 +47,6 @@ RECIPE: Table = {
 }
 
 
-@dataclass(frozen=True)
-class Shown:
-    """One sentence of the demonstration."""
-
-    source: str
-    output: str
-    right: str
-
-
 def home_of(pair: str) -> Path:
     """Where the demonstration goes if nobody says otherwise."""
     return Path("runs") / f"demo-{pair}"
@@ -91,21 +79,17 @@ def write_phrasebook(
     found = {}
     for name, pairs in (("train", parts.train), ("validation", parts.validation), ("test", parts.test)):
         found[name] = folder / f"{name}.tsv"
-        atomic_write_text(found[name], _as_tsv(pairs))
+        atomic_write_text(found[name], "".join(f"{source}\t{target}\n" for source, target in pairs))
     return found
 
 
-def show(bundle: Bundle, pair: str) -> list[Shown]:
-    """A few sentences, translated now."""
+def show(bundle: Bundle, pair: str) -> list[tuple[str, str, str]]:
+    """A few sentences: the source, how it is translated now, and what is right."""
     chosen = examples(pair)
     outputs = translate(bundle, [source for source, _ in chosen], way="torch")
-    return [Shown(source, one.text, right) for (source, right), one in zip(chosen, outputs, strict=True)]
+    return [(source, one.text, right) for (source, right), one in zip(chosen, outputs, strict=True)]
 
 
 def picture(bundle: Bundle, source: str) -> str:
     """Which source words the decoder looked at for each word it wrote."""
     return draw_alignment(alignment(bundle, source, words=True))
-
-
-def _as_tsv(pairs: Iterable[tuple[str, str]]) -> str:
-    return "".join(f"{source}\t{target}\n" for source, target in pairs)

@@ -10,7 +10,7 @@ from typing import Any
 from clearhead.api import load
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
-from clearhead.bundle import Bundle, is_bundle
+from clearhead.bundle import is_bundle
 from clearhead.bundle.folder import undisturbed
 from clearhead.bundle.metadata import read_metadata, replace_notes
 from clearhead.data.columns import Columns
@@ -47,7 +47,7 @@ def measure(
 ) -> Measured:
     """Evaluate one bundle, or two on the same rows with a paired bootstrap between them."""
     loaded = [load(path, device=pick_device(device)) for path in bundles]
-    chosen = task or _task_of(loaded[0])
+    chosen = task or task_of(loaded[0])
     if chosen.columns.pairs and corpus.second_column is None and any(map(reads_two, loaded)):
         raise UserError(
             "This model judges two texts together: name the columns of both (--source-column, twice)."
@@ -71,7 +71,7 @@ def measure_and_store_formats(
 ) -> dict[str, Any]:
     """Find out what other number formats cost a bundle, and note it there, as `clearhead train` does."""
     bundle = load(folder, device=pick_device(device))
-    chosen = task or _task_of(bundle)
+    chosen = task or task_of(bundle)
     found = measure_formats(bundle, _rows(corpus, chosen.columns), chosen.judge)
     if not found:
         raise UserError(
@@ -86,16 +86,10 @@ def measure_and_store_formats(
 def _rows(corpus: CorpusConfig, columns: Columns) -> Rows:
     check_corpus(corpus, columns)
     found = read_rows(corpus, columns)
-    rows = [(row.source if row.second is None else (row.source, row.second), row.target) for row in found]
+    rows = [row.pair for row in found]
     if not rows:
         raise UserError(f"There is nothing to evaluate on in {', '.join(files_of(corpus))}.")
     return rows
-
-
-def _task_of(bundle: Bundle) -> Task:
-    if not isinstance(bundle.metadata.get("task"), str):
-        raise UserError("This bundle does not say what it was trained for: name it with --task.")
-    return task_of(bundle)
 
 
 def _names(bundles: Sequence[Path]) -> list[str]:

@@ -1,8 +1,7 @@
 """From text files to everything a run needs: tokenizers, tokenised corpora, held-out texts.
 
-First everything is read and judged in memory; nothing is written before it is
-known that training can begin. What is then written goes into the run's folder,
-and `ready.json` is the last of it.
+First everything is read and judged in memory; nothing is written before it is known that training can begin.
+What is then written goes into the run's folder, and `ready.json` is the last of it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from clearhead.base.reading import Malformed, Unreadable, parse_json, read_bytes
 from clearhead.data.columns import Row
 from clearhead.data.config import DataConfig, FilterConfig
 from clearhead.data.encoding import Answers, Dropped, Encoder, Encoding, Tokenizers, tokenise
-from clearhead.data.findings import Part, Survey
+from clearhead.data.findings import Survey
 from clearhead.data.read import ends_documents
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.store import MANIFEST, Store
@@ -127,7 +126,7 @@ def write_all(
     said, counts = [], {}
     for number, part in enumerate(found.train):
         rows = rows_with_fate(part.corpus, found.columns, part.fates, TRAIN)
-        encode = Encoder(encoding, tokenizers, data.filter, answers, documents_of(part))
+        encode = Encoder(encoding, tokenizers, data.filter, answers, ends_documents(part.corpus))
         dropped = _write(rows, encode, folder / f"train-{number}")
         counts[f"train-{number}"] = dropped.to_dict()
         said.append(f"Tokenised: {dropped.report()}")
@@ -141,7 +140,9 @@ def write_all(
         atomic_write_text(folder / f"{name}.jsonl", _as_lines(held))
         if fate == VALIDATION:
             given = found.held.get(fate) or found.train[0]
-            encode = Encoder(encoding, tokenizers, lenient(data.filter), answers, documents_of(given))
+            encode = Encoder(
+                encoding, tokenizers, lenient(data.filter), answers, ends_documents(given.corpus)
+            )
             dropped = _write(held, encode, folder / name)
             counts[name] = dropped.to_dict()
             if dropped.kept == 0:
@@ -152,7 +153,7 @@ def write_all(
         "survey": found.to_dict(),
         "tokenised": counts,
         "labels": list(answers.labels),
-        "documents": documents_of(found.train[0]),
+        "documents": ends_documents(found.train[0].corpus),
         "normalisation": tokenizers.target.normalisation,
     }
     stores = [f"{name}/{MANIFEST}" for name in counts]  # which have the checksums of the stores' files
@@ -178,11 +179,6 @@ def open_all(folder: Path, corpora: int) -> Prepared:
         held_out=held_out,
         notes=notes,
     )
-
-
-def documents_of(part: Part) -> bool:
-    """Is each row of a corpus a text of its own?"""
-    return ends_documents(part.corpus)
 
 
 def _write(rows: Iterable[Row], encode: Encoder, folder: Path) -> Dropped:

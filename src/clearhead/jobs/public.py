@@ -6,7 +6,7 @@ be given as it is or as the folder it lies in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -14,6 +14,7 @@ from clearhead.api import load
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
+from clearhead.data.config import columns_named
 from clearhead.decoding.defaults import changed, options_of
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate as _generate
@@ -35,6 +36,8 @@ def train(
     target: Where | None = None,
     *,
     file: Where | None = None,
+    source_column: str | Sequence[str] = (),
+    target_column: str | None = None,
     task: str | None = None,
     validation: Where | Pair | None = None,
     test: Where | Pair | None = None,
@@ -47,10 +50,10 @@ def train(
 ) -> Finished:
     """Train a model from text files, as `clearhead train` does, and leave its bundle in the folder `out`.
 
-    Two files aligned line by line (`source`, `target`), or one `file`; or a `recipe` whose files lie below
-    `data`. `task` is "translate" unless the recipe says otherwise. What is not set is chosen; `settings` are
-    those of a recipe, with two underscores for the dot: `model__layers=2`. `resume=True` goes on with the run
-    in `out`.
+    Two files aligned line by line (`source`, `target`), or one `file`, of which columns can be named: for two
+    texts that are read together, `source_column=("a", "b")`; or a `recipe` whose files lie below `data`.
+    `task` is "translate" unless the recipe says otherwise. What is not set is chosen; `settings` are those of
+    a recipe, with two underscores for the dot: `model__layers=2`. `resume=True` goes on with a run.
 
     >>> import clearhead, pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -66,26 +69,24 @@ def train(
     said = nested({name.replace("__", "."): value for name, value in settings.items()})
     files = {"source": source, "target": target, "file": file}
     named = {name: str(path) for name, path in files.items() if path is not None}
+    columns = columns_named(
+        [source_column] if isinstance(source_column, str) else source_column, target_column
+    )
     if resume:
-        if named or recipe is not None or minutes is not None or task or validation or test:
+        if named or columns or recipe is not None or minutes is not None or task or validation or test:
             raise UserError("resume=True goes on with a run as it is: leave files, task and minutes away.")
         return job.resume(out, said, view=view)
     if not named and recipe is None:
         raise UserError("Say what to train on: source and target, or file, or recipe.")
-    table: Table = {"train": [named]} if named else {}
+    table: Table = {"train": [{**named, **columns}]} if named else {}
     for name, given in (("validation", validation), ("test", test)):
-        if given is not None:
-            table[name] = _held_out(given)
+        if isinstance(given, (str, Path)):
+            table[name] = {"file": str(given), **columns}
+        elif given is not None:
+            table[name] = dict(zip(("source", "target"), map(str, given), strict=True))
     base = read_recipe(Path(recipe), None if data is None else Path(data)) if recipe is not None else {}
     whole = merged(base, {"data": table}, {"task": task} if task else {}, said)
     return job.train(out, whole, minutes=minutes, view=view)
-
-
-def _held_out(given: Where | Pair) -> Mapping[str, str]:
-    if isinstance(given, (str, Path)):
-        return {"file": str(given)}
-    source, target = given
-    return {"source": str(source), "target": str(target)}
 
 
 @overload  # a str is also an iterable of strings, and the first form is the one that is meant then

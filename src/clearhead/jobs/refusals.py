@@ -80,7 +80,7 @@ def _tried(said: Table, task: Task, data: DataConfig, tokens: int, device: torch
     size = model.get("vocabulary") or min(
         tokenizer.get("vocabulary", SMALLEST_VOCABULARY), SMALLEST_VOCABULARY
     )
-    columns = task.columns
+    columns, classes = task.columns, table_in(model, "head").get("classes")
     apart = tokenizer.get("shared") is False and columns.has_texts
     sizes = {
         "vocabulary": size,
@@ -90,7 +90,7 @@ def _tried(said: Table, task: Task, data: DataConfig, tokens: int, device: torch
         max(tokens // 20, 50),
         0 if columns.is_stream else tokens,
         tokens if columns.writes else 0,
-        classes=_classes(said) if columns.has_labels else 0,
+        classes=(classes if isinstance(classes, int) else 2) if columns.has_labels else 0,
         **sizes,
     )
     demand = task.sized(facts, family_said(said), data.two)
@@ -98,15 +98,15 @@ def _tried(said: Table, task: Task, data: DataConfig, tokens: int, device: torch
     return compose([*task.defaults, *choices], said, sizes)
 
 
-def _classes(said: Table) -> int:
-    classes = table_in(table_in(said, "model"), "head").get("classes")
-    return classes if isinstance(classes, int) else 2
-
-
 def check_together(config: TrainConfig, device: torch.device) -> None:
     """Refuse a whole run whose parts cannot work together, on this device, in its memory."""
     task = task_named(config.task)
-    _check_device(config, device)
+    for attention in [] if config.model.family == "recurrent" else config.model.attentions:
+        _check_kernel(attention, device)
+    if config.compute.graphs and device.type != "cuda":
+        raise UserError(
+            f"compute.graphs=true needs a CUDA device, and this run is on '{device}': leave it out."
+        )
     check_metric(config, task)
     learned = config.model.position.name == "learned" and config.model.family != "recurrent"
     if task.columns.is_stream and learned:
@@ -115,9 +115,10 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
     copies = NUMBERS_FOR_A_WEIGHT + bool(config.averaging.ema)
     needed, there = 4 * copies * parameters, memory_of(device)
     if there is not None and needed > there:
+        place = "this machine" if device.type == "cpu" else f"'{device}'"
         raise UserError(
             f"Training this model takes at least {bytes_in_words(needed)} of memory for its {parameters:,} "
-            f"parameters, and {_place(device)} has {bytes_in_words(there)}: make it smaller "
+            f"parameters, and {place} has {bytes_in_words(there)}: make it smaller "
             f"(model.width={config.model.width}, model.layers={config.model.layers}, "
             f"model.feedforward.width, tokenizer.vocabulary)."
         )
@@ -138,16 +139,6 @@ def _check_kernel(attention: AttentionConfig, device: torch.device) -> None:
     if kernel == "flex" and attention.dropout:
         raise UserError(
             "model.attention.kernel=flex has no dropout: use kernel 'auto', or set model.attention.dropout=0."
-        )
-
-
-def _check_device(config: TrainConfig, device: torch.device) -> None:
-    compute = config.compute
-    for attention in [] if config.model.family == "recurrent" else config.model.attentions:
-        _check_kernel(attention, device)
-    if compute.graphs and device.type != "cuda":
-        raise UserError(
-            f"compute.graphs=true needs a CUDA device, and this run is on '{device}': leave it out."
         )
 
 
@@ -227,7 +218,3 @@ def _refuse_short(model: ModelConfig, length: int, what: str) -> None:
             f"There are learned positions for {model.position.max_length} tokens, and {what} {length}: set "
             f"model.position.max_length={length}, or use sinusoidal or rotary positions."
         )
-
-
-def _place(device: torch.device) -> str:
-    return "this machine" if device.type == "cpu" else f"'{device}'"

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, counted
 from clearhead.bundle import Bundle
 from clearhead.bundle.folder import tokenizers_of
 from clearhead.data.config import CorpusConfig
 from clearhead.data.read import check_corpus, read_rows
 from clearhead.decoding.options import LengthPenalty
 from clearhead.decoding.score import Scored, score
+from clearhead.evaluation.loss import Loss
 from clearhead.jobs.lines import count_lines, file_lines
 from clearhead.tasks import TASKS
 
@@ -45,10 +46,10 @@ class Total:
         """
         if not self.tokens:
             return "There was nothing to score."
-        each = self.logp / self.tokens
+        loss = Loss(-self.logp, self.tokens)
         return (
-            f"{self.pairs:,} {'pair' if self.pairs == 1 else 'pairs'}, {self.tokens:,} tokens: "
-            f"log-probability {self.logp:.4f}, {each:.4f} a token, perplexity {_power(-each):.4g}."
+            f"{counted(self.pairs, 'pair')}, {self.tokens:,} tokens: log-probability {self.logp:.4f}, "
+            f"{-loss.per_token:.4f} a token, perplexity {loss.perplexity:.4g}."
         )
 
 
@@ -92,7 +93,7 @@ def scored(bundle: Bundle, pairs: Iterable[Pair], penalty: LengthPenalty) -> Ite
 def as_line(bundle: Bundle, one: Scored, tokens: bool) -> str:
     """Log-probability, the same for each token, perplexity; with `tokens` each token and its own."""
     each = one.logp / len(one.token_logps)
-    line = f"{one.logp:.6f}\t{each:.6f}\t{_power(-each):.6g}"
+    line = f"{one.logp:.6f}\t{each:.6f}\t{one.perplexity:.6g}"
     if tokens:
         named = zip(_names(bundle, one), one.token_logps, strict=True)
         line += "\t" + " ".join(f"{token}:{value:.4f}" for token, value in named)
@@ -121,10 +122,3 @@ def _names(bundle: Bundle, one: Scored) -> list[str]:
     _, writer = tokenizers_of(bundle)
     stop = "" if writer.stop is None else writer.token(writer.stop)
     return ["".join("␣" if letter.isspace() else letter for letter in token) for token in (*one.tokens, stop)]
-
-
-def _power(exponent: float) -> float:
-    try:
-        return math.exp(exponent)
-    except OverflowError:
-        return math.inf

@@ -20,6 +20,7 @@ from clearhead.data.config import DataConfig
 from clearhead.data.encoding import Encoding, Tokenizers
 from clearhead.data.findings import Survey
 from clearhead.data.load import Loader
+from clearhead.data.read import ends_documents
 from clearhead.data.survey import survey
 from clearhead.jobs import prepare
 from clearhead.jobs.finish import Finished, finish
@@ -262,7 +263,7 @@ def _value(value: Any) -> str:
 def _notes(plan: _Plan) -> dict[str, Any]:
     """What the bundle will say about itself."""
     filter, found = plan.config.data.filter, plan.survey
-    documents, numbers = prepare.documents_of(found.train[0]), found.numbers
+    documents, numbers = ends_documents(found.train[0].corpus), found.numbers
     return {
         "task": plan.config.task,
         "framing": _encoding(plan.config).framings(plan.tokenizers, documents).to_dict(),

@@ -28,5 +28,8 @@ def task_of(bundle: Bundle, name: str | None = None) -> Task:
     """The task that a bundle was trained for, or another by its name."""
     found = bundle.metadata.get("task") if name is None else name
     if not isinstance(found, str):
-        raise UserError("This bundle does not say what it was trained for: name the task.")
+        raise UserError(
+            "This bundle does not say what it was trained for: name the task (in a command: "
+            "name it with --task)."
+        )
     return task_named(found)
