@@ -90,9 +90,8 @@ class Storage:
 class Costs:
     """What one kind of part costs."""
 
-    products: Callable[
-        [str, Any, Sight], Iterator[Product]
-    ]  # (name to tell them under, part, who looks at whom)
+    # given the name to tell them under, the part, and who looks at whom
+    products: Callable[[str, Any, Sight], Iterator[Product]]
     kept: Callable[[Any, Sight, Storage], int]  # bytes for the backward pass
     state: Callable[[Any, int], int] = lambda part, tokens: 0  # numbers remembered of a row of so many tokens
 

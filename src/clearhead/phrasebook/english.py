@@ -50,7 +50,7 @@ def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
             return _fixed(sentence)
 
 
-def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
+def _fixed(sentence: m.Fixed) -> tuple[list[str], str]:
     """The constructions built around one fixed wording."""
     match sentence:
         case m.Existence(thing, place, negative):
@@ -68,8 +68,6 @@ def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
             return [*phrase(thing), "cost" if thing.plural else "costs", str(euros), "euros"], "."
         case m.Birth(party, time):
             return [*subject(party), _WAS[m.person(party)], "born", time.english], "."
-        case _:
-            raise TypeError(f"no English for {type(sentence).__name__}")
 
 
 def statement(clause: m.Clause) -> list[str]:

@@ -101,7 +101,7 @@ def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
             return _fixed(sentence)
 
 
-def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
+def _fixed(sentence: m.Fixed) -> tuple[list[str], str]:
     """The constructions built around one fixed wording."""
     match sentence:
         case m.Existence(thing, place, negative):
@@ -122,8 +122,6 @@ def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
         case m.Birth(party, time):
             is_ = VERB["be"].french_present[m.person(party)]
             return [*subject(party), is_, agree_participle("né", party), time.french], "."
-        case _:
-            raise TypeError(f"no French for {type(sentence).__name__}")
 
 
 def clause_words(clause: m.Clause, before: m.Phrase | None = None) -> list[str]:

@@ -110,7 +110,7 @@ def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
             return _fixed(sentence)
 
 
-def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
+def _fixed(sentence: m.Fixed) -> tuple[list[str], str]:
     """The constructions built around one fixed wording."""
     match sentence:
         case m.Existence(thing, place, negative):
@@ -129,8 +129,6 @@ def _fixed(sentence: m.Sentence) -> tuple[list[str], str]:
         case m.Birth(party, time):
             was = _WURDE[_FORM[m.person(party)]]
             return [*words_of(party, "nominative"), was, time.german, "geboren"], "."
-        case _:
-            raise TypeError(f"no German for {type(sentence).__name__}")
 
 
 def verb_second(clause: m.Clause) -> list[str]:

@@ -181,21 +181,8 @@ class Birth(NamedTuple):
     time: Time
 
 
-Sentence: TypeAlias = (
-    Statement
-    | Question
-    | WhatQuestion
-    | Order
-    | Joined
-    | Reported
-    | Described
-    | Existence
-    | Exclamation
-    | Clock
-    | Age
-    | Price
-    | Birth
-)
+Fixed: TypeAlias = Existence | Exclamation | Clock | Age | Price | Birth  # built around one fixed wording
+Sentence: TypeAlias = Statement | Question | WhatQuestion | Order | Joined | Reported | Described | Fixed
 
 # who a pronoun is: the person (0 I, 1 he/she/it, 2 we, 3 you, 4 they), also the order of verb forms
 _PERSONS = {"I": 0, "he": 1, "she": 1, "it": 1, "we": 2, "you": 3, "they": 4}

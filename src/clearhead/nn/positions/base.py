@@ -26,13 +26,14 @@ class Position(nn.Module):
     in_embedding = False  # True: acts in `embed` alone, so attention layers need not hold it
     per_layer = False  # True: every layer learns its own; False: one object serves all layers
     elementwise_bias = True  # the bias can be computed pair by pair inside a fused kernel
-    has_bias = False
+    has_bias = False  # `bias` does something
     adds_values = False  # `values` does something
     turns = False  # `rotate` does something
     max_length: int | None = None
 
     def __init_subclass__(cls) -> None:
         cls.turns = cls.rotate is not Position.rotate
+        cls.has_bias = cls.bias is not Position.bias
 
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
         """x (R, T, E) with the position information added."""

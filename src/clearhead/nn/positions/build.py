@@ -35,63 +35,51 @@ class PositionConfig(Config):
     values: bool = False  # shaw: positions are added to the values as well, as in the paper
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sizes:
     """What a scheme may need to know of the model around it."""
 
-    width: int | None
-    heads: int | None
-    head_dim: int | None
-    value_dim: int | None
-    causal: bool
-
-    def need(self, name: str, scheme: str) -> int:
-        value: int | None = getattr(self, name)
-        if value is None:
-            raise UserError(f"The position scheme '{scheme}' needs {name}: give {name}=…")
-        return value
+    width: int | None = None
+    heads: int | None = None
+    head_dim: int | None = None
+    value_dim: int | None = None
+    causal: bool = False
 
 
-# Name → how to make it. A new scheme is its class and one row here.
-POSITIONS: dict[str, Callable[[PositionConfig, Sizes], Position]] = {
-    "none": lambda config, sizes: Position(),
-    "sinusoidal": lambda config, sizes: Sinusoidal(config.base, config.layout),
-    "learned": lambda config, sizes: Learned(config.max_length, sizes.need("width", "learned")),
-    "rotary": lambda config, sizes: Rotary(
-        sizes.need("head_dim", "rotary"), config.base, config.layout, config.scaling
+# Name → how to make it from the config, a function that gives a size or says that it is missing, and whether
+# no token looks ahead. A new scheme is its class and one row here.
+POSITIONS: dict[str, Callable[[PositionConfig, Callable[[str], int], bool], Position]] = {
+    "none": lambda config, size, causal: Position(),
+    "sinusoidal": lambda config, size, causal: Sinusoidal(config.base, config.layout),
+    "learned": lambda config, size, causal: Learned(config.max_length, size("width")),
+    "rotary": lambda config, size, causal: Rotary(
+        size("head_dim"), config.base, config.layout, config.scaling
     ),
-    "t5": lambda config, sizes: T5Bias(
-        sizes.need("heads", "t5"), config.buckets, config.max_distance, sizes.causal
+    "t5": lambda config, size, causal: T5Bias(size("heads"), config.buckets, config.max_distance, causal),
+    "alibi": lambda config, size, causal: ALiBi(size("heads")),
+    "transformer_xl": lambda config, size, causal: TransformerXL(
+        size("width"), size("heads"), size("head_dim")
     ),
-    "alibi": lambda config, sizes: ALiBi(sizes.need("heads", "alibi")),
-    "transformer_xl": lambda config, sizes: TransformerXL(
-        *(sizes.need(name, "transformer_xl") for name in ("width", "heads", "head_dim"))
+    "shaw": lambda config, size, causal: Shaw(
+        size("head_dim"), config.max_distance, causal, size("value_dim") if config.values else None
     ),
-    "shaw": lambda config, sizes: Shaw(
-        sizes.need("head_dim", "shaw"),
-        config.max_distance,
-        sizes.causal,
-        sizes.need("value_dim", "shaw") if config.values else None,
-    ),
-    "music": lambda config, sizes: Music(
-        sizes.need("heads", "music"), sizes.need("head_dim", "music"), config.max_distance, sizes.causal
-    ),
+    "music": lambda config, size, causal: Music(size("heads"), size("head_dim"), config.max_distance, causal),
 }
 
 
-def build_position(
-    config: PositionConfig,
-    *,
-    width: int | None = None,
-    heads: int | None = None,
-    head_dim: int | None = None,
-    value_dim: int | None = None,
-    causal: bool = False,
-) -> Position:
-    """The scheme a config names, sized for the model around it."""
+def build_position(config: PositionConfig, **around: Any) -> Position:
+    """The scheme a config names, sized for the model `around` it: any of `Sizes`."""
+    sizes = Sizes(**around)
     if config.name not in POSITIONS:
         raise UserError(f"There is no position scheme '{config.name}': {nearest(config.name, POSITIONS)}")
-    return POSITIONS[config.name](config, Sizes(width, heads, head_dim, value_dim, causal))
+
+    def size(name: str) -> int:
+        value: int | None = getattr(sizes, name)
+        if value is None:
+            raise UserError(f"The position scheme '{config.name}' needs {name}: give {name}=…")
+        return value
+
+    return POSITIONS[config.name](config, size, sizes.causal)
 
 
 def position(

@@ -92,10 +92,8 @@ class PositionReport:
             lines.append(f"  {name:<10}  {'yes' if verdict else 'no':<3}  {verdict.reason}")
         if self.note:
             lines.append(f"  note             {self.note}")
-        lines.append(
-            f"  tolerance        signals within {self.tolerance:.2g} of the largest count as the same"
-        )
-        return "\n".join(lines)
+        nearest = f"signals within {self.tolerance:.2g} of the largest count as the same"
+        return "\n".join([*lines, f"  tolerance        {nearest}"])
 
 
 @dataclass(frozen=True)
@@ -152,22 +150,12 @@ def check_position(
         note = f"there is no position past {scheme.max_length - 1}: longer texts are refused"
         longest = min(longest, scheme.max_length)
     lengths = sorted({min(longest, max(2, longest // part)) for part in (64, 8, 1)})
-    relative = isinstance(scheme, Position) and scheme.has_bias
     with torch.no_grad():
-        texts = [
-            signals for length in lengths for signals in _signals(scheme, length, head_dim, width, causal)
-        ]
-    kind = "distance" if relative else "position"
-    return PositionReport(
-        name,
-        kind,
-        longest,
-        _unique(texts, kind, causal, tolerance),
-        _consistent(texts, kind, tolerance),
-        _bounded(texts, bool(note)),
-        tolerance,
-        note,
-    )
+        texts = [text for length in lengths for text in _signals(scheme, length, head_dim, width, causal)]
+    kind = "distance" if isinstance(scheme, Position) and scheme.has_bias else "position"
+    unique, consistent = _unique(texts, kind, causal, tolerance), _consistent(texts, kind, tolerance)
+    bounded = _bounded(texts, ends=bool(note))
+    return PositionReport(name, kind, longest, unique, consistent, bounded, tolerance, note)
 
 
 def _by_name(
@@ -282,12 +270,11 @@ def _consistent(texts: list[_Signals], kind: str, tolerance: float) -> Verdict:
             if len(common) == 0 or float(differ.max()) <= limit:
                 worst = max([worst, *differ.tolist()])
                 continue
-            at = int(common[differ.argmax()])
-            gap, lengths = float(differ.max()), (one.length, other.length)
-            witness = {kind: at, "length": lengths[0], "other length": lengths[1], "gap": gap}
-            where = f"in a text of {lengths[1]} than in one of {lengths[0]}"
-            if lengths[0] == lengths[1]:
-                where = f"in one place of a text of {lengths[0]} than in another"
+            at, gap = int(common[differ.argmax()]), float(differ.max())
+            witness = {kind: at, "length": one.length, "other length": other.length, "gap": gap}
+            where = f"in a text of {other.length} than in one of {one.length}"
+            if one.length == other.length:
+                where = f"in one place of a text of {one.length} than in another"
             return Verdict(False, f"{kind} {at} has another signal {where}", witness)
     told = ", ".join(str(length) for length in sorted({text.length for text in texts}))
     return Verdict(True, f"every {kind} keeps its signal in texts of {told}", {"gap": worst})

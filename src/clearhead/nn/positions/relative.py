@@ -82,8 +82,6 @@ def _gathered(q: Tensor, vectors: Callable[[Tensor], Tensor], queries: Tokens, k
 class T5Bias(Position):
     """A learned number for each head and bucket of distances: near ones exact, far ones in log steps."""
 
-    has_bias = True
-
     def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, causal: bool = False) -> None:
         super().__init__()
         exact = buckets // (2 if causal else 4)  # distances below this have a bucket of their own
@@ -126,8 +124,6 @@ class T5Bias(Position):
 class ALiBi(Position):
     """A penalty that grows with the distance, `−slope · |distance|`; no parameters, any length."""
 
-    has_bias = True
-
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -163,7 +159,6 @@ class Shaw(Position):
     needs_comparable = True
     per_layer = True
     elementwise_bias = False
-    has_bias = True
 
     def __init__(
         self, head_dim: int, max_distance: int = 16, causal: bool = False, value_dim: int | None = None
@@ -222,7 +217,6 @@ class TransformerXL(Position):
     needs_comparable = True
     per_layer = True
     elementwise_bias = False
-    has_bias = True
 
     def __init__(self, width: int, heads: int, head_dim: int) -> None:
         super().__init__()
