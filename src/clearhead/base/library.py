@@ -163,22 +163,18 @@ def _load_one(opened: int, name: str, folder: Path) -> Library | None:
     file = open_trusted(opened, name)
     if file is None:
         return None
-    keep = False
     try:
         if not _is_whole(file, name):
             return None
         if os.path.exists(f"/proc/self/fd/{file}"):
-            found = Library(f"/proc/self/fd/{file}")
-            keep = (
-                True  # for ever: the loader knows libraries by name, and another file must not get this one
-            )
+            # never closed: the loader knows libraries by name, and another file must not get this one
+            found = Library(f"/proc/self/fd/{os.dup(file)}")
         else:
             found = _load_copy(file, name)
         found.file = folder / name
         return found
     finally:
-        if not keep:
-            os.close(file)
+        os.close(file)
 
 
 def load_packaged(folder: Path, pattern: str) -> Library | None:
@@ -203,9 +199,9 @@ def _load_copy(file: int, name: str) -> Library:
     """Where an opened file has no name of its own: load a copy that nobody else can reach, checked again."""
     with tempfile.TemporaryDirectory(prefix="clearhead-") as private:
         copy = Path(private) / name
-        os.lseek(file, 0, os.SEEK_SET)
-        with open(file, "rb", closefd=False) as reader, copy.open("wb") as writer:
-            shutil.copyfileobj(reader, writer)
+        with open(file, "rb", closefd=False) as reader:
+            reader.seek(0)
+            copy.write_bytes(reader.read())
         if hashlib.sha256(copy.read_bytes()).hexdigest() != checksum_in(name):
             raise OSError("it was changed while it was read")
         return Library(str(copy))
@@ -224,14 +220,12 @@ def workshop(folder: Path, kind: str, alone: bool) -> Iterator[Path]:
 
     `alone`: the caller holds the lock of its kind, so that nobody else of this kind is compiling.
     """
+    prefix = f".making-{kind}-"
     for path, age in _ages(folder):
-        if path.name.startswith(".making-"):
-            ours = path.name.startswith(f".making-{kind}-")
-            if (alone and ours) or age > ABANDONED:
-                shutil.rmtree(path, ignore_errors=True)
-    with tempfile.TemporaryDirectory(
-        dir=folder, prefix=f".making-{kind}-", ignore_cleanup_errors=True
-    ) as made:
+        dead = age > ABANDONED or (alone and path.name.startswith(prefix))
+        if dead and path.name.startswith(".making-"):
+            shutil.rmtree(path, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=prefix, ignore_cleanup_errors=True) as made:
         yield Path(made)
 
 

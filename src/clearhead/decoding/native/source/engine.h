@@ -175,10 +175,7 @@ class Engine {
     for (int64_t first = 0; first < fresh;) {  // in portions that keep the activations in the cache
       int64_t last = first, size = 0;
       while (last < fresh && (last == first || size + lengths[last] <= PORTION)) size += lengths[last++];
-      if (model_.has_source)
-        read_sources(ids, lengths, first, last);
-      else
-        read_prompts(ids, lengths, first, last, at(buffer, first));
+      read_portion(ids, lengths + first, last - first, at(buffer, first));
       ids += size;
       first = last;
     }
@@ -221,18 +218,27 @@ class Engine {
     for (size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = int(i);
   }
 
-  void read_sources(const int64_t* ids, const int64_t* lengths, int64_t first, int64_t last) {
+  // New texts: a source goes through the encoder, and scores come with the first token; a prompt gives its own.
+  void read_portion(const int64_t* ids, const int64_t* lengths, int64_t count, ScoreBuffer buffer) {
+    const bool source = model_.has_source;
     tokens_.clear();
-    for (int64_t i = first; i < last; ++i) {
-      texts_.push_back({Slots(store_), std::make_shared<Slots>(store_)});
-      Slots& source = *texts_.back().source;
-      source.extend(lengths[i]);
+    chosen_.clear();
+    for (int64_t i = 0; i < count; ++i) {
+      texts_.push_back({Slots(store_), source ? std::make_shared<Slots>(store_) : nothing_});
+      Slots& slots = source ? *texts_.back().source : texts_.back().slots;
+      slots.extend(lengths[i]);
       for (int32_t t = 0; t < lengths[i]; ++t)
-        tokens_.push_back({int32_t(*ids++), t, source[t], source.data(), source.size(), nullptr, 0});
+        tokens_.push_back({int32_t(*ids++), t, slots[t], slots.data(), source ? slots.size() : t + 1, nullptr, 0});
+      chosen_.push_back(int(tokens_.size()) - 1);
     }
+    if (source) return keep_sources();
+    if (int64_t(tokens_.size()) > PORTION) read_ahead();
+    pass(buffer);
+  }
+
+  void keep_sources() {
     choose_all();
-    Forward forward(model_, store_, team_, scratch_);
-    forward.prepare(tokens_.data(), tokens_.size(), tables_);
+    Forward forward(model_, store_, team_, scratch_, tokens_.data(), tokens_.size(), tables_);
     team_.run([&](int self) {
       forward.embed(true);
       forward.layers(true, self);
@@ -241,43 +247,24 @@ class Engine {
     });
   }
 
-  void read_prompts(const int64_t* ids, const int64_t* lengths, int64_t first, int64_t last, ScoreBuffer buffer) {
-    tokens_.clear();
-    chosen_.clear();
-    for (int64_t i = first; i < last; ++i) {
-      texts_.push_back({Slots(store_), nothing_});
-      Slots& slots = texts_.back().slots;
-      slots.extend(lengths[i]);
-      for (int32_t t = 0; t < lengths[i]; ++t)
-        tokens_.push_back({int32_t(*ids++), t, slots[t], slots.data(), t + 1, nullptr, 0});
-      chosen_.push_back(int(tokens_.size()) - 1);
-    }
-    if (int64_t(tokens_.size()) > PORTION) read_ahead();
-    pass(buffer);
-  }
-
   // A long prompt, which comes alone: all but its last portion goes through the layers piece by piece, so that
   // memory for activations stays bounded. Every token sees the same keys as if all came at once.
   void read_ahead() {
-    const std::vector<Token> whole(std::move(tokens_));
     size_t begin = 0;
-    for (; whole.size() - begin > size_t(PORTION); begin += PORTION) {
-      tokens_.assign(whole.begin() + begin, whole.begin() + begin + PORTION);
-      Forward forward(model_, store_, team_, scratch_);
-      forward.prepare(tokens_.data(), tokens_.size(), tables_);
+    for (; tokens_.size() - begin > size_t(PORTION); begin += PORTION) {
+      Forward forward(model_, store_, team_, scratch_, tokens_.data() + begin, PORTION, tables_);
       team_.run([&](int self) {
         forward.embed(false);
         forward.layers(false, self);
       });
     }
-    tokens_.assign(whole.begin() + begin, whole.end());
+    tokens_.erase(tokens_.begin(), tokens_.begin() + begin);
     chosen_.assign(1, int(tokens_.size()) - 1);
   }
 
   // tokens_ through the decoder, by all threads together; scores of the chosen ones.
   void pass(ScoreBuffer buffer) {
-    Forward forward(model_, store_, team_, scratch_);
-    forward.prepare(tokens_.data(), tokens_.size(), tables_);
+    Forward forward(model_, store_, team_, scratch_, tokens_.data(), tokens_.size(), tables_);
     forward.watch(buffer.attention, buffer.attention_stride);
     team_.run([&](int self) { decode(forward, self, chosen_, buffer); });
   }
@@ -292,8 +279,7 @@ class Engine {
     std::vector<std::vector<int>> chosen(parts);
     for (int p = 0; p < parts; ++p) {
       const size_t begin = count * p / parts, end = count * (p + 1) / parts;
-      forwards.emplace_back(model_, store_, alone_, scratches_[p]);
-      forwards[p].prepare(tokens_.data() + begin, end - begin, tables_);
+      forwards.emplace_back(model_, store_, alone_, scratches_[p], tokens_.data() + begin, end - begin, tables_);
       const ScoreBuffer own = at(buffer, begin);
       forwards[p].watch(own.attention, own.attention_stride);
       chosen[p].assign(chosen_.begin(), chosen_.begin() + (end - begin));

@@ -52,23 +52,11 @@ struct Scratch {
 
 class Forward {
  public:
-  Forward(const Model& model, Store& store, Team& team, Scratch& scratch)
+  // Makes room for a pass over these tokens, which must outlive it. Called by one thread.
+  Forward(const Model& model, Store& store, Team& team, Scratch& scratch, const Token* tokens, size_t count,
+          const Tables& tables)
       : model_(model), store_(store), team_(team), s_(scratch), k_(*model.output->kernels),
-        int8_(model.output->kind == INT8) {}
-
-  // Write the last layer's cross-attention, the mean over heads, to (tokens, stride). Before `run`.
-  void watch(float* attention, int64_t stride) {
-    watched_ = attention;
-    watched_stride_ = stride;
-  }
-
-  Team& team() { return team_; }
-
-  // Make room for a pass over these tokens. Called by one thread, before `run`.
-  void prepare(const Token* tokens, size_t count, const Tables& tables) {
-    tokens_ = tokens;
-    count_ = int(count);
-    tables_ = tables;
+        int8_(model.output->kind == INT8), tokens_(tokens), count_(int(count)), tables_(tables) {
     const Model& m = model_;
     const int keys = m.groups * (m.key_dim + m.value_dim);
     s_.x.shape(k_, count_, m.width, int8_);
@@ -83,6 +71,14 @@ class Forward {
     for (auto& scores : s_.scores) scores.reserve(up_to(longest, MOST_LANES) + MOST_LANES);
     for (auto& keys : s_.keys) keys.resize(longest);
   }
+
+  // Write the last layer's cross-attention, the mean over heads, to (tokens, stride). Before `run`.
+  void watch(float* attention, int64_t stride) {
+    watched_ = attention;
+    watched_stride_ = stride;
+  }
+
+  Team& team() { return team_; }
 
   // The rest is called by every thread of the team.
 
@@ -167,9 +163,9 @@ class Forward {
  private:
   Output wide() const { return {s_.wide.floats.get(), s_.wide.stride, NO_ACTIVATION, false, nullptr}; }
 
-  void quantise_row(Rows& rows, int i) {
-    k_.quantise(rows.row(i), rows.width, rows.bytes.get() + size_t(i) * rows.byte_stride, &rows.scale[i],
-             &rows.zero[i]);
+  void quantise_row(Rows& rows, int i) { quantise_row(rows, i, rows.width); }
+  void quantise_row(Rows& rows, int i, int columns) {
+    k_.quantise(rows.row(i), columns, rows.bytes.get() + size_t(i) * rows.byte_stride, &rows.scale[i], &rows.zero[i]);
   }
 
   // What a sub-layer reads: pre-norm, the norm of the stream; post-norm, the stream itself.
@@ -219,10 +215,8 @@ class Forward {
     multiply(*layer.inner, normed(layer.feedforward_norm), out);
     if (m.gated || int8_) {
       team_.each(count_, [&](int i) {
-        float* row = s_.inner.row(i);
-        if (m.gated) k_.gate(row, m.inner, m.activation);
-        if (int8_) k_.quantise(row, m.inner, s_.inner.bytes.get() + size_t(i) * s_.inner.byte_stride,
-                            &s_.inner.scale[i], &s_.inner.zero[i]);
+        if (m.gated) k_.gate(s_.inner.row(i), m.inner, m.activation);
+        if (int8_) quantise_row(s_.inner, i, m.inner);
       });
     }
     add(*layer.outer, s_.inner, layer.feedforward_norm);
@@ -278,9 +272,9 @@ class Forward {
   Scratch& s_;
   const Kernels& k_;
   const bool int8_;
-  const Token* tokens_ = nullptr;
-  int count_ = 0;
-  Tables tables_{};
+  const Token* const tokens_;
+  const int count_;
+  const Tables tables_;
   float* watched_ = nullptr;
   int64_t watched_stride_ = 0;
 };

@@ -10,7 +10,8 @@
 //   load_activations  the same inputs of one row, 32 bits, as the next one wants them
 //   multiply_add      of the two
 //
-// or, with CLEARHEAD_OWN_BYTE_TILE, instead of the last three a `byte_tile` of its own.
+// or, instead of the last three, a `byte_part` (CLEARHEAD_OWN_BYTE_PART) or a `byte_tile` (CLEARHEAD_OWN_BYTE_TILE) of
+// its own.
 #pragma once
 
 #include "vectors.h"
@@ -35,7 +36,7 @@ inline int32_t put_quantised(uint8_t* to, int at, Ints bytes, int32_t zero) {
 }
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-#define CLEARHEAD_OWN_BYTE_TILE
+#define CLEARHEAD_OWN_BYTE_PART
 
 constexpr int TOGETHER = 8;
 
@@ -67,16 +68,6 @@ __attribute__((always_inline)) inline void byte_part(const int8_t* w, int rounds
       const int64x2_t low = vreinterpretq_s64_s32(c[r / 2][2 * v]), high = vreinterpretq_s64_s32(c[r / 2][2 * v + 1]);
       sums[r][first + v] = (Ints)(r % 2 ? vzip2q_s64(low, high) : vzip1q_s64(low, high));
     }
-}
-
-template <int R>
-__attribute__((always_inline)) inline void byte_tile(const int8_t* w, int rounds, const Input& x, int row, Ahead ahead,
-                                                     Ints (&sums)[R][VECTORS]) {
-  constexpr int N = span((R + 1) / 2 * 2);
-  for (int first = 0; first < VECTORS; first += N) {
-    byte_part<R, N>(w, rounds, x, row, first, ahead, sums);
-    ahead.lines = 0;
-  }
 }
 
 #elif defined(__ARM_FEATURE_DOTPROD)
@@ -230,7 +221,7 @@ inline int quantised_bytes(int columns) {
   return up_to_whole(columns, TOGETHER > LANES ? TOGETHER : LANES) * QUANTISED_BYTES;
 }
 
-#if !defined(CLEARHEAD_OWN_BYTE_TILE)
+#if !defined(CLEARHEAD_OWN_BYTE_PART) && !defined(CLEARHEAD_OWN_BYTE_TILE)
 // Whole-number sums of R rows and N vectors of columns, from `first` on.
 template <int R, int N>
 __attribute__((always_inline)) inline void byte_part(const int8_t* w, int rounds, const Input& x, int row, int first,
@@ -255,7 +246,9 @@ __attribute__((always_inline)) inline void byte_part(const int8_t* w, int rounds
   CLEARHEAD_UNROLL for (int r = 0; r < R; ++r)
       CLEARHEAD_UNROLL for (int v = 0; v < N; ++v) sums[r][first + v] = c[r][v];
 }
+#endif
 
+#if !defined(CLEARHEAD_OWN_BYTE_TILE)
 template <int R>
 __attribute__((always_inline)) inline void byte_tile(const int8_t* w, int rounds, const Input& x, int row, Ahead ahead,
                                                      Ints (&sums)[R][VECTORS]) {

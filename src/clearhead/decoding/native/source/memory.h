@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <new>
-#include <utility>
 
 #include <unistd.h>
 
@@ -40,24 +40,11 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t count) { reserve(count); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  Buffer(Buffer&& other) noexcept : data_(other.data_), capacity_(other.capacity_) {
-    other.data_ = nullptr;
-    other.capacity_ = 0;
-  }
-  Buffer& operator=(Buffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(capacity_, other.capacity_);
-    return *this;
-  }
-  ~Buffer() { std::free(data_); }
 
   // Space for `count` elements; what it held is lost when it has to grow.
   void reserve(size_t count) {
     if (count <= capacity_) return;
-    std::free(data_);
-    data_ = nullptr;
+    data_.reset();
     capacity_ = 0;
     const size_t bytes = (count + 64) * sizeof(T), huge = size_t(1) << 21;
     const size_t step = bytes >= 2 * huge ? huge : 64;
@@ -66,16 +53,18 @@ class Buffer {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     if (step == huge) madvise(found, (bytes + step - 1) / step * step, MADV_HUGEPAGE);
 #endif
-    data_ = static_cast<T*>(found);
+    data_.reset(static_cast<T*>(found));
     capacity_ = count;
   }
 
-  T* get() const { return data_; }
+  T* get() const { return data_.get(); }
   T& operator[](size_t i) const { return data_[i]; }
-  size_t capacity() const { return capacity_; }
 
  private:
-  T* data_ = nullptr;
+  struct Free {
+    void operator()(T* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<T[], Free> data_;
   size_t capacity_ = 0;
 };
 

@@ -64,44 +64,29 @@ inline void pack_bytes(const Matrix& m, int panel, const float* w) {
     if (column >= m.outputs) continue;
     const float* from = w + size_t(column) * m.inputs;
     Floats high{}, strange{};
-    int i = 0;
-    for (; i + LANES <= m.inputs; i += LANES) {
-      const Floats v = load(from + i);
+    each_vector(from, m.inputs, [&](Floats v, int) {
       high = larger(high, larger(v, -v));
       strange += v * 0.0f;  // not a number if any weight is not
-    }
-    float peak = largest(high), odd = sum(strange);
-    for (; i < m.inputs; ++i) {
-      const float size = from[i] < 0 ? -from[i] : from[i];
-      peak = size > peak ? size : peak;
-      odd += from[i] * 0.0f;
-    }
+    });
+    const float peak = largest(high), odd = sum(strange);
     m.scale[column] = (peak < SMALLEST ? 0.0f : peak / 127.0f) + odd;
     if (peak < SMALLEST || odd != 0) continue;  // infinite numbers and NaN have no whole ones: the scale says so
     const float inverse = 127.0f / peak;
-    int32_t total = 0;
     Ints totals{};
     for (int first = 0; first < m.inputs; first += 256) {
       int8_t some[256] = {};
       const int count = least(256, m.inputs - first);
-      for (i = 0; i + LANES <= count; i += LANES) {
-        const Floats turned = rounded(load(from + first + i) * inverse);
+      each_vector(from + first, count, [&](Floats v, int i) {
+        const Floats turned = rounded(v * inverse);
         const Ints q = __builtin_convertvector(turned + (turned < 0.0f ? all(-0.5f) : all(0.5f)), Ints);
         const SmallInts small = __builtin_convertvector(q, SmallInts);
         std::memcpy(some + i, &small, sizeof(small));
         totals += q;
-      }
-      for (; i < count; ++i) {
-        const float turned = rounded(from[first + i] * inverse);
-        const int32_t q = int32_t(turned + (turned < 0 ? -0.5f : 0.5f));
-        some[i] = int8_t(q);
-        total += q;
-      }
-      for (i = 0; i < count; i += TOGETHER)
+      });
+      for (int i = 0; i < count; i += TOGETHER)
         std::memcpy(out + (size_t(first + i) / TOGETHER * PANEL + c) * TOGETHER, some + i, TOGETHER);
     }
-    for (int lane = 0; lane < LANES; ++lane) total += totals[lane];
-    m.sums[column] = total;
+    for (int lane = 0; lane < LANES; ++lane) m.sums[column] += totals[lane];
   }
 }
 

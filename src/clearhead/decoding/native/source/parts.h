@@ -36,33 +36,21 @@ inline void normalise(const Norm& norm, bool rms, float eps, const float* x, flo
 // x ≈ scale · (byte − zero), with the row's own range spread over 0..255 and 0 itself exact.
 inline void quantise(const float* x, int n, uint8_t* to, float* scale, int32_t* zero) {
   Floats low{}, high{}, odd{};
-  int i = 0;
-  for (; i + LANES <= n; i += LANES) {
-    const Floats v = load(x + i);
+  each_vector(x, n, [&](Floats v, int) {
     low = smaller(v, low);
     high = larger(v, high);
     odd += v * 0.0f;  // not a number if any of them is not, and then the scale is not either
-  }
-  float least = -largest(-low), most = largest(high), strange = sum(odd);
-  for (int j = i; j < n; ++j) {
-    least = x[j] < least ? x[j] : least;
-    most = x[j] > most ? x[j] : most;
-    strange += x[j] * 0.0f;
-  }
+  });
+  const float least = -largest(-low), most = largest(high), strange = sum(odd);
   const float width = most - least, inverse = width < SMALLEST || strange != 0 ? 0.0f : 255.0f / width;
   const int32_t base = strange != 0 ? 0 : int32_t(rounded(-least * inverse) + 0.5f);
   *scale = width / 255.0f + strange;
   *zero = 0;
   const float shift = float(base) + 0.5f;
-  auto put = [&](Floats v, int at) {  // an infinite number or NaN becomes something: the scale tells
+  each_vector(x, n, [&](Floats v, int at) {  // what lies beyond the row meets weights that are 0
     v = smaller(larger(rounded(v * inverse) + shift, Floats{}), all(255.0f));
-    *zero = put_quantised(to, at, __builtin_convertvector(v, Ints), base);
-  };
-  for (i = 0; i + LANES <= n; i += LANES) put(load(x + i), i);
-  if (i == n) return;
-  float rest[LANES] = {};  // what lies beyond the row meets weights that are 0
-  for (int j = i; j < n; ++j) rest[j - i] = x[j];
-  put(load(rest), i);
+    *zero = put_quantised(to, at, __builtin_convertvector(v, Ints), base);  // infinity and NaN too: the scale tells
+  });
 }
 
 // Turn the pairs of one head by a position's angles; `halves` pairs i with i + size/2, else neighbours.

@@ -1,4 +1,5 @@
-// Which of the instruction sets that were compiled in this processor can run.
+// Which of the instruction sets that were compiled in this processor can run. The compiler names them in
+// CLEARHEAD_SETS, best first: SET(avx2) SET(plain), say.
 #pragma once
 
 #include <cstring>
@@ -11,14 +12,6 @@
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
-#endif
-
-#if !defined(CLEARHEAD_SETS)  // best first; a build that leaves one out names the others
-#if defined(__x86_64__)
-#define CLEARHEAD_SETS SET(avx512_vnni) SET(avx512) SET(avx2_vnni) SET(avx2) SET(plain)
-#else
-#define CLEARHEAD_SETS SET(neon_i8mm) SET(neon_dotprod) SET(neon)
-#endif
 #endif
 
 namespace clearhead {

@@ -46,7 +46,13 @@ class Team {
       (void)state_.release();
       return;
     }
-    dismiss();
+    state_->ending.store(true);
+    state_->epoch.fetch_add(1);
+    {
+      std::lock_guard<std::mutex> lock(state_->mutex);
+      state_->wake.notify_all();
+    }
+    for (auto& one : threads_) one->join();
   }
 
   int count() const { return count_; }
@@ -70,7 +76,7 @@ class Team {
       s.wake.notify_all();
     }
     place() = s.first;
-    s.enter(0);
+    s.attempt([&] { body(0); });  // who fails between two places leaves; the others need not wait for it
     s.open.store(false);  // who comes now stays outside; who is inside still reads the body
     for (int spins = 0; s.inside.load() > 0; ++spins) wait_a_little(spins);
     if (s.failed.load(std::memory_order_relaxed)) throw std::bad_alloc();
@@ -141,11 +147,6 @@ class Team {
         failed.store(true, std::memory_order_relaxed);
       }
     }
-
-    // A member's way through the body. One that fails between two places leaves; the others need not wait for it.
-    void enter(int self) {
-      attempt([&] { call(body, self); });
-    }
   };
 
   static constexpr int SPINS = 1500;       // at a meeting point, before giving the core away
@@ -196,16 +197,6 @@ class Team {
     for (int spins = 0; state_->ready.load() < count_ - 1; ++spins) wait_a_little(spins);
   }
 
-  void dismiss() {
-    state_->ending.store(true);
-    state_->epoch.fetch_add(1);
-    {
-      std::lock_guard<std::mutex> lock(state_->mutex);
-      state_->wake.notify_all();
-    }
-    for (auto& one : threads_) one->join();
-  }
-
   void work(int self) {
     be_ready();
     State& s = *state_;
@@ -223,7 +214,7 @@ class Team {
       s.inside.fetch_add(1);
       if (s.open.load()) {
         place() = s.first;
-        s.enter(self);
+        s.attempt([&] { s.call(s.body, self); });
       }
       s.inside.fetch_sub(1);
     }

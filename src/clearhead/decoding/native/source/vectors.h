@@ -1,8 +1,8 @@
 // Short vectors of floats on any processor, the functions that softmax and activations need, and how many of them
 // products take at a time.
 //
-// Written with the compilers' vector extensions, so one text serves AVX-512, AVX2 and everything else: only the
-// number of lanes changes. What a lane computes never depends on its neighbours.
+// Written with the compilers' vector extensions, so one text serves AVX-512, AVX2, SSE and ARM: only the number of
+// lanes changes. What a lane computes never depends on its neighbours.
 //
 // Everything that only kernels.cpp includes lies in a namespace without a name, and uses nothing of the standard
 // library that would leave code behind: see kernels.h.
@@ -13,7 +13,7 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#elif defined(__aarch64__)
+#else
 #include <arm_neon.h>
 #endif
 
@@ -22,13 +22,30 @@
 namespace clearhead {
 namespace {
 
+// How wide a vector is; the processor's own functions on one, CLEARHEAD_NATIVE(max) for _mm256_max_ps, say; and the
+// shape of a tile: ROWS rows times one panel of columns, or as much of it as registers hold while the inputs run by.
+// A sum waits for the one before, so one or two rows take a panel so wide that the units are busy meanwhile; more
+// rows than WHOLE take half of it at a time.
+constexpr int ROWS = 6;
 #if defined(__AVX512F__)
-constexpr int LANES = 16;
+typedef __m512 Native;
+#define CLEARHEAD_NATIVE(name) _mm512_##name##_ps
+constexpr int LANES = 16, VECTORS = 4, WHOLE = 6;  // 6 × 64: 24 of the 32 registers hold sums
 #elif defined(__AVX__)
-constexpr int LANES = 8;
+typedef __m256 Native;
+#define CLEARHEAD_NATIVE(name) _mm256_##name##_ps
+constexpr int LANES = 8, VECTORS = 4, WHOLE = 2;  // 6 × 16 or 2 × 32: 12 or 8 of 16 registers
+#elif defined(__x86_64__)
+typedef __m128 Native;
+#define CLEARHEAD_NATIVE(name) _mm_##name##_ps
+constexpr int LANES = 4, VECTORS = 4, WHOLE = 2;  // 6 × 8 or 2 × 16: 12 or 8 of 16 registers
 #else
-constexpr int LANES = 4;
+constexpr int LANES = 4, VECTORS = 8, WHOLE = 2;  // 6 × 16 or 2 × 32: 24 or 16 of 32 registers
 #endif
+constexpr int PANEL = VECTORS * LANES;
+
+// Vectors of columns that a tile of so many rows sums up at once.
+constexpr int span(int rows) { return rows <= WHOLE ? VECTORS : VECTORS / 2; }
 
 typedef float Floats __attribute__((vector_size(LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
@@ -44,16 +61,23 @@ inline T load(const void* from) {
 
 inline Floats load(const float* from) { return load<Floats>(static_cast<const void*>(from)); }
 
+// f(vector, where it begins) for a row of n numbers; those beyond its end are 0.
+template <class F>
+__attribute__((always_inline)) inline void each_vector(const float* x, int n, F f) {
+  int i = 0;
+  for (; i + LANES <= n; i += LANES) f(load(x + i), i);
+  if (i == n) return;
+  float rest[LANES] = {};
+  for (int j = i; j < n; ++j) rest[j - i] = x[j];
+  f(load(rest), i);
+}
+
 inline void store(float* to, Floats value) { std::memcpy(to, &value, sizeof(Floats)); }
 
 // For what is written once and mostly never read: it need not push weights out of the cache. `to` is aligned.
 inline void store_past_cache(float* to, Floats value) {
-#if defined(__AVX512F__)
-  _mm512_stream_ps(to, (__m512)value);
-#elif defined(__AVX__)
-  _mm256_stream_ps(to, (__m256)value);
-#elif defined(__SSE2__)
-  _mm_stream_ps(to, (__m128)value);
+#if defined(CLEARHEAD_NATIVE)
+  CLEARHEAD_NATIVE(stream)(to, (Native)value);
 #else
   store(to, value);
 #endif
@@ -82,7 +106,7 @@ __attribute__((always_inline)) inline T rounded(T value) {
   asm("" : "+v"(value));
 #elif defined(__x86_64__)
   asm("" : "+x"(value));
-#elif defined(__aarch64__)
+#else
   asm("" : "+w"(value));
 #endif
   return value;
@@ -90,23 +114,15 @@ __attribute__((always_inline)) inline T rounded(T value) {
 
 // Where one of them is not a number, the second.
 inline Floats larger(Floats a, Floats b) {
-#if defined(__AVX512F__)
-  return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(__AVX__)
-  return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
-#elif defined(__SSE2__)
-  return (Floats)_mm_max_ps((__m128)a, (__m128)b);
+#if defined(CLEARHEAD_NATIVE)
+  return (Floats)CLEARHEAD_NATIVE(max)((Native)a, (Native)b);
 #else
   return a > b ? a : b;
 #endif
 }
 inline Floats smaller(Floats a, Floats b) {
-#if defined(__AVX512F__)
-  return (Floats)_mm512_min_ps((__m512)a, (__m512)b);
-#elif defined(__AVX__)
-  return (Floats)_mm256_min_ps((__m256)a, (__m256)b);
-#elif defined(__SSE2__)
-  return (Floats)_mm_min_ps((__m128)a, (__m128)b);
+#if defined(CLEARHEAD_NATIVE)
+  return (Floats)CLEARHEAD_NATIVE(min)((Native)a, (Native)b);
 #else
   return a < b ? a : b;
 #endif
@@ -118,7 +134,7 @@ constexpr float SMALLEST = 1e-35f;  // range that is worth a scale: 255 divided 
 inline int least(int a, int b) { return a < b ? a : b; }
 inline int up_to_whole(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-#if defined(__SSE2__) && !defined(__AVX512F__)
+#if defined(__x86_64__) && !defined(__AVX512F__)
 // The lower and the upper half of a vector, joined by `join`, down to one number.
 template <class Join>
 __attribute__((always_inline)) inline float fold(Floats v, Join join) {
@@ -135,7 +151,7 @@ __attribute__((always_inline)) inline float fold(Floats v, Join join) {
 inline float sum(Floats v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
-#elif defined(__SSE2__)
+#elif defined(__x86_64__)
   return fold(v, [](__m128 a, __m128 b) { return _mm_add_ps(a, b); });
 #else
   float lanes[LANES];
@@ -149,7 +165,7 @@ inline float sum(Floats v) {
 inline float largest(Floats v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)v);
-#elif defined(__SSE2__)
+#elif defined(__x86_64__)
   return fold(v, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
 #else
   float lanes[LANES];
@@ -172,18 +188,13 @@ inline void four_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
 #elif defined(__AVX__)
   const __m256 both = _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
   _mm_storeu_ps(to, _mm256_castps256_ps128(both) + _mm256_extractf128_ps(both, 1));
-#elif defined(__SSE2__)
+#elif defined(__x86_64__)
   __m128 x = (__m128)a, y = (__m128)b, z = (__m128)c, w = (__m128)d;
   _MM_TRANSPOSE4_PS(x, y, z, w);
   _mm_storeu_ps(to, (x + z) + (y + w));
-#elif defined(__aarch64__)
+#else
   const float32x4_t first = vpaddq_f32((float32x4_t)a, (float32x4_t)b);
   vst1q_f32(to, vpaddq_f32(first, vpaddq_f32((float32x4_t)c, (float32x4_t)d)));
-#else
-  to[0] = sum(a);
-  to[1] = sum(b);
-  to[2] = sum(c);
-  to[3] = sum(d);
 #endif
 }
 
@@ -197,15 +208,15 @@ inline void four_largest(Floats a, Floats b, Floats c, Floats d, float* to) {
   const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(both),
                                     _mm512_castps512_ps256(_mm512_shuffle_f32x4(both, both, 0x4E)));
   _mm_storeu_ps(to, _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
-#elif defined(__SSE2__)
+#elif defined(__x86_64__)
 #if defined(__AVX__)  // the two halves first
-  __m128 x = _mm_max_ps(_mm256_castps256_ps128((__m256)a), _mm256_extractf128_ps((__m256)a, 1));
-  __m128 y = _mm_max_ps(_mm256_castps256_ps128((__m256)b), _mm256_extractf128_ps((__m256)b, 1));
-  __m128 z = _mm_max_ps(_mm256_castps256_ps128((__m256)c), _mm256_extractf128_ps((__m256)c, 1));
-  __m128 w = _mm_max_ps(_mm256_castps256_ps128((__m256)d), _mm256_extractf128_ps((__m256)d, 1));
+  auto half = [](Floats v) {
+    return _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+  };
 #else
-  __m128 x = (__m128)a, y = (__m128)b, z = (__m128)c, w = (__m128)d;
+  auto half = [](Floats v) { return (__m128)v; };
 #endif
+  __m128 x = half(a), y = half(b), z = half(c), w = half(d);
   _MM_TRANSPOSE4_PS(x, y, z, w);
   _mm_storeu_ps(to, _mm_max_ps(_mm_max_ps(x, z), _mm_max_ps(y, w)));
 #else
@@ -222,7 +233,7 @@ inline uint32_t not_below(Floats v, float bar) {
   return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(bar), _CMP_GE_OQ);
 #elif defined(__AVX__)
   return _mm256_movemask_ps(_mm256_cmp_ps((__m256)v, _mm256_set1_ps(bar), _CMP_GE_OQ));
-#elif defined(__SSE2__)
+#elif defined(__x86_64__)
   return _mm_movemask_ps(_mm_cmpge_ps((__m128)v, _mm_set1_ps(bar)));
 #else
   uint32_t bits = 0;
@@ -356,24 +367,6 @@ inline Floats activate(Floats x, int32_t kind) {
       return x;
   }
 }
-
-// The shape of a tile: so many rows times one panel of columns, or as much of it as registers hold while the inputs
-// run by.
-// A sum waits for the one before, so one or two rows take a panel so wide that the units are busy meanwhile; more
-// rows than WHOLE take half of it at a time.
-#if defined(__AVX512F__)
-constexpr int VECTORS = 4, ROWS = 6, WHOLE = 6;  // 6 × 64: 24 of the 32 registers hold sums
-#elif defined(__AVX__)
-constexpr int VECTORS = 4, ROWS = 6, WHOLE = 2;  // 6 × 16 or 2 × 32: 12 or 8 of 16 registers
-#elif defined(__aarch64__)
-constexpr int VECTORS = 8, ROWS = 6, WHOLE = 2;  // 6 × 16 or 2 × 32: 24 or 16 of 32 registers
-#else
-constexpr int VECTORS = 4, ROWS = 6, WHOLE = 2;  // 6 × 8 or 2 × 16: 12 or 8 of 16 registers
-#endif
-constexpr int PANEL = VECTORS * LANES;
-
-// Vectors of columns that a tile of so many rows sums up at once.
-constexpr int span(int rows) { return rows <= WHOLE ? VECTORS : VECTORS / 2; }
 
 #define CLEARHEAD_UNROLL _Pragma("GCC unroll 8")
 #define CLEARHEAD_UNROLL_ALL _Pragma("GCC unroll 16")
