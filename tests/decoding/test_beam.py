@@ -21,7 +21,7 @@ from clearhead.decoding.backend import Batch, Hypothesis, Request, Search
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.beam_state import OnDevice, OnHost
 from clearhead.decoding.options import LengthPenalty, Options
-from clearhead.decoding.processors import Past, Processor, pipeline
+from clearhead.decoding.processors import Past, Pipeline, Processor, pipeline
 from clearhead.decoding.rows_backend import rows_engine
 
 from .tables import SYMBOLS, Scores, TableRows, Text, plain_beam, random_model
@@ -37,7 +37,7 @@ def search(
 
     def make(batch: Batch) -> Search:
         ready = pipeline(batch.options, SYMBOLS, vocabulary, has_source=True)
-        return Beam(batch, ready.before, arrays)
+        return Beam(batch, ready, arrays)
 
     found = dict(rows_engine(rows, SYMBOLS, make, room).run(requests))
     return [found[number] for number in range(len(requests))], rows
@@ -281,7 +281,7 @@ def test_a_text_that_may_not_end_is_cut_and_one_that_may_write_nothing_is_refuse
 
     def run(processor: Processor) -> list[Hypothesis]:
         def make(batch: Batch) -> Search:
-            return Beam(batch, [processor])
+            return Beam(batch, Pipeline([processor], []))
 
         rows = TableRows(logp, vocabulary)
         [(_, texts)] = rows_engine(rows, SYMBOLS, make, 9).run([Request((3,), 3, options)])

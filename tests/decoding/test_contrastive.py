@@ -80,9 +80,7 @@ def search(
     options: Options,
 ) -> list[Hypothesis]:
     def make(batch: Batch) -> Contrastive:
-        return Contrastive(
-            batch, pipeline(batch.options, SYMBOLS, batch.vocabulary, has_source(model)).before
-        )
+        return Contrastive(batch, pipeline(batch.options, SYMBOLS, batch.vocabulary, has_source(model)))
 
     engine = rows_engine(TorchRows(model, SYMBOLS, frozenset({"hidden"})), SYMBOLS, make, room=12)
     requests = [Request(tuple(row), limit, options) for row, limit in zip(rows, limits, strict=True)]

@@ -41,7 +41,7 @@ def model_of(family: str, vocabulary: int, push: float) -> nn.Module:
 
 def readable(cohort: Batch) -> Beam:
     made = pipeline(cohort.options, cohort.symbols, cohort.vocabulary, has_source=True)
-    return Beam(cohort, made.before)
+    return Beam(cohort, made)
 
 
 class StepByStep:

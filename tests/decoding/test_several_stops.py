@@ -48,7 +48,7 @@ def test_every_search_ends_with_the_one_it_chose(family: str) -> None:
         return make_search(batch, has_source)
 
     def one_place(batch: Batch) -> Search:
-        return Beam(batch, pipeline(batch.options, batch.symbols, 12, has_source).before)
+        return Beam(batch, pipeline(batch.options, batch.symbols, 12, has_source))
 
     # two words that the model likes to write end its texts from now on
     words = [id for one in found(TorchRows(model, ONE), ONE, search, Options(), given) for id in one.ids]

@@ -115,8 +115,7 @@ def runs(
                 limit=limit,
                 options=own,
                 ahead=2,
-                before=made.before,
-                after=made.after,
+                pipeline=made,
             )
         )
     return found

@@ -27,7 +27,7 @@ from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Hypothesis, Moves, Scores, not_finite
 from clearhead.decoding.beam_state import Array, Arrays, Pool, Stopping, arrays_for, hypothesis, kept_of
 from clearhead.decoding.options import LengthPenalty
-from clearhead.decoding.processors import AtLeast, Forbid, NotFirst, Past, Prefix, Processor, nothing_left
+from clearhead.decoding.processors import PLAIN, Past, Pipeline, nothing_left
 
 BLOCK = 32  # texts are given room by so many tokens
 NEVER_SEEN = 1e-30  # attention that counts as none at all; its logarithm is still a number
@@ -63,21 +63,19 @@ def candidates_of(batch: Batch) -> int:
 class Beam:
     """Searches for one batch with `options.beam` places a request. See the top of this file.
 
-    Texts are ranked by the sum of what `processors_before` made of the log-probabilities, over the length
+    Texts are ranked by the sum of what `pipeline.before` made of the log-probabilities, over the length
     penalty, plus coverage: beta · Σ over source tokens of log min(attention they got, 1), of Wu et al. 2016.
     `Hypothesis.logp` is the model's own opinion all the same. Processors, where there are any, rule out the
     forbidden symbols too. Where they do nothing else, the best few tokens of each row are all that is asked
     of the model; otherwise they work on the whole vocabulary. `stopping` says when a request is decided.
     """
 
-    def __init__(
-        self, batch: Batch, processors_before: Sequence[Processor] = (), arrays: Arrays | None = None
-    ) -> None:
+    def __init__(self, batch: Batch, pipeline: Pipeline = PLAIN, arrays: Arrays | None = None) -> None:
         options, count = batch.options, len(batch.requests)
         self.arrays = arrays or arrays_for(batch.device)
         self.options, self.symbols, self.device = options, batch.symbols, batch.device
         self.prompts, self.all_limits = batch.prompts, batch.limits
-        self.processors = tuple(processors_before)
+        self.pipeline = pipeline
         self.width = options.beam // options.groups
         self.penalty = LengthPenalty(options.length_penalty, options.length_kind)
         self.written = 0
@@ -103,7 +101,7 @@ class Beam:
         self.shortest = min(self.limits)
         self.stopping.keep(requests)
         self.line = self.arrays.whole(range(len(requests)))[:, None]  # (B, 1)
-        if self.processors:
+        if self.pipeline.before:
             numbers = torch.tensor(requests, device=self.device)
             self.request_of_row = numbers.repeat_interleave(places)  # (R,)
 
@@ -165,14 +163,15 @@ class Beam:
         row, W beside the stops keep their height, and whatever stands behind them stays behind.
         """
         score: Tensor
-        if self._plain():
+        if self.pipeline.plain(self.written):
             score, token = scores.top(self.candidates)
             offer = Offer(*map(self.arrays.take, (score, token, score)))
             offer = offer._replace(score=offer.score + self.allowed[offer.token])
             end = end_own = scores.at(self.stop) if self.written >= self.shortest else score
         else:
             plain = scores.logp()
-            shaped = self._processed(plain)
+            tokens = self.arrays.give(self.tokens[:, : self.written])
+            shaped = self.pipeline.shape(plain, Past(tokens, self.prompts, self.request_of_row, self.written))
             score, token = shaped.topk(self.candidates, dim=-1)
             offer = Offer(*map(self.arrays.take, (score, token, plain.gather(1, token))))
             end, end_own = shaped[:, self.stop], plain[:, self.stop]
@@ -204,26 +203,6 @@ class Beam:
         for other in self.symbols.other_stops:
             found = found | (token == other)
         return found
-
-    def _plain(self) -> bool:
-        """Whether processors only rule out what is forbidden: then the model's own ranking holds."""
-        processors: list[Processor] = []
-        for one in self.processors:
-            begun = isinstance(one, Prefix) and self.written >= one.size
-            processors += one.rest if isinstance(one, Prefix) and begun else [one]
-        return all(
-            isinstance(one, Forbid)
-            or (isinstance(one, AtLeast) and self.written >= one.count)
-            or (isinstance(one, NotFirst) and self.written > one.place)
-            for one in processors
-        )
-
-    def _processed(self, logp: Tensor) -> Tensor:
-        tokens = self.arrays.give(self.tokens[:, : self.written])
-        past = Past(tokens, self.prompts, self.request_of_row, self.written)
-        for processor in self.processors:
-            logp = processor(logp, past)
-        return logp
 
     def _cover(self, scores: Scores) -> None:
         """Add the attention with which the token now looked for is chosen."""

@@ -18,7 +18,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,76 +31,50 @@ from clearhead.decoding.options import LengthPenalty, Options
 Array = Any  # numpy.ndarray or torch.Tensor: both know arithmetic, comparisons, indexing, reshape and tolist
 
 
-class Arrays(Protocol):
-    """Where tables live."""
+class OnHost:
+    """Tables in NumPy; `OnDevice` has the same functions in PyTorch. Of equals the first is the largest."""
 
-    asking_is_free: bool  # whether looking at a number waits for nobody
+    asking_is_free = True  # whether looking at a number waits for nobody
 
     def take(self, tensor: Tensor) -> Array:
         """A tensor on the search's device as a table, without copying."""
-
-    def give(self, array: Array) -> Tensor:
-        """And back."""
-
-    def whole(self, values: Sequence[int]) -> Array:
-        """Whole numbers from the host."""
-
-    def real(self, values: Sequence[float]) -> Array:
-        """Double precision from the host."""
-
-    def top(self, array: Array, count: int) -> tuple[Array, Array]:
-        """(B, M) to (B, count): the largest of each line, largest first, and where they stand."""
-
-    def largest(self, array: Array) -> Array:
-        """(B, M) to (B,)."""
-
-    def at_least(self, array: Array, least: float) -> Array:
-        """Each number, but at least `least`."""
-
-    def where(self, condition: Array, one: Array | float, other: Array | float) -> Array:
-        """One where the condition holds, the other elsewhere."""
-
-    def joined(self, arrays: Sequence[Array]) -> Array:
-        """Side by side, along the second dimension."""
-
-    def wider(self, array: Array, width: int) -> Array:
-        """The last dimension filled up with zeros."""
-
-
-class OnHost:
-    """NumPy. Of equals the first is the largest."""
-
-    asking_is_free = True
-
-    def take(self, tensor: Tensor) -> Array:
         return tensor.numpy()
 
     def give(self, array: Array) -> Tensor:
+        """And back."""
         return torch.from_numpy(array)
 
     def whole(self, values: Sequence[int]) -> Array:
+        """Whole numbers from the host."""
         return np.array(values, dtype=np.int64)
 
     def real(self, values: Sequence[float]) -> Array:
+        """Double precision from the host."""
         return np.array(values, dtype=np.float64)
 
     def top(self, array: Array, count: int) -> tuple[Array, Array]:
+        """(B, M) to (B, count): the largest of each line, largest first, and where they stand."""
         where = (-array).argsort(axis=1, kind="stable")[:, :count]
         return array[np.arange(len(array))[:, None], where], where
 
     def largest(self, array: Array) -> Array:
+        """(B, M) to (B,)."""
         return array.max(axis=1)
 
     def at_least(self, array: Array, least: float) -> Array:
+        """Each number, but at least `least`."""
         return np.maximum(array, least)
 
     def where(self, condition: Array, one: Array | float, other: Array | float) -> Array:
+        """One where the condition holds, the other elsewhere."""
         return np.where(condition, one, other)
 
     def joined(self, arrays: Sequence[Array]) -> Array:
+        """Side by side, along the second dimension."""
         return np.concatenate(arrays, axis=1)
 
     def wider(self, array: Array, width: int) -> Array:
+        """The last dimension filled up with zeros."""
         fill = np.zeros((*array.shape[:-1], width - array.shape[-1]), dtype=array.dtype)
         return np.concatenate([array, fill], axis=-1)
 
@@ -117,8 +91,7 @@ class OnDevice:
         return tensor
 
     def give(self, array: Array) -> Tensor:
-        tensor: Tensor = array
-        return tensor
+        return cast(Tensor, array)
 
     def whole(self, values: Sequence[int]) -> Array:
         return torch.tensor(values, dtype=torch.long, device=self.device)
@@ -144,6 +117,9 @@ class OnDevice:
 
     def wider(self, array: Array, width: int) -> Array:
         return pad(array, (0, width - array.shape[-1]))
+
+
+Arrays = OnHost | OnDevice
 
 
 def arrays_for(device: torch.device) -> Arrays:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from clearhead.decoding.backend import Batch, Hypothesis, Moves, Scores, not_finite
-from clearhead.decoding.processors import Past, Processor, nothing_left
+from clearhead.decoding.processors import PLAIN, Past, Pipeline, nothing_left
 
 
 @dataclass
@@ -48,11 +48,11 @@ class Contrastive:
     was the likeliest token.
     """
 
-    def __init__(self, batch: Batch, before: Sequence[Processor] = ()) -> None:
+    def __init__(self, batch: Batch, pipeline: Pipeline = PLAIN) -> None:
         options = batch.options
         self.alpha, self.width = options.contrastive, min(options.top_k or 1, batch.vocabulary)
         self.symbols, self.device = batch.symbols, batch.device
-        self.limits, self.prompts, self.before = batch.limits, batch.prompts, before
+        self.limits, self.prompts, self.pipeline = batch.limits, batch.prompts, pipeline
         self.texts = [_Text(number) for number in range(len(batch.requests))]
         self.written = 0
         self.ready: list[tuple[int, list[Hypothesis] | Exception]] = []
@@ -147,9 +147,7 @@ class Contrastive:
         tokens = torch.tensor([text.ids for text in self.texts], dtype=torch.long, device=self.device)
         request = torch.tensor([text.number for text in self.texts], device=self.device)
         past = Past(tokens.reshape(len(self.texts), self.written), self.prompts, request, self.written)
-        for processor in self.before:
-            logp = processor(logp, past)
-        return logp
+        return self.pipeline.shape(logp, past)
 
     def _end(self, text: _Text, willing: bool, stop: int) -> None:
         total = math.fsum(text.logps)

@@ -6,12 +6,13 @@ Knows nothing about how any of it is done.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import nn
 
-from clearhead.base.config import Config, Count
+from clearhead.base.config import POWERS, Bounds, Config, Count
 from clearhead.base.errors import UserError
 from clearhead.data.length_limits import LengthLimits
 from clearhead.models.config import ModelConfig
@@ -19,8 +20,29 @@ from clearhead.models.config import ModelConfig
 Ids = tuple[int, ...]
 
 WIDEST = 1024  # places of a beam: each is a row with keys and values of its own
-STEEPEST = 10.0  # power of a length that stays a number for any text
 MOST_TEXTS = 2**16  # drawn for one request, each a row of its own
+
+_ANY = Bounds(-math.inf, math.inf, above=True, below=True)
+_ABOVE_0, _AT_LEAST_0 = Bounds(0, math.inf, above=True, below=True), Bounds(0, math.inf, below=True)
+_SHARE, _SHARE_ABOVE_0 = Bounds(0, 1), Bounds(0, 1, above=True)
+_BOUNDS = {
+    "temperature": (_ABOVE_0, "A temperature is a number above 0"),
+    "top_p": (_SHARE_ABOVE_0, "top-p is above 0 and at most 1"),
+    "min_p": (_SHARE, "min-p lies from 0 to 1"),
+    "typical": (_SHARE_ABOVE_0, "typical is above 0 and at most 1"),
+    "repetition": (_ABOVE_0, "A repetition penalty is above 0"),
+    "frequency": (_ANY, "A frequency penalty is a number"),
+    "presence": (_ANY, "A presence penalty is a number"),
+    "length_penalty": (POWERS, f"A length penalty is a power from {POWERS.low} to {POWERS.high}"),
+    "beam": (Bounds(1, WIDEST), f"A beam has at most {WIDEST:,} places"),
+    "nbest": (Bounds(1, MOST_TEXTS), f"At most {MOST_TEXTS:,} texts are written at a time"),
+    "coverage": (_AT_LEAST_0, "A coverage penalty is at least 0"),
+    "diversity": (_AT_LEAST_0, "Diversity is at least 0"),
+    "contrastive": (_SHARE, "The contrastive weight lies from 0 to 1"),
+    "seed": (Bounds(0, 2**64 - 1), "A seed is a whole number from 0 to 2^64 - 1"),
+    "min_length": (Bounds(0, 2**31 - 1), "A text has at least 0 tokens"),
+    "min_total": (Bounds(0, 2**31 - 1), "A text has at least 0 tokens with its prompt"),
+}
 
 WITH_SOURCE = ("encoder-decoder", "recurrent")
 LONGEST = 1024  # tokens of a source that is read in one piece, where nothing else sets a limit
@@ -99,41 +121,12 @@ class Options(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for wrong, sentence in (*self._wrong_numbers(), *self._contradictions()):
+        for name, (bounds, wanted) in _BOUNDS.items():
+            if (value := getattr(self, name)) not in bounds:
+                raise UserError(f"{wanted}, not {value:,}.")
+        for wrong, sentence in self._contradictions():
             if wrong:
                 raise UserError(sentence)
-
-    def _wrong_numbers(self) -> list[tuple[bool, str]]:
-        inf = float("inf")
-        return [
-            (not 0 < self.temperature < inf, f"A temperature is a number above 0, not {self.temperature}."),
-            (not 0 < self.top_p <= 1, f"top-p is above 0 and at most 1, not {self.top_p}."),
-            (not 0 <= self.min_p <= 1, f"min-p lies from 0 to 1, not {self.min_p}."),
-            (not 0 < self.typical <= 1, f"typical is above 0 and at most 1, not {self.typical}."),
-            (not 0 < self.repetition < inf, f"A repetition penalty is above 0, not {self.repetition}."),
-            (not abs(self.frequency) < inf, f"A frequency penalty is a number, not {self.frequency}."),
-            (not abs(self.presence) < inf, f"A presence penalty is a number, not {self.presence}."),
-            (
-                not abs(self.length_penalty) <= STEEPEST,
-                f"A length penalty is a power from {-STEEPEST:g} to {STEEPEST:g}, not {self.length_penalty}.",
-            ),
-            (self.beam > WIDEST, f"A beam has at most {WIDEST:,} places, not {self.beam:,}."),
-            (
-                self.nbest > MOST_TEXTS,
-                f"At most {MOST_TEXTS:,} texts are written at a time, not {self.nbest:,}.",
-            ),
-            (not 0 <= self.coverage < inf, f"A coverage penalty is at least 0, not {self.coverage}."),
-            (not 0 <= self.diversity < inf, f"Diversity is at least 0, not {self.diversity}."),
-            (
-                not 0 <= self.contrastive <= 1,
-                f"The contrastive weight lies from 0 to 1, not {self.contrastive}.",
-            ),
-            (not 0 <= self.seed < 2**64, f"A seed is a whole number from 0 to 2^64 - 1, not {self.seed}."),
-            *(
-                (not 0 <= least < 2**31, f"A text has at least 0 tokens, not {name}={least}.")
-                for name, least in (("min_length", self.min_length), ("min_total", self.min_total))
-            ),
-        ]
 
     def _contradictions(self) -> list[tuple[bool, str]]:
         searching, drawing = self.beam > 1, self.sample

@@ -153,14 +153,11 @@ class AtLeast:
     """No stop symbol is written before `count` tokens are."""
 
     count: int
-    stops: tuple[int, ...]
+    stops: Numbers
 
     def __call__(self, logp: Tensor, past: Past) -> Tensor:
-        if past.written >= self.count:
-            return logp
-        barred = logp.clone()
-        barred[:, list(self.stops)] = -torch.inf
-        return barred
+        early = past.written < self.count
+        return logp.index_fill(1, self.stops.on(logp.device), -torch.inf) if early else logp
 
 
 @dataclass(frozen=True)
@@ -234,13 +231,8 @@ class Prefix:
     rest: Sequence[Processor]
     free: bool = False
 
-    @property
-    def size(self) -> int:
-        """Tokens of the prefix."""
-        return len(self.ids.host)
-
     def __call__(self, logp: Tensor, past: Past) -> Tensor:
-        if past.written < self.size:
+        if past.written < len(self.ids.host):
             forced = self.ids.on(logp.device)[past.written].expand(len(logp), 1)
             kept = logp.gather(1, forced)
             kept = torch.zeros_like(kept) if self.free else kept
@@ -294,6 +286,9 @@ class Pipeline(NamedTuple):
         return scores, ids
 
 
+PLAIN = Pipeline([], [], plain_from=0)  # of settings that ask nothing
+
+
 def pipeline(
     options: Options,
     symbols: Symbols,
@@ -309,12 +304,12 @@ def pipeline(
     """
     _check(options, symbols, vocabulary)
     history = History(prompted=not has_source, start=symbols.start if has_source else None)
-    shaping = [*_penalties(options, vocabulary, history), *_bans(options, history)]
+    shaping = _shaping(options, vocabulary, history)
     before = list(shaping)
     if symbols.forbidden:
         before.append(Forbid(Numbers(symbols.forbidden)))
     if options.min_length:
-        before.append(AtLeast(options.min_length, symbols.stops))
+        before.append(AtLeast(options.min_length, Numbers(symbols.stops)))
     begun = len(options.prefix)
     if options.not_first:
         before.append(NotFirst(Numbers(options.not_first), begun))
@@ -327,7 +322,8 @@ def pipeline(
     return Pipeline(before, _after(options), symbols.forbidden, options.prefix, plain_from)
 
 
-def _penalties(options: Options, vocabulary: int, history: History) -> list[Processor]:
+def _shaping(options: Options, vocabulary: int, history: History) -> list[Processor]:
+    """What changes the model's own ranking."""
     made: list[Processor] = []
     if options.bias:
         values = [0.0] * vocabulary
@@ -338,11 +334,6 @@ def _penalties(options: Options, vocabulary: int, history: History) -> list[Proc
         made.append(Repetition(options.repetition, history))
     if options.frequency or options.presence:
         made.append(Counts(options.frequency, options.presence))
-    return made
-
-
-def _bans(options: Options, history: History) -> list[Processor]:
-    made: list[Processor] = []
     if options.no_repeat is not None:
         made.append(NoRepeat(options.no_repeat, history))
     if sequences := [one for one in options.banned if not isinstance(one, str)]:  # texts are constraints

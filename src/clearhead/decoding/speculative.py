@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Hypothesis, Symbols, refuse_not_finite
 from clearhead.decoding.options import WITH_SOURCE, Options, config_of, positions_of
-from clearhead.decoding.processors import Past, Processor, nothing_left
+from clearhead.decoding.processors import PLAIN, Past, Pipeline, nothing_left
 from clearhead.decoding.random_draws import keys, uniform
 from clearhead.models.stack import Stack
 
@@ -52,13 +52,12 @@ def speculate(
     limit: int,
     options: Options | None = None,
     ahead: int = 4,
-    before: Sequence[Processor] = (),
-    after: Sequence[Processor] = (),
+    pipeline: Pipeline = PLAIN,
 ) -> SpeculativeResult:
     """What `model` writes for one source or prompt, greedily or drawn, with the guesses of `draft`.
 
-    `before` and `after` are the processors of the options (see `processors.pipeline`), which shape both
-    models' distributions; `limit` is how many tokens may be written, `ahead` how many are guessed at a time.
+    `pipeline` are the processors of the options, which shape both models' distributions; `limit` is how many
+    tokens may be written, `ahead` how many are guessed at a time.
 
     >>> import clearhead
     >>> model = clearhead.build("tiny").eval()
@@ -69,7 +68,7 @@ def speculate(
     asked = options or Options()
     _refuse(model, draft, asked, ahead)
     large, small = _Reader(model, given, symbols), _Reader(draft, given, symbols)
-    return _Run(large, small, _Choice(asked, symbols, given, before, after), limit, ahead).result()
+    return _Run(large, small, _Choice(asked, symbols, given, pipeline), limit, ahead).result()
 
 
 def _refuse(model: nn.Module, draft: nn.Module, options: Options, ahead: int) -> None:
@@ -137,15 +136,8 @@ class _Reader:
 class _Choice:
     """From log-probabilities to what is drawn from, and the draws of one request."""
 
-    def __init__(
-        self,
-        options: Options,
-        symbols: Symbols,
-        given: Sequence[int],
-        before: Sequence[Processor],
-        after: Sequence[Processor],
-    ) -> None:
-        self.symbols, self.given, self.before, self.after = symbols, given, before, after
+    def __init__(self, options: Options, symbols: Symbols, given: Sequence[int], pipeline: Pipeline) -> None:
+        self.symbols, self.given, self.pipeline = symbols, given, pipeline
         self.sample = options.sample
         self.on_logits = options.repetition_of == "logits"
         self.seed, self.blocks = options.seed, 0
@@ -160,7 +152,7 @@ class _Choice:
         past = Past(tokens, [self.given], request, len(written), totals)
         barred = torch.tensor(self.symbols.forbidden, dtype=torch.long, device=device)
         scores = logp.unsqueeze(0).index_fill(1, barred, -torch.inf)
-        for processor in (*self.before, *self.after):
+        for processor in (*self.pipeline.before, *self.pipeline.after):
             scores = processor(scores, past)
         wide = scores[0].cpu().double()
         if not float(wide.max()) > -math.inf:

@@ -250,16 +250,17 @@ class Texts:
 
     def joined(self, source: Source, stops: Sequence[str] = ()) -> list[Written]:
         """The texts written for the parts of one source, joined rank by rank by what stood between these."""
-        found = source.answers
-        read, tokens = source.head or (None, None)
+        found, (read, tokens) = source.answers, source.head or (None, None)
         if len(found) == 1:
             each = [self.written(one, stops) for one in found[0]]
-            if source.head is None:
-                return each
-            return [replace(one, source_read=read, source_tokens=tokens) for one in each]
+            return (
+                each
+                if read is None
+                else [replace(one, source_read=read, source_tokens=tokens) for one in each]
+            )
         joined = []
-        for rank in range(min((len(one) for one in found.values()), default=0)):
-            each = [self.written(found[part][rank]) for part in range(len(found))]
+        for ranked in zip(*(found[part] for part in range(len(found))), strict=False):
+            each = [self.written(one) for one in ranked]
             glue = [source.parts.joiner(part, one.text) for part, one in enumerate(each[:-1])]
             whole = "".join(one.text + gap for one, gap in zip(each, [*glue, ""], strict=True))
             joined.append(

@@ -36,7 +36,7 @@ from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
 from clearhead.decoding.native.beam import NativeBeam
 from clearhead.decoding.number_formats import fast, trained_in
 from clearhead.decoding.options import Options
-from clearhead.decoding.processors import pipeline
+from clearhead.decoding.processors import Pipeline, pipeline
 from clearhead.decoding.rows import TorchRows
 from clearhead.decoding.rows_backend import RowsBackend
 from clearhead.decoding.text_requests import Source, Texts, Written
@@ -324,18 +324,22 @@ def make_search(
     `pieces` are the bytes that each token adds to a text; constraints on texts need them. `compiled`:
     the rows are the compiled engine's, which can keep a plain beam's state as well.
     """
-    options = batch.options
-    prompts = None if has_source else batch.prompts
-    asked = options.about_text or options.choices
-    more = constraint_processors(options, batch.symbols, pieces, batch.limits, prompts) if asked else []
-    ready = pipeline(options, batch.symbols, batch.vocabulary, has_source, more=more)
-    if options.contrastive:
-        return Contrastive(batch, ready.before)
-    if options.beam > 1:
-        if compiled and ready.plain(0) and NativeBeam.fits(batch):
-            return NativeBeam(batch)
-        return Beam(batch, ready.before)
+    ready = pipeline_of(batch, has_source, pieces)
+    if batch.options.contrastive:
+        return Contrastive(batch, ready)
+    if batch.options.beam > 1:
+        native_too = compiled and ready.plain(0) and NativeBeam.fits(batch)
+        return NativeBeam(batch) if native_too else Beam(batch, ready)
     return GreedyOrSampling(batch, ready)
+
+
+def pipeline_of(batch: Batch, has_source: bool, pieces: Pieces | None) -> Pipeline:
+    """The processors that a batch's options ask for, constraints on texts included."""
+    options, more = batch.options, []
+    if options.about_text or options.choices:
+        prompts = None if has_source else batch.prompts
+        more = constraint_processors(options, batch.symbols, pieces, batch.limits, prompts)
+    return pipeline(options, batch.symbols, batch.vocabulary, has_source, more=more)
 
 
 @cache

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from clearhead.decoding.backend import Batch
 from clearhead.decoding.beam import Beam, Choice, Offer
-from clearhead.decoding.processors import Processor
+from clearhead.decoding.processors import Pipeline
 from clearhead.explorer.words import Plain, Word
 
 MOST_NODES = 4000  # beyond, branches that led nowhere are left out: nobody can look at them all
@@ -44,10 +44,10 @@ class DrawnBeam(Beam):
     Of each step these are the best extensions that the search looks at: 2K, where one symbol ends texts.
     """
 
-    def __init__(self, batch: Batch, processors_before: Sequence[Processor] = ()) -> None:
+    def __init__(self, batch: Batch, pipeline: Pipeline) -> None:
         assert len(batch.requests) == 1
         assert batch.options.groups == 1
-        super().__init__(batch, processors_before)
+        super().__init__(batch, pipeline)
         self.nodes: list[Node] = []
         self.ends: list[int | None] = [None]  # the node at which each row's text ends now
 

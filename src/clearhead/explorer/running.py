@@ -86,7 +86,7 @@ def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
     searches: list[Recorder] = []
 
     def make(batch: Batch) -> Recorder:
-        search = DrawnBeam(batch, ready.before) if options.beam > 1 else GreedyOrSampling(batch, ready)
+        search = DrawnBeam(batch, ready) if options.beam > 1 else GreedyOrSampling(batch, ready)
         searches.append(Recorder(search, ready, request, writer.symbols.stops, wanted.shown))
         return searches[-1]
 

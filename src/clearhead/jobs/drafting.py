@@ -11,6 +11,7 @@ from clearhead.bundle import Bundle
 from clearhead.bundle.folder import tokenizers_of
 from clearhead.decoding.backend import (
     Backend,
+    Batch,
     Capacity,
     Cost,
     Event,
@@ -21,10 +22,8 @@ from clearhead.decoding.backend import (
     Request,
     Slot,
 )
-from clearhead.decoding.constraints import constraint_processors
-from clearhead.decoding.processors import pipeline
 from clearhead.decoding.speculative import speculate
-from clearhead.decoding.writer import Dtype, Writer
+from clearhead.decoding.writer import Dtype, Writer, pipeline_of
 
 
 @dataclass(frozen=True)
@@ -106,17 +105,14 @@ class DraftedWriter(Writer):
         return [OneByOne(self._guessed)]
 
     def _guessed(self, request: Request) -> Hypothesis:
-        options, symbols, vocabulary = request.options, self.symbols, self.config.vocabulary
-        prompts = None if self.has_source else [request.given]
-        more = constraint_processors(options, symbols, self.pieces_for(options), [request.limit], prompts)
-        shaped = pipeline(options, symbols, vocabulary, self.has_source, more=more)
+        options = request.options
+        batch = Batch([request], options, self.symbols, self.config.vocabulary, self.device)
         return speculate(
             self._torch_model(),
             self.draft,
             request.given,
-            symbols=symbols,
+            symbols=self.symbols,
             limit=request.limit,
             options=options,
-            before=shaped.before,
-            after=shaped.after,
+            pipeline=pipeline_of(batch, self.has_source, self.pieces_for(options)),
         ).hypothesis

@@ -45,12 +45,8 @@ class Format:
 
     def _ranked(self, answer: Answer, one: Written) -> str:
         text = one_line(self.text_of(answer.source, one))
-        line = f"{answer.number} ||| {text} ||| {one.score:.6f}"
-        return (
-            f"{line}\n"
-            if self.aligned is None
-            else f"{line} ||| {pharaoh(self._links(answer.source, one))}\n"
-        )
+        links = "" if self.aligned is None else f" ||| {pharaoh(self._links(answer.source, one))}"
+        return f"{answer.number} ||| {text} ||| {one.score:.6f}{links}\n"
 
     def _plain(self, answer: Answer) -> dict[str, Any]:
         best = answer.written[0]

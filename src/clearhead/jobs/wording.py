@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clearhead.base.errors import UserError
+from clearhead.decoding.constraints.choices import holds
 from clearhead.text.parts import space_between_words
 from clearhead.text.tokenizer import Tokenizer
 
@@ -65,7 +66,7 @@ def spellings(tokenizer: Tokenizer, phrase: str) -> list[Ids]:
     every = [tuple(ids) for ids in tokenizer.encode_batch(forms)]
     every.append(_behind_a_word(tokenizer, phrase))
     known = [ids for ids in dict.fromkeys(every) if ids and tokenizer.unknown not in ids]
-    return [ids for ids in known if not any(other != ids and _holds(ids, other) for other in known)]
+    return [ids for ids in known if not any(other != ids and holds(ids, other) for other in known)]
 
 
 def single(tokenizer: Tokenizer, word: str) -> list[int]:
@@ -90,7 +91,8 @@ def beginning(tokenizer: Tokenizer, text: str) -> Ids:
     plain = text.rstrip()
     if not plain:
         raise UserError("A prefix must not be empty: leave --prefix away.")
-    ids = tuple(tokenizer.encode(f"{plain} " if _keeps_space_after(tokenizer) else plain))
+    after = space_between_words(tokenizer.backend) == "after"
+    ids = tuple(tokenizer.encode(f"{plain} " if after else plain))
     return _writable(tokenizer, ids, text)
 
 
@@ -110,27 +112,10 @@ def _behind_a_word(tokenizer: Tokenizer, phrase: str) -> Ids:
     return ()
 
 
-def _keeps_space_after(tokenizer: Tokenizer) -> bool:
-    return space_between_words(tokenizer.backend) == "after"
-
-
 def _writable(tokenizer: Tokenizer, ids: Ids, text: str) -> Ids:
     if tokenizer.unknown in ids or (text.strip() and not ids):
-        raise _unwritable(text)
+        raise UserError(f"'{text}' cannot be written with this bundle's vocabulary.")
     return ids
-
-
-def _unwritable(text: str) -> UserError:
-    return UserError(f"'{text}' cannot be written with this bundle's vocabulary.")
-
-
-def _holds(ids: Ids, part: Ids) -> bool:
-    """Whether `part` stands in `ids`, in one piece.
-
-    >>> _holds((1, 2, 3), (2, 3)), _holds((1, 2, 3), (1, 3))
-    (True, False)
-    """
-    return any(ids[at : at + len(part)] == part for at in range(len(ids) - len(part) + 1))
 
 
 def _refuse_contradictions(phrases: Phrases, found: dict[str, Any]) -> None:

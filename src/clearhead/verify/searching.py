@@ -119,7 +119,7 @@ def speculative(subject: Subject, draft: Bundle) -> Check:
             symbols=subject.symbols,
             limit=subject.limit(number),
             options=options,
-            before=made.before,
+            pipeline=made,
         )
         for number in numbers
     ]
@@ -160,7 +160,7 @@ def _beam_itself(subject: Subject) -> MakeSearch:
 
     def make(batch: Batch) -> Beam:
         made = pipeline(batch.options, batch.symbols, batch.vocabulary, subject.has_source)
-        return Beam(batch, made.before)
+        return Beam(batch, made)
 
     return make
 

@@ -99,7 +99,7 @@ class TextConstraint:
         self.machine = self.ready.machine
         self.firsts = [self.ready.first(one) for one in prompts or [()] * len(limits)]
         self.walk = Walk(self._after)
-        self._masks: dict[tuple[int, int, int, int], Tensor] = {}
+        self._mask = functools.lru_cache(MASKS)(self._barred)
         if self.ready.look_ahead:
             self._refuse_impossible()
 
@@ -141,8 +141,9 @@ class TextConstraint:
         requests = past.request.tolist()
         wanting = max(self.least - past.written, 0)
         places = self.walk.states(past.tokens[:, len(self.prefix) :], [self.firsts[one] for one in requests])
+        most = wanting + self.machine.farthest + 1  # more room changes nothing
         masks = [
-            self._mask(place, wanting, self.limits[request] - past.written, logp.device)
+            self._mask(*place, wanting, min(self.limits[request] - past.written, most), logp.device)
             for place, request in zip(places, requests, strict=True)
         ]
         if not masks:
@@ -152,24 +153,17 @@ class TextConstraint:
             barred = torch.nn.functional.pad(barred, (0, missing), value=True)
         return logp.masked_fill(barred, -torch.inf)
 
-    def _mask(self, place: Place, wanting: int, room: int, device: torch.device) -> Tensor:
+    def _barred(self, state: int, met: int, wanting: int, room: int, device: torch.device) -> Tensor:
         """(V,): what may not follow in a state, where `wanting` tokens must and `room` may yet be written."""
-        state, met = place
-        room = min(room, wanting + self.machine.farthest + 1)  # more of it changes nothing
-        key = (state, met, wanting, room)
-        if key not in self._masks:
-            if len(self._masks) >= MASKS:
-                self._masks.pop(next(iter(self._masks)))
-            mask = numpy.zeros(len(self.pieces), dtype=bool)
-            live = self.machine.can_end(1, wanting, room)
-            targets, meets = self.machine.ways(state)
-            mask[self.machine.tree.ids] = live[met | meets if self.wanted.required else 0, targets]
-            if self.wanted.regex is None:
-                mask[self.ready.silent] = live[met if self.wanted.required else 0, state]
-            ended = bool(self.machine.automaton.accepts[state]) and met == self.machine.everything
-            mask[self.stops] = ended and not wanting
-            self._masks[key] = torch.from_numpy(~mask).to(device)
-        return self._masks[key]
+        mask = numpy.zeros(len(self.pieces), dtype=bool)
+        live = self.machine.can_end(1, wanting, room)
+        targets, meets = self.machine.ways(state)
+        mask[self.machine.tree.ids] = live[met | meets if self.wanted.required else 0, targets]
+        if self.wanted.regex is None:
+            mask[self.ready.silent] = live[met if self.wanted.required else 0, state]
+        ended = bool(self.machine.automaton.accepts[state]) and met == self.machine.everything
+        mask[self.stops] = ended and not wanting
+        return torch.from_numpy(~mask).to(device)
 
 
 class StopTexts:

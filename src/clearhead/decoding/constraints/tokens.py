@@ -9,6 +9,7 @@ Shapes: S states, M sets, V vocabulary, N nodes of the tree of pieces, E edges.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import numpy
@@ -18,7 +19,7 @@ from clearhead.base.errors import UserError
 from clearhead.decoding.constraints.automaton import Automaton, Flags, Ints
 
 TOGETHER = 32  # states from which the tokens are walked at a time
-KEPT = 128  # states whose tokens' ways are remembered
+KEPT = 128  # states whose tokens' ways are remembered, and limits whose ends are
 SETS = 2**23  # states, times the sets of what may have been met
 FAR = numpy.iinfo(numpy.int32).max  # tokens to an end that cannot be reached
 
@@ -101,12 +102,12 @@ class TokenAutomaton:
         self.tree, self.automaton, self.starts = tree, automaton, frozenset(starts)
         self.never_first = numpy.isin(tree.ids, list(never_first))
         self.everything = everything  # that is looked for, as bits
-        self._ways: dict[int, tuple[Numbers, Numbers]] = {}
+        self.ways = functools.lru_cache(KEPT)(self._ways)
+        self.can_end = functools.lru_cache(KEPT)(self._can_end)
         self.alike = alike
         nothing = numpy.zeros(tree.nodes, dtype=numpy.int64)
         self._like = nothing, nothing
         self._like = self._walked(starts[0]) if alike else self._like
-        self._live: dict[tuple[int, int, int], Flags] = {}
         self.need: Ints = numpy.zeros((1, len(automaton.table)), dtype=numpy.int32)  # (M, S)
         self.need[:, 0] = FAR
         if look_ahead:
@@ -116,17 +117,13 @@ class TokenAutomaton:
             self.need = self._needs()
         self.farthest = int(self.need[self.need < FAR].max(initial=0))
 
-    def ways(self, state: int) -> tuple[Numbers, Numbers]:
+    def _ways(self, state: int) -> tuple[Numbers, Numbers]:
         """The state after each usable token (`tree.ids`), 0 where it does not fit, and what it meets."""
-        if state not in self._ways:
-            if len(self._ways) >= KEPT:
-                self._ways.pop(next(iter(self._ways)))
-            leads, meets = self._walked(state)
-            found = leads[self.tree.ends]
-            if state in self.starts:  # to which nothing leads back where a text loses its opening
-                found[self.never_first] = 0
-            self._ways[state] = found, meets[self.tree.ends]
-        return self._ways[state]
+        leads, meets = self._walked(state)
+        found = leads[self.tree.ends]
+        if state in self.starts:  # to which nothing leads back where a text loses its opening
+            found[self.never_first] = 0
+        return found, meets[self.tree.ends]
 
     def _walked(self, state: int) -> tuple[Numbers, Numbers]:
         """(N,) the state at every node of the tree, and what was met on the way there."""
@@ -180,19 +177,11 @@ class TokenAutomaton:
                 found[met][sources] = better
         return found
 
-    def can_end(self, written: int, least: int, limit: int) -> Flags:
+    def _can_end(self, written: int, least: int, limit: int) -> Flags:
         """(M, S): the sets and states that a row may stand in once it has written so many tokens.
 
         Those from which a text of at least `least` and at most `limit` tokens can still be ended.
         """
-        key = (written, least, limit)
-        if key not in self._live:
-            if len(self._live) >= KEPT:
-                self._live.pop(next(iter(self._live)))
-            self._live[key] = self._can_end(*key)
-        return self._live[key]
-
-    def _can_end(self, written: int, least: int, limit: int) -> Flags:
         late = max(written, least)
         live: Flags = self.need <= limit - late
         if not hasattr(self, "sources"):

@@ -13,7 +13,6 @@ Shapes: B active requests, K texts of each.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from array import array
 from collections.abc import Sequence
 from copy import copy
@@ -25,7 +24,7 @@ from clearhead.decoding.backend import Batch, Hypothesis, Moves, Rows, Scores, S
 from clearhead.decoding.beam import candidates_of
 from clearhead.decoding.beam_state import hypothesis, kept_of, last_divisors
 from clearhead.decoding.native import binding
-from clearhead.decoding.native.binding import EARLY, FORBIDDEN, FORCED, STOP, functions
+from clearhead.decoding.native.binding import EARLY, FORBIDDEN, FORCED, STOP, free_with, functions
 from clearhead.decoding.native.rows import NativeRows
 from clearhead.decoding.native.scores import NativeScores, no_memory
 from clearhead.decoding.options import LengthPenalty
@@ -66,8 +65,7 @@ class NativeBeam:
         if not handle:
             raise no_memory()
         self.handle = handle
-        freeing = weakref.finalize(self, self.library.beam_free, handle)
-        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
+        free_with(self, self.library.beam_free, handle)
 
     @staticmethod
     def fits(batch: Batch) -> bool:

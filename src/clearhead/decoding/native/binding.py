@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import weakref
 from typing import Any
 
 import torch
@@ -254,6 +255,14 @@ def kernels(instruction_set: str | None = None) -> int:
 def instruction_set() -> str:
     """The set whose kernels are used where none is named: by CLEARHEAD_INSTRUCTION_SET, or the best."""
     return str(functions().kernels_name(kernels()).decode()).replace("_", "-")
+
+
+def free_with(owner: object, function: ctypes._NamedFuncPointer, handle: int) -> None:
+    """Free what a handle stands for with its owner, but not at the end of the interpreter.
+
+    A thread or a generator may still hold it then, and the system takes it all back.
+    """
+    weakref.finalize(owner, function, handle).atexit = False
 
 
 def plain(tensor: Tensor) -> Tensor:

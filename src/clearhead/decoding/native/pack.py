@@ -23,7 +23,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.library import library, one_at_a_time
 from clearhead.bundle.mapped import MAPPED, MappedFile, PassingView
 from clearhead.decoding.native import binding
-from clearhead.decoding.native.binding import functions, plain
+from clearhead.decoding.native.binding import free_with, functions, plain
 from clearhead.decoding.native.weight_memory import (
     FilledMemory,
     PrivateMemory,
@@ -192,8 +192,7 @@ class Packed:
         handle = engine.matrix(self.kernels, outputs, inputs, kind, memory)
         if not handle:
             raise no_memory()
-        freeing = weakref.finalize(self, engine.matrix_free, handle)
-        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
+        free_with(self, engine.matrix_free, handle)
         self.bytes += engine.matrix_bytes(handle)
         if not self.memory.filled:
             self._fill(handle, weights, biases, beyond)

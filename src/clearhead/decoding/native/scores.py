@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.decoding.native import binding
-from clearhead.decoding.native.binding import functions
+from clearhead.decoding.native.binding import free_with, functions
 from clearhead.decoding.native.pack import Packed
 
 SPARE = 4  # buffers for scores that are kept for the next step
@@ -107,8 +106,7 @@ class EngineHandle:
         self.turn = Turn()
         self.spare: list[ScoreBuffer] = []
         self.abandoned: deque[int] = deque()  # taken rows that nobody holds any more, by number
-        freeing = weakref.finalize(self, self.library.engine_free, self.handle)
-        freeing.atexit = False  # a thread or a generator may still hold it then; the system takes it all back
+        free_with(self, self.library.engine_free, self.handle)
 
     def buffer(self, rows: int) -> ScoreBuffer:
         """A buffer for the scores of so many rows: one that was given back, or a new one."""
