@@ -165,7 +165,7 @@ def test_the_order_is_the_stated_one() -> None:
     )  # fmt: skip
     made = pipeline(options, SYMBOLS, V, has_source=True, more=[lambda scores, past: scores])
     names = [type(one).__name__ for one in made.before]
-    assert names == ["Bias", "Repetition", "Counts", "NoRepeat", "Banned", "Forbid", "AtLeast", "function"]
+    assert names == ["Bias", "Repetition", "Counts", "NoRepeat", "Banned", "Forbid", "Forbid", "function"]
     assert [type(one).__name__ for one in made.after] == ["Temperature", "TopK", "TopP", "MinP", "Typical"]
     assert not made.plain(9)
 

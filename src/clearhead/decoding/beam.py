@@ -106,7 +106,6 @@ class Beam:
             self.request_of_row = numbers.repeat_interleave(places)  # (R,)
 
     def advance(self, scores: Scores) -> Moves:
-        """One more token for every text; requests that are decided leave."""
         if self.options.coverage:
             self._cover(scores)
         offer, willing = self._offer(scores)
@@ -122,7 +121,6 @@ class Beam:
         return self._go_on(choices, left)
 
     def finished(self) -> list[tuple[int, list[Hypothesis] | Exception]]:
-        """Requests that were decided since the last call, and their texts, best first, all different."""
         done, self.done = self.done, []
         return done
 

@@ -140,37 +140,16 @@ class Counts:
 
 @dataclass(frozen=True)
 class Forbid:
-    """These tokens are never written."""
+    """These tokens are not written at places `begin` to `end` − 1: never, before a least length, or first."""
 
     ids: Numbers
+    begin: int = 0
+    end: float = math.inf
 
     def __call__(self, logp: Tensor, past: Past) -> Tensor:
+        if not self.begin <= past.written < self.end:
+            return logp
         return logp.index_fill(1, self.ids.on(logp.device), -torch.inf)
-
-
-@dataclass(frozen=True)
-class AtLeast:
-    """No stop symbol is written before `count` tokens are."""
-
-    count: int
-    stops: Numbers
-
-    def __call__(self, logp: Tensor, past: Past) -> Tensor:
-        early = past.written < self.count
-        return logp.index_fill(1, self.stops.on(logp.device), -torch.inf) if early else logp
-
-
-@dataclass(frozen=True)
-class NotFirst:
-    """These tokens are not written at `place`, the first behind a prefix."""
-
-    ids: Numbers
-    place: int
-
-    def __call__(self, logp: Tensor, past: Past) -> Tensor:
-        return (
-            logp.index_fill(1, self.ids.on(logp.device), -torch.inf) if past.written == self.place else logp
-        )
 
 
 @dataclass(frozen=True)
@@ -300,7 +279,7 @@ def pipeline(
 
     >>> made = pipeline(Options(min_length=2), Symbols(1, 2, (0, 1)), vocabulary=9, has_source=True)
     >>> [type(one).__name__ for one in made.before], made.plain(1), made.plain(2)
-    (['Forbid', 'AtLeast'], False, True)
+    (['Forbid', 'Forbid'], False, True)
     """
     _check(options, symbols, vocabulary)
     history = History(prompted=not has_source, start=symbols.start if has_source else None)
@@ -309,10 +288,10 @@ def pipeline(
     if symbols.forbidden:
         before.append(Forbid(Numbers(symbols.forbidden)))
     if options.min_length:
-        before.append(AtLeast(options.min_length, Numbers(symbols.stops)))
+        before.append(Forbid(Numbers(symbols.stops), end=options.min_length))
     begun = len(options.prefix)
     if options.not_first:
-        before.append(NotFirst(Numbers(options.not_first), begun))
+        before.append(Forbid(Numbers(options.not_first), begun, begun + 1))
     before.extend(more)
     if options.prefix:
         before = [Prefix(Numbers(options.prefix), before, free=options.forced != "scored")]

@@ -197,7 +197,6 @@ class TorchRows:
         return state.to("cpu"), source_of
 
     def join(self, taken: object) -> None:
-        """Rows that come back."""
         state, source_of = cast("tuple[Any, Tensor]", taken)
         if len(source_of):
             self._behind(state.to(self.place), source_of)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -136,8 +135,8 @@ def greedy(
     >>> len(found), len(found[0].ids) <= 4
     (1, True)
     """
-    requests = requests_of(model, given, lengths, Options(max_length=max_length))
-    return [texts[0] for texts in _written(model, requests, symbols)]
+    options = Options(max_length=max_length)
+    return [texts[0] for texts in _written(model, given, lengths, options, symbols)]
 
 
 def sample(
@@ -155,10 +154,8 @@ def sample(
     The log-probabilities returned are the model's own, at temperature 1. Row i has the seed `seed` + i, and
     what is drawn for it depends on nothing else.
     """
-    options = Options(sample=True, temperature=temperature, max_length=max_length)
-    asked = requests_of(model, given, lengths, options)
-    seeded = [replace(one, options=options.replace(seed=seed + row)) for row, one in enumerate(asked)]
-    return [texts[0] for texts in _written(model, seeded, symbols)]
+    options = Options(sample=True, temperature=temperature, max_length=max_length, seed=seed)
+    return [texts[0] for texts in _written(model, given, lengths, options, symbols)]
 
 
 def beam_search(
@@ -193,33 +190,30 @@ def beam_search(
         length_kind=divisor.kind,
         max_length=max_length,
     )
-    return _written(model, requests_of(model, given, lengths, options), symbols, Beam)
+    return _written(model, given, lengths, options, symbols, Beam)
 
 
-def requests_of(
-    model: nn.Module, given: Tensor, lengths: Sequence[int] | Tensor | None, options: Options
-) -> list[Request]:
-    """Padded rows (B, T) of ids as requests; a row's own length sets its limit."""
+def _written(
+    model: nn.Module,
+    given: Tensor,
+    lengths: Sequence[int] | Tensor | None,
+    options: Options,
+    symbols: Symbols,
+    make: MakeSearch | None = None,
+) -> list[list[Hypothesis]]:
+    """The texts for padded rows (B, S) of ids; a row's own length sets its limit, its number its seed."""
     if given.dim() != 2 or not given.numel():
         raise UserError("Decoding starts from padded rows (two dimensions) with at least one token.")
     config = config_of(model)
     sizes = [given.shape[1]] * len(given) if lengths is None else torch.as_tensor(lengths).tolist()
-    return [
-        Request(
-            tuple(row[:size]), limit_of(config, size, options.max_length, None, options.max_total), options
-        )
-        for row, size in zip(given.tolist(), sizes, strict=True)
-    ]
-
-
-def _written(
-    model: nn.Module, requests: list[Request], symbols: Symbols, make: MakeSearch | None = None
-) -> list[list[Hypothesis]]:
-    has_source = config_of(model).family in WITH_SOURCE
-    room = sum(width_of(one.options) for one in requests)
+    requests = []
+    for number, (row, size) in enumerate(zip(given.tolist(), sizes, strict=True)):
+        own = options.replace(seed=options.seed + number) if options.sample else options
+        requests.append(Request(tuple(row[:size]), limit_of(config, size, options.max_length), own))
+    has_source = config.family in WITH_SOURCE
     make = make or (lambda one: make_search(one, has_source))
-    engine = rows_engine(TorchRows(model, symbols), symbols, make, room)
-    found = dict(engine.run(requests))
+    room = width_of(options) * len(requests)
+    found = dict(rows_engine(TorchRows(model, symbols), symbols, make, room).run(requests))
     return [found[number] for number in range(len(requests))]
 
 

@@ -79,7 +79,6 @@ class NativeBeam:
         )
 
     def advance(self, scores: Scores) -> Moves:
-        """One more token for every text; requests that are decided leave."""
         assert isinstance(scores, NativeScores)
         moves = torch.empty(2, self.active * self.width, dtype=torch.int64)
         parent, token = moves
@@ -94,13 +93,11 @@ class NativeBeam:
         return Moves(parent[:rows], token[:rows])
 
     def layout(self) -> list[tuple[int, int]]:
-        """The number of each active request and how many rows it has now, in the order of the rows."""
         found = array("q", bytes(16 * self.active))
         count = self.library.beam_layout(self.handle, found.buffer_info()[0])
         return list(zip(found[: 2 * count : 2], found[1 : 2 * count : 2], strict=True))
 
     def take(self, numbers: Sequence[int]) -> NativeBeam:
-        """These active requests, whose rows stand side by side, leave as a beam of their own."""
         every = [number for number, _ in self.layout()]
         first = every.index(numbers[0]) if numbers and numbers[0] in every else -1
         if first < 0 or every[first : first + len(numbers)] != list(numbers):
@@ -112,7 +109,6 @@ class NativeBeam:
         return taken
 
     def certain(self, number: int) -> Sequence[int]:
-        """Nothing is, before the end."""
         return ()
 
     def stride(
@@ -137,7 +133,6 @@ class NativeBeam:
         return list(found)
 
     def finished(self) -> list[tuple[int, list[Hypothesis] | Exception]]:
-        """Requests that were decided since the last call, and their texts, best first, all different."""
         count = self.library.beam_decided(self.handle)
         if not count:
             return []

@@ -160,7 +160,6 @@ class NativeRows:
             self._changing.release()
 
     def admit(self, given: Sequence[Sequence[int]]) -> NativeScores:
-        """New texts behind all others: sources or prompts; the scores are of the new rows."""
         sizes = [len(one) for one in given]
         if not sizes or min(sizes) < 1:
             raise UserError("A row without any token gives the model nothing to start from.")
@@ -179,7 +178,6 @@ class NativeRows:
         return scores
 
     def step(self, parent: Tensor, token: Tensor) -> NativeScores:
-        """New row i goes on from old row parent[i], which writes token[i]; scores of all new rows."""
         rows = len(parent)
         if parent.dtype != torch.int64 or token.dtype != torch.int64 or len(token) != rows:
             raise UserError(
@@ -227,14 +225,12 @@ class NativeRows:
         return steps, [scores.part(begin, end) for begin, end in pairwise(borders)]
 
     def take(self, begin: int, end: int) -> TakenRows:
-        """Rows begin..end−1 leave, with their memory; the others keep their order."""
         with self._alone():
             number = self._library.take(self._handle, begin, end)
             check(number)
             return TakenRows(self._engine, number, end - begin)
 
     def join(self, taken: object) -> None:
-        """Rows that were taken come back, behind all others, and go on as if they had never left."""
         if not isinstance(taken, TakenRows) or taken.engine is not self._engine or not taken.number:
             raise UserError("Only rows that were taken from here can join, and only once.")
         with self._alone():

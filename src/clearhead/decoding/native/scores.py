@@ -175,7 +175,7 @@ class _Lease:
 
 
 class NativeScores:
-    """What a model thinks of the next token of R rows. Valid as long as it is held."""
+    """`Scores` (see `decoding.backend`) in a buffer of the engine's; valid as long as they are held."""
 
     context: list[Tensor] | None = None  # the hidden states of whole prompts are PyTorch's to give
 
@@ -214,7 +214,6 @@ class NativeScores:
             yield self._lease.engine.handle
 
     def logp(self) -> Tensor:
-        """(R, V) float32 natural log-probabilities."""
         with enough_memory():
             found = torch.empty(self.rows, self._lease.engine.packed.config.vocabulary)
         self._ask("logp", found.data_ptr())
@@ -237,16 +236,13 @@ class NativeScores:
             check(function(handle, self.buffer.pointer, self.begin, self._end, *told))
 
     def at(self, ids: Tensor) -> Tensor:
-        """(R, n) log-probabilities of these ids (n,) in every row."""
         part = slice(self.begin, self._end)
         return self.buffer.logits[part, ids] - self.buffer.norms[part, None]
 
     def totals(self) -> Tensor:
-        """(R,) what was taken off the logits."""
         return self.buffer.norms[self.begin : self._end].clone()
 
     def part(self, begin: int, end: int) -> NativeScores:
-        """The scores of rows begin..end−1."""
         extras = (None if one is None else one[begin:end] for one in (self.hidden, self.attention))
         return NativeScores(self._lease, self.begin + begin, self.begin + end, *extras)
 
