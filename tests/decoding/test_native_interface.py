@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from clearhead.base import library as build
 from clearhead.decoding.native import binding, why_not
-from clearhead.decoding.native import library as build
 from clearhead.decoding.native.binding import believed, said
 
 pytestmark = pytest.mark.skipif(build.why_not() is not None, reason=f"no native engine: {build.why_not()}")
