@@ -61,6 +61,7 @@ KERNEL_ROWS: dict[str, str] = {
     "reference": "anywhere",
     "tiled": "anywhere",
     "sdpa": "anywhere",
+    "short": "gpu",
     "varlen": "gpu",
     "flex": "gpu",
 }

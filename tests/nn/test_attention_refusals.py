@@ -67,7 +67,7 @@ def test_kernel_and_score(kernel: str, score: str) -> None:
 
 @pytest.mark.parametrize("kernel", KERNEL_ROWS)
 def test_kernel_and_soft_cap(kernel: str) -> None:
-    if kernel not in ("sdpa", "varlen"):
+    if kernel not in ("sdpa", "short", "varlen"):
         layer(kernel=kernel, softcap=20.0)
         return
     with pytest.raises(UserError, match=f"'{kernel}' and the soft cap cannot work together"):
@@ -76,7 +76,7 @@ def test_kernel_and_soft_cap(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel, scheme", list(itertools.product(KERNEL_ROWS, POSITION_ROWS)))
 def test_kernel_and_scheme(kernel: str, scheme: str) -> None:
-    impossible = (kernel == "varlen" and scheme in BIAS) or (
+    impossible = (kernel in ("short", "varlen") and scheme in BIAS) or (
         kernel == "flex" and scheme in BIAS and scheme not in DISTANCE_BIAS
     )
     if not impossible:
@@ -132,7 +132,7 @@ def test_names_nobody_knows() -> None:
         attend(case("dot", "none", "none", "multi-head").problem(), "spda")
 
 
-@pytest.mark.parametrize("kernel", ["varlen", "flex"])
+@pytest.mark.parametrize("kernel", ["short", "varlen", "flex"])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="refused only where there is no GPU")
 def test_a_gpu_kernel_says_so_on_a_cpu(kernel: str) -> None:
     attention = layer(kernel=kernel)

@@ -164,7 +164,7 @@ def test_a_combined_mask_is_the_combined_matrix(name: str, data: st.DataObject) 
         assert (out[~visible.any(-1)] == 0).all(), message
         for ours, expected in zip(torch.autograd.grad(out.square().sum(), inputs), gradients, strict=True):
             assert torch.allclose(ours, expected, rtol=0, atol=1e-10), message  # also false for NaN
-    for gpu_only in ("varlen", "flex"):
+    for gpu_only in ("short", "varlen", "flex"):
         assert unsupported(gpu_only, problem) is not None
 
 

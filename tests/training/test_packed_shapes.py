@@ -1,6 +1,6 @@
 """Packed batches in one fixed shape: the same losses and gradients as padded rows, on any machine.
 
-The kernel here is the reference or PyTorch's own; the GPU's varlen kernel is held against it in
+The kernel here is the reference or PyTorch's own; the GPU's own kernels are held against it in
 `tests/nn/test_attention_gpu.py` and below.
 """
 
@@ -171,7 +171,7 @@ def test_budgets_are_nearly_full() -> None:
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("kind", [Stepper, GraphStepper])
 def test_on_a_gpu(task: str, kind: type[Stepper]) -> None:
-    """bf16 and the varlen kernel, recorded and not, beside padded rows."""
+    """bf16 and the kernel for short sequences, recorded and not, beside padded rows."""
     found: list[Any] = []
     changes = {"width": 64, "attention__heads": 1}
     for shaped in (False, True):
@@ -183,6 +183,6 @@ def test_on_a_gpu(task: str, kind: type[Stepper]) -> None:
         found.append((state_of(stepper, model), stepper.meter.read()))
         if shaped:
             used = {m.served_by for m in stepper.worker.modules() if hasattr(m, "served_by")}
-            assert used == {"varlen flash"}
+            assert used == {"short"}
     close(found[0][0], found[1][0], rtol=3e-2, atol=3e-3)
     assert found[0][1]["nll"] == pytest.approx(found[1][1]["nll"], rel=1e-2)

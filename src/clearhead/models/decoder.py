@@ -19,6 +19,7 @@ from clearhead.models.stack import (
     as_rows,
     input_embedding,
     new_extras,
+    scored,
 )
 from clearhead.models.state import DecoderState
 from clearhead.nn.attention.masks import Causal, Mask
@@ -36,7 +37,8 @@ class Decoder(nn.Module):
         table = TokenEmbedding(config.vocabulary, config.width, config.embedding.scale)
         self.embedding = input_embedding(config, table)
         self.decoder = Stack(config, config.layers, causal=True)
-        if config.head.kind == "none":
+        self.projects = config.head.kind == "none"  # may be asked for hidden states without scores
+        if self.projects:
             self.output = Output(table, config.embedding)
         else:
             self.head = Head(config, None)
@@ -53,11 +55,13 @@ class Decoder(nn.Module):
         state: DecoderState | None = None,
         mask: Mask | None = None,
         look: Look | None = None,
+        scores: bool = True,
     ) -> ModelOutput:
         """Scores for the token after each given one; with a head, those of the text and `pooled` (B, E).
 
         `mask` takes the place of the causal mask (a `Prefix` or a `Window`, say); padding is hidden in any
-        case. With a state, `tokens` are the next ones of each row, `lengths` how many of them are real.
+        case. `scores=False`: they are left to whoever has `projection`. With a state, `tokens` are the next
+        ones of each row, `lengths` how many of them are real.
         """
         seen = Causal() if mask is None else mask
         if state is None:
@@ -78,7 +82,6 @@ class Decoder(nn.Module):
             return self.head.output(x, around.tokens, look, extras)
         if tokens.dim() == 1:
             x = x.squeeze(0)
-        logits = self.output(x)
-        if look is not None:
-            look.give("logits", logits)
-        return ModelOutput(logits=logits, hidden=x, state=state, extras=extras)
+        found = scored(self.output, x, look, scores)
+        found.state, found.extras = state, extras
+        return found

@@ -25,6 +25,7 @@ from clearhead.models.stack import (
     input_embedding,
     new_extras,
     refuse_unlike,
+    scored,
 )
 from clearhead.models.state import DecoderState, Source
 from clearhead.nn.attention.masks import Causal, Mask
@@ -48,7 +49,8 @@ class EncoderDecoder(nn.Module):
         self.target_embedding = input_embedding(config, target)
         self.encoder = Stack(config, config.layers, causal=False)
         self.decoder = Stack(config, config.depth_of_decoder, causal=True, cross=True)
-        if config.head.kind == "none":
+        self.projects = config.head.kind == "none"  # may be asked for hidden states without scores
+        if self.projects:
             self.output = Output(target, config.embedding)
         else:
             self.head = Head(config, None)
@@ -62,11 +64,13 @@ class EncoderDecoder(nn.Module):
         target_lengths: Lengths | None = None,
         state: DecoderState | None = None,
         look: Look | None = None,
+        scores: bool = True,
     ) -> ModelOutput:
         """Scores for the token after each target token; with a head, those of the text and `pooled` (B, E).
 
         Training: source and the target shifted right. Decoding: `state = model.begin(source)`, then
         `forward(None, new_tokens, state=state)` as often as needed. Packed ids (one dimension) need lengths.
+        With `scores=False` the scores are left to whoever has `projection`.
         """
         if state is not None:
             if source is not None:
@@ -85,7 +89,7 @@ class EncoderDecoder(nn.Module):
         if target.dim() == 1:
             memory = memory.squeeze(0)
         if self.config.head.kind == "none":
-            found = self._scores(x.squeeze(0) if target.dim() == 1 else x, look)
+            found = scored(self.output, x.squeeze(0) if target.dim() == 1 else x, look, scores)
         else:
             found = self.head.output(x, tokens, look)
         found.memory, found.extras = memory, extras
@@ -139,12 +143,6 @@ class EncoderDecoder(nn.Module):
         extras = new_extras(self.decoder)
         x = self.decoder(self.target_embedding(target, tokens), around, state, look, extras)
         state.advance(target, tokens)
-        found = self._scores(x, look)
+        found = scored(self.output, x, look)
         found.memory, found.state, found.extras = state.source.memory, state, extras
         return found
-
-    def _scores(self, x: Tensor, look: Look | None) -> ModelOutput:
-        logits = self.output(x)
-        if look is not None:
-            look.give("logits", logits)
-        return ModelOutput(logits=logits, hidden=x)

@@ -23,7 +23,15 @@ from clearhead.models.state import DecoderState, Source
 from clearhead.nn.attention import AttentionConfig
 from clearhead.nn.attention.masks import Everything, Mask, Padding
 from clearhead.nn.extras import Extras
-from clearhead.nn.layers import InputEmbedding, Residual, TokenEmbedding, build_norm
+from clearhead.nn.layers import (
+    InputEmbedding,
+    Output,
+    Pending,
+    Residual,
+    TokenEmbedding,
+    build_norm,
+    may_fuse,
+)
 from clearhead.nn.look import Look
 from clearhead.nn.parts import build_attention, build_feedforward
 from clearhead.nn.positions import Position, build_position
@@ -41,6 +49,18 @@ class ModelOutput:
     memory: Tensor | None = None  # the encoder's output in an encoder-decoder
     state: Any = None  # where step-by-step decoding goes on
     extras: Extras | None = None  # in training, from parts that have more to say than their result
+    # what makes scores of `hidden` where there are none: a weight (vocabulary, E) and a bias
+    projection: tuple[Tensor, Tensor | None] | None = None
+
+
+def scored(output: Output, x: Tensor, look: Look | None, scores: bool = True) -> ModelOutput:
+    """Scores over the vocabulary for the last hidden states; or these and what makes scores of them."""
+    if not scores:
+        return ModelOutput(hidden=output.scaled(x), projection=(output.weight, output.bias))
+    logits = output(x)
+    if look is not None:
+        look.give("logits", logits)
+    return ModelOutput(logits=logits, hidden=x)
 
 
 def as_rows(ids: Tensor, lengths: Lengths | None, what: str = "tokens") -> tuple[Tensor, Tokens, Mask]:
@@ -116,7 +136,7 @@ class Layer(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Any,
         around: Surroundings,
         own: State | None = None,
         cross: State | None = None,
@@ -168,7 +188,7 @@ class Layer(nn.Module):
         x = self.feedforward_residual(x, feed, looks["feedforward"])
         if look is not None:
             look.give("output", x)
-        return x
+        return x  # type: ignore[no-any-return]  # while sums are pending, one of them
 
 
 class Stack(nn.Module):
@@ -209,7 +229,7 @@ class Stack(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Any,
         around: Surroundings,
         state: DecoderState | None = None,
         look: Look | None = None,
@@ -219,16 +239,20 @@ class Stack(nn.Module):
         if look is not None:
             look = look.at(self.name)
             look.give("embedding", x)
+        if may_fuse(self.norm, x, look):  # the norms come first, and the last one ends the sum
+            x = Pending(x)
         for i, layer in enumerate(self.layers):
             own = None if state is None else state.own[i]
             cross = None if state is None or not state.cross else state.cross[i]
             more = None if extras is None else extras.at(f"{self.name}.{i}")
             x = layer(x, around, own, cross, look.at(i) if look else None, more)
-        if self.norm is not None:
+        if isinstance(x, Pending):
+            x, _ = x.normed(self.norm, stream=False)
+        elif self.norm is not None:
             x = self.norm(x)
         if look is not None:
             look.give("output", x)
-        return x
+        return x  # type: ignore[no-any-return]
 
 
 class _Positions:

@@ -96,6 +96,21 @@ def fused_consistent_cross_entropy(
     return found
 
 
+def loss_and_gradient(
+    logits: Tensor, labels: Tensor, smoothing: float, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """Sums as of `fused_cross_entropy`, the first with ζ·(log Σ exp z)²; logits become its gradient."""
+    rows, classes = logits.shape
+    block, warps = _launch(classes, ROW_PART)
+    objective, plain = (_for_each(rows, logits) for _ in range(2))
+    with _on(logits.device):
+        _row_both[(rows,)](
+            logits, labels, objective, plain, IGNORED, classes, float(smoothing), float(z_loss), block,
+            num_warps=warps,
+        )  # fmt: skip
+    return objective.sum(), plain.sum()
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -268,6 +283,41 @@ def _row_backward(
         wanted = smoothing / classes + tl.where(places == label, 1 - smoothing, 0.0)
         slope = tl.load(upstream).to(tl.float32) * (p - wanted)
         tl.store(gradient + start + places, slope.to(gradient.dtype.element_ty), mask=inside)
+
+
+@_kernel
+def _row_both(
+    logits: tl.tensor, labels: tl.tensor, objective: tl.tensor, plain: tl.tensor, ignored: tl.constexpr,
+    classes: tl.constexpr, smoothing: tl.constexpr, z_loss: tl.constexpr, block: tl.constexpr,
+) -> None:  # fmt: skip
+    row = tl.program_id(0)
+    label = tl.load(labels + row)
+    z_row = logits + row.to(tl.int64) * classes
+    kind = logits.dtype.element_ty
+    if label == ignored:
+        tl.store(objective + row, 0.0)
+        tl.store(plain + row, 0.0)
+        for start in range(0, classes, block):
+            places = start + tl.arange(0, block)
+            tl.store(z_row + places, tl.zeros((block,), kind), mask=places < classes)
+    else:
+        # read before anybody writes: the sums make all threads wait for each other
+        there = (label >= 0) & (label < classes)
+        right = tl.load(z_row + label, mask=there, other=float("nan")).to(tl.float32)
+        normaliser, total = _sums(z_row, classes, block)
+        exact = normaliser - right
+        smoothed = exact
+        if smoothing > 0:
+            smoothed = (1 - smoothing) * exact + smoothing * (normaliser - total / classes)
+        tl.store(objective + row, smoothed + z_loss * normaliser * normaliser)
+        tl.store(plain + row, exact)
+        rest = 1 + 2 * z_loss * normaliser
+        for start in range(0, classes, block):  # the row again, which now comes from the cache
+            places = start + tl.arange(0, block)
+            z = tl.load(z_row + places, mask=places < classes, other=0.0).to(tl.float32)
+            wanted = smoothing / classes + tl.where(places == label, 1 - smoothing, 0.0)
+            slope = tl.exp(z - normaliser) * rest - wanted
+            tl.store(z_row + places, slope.to(kind), mask=places < classes)
 
 
 @_kernel

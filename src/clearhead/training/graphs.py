@@ -36,6 +36,8 @@ class _Recording:
 class GraphStepper(Stepper):
     """A `Stepper` for CUDA devices that replays. What cannot be recorded runs as usual."""
 
+    steady = True
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._recordings: dict[Shape, _Recording] = {}

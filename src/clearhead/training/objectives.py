@@ -26,6 +26,7 @@ from clearhead.data.batch import IGNORED, Batch, counted
 from clearhead.nn.extras import Extras
 from clearhead.nn.tokens import Boundaries, Lengths
 from clearhead.training import fused_loss
+from clearhead.training.projected_loss import projected_cross_entropy
 
 
 class Losses(NamedTuple):
@@ -147,7 +148,7 @@ def run_model(model: Model, batch: Batch) -> Tensor:
     return logits
 
 
-def _pass(model: Model, batch: Batch) -> Any:
+def _pass(model: Model, batch: Batch, **asked: bool) -> Any:
     sources: Lengths | None = batch.source_lengths
     lengths: Lengths = batch.lengths
     if batch.packing is not None:
@@ -156,9 +157,9 @@ def _pass(model: Model, batch: Batch) -> Any:
         assert isinstance(lengths, Tensor)
         lengths = Boundaries(lengths, batch.packing.target_longest)
     if batch.source is not None:
-        return model(batch.source, batch.inputs, source_lengths=sources, target_lengths=lengths)
+        return model(batch.source, batch.inputs, source_lengths=sources, target_lengths=lengths, **asked)
     if batch.segments is None:
-        return model(batch.inputs, lengths=lengths)
+        return model(batch.inputs, lengths=lengths, **asked)
     return model(batch.inputs, lengths=lengths, token_types=batch.segments)
 
 
@@ -200,7 +201,12 @@ class LabelObjective:
         self.passes = 2 if consistency else 1
 
     def __call__(self, model: Model, batch: Batch) -> Losses:
-        if not self.consistency:
+        if self._projects(model, batch):
+            out = _pass(model, batch, scores=False)
+            weight, bias = out.projection
+            found = projected_cross_entropy(out.hidden, weight, bias, batch.labels, self.smoothing)
+            losses = Losses(*found)
+        elif not self.consistency:
             out = _pass(model, batch)
             losses = Losses(*cross_entropy(out.logits, batch.labels, self.smoothing))
         else:
@@ -208,6 +214,13 @@ class LabelObjective:
             found = consistent_cross_entropy(out.logits, batch.labels, self.smoothing, self.consistency)
             losses = Losses(*found)
         return with_extras(losses, out.extras, batch, self.passes)
+
+    def _projects(self, model: Model, batch: Batch) -> bool:
+        """Whether scores are made and used up run by run: in training on a GPU, where they are large."""
+        if self.consistency or not batch.inputs.is_cuda or not torch.is_grad_enabled():
+            return False
+        apart = getattr(model, "projects", False) and batch.segments is None
+        return apart and not torch.is_autocast_enabled("cuda")
 
     def measure(self, logits: Tensor, batch: Batch) -> list[Tensor]:
         """−Σ log p(label), and how many labels have the highest score."""

@@ -110,11 +110,15 @@ class Precision:
         # without the cache of cast weights, which must not outlive the capture of a CUDA graph
         return torch.autocast(self.device.type, self.dtype, cache_enabled=False)
 
-    def kernels(self) -> AbstractContextManager[object]:
-        """Attention without cuDNN, which compiles two seconds for each shape, and in vain for small ones."""
+    def kernels(self, steady: bool = False) -> AbstractContextManager[object]:
+        """Attention without cuDNN, which compiles two seconds for each shape, and in vain for small ones.
+
+        Where shapes are few and `steady` it is allowed behind the others, and long rows ask for it.
+        """
         if self.device.type != "cuda":
             return nullcontext()
-        return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+        known = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        return sdpa_kernel([*known, SDPBackend.CUDNN_ATTENTION] if steady else known, set_priority=True)
 
     @property
     def scaled(self) -> bool:
@@ -148,6 +152,8 @@ class LossScale:
 
 class Stepper:
     """Makes updates. `step(batches, rate)` is one update from one or more batches."""
+
+    steady = False  # whether shapes are so few that each may cost seconds
 
     def __init__(
         self,
@@ -220,7 +226,8 @@ class Stepper:
 
     def backward(self, batch: Batch, weight: Tensor) -> Tensor:
         """Add a batch's gradient, weighted, to what is there; returns (objective, nll, labels, extras …)."""
-        with nullcontext() if self.precision.copies else self.precision.context(), self.precision.kernels():
+        kernels = self.precision.kernels(self.steady)
+        with nullcontext() if self.precision.copies else self.precision.context(), kernels:
             losses = self.objective(self.called, batch)
             loss = losses.objective * weight
             if self.scale is not None:

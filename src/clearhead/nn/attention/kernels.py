@@ -5,6 +5,7 @@
 | reference | makes the whole weight matrix; the definition, kept for ever | everywhere |
 | tiled     | FlashAttention's algorithm in readable PyTorch (`tiled.py`) | everywhere |
 | sdpa      | PyTorch's fused kernels, never the n×n matrix             | everywhere |
+| short     | packed sequences of at most 128 tokens, each held whole (`short.py`) | GPU, half precision |
 | varlen    | PyTorch's variable-length flash kernel for packed tokens  | GPU, half precision |
 | flex      | a kernel compiled for this score, bias and mask (`flex.py`) | GPU |
 | auto      | a fused one that computes the problem exactly, else tiled | everywhere |
@@ -23,22 +24,22 @@ empty row means. All equal `reference`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import flex as flex_kernel
+from clearhead.nn.attention import short as short_kernel
 from clearhead.nn.attention.masks import Causal, Mask, Padding, Window
+from clearhead.nn.attention.packed import Inputs, inputs_of, varlen, varlen_unsupported
 from clearhead.nn.attention.problem import Problem, masked_softmax
 from clearhead.nn.attention.tiled import tiled
-from clearhead.nn.tokens import Tokens
 
 Kernel = Callable[[Problem], Tensor]
 
@@ -46,6 +47,28 @@ Kernel = Callable[[Problem], Tensor]
 # where few long runs are faster.
 RUN_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
 SHORTEST_BAND, LONGEST_BAND = 64, 512  # queries of a run under a window: about half the window, between these
+
+
+LONG_ROWS = 256  # from so many queries on, training takes cuDNN's kernel where it may
+FASTEST = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+def prefers_cudnn(problem: Problem) -> bool:
+    """Whether cuDNN's kernel serves a plain mask: on long rows in training, where it is enabled.
+
+    It is twice as fast as the flash kernel and compiles two seconds for each shape, so whoever trains in many
+    shapes disables it (`torch.backends.cuda`).
+    """
+    q = problem.q
+    half = q.is_cuda and q.dtype in (torch.float16, torch.bfloat16)
+    if not half or not q.requires_grad or q.shape[2] < LONG_ROWS or torch.compiler.is_compiling():
+        return False
+    return torch.backends.cuda.cudnn_sdp_enabled() and q.shape[-1] <= 128
 
 
 def reference(problem: Problem) -> Tensor:
@@ -65,10 +88,11 @@ def sdpa(problem: Problem) -> Tensor:
 
 
 def _sdpa_rows(problem: Problem) -> Tensor:
-    inputs = _inputs(problem, groups_inside=problem.q.is_cuda)
+    inputs = inputs_of(problem, groups_inside=problem.q.is_cuda)
     plain = None if problem.position.has_bias else plain_mask(problem)
     if plain is not None:
-        return inputs.call(slice(None), slice(None), None, is_causal=plain == "causal")
+        with sdpa_kernel(FASTEST, set_priority=True) if prefers_cudnn(problem) else nullcontext():
+            return inputs.call(slice(None), slice(None), None, is_causal=plain == "causal")
     runs = _runs(problem)
     if len(runs) == 1:
         return _run(problem, inputs, *runs[0])
@@ -186,7 +210,7 @@ def _run_length(problem: Problem, width: int) -> int:
     return max(1, _budget(problem) // max(_mask_rows(problem) * width, 1))
 
 
-def _run(problem: Problem, inputs: _Inputs, rows: slice, keys: slice) -> Tensor:
+def _run(problem: Problem, inputs: Inputs, rows: slice, keys: slice) -> Tensor:
     """One run of queries with its mask and bias."""
     whole = rows == slice(0, problem.q.shape[2])
     if whole and problem.position.elementwise_bias and not problem.position.per_layer:
@@ -218,103 +242,11 @@ def _mask_and_bias(problem: Problem, rows: slice, keys: slice) -> tuple[Tensor |
     return bias if allowed is None else bias.masked_fill(~allowed, -torch.inf), empty
 
 
-class _Inputs:
-    """q, k and v as the fused kernel wants them: one head size, heads spread where it has no groups."""
-
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, grouped: bool) -> None:
-        self.value_dim = v.shape[-1]
-        size = max(q.shape[-1], self.value_dim)  # zeros at the end change no product
-        self.q, self.k, self.v = (_widened(x, size) for x in (q, k, v))
-        self.scale, self.dropout, self.grouped = scale, dropout, grouped
-
-    def call(self, rows: slice, keys: slice, visible: Tensor | None, is_causal: bool = False) -> Tensor:
-        q, k, v = self.q[:, :, rows], self.k[:, :, keys], self.v[:, :, keys]
-        if visible is not None:
-            visible = visible.expand(q.shape[0], visible.shape[1], q.shape[2], k.shape[2])
-        out = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=visible,
-            dropout_p=self.dropout,
-            is_causal=is_causal,
-            scale=self.scale,
-            enable_gqa=self.grouped,
-        )
-        return out[..., : self.value_dim]
-
-
-def _widened(x: Tensor, size: int) -> Tensor:
-    """Zeros at the end of each head's features; padding by nothing would still copy."""
-    return x if x.shape[-1] == size else F.pad(x, (0, size - x.shape[-1]))
-
-
-def _inputs(problem: Problem, groups_inside: bool) -> _Inputs:
-    """`groups_inside`: the kernel itself lets several query heads share a key head."""
-    groups = problem.q.shape[1] != problem.k.shape[1]
-    grouped = groups and groups_inside and problem.score.compares_directly
-    q, k, v = problem.q, problem.k, problem.v
-    if groups and not grouped:
-        k, v = problem.spread(k), problem.spread(v)
-    if problem.score.maps:
-        q, k = problem.score.queries(q), problem.score.keys(k)
-    return _Inputs(q, k, v, problem.score.scale, problem.dropout, grouped)
-
-
-def varlen_window(problem: Problem) -> tuple[int, int] | None:
-    """The mask as (positions back, positions ahead), −1 for no limit; None if it is not a window."""
-    back, ahead = -1, -1
-    for part in problem.mask.parts:
-        if isinstance(part, Causal):
-            ahead = 0
-        elif isinstance(part, Window):
-            back = part.before if back < 0 else min(back, part.before)
-            ahead = part.after if ahead < 0 else min(ahead, part.after)
-        else:
-            return None
-    if (back, ahead) != (-1, -1) and not _alike(problem.queries, problem.keys):
-        return None  # flash kernels count from the end where the lengths differ, we from the beginning
-    return back, ahead
-
-
-def _alike(queries: Tokens, keys: Tokens) -> bool:
-    """Whether packed segments of queries and keys are known to have the same lengths."""
-    return queries is keys or (queries.lengths is not None and queries.lengths == keys.lengths)
-
-
-def varlen(problem: Problem) -> Tensor:
-    """PyTorch's variable-length flash kernel: packed segments, no padding, no mask matrix."""
-    kernel, groups_inside = _varlen_kernel()
-    inputs = _inputs(problem, groups_inside)
-    window = varlen_window(problem)
-    assert window is not None
-    flat = [x[0].transpose(0, 1) for x in (inputs.q, inputs.k, inputs.v)]  # (N, H, D)
-    out = kernel(
-        *flat,
-        problem.queries.offsets,
-        problem.keys.offsets,
-        problem.queries.longest_segment(),
-        problem.keys.longest_segment(),
-        scale=inputs.scale,
-        window_size=window,
-        **({"enable_gqa": inputs.grouped} if groups_inside else {}),
-    )
-    return out.transpose(0, 1).unsqueeze(0)[..., : inputs.value_dim]
-
-
-@cache
-def _varlen_kernel() -> tuple[Callable[..., Tensor], bool]:
-    """The kernel, and whether this PyTorch's version of it has grouped heads (from 2.12 on)."""
-    from torch.nn.attention.varlen import varlen_attn  # registers GPU operators, so only where used
-
-    kernel: Callable[..., Any] = varlen_attn
-    return kernel, "enable_gqa" in inspect.signature(kernel).parameters
-
-
 KERNELS: dict[str, Kernel] = {
     "reference": reference,
     "tiled": tiled,
     "sdpa": sdpa,
+    "short": short_kernel.short,
     "varlen": varlen,
     "flex": flex_kernel.flex,
 }
@@ -334,25 +266,14 @@ def unsupported(name: str, problem: Problem) -> str | None:
         return f"it needs a GPU, and the tensors are on '{problem.q.device.type}'"
     if name == "flex":
         return flex_kernel.unsupported(problem)
-    return _varlen_unsupported(problem)
-
-
-def _varlen_unsupported(problem: Problem) -> str | None:
-    if not problem.queries.is_packed or not problem.keys.is_packed:
-        return "it needs packed tokens"
-    if problem.softcap is not None or problem.position.has_bias or problem.dropout > 0:
-        return "it has no soft cap, position bias or dropout"
-    if problem.q.dtype not in (torch.float16, torch.bfloat16):
-        return "it needs float16 or bfloat16"
-    if varlen_window(problem) is None:
-        return f"it has no mask like {problem.mask!r}"
-    return None
+    reason = varlen_unsupported(problem)
+    return short_kernel.unsupported(problem) if name == "short" and reason is None else reason
 
 
 def choose(problem: Problem) -> str:
     """The kernel that `auto` stands for: fused where one is exact, tiled otherwise."""
     if unsupported("varlen", problem) is None:
-        return "varlen"
+        return "varlen" if unsupported("short", problem) else "short"
     if unsupported("flex", problem) is None and worthwhile(problem):
         return "flex"
     if unsupported("sdpa", problem) is None:
@@ -377,7 +298,9 @@ def served_by(problem: Problem, kernel: str | Kernel = "auto") -> str:
         return name
     half = problem.q.dtype in (torch.float16, torch.bfloat16)
     plain = not problem.position.has_bias and plain_mask(problem) is not None
-    return "flash" if half and plain else "memory-efficient"
+    if half and plain:
+        return "cuDNN flash" if prefers_cudnn(problem) else "flash"
+    return "memory-efficient"
 
 
 def attend(problem: Problem, kernel: str | Kernel = "auto") -> Tensor:

@@ -15,27 +15,30 @@ E model width, Q/K/V sizes of one head.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from clearhead.base.config import Config, Count, Positive, Share
 from clearhead.base.errors import UserError, nearest
+from clearhead.nn import fused
 from clearhead.nn.attention.kernels import KERNELS, Kernel, attend, served_by
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.attention.scores import build_score
 from clearhead.nn.attention.state import KeyValues, Memory
+from clearhead.nn.layers import is_plain, project
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
 from clearhead.nn.state import State, refuse_unknown_state
 from clearhead.nn.tokens import Tokens
 
 ScoreName = Literal["dot", "scaled_dot", "bilinear", "reduced_rank", "additive"]
-KernelName = Literal["auto", "reference", "tiled", "sdpa", "varlen", "flex"]
+KernelName = Literal["auto", "reference", "tiled", "sdpa", "short", "varlen", "flex"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +148,7 @@ class MultiHeadAttention(nn.Module):
         kernel = f"kernel '{self.kernel}'"
         score = f"score '{self.config.score}'"
         scheme = f"position scheme '{type(self.position).__name__}'"
-        fused = self.kernel in ("sdpa", "varlen", "flex")
+        fused = self.kernel in ("sdpa", "short", "varlen", "flex")
         others = "kernel 'auto', 'tiled' or 'reference'"
 
         def refuse(impossible: bool, one: str, other: str, why: str, instead: str) -> None:
@@ -157,11 +160,11 @@ class MultiHeadAttention(nn.Module):
         refuse(apart, scheme, score, directly, "score 'scaled_dot' or 'dot'")
         products = "the kernel computes dot products only"
         refuse(fused and not self.score.is_product, kernel, score, products, others)
-        bent = self.config.softcap is not None and self.kernel in ("sdpa", "varlen")
+        bent = self.config.softcap is not None and self.kernel in ("sdpa", "short", "varlen")
         refuse(bent, kernel, "soft cap", "the kernel cannot bend the scores", others)
         never = "the kernel never makes the weights it needs"
         refuse(fused and self.position.adds_values, kernel, scheme, never, "kernel 'auto' or 'tiled'")
-        biased = self.kernel == "varlen" and self.position.has_bias
+        biased = self.kernel in ("short", "varlen") and self.position.has_bias
         refuse(biased, kernel, scheme, "the kernel adds no bias to the scores", "kernel 'auto' or 'sdpa'")
         whole = self.kernel == "flex" and not self.position.elementwise_bias
         refuse(whole, kernel, scheme, "the bias needs the whole query", "kernel 'auto', 'sdpa' or 'tiled'")
@@ -204,7 +207,7 @@ class MultiHeadAttention(nn.Module):
             self.served_by = served_by(problem, self.kernel)
         if look is not None:
             look.give("mixed", mixed)
-        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))  # (B,T,E)
+        out = project(self.output, mixed.transpose(1, 2).flatten(2))  # (B,T,E)
         return out.squeeze(0) if x.dim() == 2 else out
 
     def problem(
@@ -220,7 +223,12 @@ class MultiHeadAttention(nn.Module):
     ) -> Problem:
         """Project and place: the problem a kernel is then asked to compute."""
         x, queries = _rows(x, queries)
-        q = self._turned(_split(self.query(x), self.config.heads), queries)
+        together = state is None and self._projects_together(x)
+        if together and memory is None:
+            raw, *both = self._together(x, self.query, self.key, self.value)
+        else:
+            raw, both = project(self.query, x), []
+        q = self._turned(_split(raw, self.config.heads), queries)
         if state is not None:
             refuse_unknown_state(state, KeyValues, Memory)
         if isinstance(state, Memory) and state.k is not None and state.v is not None:
@@ -234,7 +242,9 @@ class MultiHeadAttention(nn.Module):
         else:
             source, keys = (x, queries) if memory is None else _rows(memory, keys)
             _refuse_unequal(queries, keys)
-            k, v = self._keys_values(source, keys)
+            if together and not both:
+                both = self._together(source, self.key, self.value)
+            k, v = self._keys_values(source, keys, both)
             if isinstance(state, Memory):
                 state.k, state.v = k, v
         return Problem(
@@ -251,9 +261,36 @@ class MultiHeadAttention(nn.Module):
             dropout=self.config.dropout if self.training else 0.0,
         )
 
-    def _keys_values(self, source: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        k = self._turned(_split(self.key(source), self.config.groups), tokens)
-        return k, _split(self.value(source), self.config.groups)
+    def _keys_values(
+        self, source: Tensor, tokens: Tokens, both: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, Tensor]:
+        key, value = both or (self.key(source), self.value(source))
+        return self._turned(_split(key, self.config.groups), tokens), _split(value, self.config.groups)
+
+    def _projects_together(self, x: Tensor) -> bool:
+        """Whether projections of the same tokens are one product: in training on a GPU.
+
+        It is faster than several small ones, and so is its backward pass.
+        """
+        parts = (self.query, self.key, self.value)
+        return (
+            x.is_cuda
+            and torch.is_grad_enabled()
+            and not torch.is_autocast_enabled("cuda")
+            and all(type(part) is nn.Linear and is_plain(part) for part in parts)
+        )
+
+    @staticmethod
+    def _together(x: Tensor, *parts: nn.Linear) -> list[Tensor]:
+        """Several projections of x, as parts of one product."""
+        biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
+        weights: list[Tensor] = [part.weight for part in parts]
+        weight = torch.cat(weights)
+        if biases and fused.fits(x):
+            whole = fused.linear(x, weight, torch.cat(biases))
+        else:
+            whole = functional.linear(x, weight, torch.cat(biases) if biases else None)
+        return list(whole.split([part.out_features for part in parts], -1))
 
     def _turned(self, x: Tensor, tokens: Tokens) -> Tensor:
         return self.position.rotate(x, tokens) if self.position.turns else x

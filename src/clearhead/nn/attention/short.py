@@ -1,0 +1,222 @@
+"""Attention of packed sequences of at most 128 tokens: one Triton program for each sequence and head (GPU).
+
+PyTorch's variable-length kernel is built for long sequences: it works in tiles of 128 × 128 and makes three
+passes backward. A sentence is shorter than a tile. Here a program holds one sequence's queries, keys and
+values whole, so nothing is computed twice or added up between programs, and backward is one pass; the result
+is the same at every run. Boundaries are tensors: nothing waits, and one recorded step serves all lengths.
+Equals `reference`.
+
+Shapes: N packed tokens, H heads, D head size, R sequences.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.nn import fused
+from clearhead.nn.attention.masks import Causal
+from clearhead.nn.attention.problem import Problem
+from clearhead.nn.fused import kernel, on, tl, triton  # type: ignore[attr-defined]
+
+LONGEST = 128
+HEAD_SIZES = (16, 32, 64, 128)
+
+
+def unsupported(problem: Problem) -> str | None:
+    """Why this kernel cannot compute a problem that the varlen kernel can, as the end of a sentence."""
+    if max(problem.queries.longest_segment(), problem.keys.longest_segment()) > LONGEST:
+        return f"it holds at most {LONGEST} tokens of a sequence"
+    if not all(isinstance(part, Causal) for part in problem.mask.parts):
+        return "it has no mask but a causal one"
+    if problem.q.shape[1] != problem.k.shape[1]:
+        return "it has no grouped heads"
+    sizes = {problem.q.shape[-1], problem.k.shape[-1], problem.v.shape[-1]}
+    if problem.score.maps or len(sizes) > 1 or not sizes <= set(HEAD_SIZES):
+        return f"it needs plain products of heads of one size, one of {HEAD_SIZES}"
+    return None if fused.works(problem.q.device) else "Triton does not work here"
+
+
+def short(problem: Problem) -> Tensor:
+    """Packed sequences of at most 128 tokens, each held whole."""
+    flat = [x.squeeze(0).transpose(0, 1) for x in (problem.q, problem.k, problem.v)]  # (N, H, D)
+    bounds = problem.queries.offsets, problem.keys.offsets
+    longest = max(problem.queries.longest_segment(), problem.keys.longest_segment())
+    out: Tensor
+    out, _ = _short(*flat, *bounds, longest, problem.score.scale, bool(problem.mask.parts))
+    return out.transpose(0, 1).unsqueeze(0)
+
+
+@torch.library.custom_op("clearhead::short_attention", mutates_args=())
+def _short(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_bounds: Tensor,
+    k_bounds: Tensor,
+    longest: int,
+    scale: float,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    q, k, v = (_rows(x) for x in (q, k, v))
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    logsum = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+    block, warps = _launch(longest)
+    with on(q.device):
+        _forward[(q_bounds.shape[0] - 1, q.shape[1])](
+            q, k, v, out, logsum, q_bounds, k_bounds, q.stride(0), k.stride(0), v.stride(0), scale,
+            q.shape[1], q.shape[2], block, causal, num_warps=warps,
+        )  # fmt: skip
+    return out, logsum
+
+
+@_short.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_bounds: Tensor,
+    k_bounds: Tensor,
+    longest: int,
+    scale: float,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
+
+
+@torch.library.custom_op("clearhead::short_attention_backward", mutates_args=())
+def _short_backward(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsum: Tensor, q_bounds: Tensor,
+    k_bounds: Tensor, longest: int, scale: float, causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    q, k, v, d_out = (_rows(x) for x in (q, k, v, d_out))
+    d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    block, warps = _launch(longest)
+    with on(q.device):
+        _backward[(q_bounds.shape[0] - 1, q.shape[1])](
+            d_out, q, k, v, out, logsum, d_q, d_k, d_v, q_bounds, k_bounds, d_out.stride(0), q.stride(0),
+            k.stride(0), v.stride(0), scale, q.shape[1], q.shape[2], block, causal, num_warps=warps,
+        )  # fmt: skip
+    return d_q, d_k, d_v
+
+
+@_short_backward.register_fake
+def _(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsum: Tensor, q_bounds: Tensor,
+    k_bounds: Tensor, longest: int, scale: float, causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, q_bounds, k_bounds, *ctx.settings = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # nobody makes zeros for what has no gradient
+    ctx.save_for_backward(q, k, v, *output, q_bounds, k_bounds)
+
+
+def _differentiate(ctx: Any, d_out: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    return *_short_backward(d_out, *ctx.saved_tensors, *ctx.settings), None, None, None, None, None
+
+
+_short.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Each token's heads side by side in memory, as the kernels read them."""
+    return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
+
+
+def _launch(longest: int) -> tuple[int, int]:
+    """Tokens of a tile, and warps that share it."""
+    block = max(16, triton.next_power_of_2(longest))
+    return block, 8 if block > 64 else 4
+
+
+# -- what runs on the device ---------------------------------------------------------------------------
+#
+# Rows of q, k, v and d_out may lie apart by any stride (they are parts of one projection); the rest is
+# contiguous. Every token belongs to a sequence, so all results are written.
+
+
+@kernel
+def _tile(
+    pointer: tl.tensor, row: tl.tensor, there: tl.tensor, stride: tl.tensor, head: tl.tensor,
+    size: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Some tokens of a head, (block, D); 0 past the end of the sequence."""
+    place = row.to(tl.int64)[:, None] * stride + head * size + tl.arange(0, size)[None, :]
+    return tl.load(pointer + place, mask=there[:, None], other=0.0)
+
+
+@kernel
+def _put(
+    pointer: tl.tensor, values: tl.tensor, row: tl.tensor, there: tl.tensor, head: tl.tensor,
+    heads: tl.constexpr, size: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write a tile into a contiguous tensor (N, H, D)."""
+    place = row.to(tl.int64)[:, None] * (heads * size) + head * size + tl.arange(0, size)[None, :]
+    tl.store(pointer + place, values.to(pointer.dtype.element_ty), mask=there[:, None])
+
+
+@kernel
+def _visible(in_q: tl.tensor, in_k: tl.tensor, block: tl.constexpr, causal: tl.constexpr) -> Any:
+    """Which keys each query of a sequence sees."""
+    seen = in_q[:, None] & in_k[None, :]
+    if causal:
+        seen = seen & (tl.arange(0, block)[None, :] <= tl.arange(0, block)[:, None])
+    return seen
+
+
+@kernel
+def _forward(
+    q: tl.tensor, k: tl.tensor, v: tl.tensor, out: tl.tensor, logsum: tl.tensor, q_bounds: tl.tensor,
+    k_bounds: tl.tensor, q_stride: tl.tensor, k_stride: tl.tensor, v_stride: tl.tensor, scale: tl.tensor,
+    heads: tl.constexpr, size: tl.constexpr, block: tl.constexpr, causal: tl.constexpr,
+) -> None:  # fmt: skip
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    q_row = tl.load(q_bounds + sequence) + tl.arange(0, block)
+    k_row = tl.load(k_bounds + sequence) + tl.arange(0, block)
+    in_q, in_k = q_row < tl.load(q_bounds + sequence + 1), k_row < tl.load(k_bounds + sequence + 1)
+    queries = _tile(q, q_row, in_q, q_stride, head, size)
+    keys = _tile(k, k_row, in_k, k_stride, head, size)
+    values = _tile(v, k_row, in_k, v_stride, head, size)
+    seen = _visible(in_q, in_k, block, causal)
+    scores = tl.where(seen, tl.dot(queries, tl.trans(keys)) * scale, float("-inf"))
+    highest = tl.max(scores, 1)
+    highest = tl.where(highest == float("-inf"), 0.0, highest)  # a query that sees nothing
+    p = tl.exp(scores - highest[:, None])
+    total = tl.sum(p, 1)
+    total = tl.where(total == 0.0, 1.0, total)
+    mixed = tl.dot(p.to(values.dtype), values) / total[:, None]
+    _put(out, mixed, q_row, in_q, head, heads, size)
+    tl.store(logsum + q_row.to(tl.int64) * heads + head, highest + tl.log(total), mask=in_q)
+
+
+@kernel
+def _backward(
+    d_out: tl.tensor, q: tl.tensor, k: tl.tensor, v: tl.tensor, out: tl.tensor, logsum: tl.tensor,
+    d_q: tl.tensor, d_k: tl.tensor, d_v: tl.tensor, q_bounds: tl.tensor, k_bounds: tl.tensor,
+    d_stride: tl.tensor, q_stride: tl.tensor, k_stride: tl.tensor, v_stride: tl.tensor, scale: tl.tensor,
+    heads: tl.constexpr, size: tl.constexpr, block: tl.constexpr, causal: tl.constexpr,
+) -> None:  # fmt: skip
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    q_row = tl.load(q_bounds + sequence) + tl.arange(0, block)
+    k_row = tl.load(k_bounds + sequence) + tl.arange(0, block)
+    in_q, in_k = q_row < tl.load(q_bounds + sequence + 1), k_row < tl.load(k_bounds + sequence + 1)
+    queries = _tile(q, q_row, in_q, q_stride, head, size)
+    keys = _tile(k, k_row, in_k, k_stride, head, size)
+    values = _tile(v, k_row, in_k, v_stride, head, size)
+    slope = _tile(d_out, q_row, in_q, d_stride, head, size)
+    mixed = _tile(out, q_row, in_q, heads * size, head, size)
+    top = tl.load(logsum + q_row.to(tl.int64) * heads + head, mask=in_q, other=0.0)
+    seen = _visible(in_q, in_k, block, causal)
+    scores = tl.dot(queries, tl.trans(keys)) * scale
+    p = tl.where(seen, tl.exp(scores - top[:, None]), 0.0)
+    _put(d_v, tl.dot(tl.trans(p.to(slope.dtype)), slope), k_row, in_k, head, heads, size)
+    delta = tl.sum(slope.to(tl.float32) * mixed.to(tl.float32), 1)
+    d_s = (p * (tl.dot(slope, tl.trans(values)) - delta[:, None]) * scale).to(queries.dtype)
+    _put(d_q, tl.dot(d_s, keys), q_row, in_q, head, heads, size)
+    _put(d_k, tl.dot(tl.trans(d_s), queries), k_row, in_k, head, heads, size)

@@ -1,0 +1,338 @@
+"""Dropout, residual sum and norm as one kernel for NVIDIA GPUs: norm(x + dropout(added)).
+
+One kernel forward and one backward, which draws the same dropout again instead of keeping it, and sums up the
+norm's own gradients on its way. Written out it is five operations, each of which reads and writes whole
+activations: at the widths of a translator they cost a quarter of a step. What dropout draws comes from
+PyTorch's own generator on the device, so a recorded step draws anew at every replay. Equals the readable
+definition in `layers.py` up to rounding. Knows nothing about models.
+
+Shapes: N tokens, E width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.nn.fused import kernel, on, tl, triton  # type: ignore[attr-defined]
+
+ELEMENTS = 2048  # that a program holds at a time
+STEPS = 16  # backward, how many times a program goes on: it sums up the gradients of parameters on its way
+
+
+def draw_seed(x: Tensor) -> Tensor:
+    """A number for one draw of dropout, on the device."""
+    return torch.randint(0, 2**62, (1,), device=x.device)
+
+
+def add_norm(
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, p: float, eps: float, stream: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`total = x + dropout(added)` of x and added (…, E), a share `p` dropped; its layer norm, and itself.
+
+    Unless it is said to be a `stream` that goes on, the total has no gradient of its own.
+    """
+    seed = draw_seed(x) if p > 0 else None
+    width = x.shape[-1]
+    flat = x.reshape(-1, width).contiguous(), added.reshape(-1, width).contiguous()
+    y, total, _, _ = _add_norm(*flat, weight, bias, seed, p, eps, stream)
+    return y.view(x.shape), total.view(x.shape)
+
+
+@torch.library.custom_op("clearhead::add_norm", mutates_args=())
+def _add_norm(
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, p: float, eps: float,
+    stream: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return _add_norm_forward(x, added, weight, bias, seed, p, eps)
+
+
+def _add_norm_forward(
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, p: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The norm of the sum, the sum, and its mean and 1/deviation row by row."""
+    rows, width = x.shape
+    y, total = torch.empty_like(x), torch.empty_like(x)
+    mean, rstd = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))
+    quarter, each, warps = _launch(width)
+    with on(x.device):
+        _forward[(triton.cdiv(rows, each),)](
+            x, added, weight, bias, x if seed is None else seed, y, total, mean, rstd, rows,
+            width, _threshold(p), _scale(p), eps, each, quarter, seed is not None, num_warps=warps,
+        )  # fmt: skip
+    return y, total, mean, rstd
+
+
+@_add_norm.register_fake
+def _(
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, p: float, eps: float,
+    stream: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    each = x.new_empty(x.shape[0], dtype=torch.float32)
+    return torch.empty_like(x), torch.empty_like(x), each, torch.empty_like(each)
+
+
+@torch.library.custom_op("clearhead::add_norm_backward", mutates_args=())
+def _add_norm_backward(
+    dy: Tensor,
+    dtotal: Tensor | None,
+    total: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor,
+    seed: Tensor | None,
+    p: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of x, of what is added, and of the norm's weight and bias."""
+    rows, width = total.shape
+    dy = dy.contiguous()
+    stream = dy if dtotal is None else dtotal.contiguous()
+    dx = torch.empty_like(total)
+    dadded = torch.empty_like(total) if seed is not None else dx.new_empty(0)
+    quarter, each, warps = _launch_backward(width)
+    programs = triton.cdiv(rows, each * STEPS)
+    sums = torch.empty(2, programs, width, dtype=torch.float32, device=total.device)
+    with on(total.device):
+        _backward[(programs,)](
+            dy, stream, total, mean, rstd, weight, total if seed is None else seed, dx, dadded, sums[0],
+            sums[1], rows, width, _threshold(p), _scale(p), each, quarter, STEPS, seed is not None,
+            dtotal is not None, num_warps=warps,
+        )  # fmt: skip
+    dweight, dbias = sums.sum(1).to(weight.dtype)
+    return dx, dadded, dweight.clone(), dbias.clone()
+
+
+@_add_norm_backward.register_fake
+def _(
+    dy: Tensor,
+    dtotal: Tensor | None,
+    total: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor,
+    seed: Tensor | None,
+    p: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dadded = torch.empty_like(total) if seed is not None else total.new_empty(0)
+    return torch.empty_like(total), dadded, torch.empty_like(weight), torch.empty_like(weight)
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, _, weight, _, seed, p, _, stream = inputs
+    _, total, mean, rstd = output
+    ctx.mark_non_differentiable(*([] if stream else [total]), mean, rstd)
+    ctx.set_materialize_grads(False)  # nobody makes zeros for what has no gradient
+    ctx.save_for_backward(total, mean, rstd, weight, seed)
+    ctx.p, ctx.stream = p, stream
+
+
+def _differentiate(
+    ctx: Any, dy: Tensor | None, dtotal: Tensor | None, *_: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
+    given = dtotal if ctx.stream else None
+    dx, dadded, dweight, dbias = _add_norm_backward(dy, given, *ctx.saved_tensors, ctx.p)
+    return dx, dadded if len(dadded) else dx, dweight, dbias, None, None, None, None
+
+
+_add_norm.register_autograd(_differentiate, setup_context=_keep_for_backward)
+
+
+def _launch(width: int) -> tuple[int, int, int]:
+    """Columns of a quarter of a row, rows that a program holds at a time, and warps that share them."""
+    whole = max(64, triton.next_power_of_2(width))
+    each = max(1, ELEMENTS // whole)
+    return whole // 4, each, min(16, max(4, whole * each // 512))
+
+
+def _launch_backward(width: int) -> tuple[int, int, int]:
+    """The same for backward: a warp for each row, so that sums over a row and over rows need no other."""
+    whole = max(64, triton.next_power_of_2(width))
+    return whole // 4, 1, max(1, whole // 1024)
+
+
+def _threshold(p: float) -> int:
+    """Draws of 32 bits below this one, as a signed number, are dropped."""
+    return min(max(round(p * 2**32), 0), 2**32 - 1) - 2**31
+
+
+def _scale(p: float) -> float:
+    return 1 / (1 - p) if p < 1 else 0.0
+
+
+# -- what runs on the device ---------------------------------------------------------------------------
+#
+# A row is held as four quarters, because one call of the generator gives four numbers. All pointers are to
+# contiguous tensors. Offsets are int64: N·E can pass 2³¹.
+
+
+@kernel
+def _read(pointer: tl.tensor, start: tl.tensor, columns: tl.tensor, inside: tl.tensor) -> Any:
+    """A quarter of some rows, as float32; 0 outside."""
+    return tl.load(pointer + start + columns, mask=inside, other=0.0).to(tl.float32)
+
+
+@kernel
+def _kept(
+    seed: tl.tensor, row: tl.tensor, lane: tl.tensor, threshold: tl.constexpr, scale: tl.constexpr,
+    quarter: tl.constexpr, dropping: tl.constexpr,
+) -> Any:  # fmt: skip
+    """The factors of dropout for four quarters of some rows, by 7 rounds of Philox, which pass every test."""
+    place = row[:, None] * quarter + lane[None, :]
+    if dropping:
+        a, b, c, d = tl.randint4x(tl.load(seed), place, 7)
+        a = tl.where(a.to(tl.int32, bitcast=True) >= threshold, scale, 0.0)
+        b = tl.where(b.to(tl.int32, bitcast=True) >= threshold, scale, 0.0)
+        c = tl.where(c.to(tl.int32, bitcast=True) >= threshold, scale, 0.0)
+        d = tl.where(d.to(tl.int32, bitcast=True) >= threshold, scale, 0.0)
+    else:
+        a = tl.full(place.shape, 1.0, tl.float32)
+        b = a
+        c = a
+        d = a
+    return a, b, c, d
+
+
+@kernel
+def _summed(
+    x: tl.tensor, added: tl.tensor, total: tl.tensor, start: tl.tensor, columns: tl.tensor, inside: tl.tensor,
+    factor: tl.tensor,
+) -> Any:  # fmt: skip
+    """x + dropout(added) of a quarter, rounded as it is stored."""
+    found = _read(x, start, columns, inside) + _read(added, start, columns, inside) * factor
+    rounded = found.to(total.dtype.element_ty)
+    tl.store(total + start + columns, rounded, mask=inside)
+    return rounded.to(tl.float32)
+
+
+@kernel
+def _normed(
+    z: tl.tensor, mean: tl.tensor, rstd: tl.tensor, weight: tl.tensor, bias: tl.tensor, y: tl.tensor,
+    start: tl.tensor, columns: tl.tensor, inside: tl.tensor, width: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write a quarter's norm."""
+    known = columns < width
+    gain = tl.load(weight + columns, mask=known, other=0.0).to(tl.float32)
+    shift = tl.load(bias + columns, mask=known, other=0.0).to(tl.float32)
+    found = (z - mean[:, None]) * rstd[:, None] * gain + shift
+    tl.store(y + start + columns, found.to(y.dtype.element_ty), mask=inside)
+
+
+@kernel
+def _forward(
+    x: tl.tensor, added: tl.tensor, weight: tl.tensor, bias: tl.tensor, seed: tl.tensor, y: tl.tensor,
+    total: tl.tensor, means: tl.tensor, rstds: tl.tensor, rows: tl.tensor, width: tl.constexpr,
+    threshold: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr, each: tl.constexpr,
+    quarter: tl.constexpr, dropping: tl.constexpr,
+) -> None:  # fmt: skip
+    row = tl.program_id(0) * each + tl.arange(0, each)
+    lane = tl.arange(0, quarter)
+    start = row.to(tl.int64)[:, None] * width
+    a = lane[None, :]
+    b = a + quarter
+    c = b + quarter
+    d = c + quarter
+    there = row[:, None] < rows
+    in_a, in_b, in_c, in_d = (
+        there & (a < width),
+        there & (b < width),
+        there & (c < width),
+        there & (d < width),
+    )
+    keep_a, keep_b, keep_c, keep_d = _kept(seed, row, lane, threshold, scale, quarter, dropping)
+    za = _summed(x, added, total, start, a, in_a, keep_a)
+    zb = _summed(x, added, total, start, b, in_b, keep_b)
+    zc = _summed(x, added, total, start, c, in_c, keep_c)
+    zd = _summed(x, added, total, start, d, in_d, keep_d)
+    mean = tl.sum(za + zb + zc + zd, 1) / width
+    ca, cb = tl.where(in_a, za - mean[:, None], 0.0), tl.where(in_b, zb - mean[:, None], 0.0)
+    cc, cd = tl.where(in_c, zc - mean[:, None], 0.0), tl.where(in_d, zd - mean[:, None], 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(ca * ca + cb * cb + cc * cc + cd * cd, 1) / width + eps)
+    tl.store(means + row, mean, mask=row < rows)
+    tl.store(rstds + row, rstd, mask=row < rows)
+    _normed(za, mean, rstd, weight, bias, y, start, a, in_a, width)
+    _normed(zb, mean, rstd, weight, bias, y, start, b, in_b, width)
+    _normed(zc, mean, rstd, weight, bias, y, start, c, in_c, width)
+    _normed(zd, mean, rstd, weight, bias, y, start, d, in_d, width)
+
+
+@kernel
+def _slopes(
+    dy: tl.tensor, total: tl.tensor, weight: tl.tensor, mean: tl.tensor, rstd: tl.tensor, start: tl.tensor,
+    columns: tl.tensor, inside: tl.tensor, width: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Of a quarter: the gradient of the norm's result, the normalised sum, the gradient times the gain."""
+    gain = tl.load(weight + columns, mask=columns < width, other=0.0).to(tl.float32)
+    slope = _read(dy, start, columns, inside)
+    normal = tl.where(inside, (_read(total, start, columns, inside) - mean[:, None]) * rstd[:, None], 0.0)
+    return slope, normal, slope * gain
+
+
+@kernel
+def _passed_on(
+    g: tl.tensor, normal: tl.tensor, first: tl.tensor, second: tl.tensor, rstd: tl.tensor, factor: tl.tensor,
+    dtotal: tl.tensor, dx: tl.tensor, dadded: tl.tensor, start: tl.tensor, columns: tl.tensor,
+    inside: tl.tensor, dropping: tl.constexpr, streams: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write a quarter of the gradients of x and of what was added."""
+    found = (g - first[:, None] - normal * second[:, None]) * rstd[:, None]
+    if streams:
+        found += _read(dtotal, start, columns, inside)
+    tl.store(dx + start + columns, found.to(dx.dtype.element_ty), mask=inside)
+    if dropping:
+        tl.store(dadded + start + columns, (found * factor).to(dx.dtype.element_ty), mask=inside)
+
+
+@kernel
+def _backward(
+    dy: tl.tensor, dtotal: tl.tensor, total: tl.tensor, means: tl.tensor, rstds: tl.tensor, weight: tl.tensor,
+    seed: tl.tensor, dx: tl.tensor, dadded: tl.tensor, dweight: tl.tensor, dbias: tl.tensor, rows: tl.tensor,
+    width: tl.constexpr, threshold: tl.constexpr, scale: tl.constexpr, each: tl.constexpr,
+    quarter: tl.constexpr, steps: tl.constexpr, dropping: tl.constexpr, streams: tl.constexpr,
+) -> None:  # fmt: skip
+    lane = tl.arange(0, quarter)
+    a = lane[None, :]
+    b = a + quarter
+    c = b + quarter
+    d = c + quarter
+    wa, wb, wc, wd = (tl.zeros((quarter,), tl.float32), tl.zeros((quarter,), tl.float32),
+                      tl.zeros((quarter,), tl.float32), tl.zeros((quarter,), tl.float32))  # fmt: skip
+    ba, bb, bc, bd = wa, wa, wa, wa
+    for step in range(steps):
+        row = (tl.program_id(0) * steps + step) * each + tl.arange(0, each)
+        start = row.to(tl.int64)[:, None] * width
+        there = row[:, None] < rows
+        in_a, in_b = there & (a < width), there & (b < width)
+        in_c, in_d = there & (c < width), there & (d < width)
+        mean = tl.load(means + row, mask=row < rows, other=0.0)
+        rstd = tl.load(rstds + row, mask=row < rows, other=0.0)
+        sa, na, ga = _slopes(dy, total, weight, mean, rstd, start, a, in_a, width)
+        sb, nb, gb = _slopes(dy, total, weight, mean, rstd, start, b, in_b, width)
+        sc, nc, gc = _slopes(dy, total, weight, mean, rstd, start, c, in_c, width)
+        sd, nd, gd = _slopes(dy, total, weight, mean, rstd, start, d, in_d, width)
+        first = tl.sum(ga + gb + gc + gd, 1) / width
+        second = tl.sum(ga * na + gb * nb + gc * nc + gd * nd, 1) / width
+        fa, fb, fc, fd = _kept(seed, row, lane, threshold, scale, quarter, dropping)
+        _passed_on(ga, na, first, second, rstd, fa, dtotal, dx, dadded, start, a, in_a, dropping, streams)
+        _passed_on(gb, nb, first, second, rstd, fb, dtotal, dx, dadded, start, b, in_b, dropping, streams)
+        _passed_on(gc, nc, first, second, rstd, fc, dtotal, dx, dadded, start, c, in_c, dropping, streams)
+        _passed_on(gd, nd, first, second, rstd, fd, dtotal, dx, dadded, start, d, in_d, dropping, streams)
+        wa += tl.sum(sa * na, 0)
+        wb += tl.sum(sb * nb, 0)
+        wc += tl.sum(sc * nc, 0)
+        wd += tl.sum(sd * nd, 0)
+        ba += tl.sum(sa, 0)
+        bb += tl.sum(sb, 0)
+        bc += tl.sum(sc, 0)
+        bd += tl.sum(sd, 0)
+    own = tl.program_id(0) * width + lane
+    tl.store(dweight + own, wa, mask=lane < width)
+    tl.store(dweight + own + quarter, wb, mask=lane + quarter < width)
+    tl.store(dweight + own + 2 * quarter, wc, mask=lane + 2 * quarter < width)
+    tl.store(dweight + own + 3 * quarter, wd, mask=lane + 3 * quarter < width)
+    tl.store(dbias + own, ba, mask=lane < width)
+    tl.store(dbias + own + quarter, bb, mask=lane + quarter < width)
+    tl.store(dbias + own + 2 * quarter, bc, mask=lane + 2 * quarter < width)
+    tl.store(dbias + own + 3 * quarter, bd, mask=lane + 3 * quarter < width)

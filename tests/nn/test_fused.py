@@ -1,0 +1,236 @@
+"""Fused layers and the attention of short sequences against their readable definitions.
+
+On a GPU, and in Triton's interpreter on any machine that has Triton. It decides when it is imported whether
+it compiles or interprets, so the interpreter's tests run in a process of their own.
+
+Shapes: N tokens, E width.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.models import ModelConfig, build
+from clearhead.nn import fused, fused_norm
+from clearhead.nn.attention import KERNELS, masks
+from clearhead.nn.attention import short as short_kernel
+from clearhead.nn.attention.problem import Problem
+from clearhead.nn.attention.scores import ScaledDot
+from clearhead.nn.positions.base import Position
+from clearhead.nn.tokens import Boundaries, Tokens
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+interpreted = pytest.mark.skipif(
+    not (HAS_TRITON and INTERPRETED), reason="runs in Triton's interpreter (TRITON_INTERPRET=1)"
+)
+EXACT = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+WIDTHS = [16, 48, 512, 1000]
+# (lengths of queries, lengths of keys or None, causal)
+SEQUENCES = [
+    ([5, 1, 0, 16, 3], None, True),
+    ([5, 1, 0, 16, 3], None, False),
+    ([5, 1, 3, 16, 0], [2, 20, 0, 7, 4], False),
+]
+
+
+def error(found: Tensor, wanted: Tensor) -> float:
+    assert torch.isfinite(found).all()
+    return float((found.float() - wanted.float()).norm() / wanted.float().norm().clamp(min=1e-6))
+
+
+def leaves(*shapes: tuple[int, ...], dtype: torch.dtype, device: str) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(shape, dtype=dtype, device=device).requires_grad_() for shape in shapes]
+
+
+def exact(*tensors: Tensor) -> list[Tensor]:
+    return [tensor.detach().float().requires_grad_() for tensor in tensors]
+
+
+def check_add_norm(width: int, dtype: torch.dtype, p: float, stream: bool, device: str) -> None:
+    """Output and all gradients, dropout's factors being found out by a pass that shows them."""
+    rows = 37
+    x, added, weight, bias = leaves(
+        (rows, width), (rows, width), (width,), (width,), dtype=dtype, device=device
+    )
+    slopes = torch.randn_like(x), torch.randn_like(x)
+    torch.manual_seed(1)
+    y, total = fused_norm.add_norm(x, added, weight, bias, p, 1e-5, stream)
+    factors = torch.ones(rows, width, device=device)
+    if p:
+        torch.manual_seed(1)
+        seed, one = fused_norm.draw_seed(x), factors.clone()
+        factors = fused_norm._add_norm_forward(0 * one, one, one[0], one[0], seed, p, 1e-5)[1]
+        assert abs(float((factors == 0).float().mean()) - p) < 0.15
+        torch.testing.assert_close(factors[factors != 0], torch.full_like(factors[factors != 0], 1 / (1 - p)))
+    copies = exact(x, added, weight, bias)
+    plain = copies[0] + copies[1] * factors
+    plain = plain + (plain.to(dtype).float() - plain).detach()  # the sum is rounded as it is stored
+    wanted = F.layer_norm(plain, (width,), copies[2], copies[3], 1e-5)
+    if stream:
+        found = torch.autograd.grad((y, total), (x, added, weight, bias), slopes)
+        known = torch.autograd.grad((wanted, plain), copies, [slope.float() for slope in slopes])
+    else:
+        assert not total.requires_grad
+        found = torch.autograd.grad(y, (x, added, weight, bias), slopes[0])
+        known = torch.autograd.grad(wanted, copies, slopes[0].float())
+    for one, two in zip((y, total, *found), (wanted, plain, *known), strict=True):
+        assert error(one, two) < EXACT[dtype]
+
+
+def check_linear(dtype: torch.dtype, relu: bool, device: str) -> None:
+    x, weight, bias = leaves((3, 50, 32), (300, 32), (300,), dtype=dtype, device=device)
+    slope = torch.randn(3, 50, 300, dtype=dtype, device=device)
+    found = (fused.linear_relu if relu else fused.linear)(x, weight, bias)
+    copies = exact(x, weight, bias)
+    wanted = F.relu(F.linear(*copies)) if relu else F.linear(*copies)
+    gradients = torch.autograd.grad(found, (x, weight, bias), slope)
+    known = torch.autograd.grad(wanted, copies, slope.float())
+    for one, two in zip((found, *gradients), (wanted, *known), strict=True):
+        assert error(one, two) < EXACT[dtype]
+
+
+def bounded(lengths: list[int], longest: int, device: str) -> Tokens:
+    offsets = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
+    return Tokens.bounded(Boundaries(offsets, longest), sum(lengths))
+
+
+def check_short(
+    lengths: list[int], others: list[int] | None, causal: bool, size: int, dtype: torch.dtype, device: str
+) -> None:
+    longest = max(lengths + (others or []))
+    queries = bounded(lengths, longest, device)
+    keys = queries if others is None else bounded(others, longest, device)
+    counts = sum(lengths), sum(others or lengths)
+    q, k, v = leaves((1, counts[0], 2, size), *[(1, counts[1], 2, size)] * 2, dtype=dtype, device=device)
+    mask = masks.Causal() if causal else masks.Everything()
+    results = []
+    for kernel, own in ((short_kernel.short, (q, k, v)), (KERNELS["reference"], exact(q, k, v))):
+        split = [x.transpose(1, 2) for x in own]
+        problem = Problem(*split, queries, keys, mask, score=ScaledDot(size), position=Position())
+        out = kernel(problem)
+        torch.manual_seed(2)
+        slope = torch.randn(out.shape, device=device).to(out.dtype)
+        results.append((out, *torch.autograd.grad(out, own, slope)))
+    for one, two in zip(*results, strict=True):
+        assert error(one, two) < EXACT[dtype]
+
+
+# -- in the interpreter --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+@pytest.mark.skipif(INTERPRETED, reason="this is the interpreter's process")
+def test_in_tritons_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "interpreter", __file__]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+@interpreted
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_interpreter_adds_and_norms(width: int, p: float, stream: bool) -> None:
+    check_add_norm(width, torch.float32, p, stream, "cpu")
+
+
+@interpreted
+@pytest.mark.parametrize("relu", [False, True])
+def test_interpreter_projects(relu: bool) -> None:
+    check_linear(torch.float32, relu, "cpu")
+
+
+@interpreted
+@pytest.mark.parametrize(("lengths", "others", "causal"), SEQUENCES)
+def test_interpreter_attends(lengths: list[int], others: list[int] | None, causal: bool) -> None:
+    check_short(lengths, others, causal, 16, torch.float32, "cpu")
+
+
+# -- on a GPU ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("p", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", EXACT, ids=str)
+@pytest.mark.parametrize("width", [48, 512, 768])
+def test_add_and_norm(width: int, dtype: torch.dtype, p: float, stream: bool) -> None:
+    check_add_norm(width, dtype, p, stream, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("relu", [False, True])
+def test_project(relu: bool) -> None:
+    check_linear(torch.bfloat16, relu, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [16, 64, 128])
+@pytest.mark.parametrize("times", [1, 6])
+@pytest.mark.parametrize(("lengths", "others", "causal"), SEQUENCES)
+def test_attend(lengths: list[int], others: list[int] | None, causal: bool, size: int, times: int) -> None:
+    """Tiles of 32 and of 128."""
+    longer = [times * length for length in lengths]
+    check_short(longer, others and [times * n for n in others], causal, size, torch.bfloat16, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["relu", "gelu_tanh"])
+@pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
+def test_whole_models_are_what_they_are_unfused(
+    family: str, activation: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs and gradients in float32, with and without the fused parts."""
+    plain = {
+        "family": family, "vocabulary": 50, "width": 64, "layers": 2, "dropout": 0.0,
+        "attention": {"heads": 2}, "norm": {"place": place}, "feedforward": {"activation": activation},
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model = build(ModelConfig.from_dict(plain)).cuda().train()
+    ids, lengths = torch.randint(50, (3, 30), device="cuda"), torch.tensor([9, 30, 17], device="cuda")
+    inside = torch.arange(30, device="cuda") < lengths[:, None]
+    found = []
+    for fits in (fused.fits, lambda x: False):
+        monkeypatch.setattr(fused, "fits", fits)
+        model.zero_grad()
+        if family == "decoder":
+            out = model(ids, lengths=lengths)
+        else:
+            out = model(ids, ids, source_lengths=lengths, target_lengths=lengths)
+        logits = out.logits[inside]
+        logits.float().square().mean().backward()
+        found.append([logits.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_dropout_is_drawn_anew_at_every_replay() -> None:
+    x, weight = torch.zeros(64, 512, device="cuda"), torch.ones(512, device="cuda")
+    one = torch.ones_like(x)
+    fused_norm.add_norm(x, one, weight, weight, 0.5, 1e-5)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        _, total = fused_norm.add_norm(x, one, weight, weight, 0.5, 1e-5)
+    seen = []
+    for _ in range(3):
+        graph.replay()
+        seen.append(total.clone())
+    assert all(0.45 < float((draw == 0).float().mean()) < 0.55 for draw in seen)
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
