@@ -17,7 +17,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from clearhead.base.config import Config, Count
+from clearhead.base.config import (
+    Beam,
+    Config,
+    Count,
+    CountOrZero,
+    Fraction,
+    LongSeed,
+    Penalty,
+    PositiveOrZero,
+    Power,
+)
 from clearhead.base.errors import UserError
 from clearhead.decoding.backend import Batch, Hypothesis, Moves, Request, Scores, Search, Symbols
 from clearhead.decoding.greedy_and_sampling import GreedyOrSampling
@@ -41,16 +51,16 @@ class Asked(Config):
     _noun: ClassVar[str] = "run"
 
     strategy: Strategy = "greedy"
-    temperature: float = 1.0
-    top_k: int = 0  # 0: all
-    top_p: float = 1.0
-    min_p: float = 0.0
-    frequency: float = 0.0
-    presence: float = 0.0
-    length_penalty: float = 1.0
+    temperature: PositiveOrZero = 1.0
+    top_k: CountOrZero = 0  # 0: all
+    top_p: Fraction = 1.0
+    min_p: Fraction = 0.0
+    frequency: Penalty = 0.0
+    presence: Penalty = 0.0
+    length_penalty: Power = 1.0
     max_length: Count | None = None
-    seed: int = 0
-    beam: Count = 4
+    seed: LongSeed = 0
+    beam: Beam = 4
     shown: Count = 10  # tokens of each distribution
 
     def options(self) -> Options:
