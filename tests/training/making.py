@@ -187,11 +187,15 @@ def run_config(**changes: Any) -> TrainConfig:
     return TrainConfig.from_dict(plain).replace(**changes)
 
 
-def copying_stores(folder: Path, sizes: Sequence[int] = (40,)) -> tuple[list[Store], Store]:
-    """Training stores and a validation store in which the target is the source."""
+def copying_stores(
+    folder: Path, sizes: Sequence[int] = (40,), task: str = "translate"
+) -> tuple[list[Store], Store]:
+    """Training stores and a validation store in which the target is the source, or in which there is none."""
 
     def made(name: str, count: int, seed: int) -> Store:
         ids = some_ids(count, seed)
+        if task == "generate":
+            return a_store(folder / name, task, [[*one, SPECIALS.stop] for one in ids])
         return a_store(folder / name, "translate", ids, [[*one, SPECIALS.stop] for one in ids])
 
     return [made(f"train-{i}", size, 10 + i) for i, size in enumerate(sizes)], made("validation", 12, 99)
@@ -212,11 +216,19 @@ def a_trainer(
 ) -> Trainer:
     """A run of the copying task; the stores are made once in `data`."""
     if not (data / "validation").exists():
-        copying_stores(data, sizes)
+        copying_stores(data, sizes, config.task)
     stores = [Store(data / f"train-{number}") for number in range(len(sizes))]
     task = TASKS[config.task]
     encoding, objective = task.encoding(), task.objective(config.objective)
-    training = Loader(stores, encoding, config.batch, SPECIALS, config.seed, weights=weights)
+    training = Loader(
+        stores,
+        encoding,
+        config.batch,
+        SPECIALS,
+        config.seed,
+        weights=weights,
+        multiple=ranks.layout.tp if ranks else 1,
+    )
     judging = config.batch.replace(layout="padded", shapes="free")
     validation = Loader(
         [Store(data / "validation")], encoding, judging, SPECIALS, config.seed, evaluation=True

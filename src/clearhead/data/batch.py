@@ -192,6 +192,12 @@ class Batch:
         }
         return replace(self, fields=fields, sizes=sizes, packing=None)
 
+    def unlabelled(self) -> Batch:
+        """The same batch without a label: it makes its passes, and counts for nothing."""
+        nothing = torch.nan if self.labels.is_floating_point() else IGNORED
+        fields = {**self.fields, "labels": torch.full_like(self.labels, nothing)}
+        return replace(self, fields=fields, tokens=0)
+
     def _part(self, begin: int, end: int) -> Batch:
         """Rows `begin` to `end`, in the layout they have."""
         sizes = {id(lengths): lengths[begin:end] for lengths in self.sizes.values()}

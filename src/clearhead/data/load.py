@@ -44,7 +44,8 @@ class Loader:
 
     `weights` (one for each store, None: every example once an epoch) are the stores' shares of an epoch.
     `evaluation` leaves chance out: every example once, in order of length, with fixed cuts of long texts.
-    `pin` puts batches into memory that a GPU can read while we go on.
+    `pin` puts batches into memory that a GPU can read while we go on. `multiple`: of this every row's length,
+    padding included, is one (sequences are cut up between so many ranks).
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Loader:
         weights: Sequence[float | None] | None = None,
         evaluation: bool = False,
         pin: bool = False,
+        multiple: int = 1,
     ) -> None:
         if not stores:
             raise ValueError("a loader needs a store")
@@ -68,6 +70,7 @@ class Loader:
         self._weights: list[float | None] = list(weights) if weights is not None else [None] * len(stores)
         self._evaluation = evaluation
         self._pin = pin
+        self._multiple = multiple
         self._examples = examples_of(stores, encoding, config, seed, evaluation)
         fixed, packed = config.shapes == "fixed", config.layout == "packed"
         self._buckets: Buckets | None = self._examples.buckets(config) if fixed and not packed else None
@@ -159,7 +162,8 @@ class Loader:
         if not taken:
             return Numbered(epoch, number, None)
         columns = self._examples.gather(spec.indices, epoch)
-        widths = Widths(spec.rows, spec.source_width, spec.target_width)
+        source, target = (-(-one // self._multiple) * self._multiple for one in spec[2:])
+        widths = Widths(spec.rows, source, target)
         draw = Draw(self._seed, epoch, spec.indices)
         batch = self._encoding.collate(columns, widths, self._specials, draw)
         batch = replace(batch, indices=spec.indices)

@@ -304,7 +304,7 @@ def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: Vi
     model = build(config.model)
     trainer = Trainer(
         model,
-        _corpus(config, prepared, encoding, device),
+        _corpus(config, prepared, encoding, device, ranks.layout.tp),
         task.objective(config.objective),
         config,
         folder.training,
@@ -331,7 +331,7 @@ def _refuse_unlike(folder: RunFolder, config: TrainConfig, ranks: Ranks) -> None
 
 
 def _corpus(
-    config: TrainConfig, prepared: prepare.Prepared, encoding: Encoding, device: torch.device
+    config: TrainConfig, prepared: prepare.Prepared, encoding: Encoding, device: torch.device, multiple: int
 ) -> Corpus:
     specials = prepared.tokenizers.specials()
     training = Loader(
@@ -342,6 +342,7 @@ def _corpus(
         config.seed,
         weights=[corpus.weight for corpus in config.data.train],
         pin=device.type == "cuda",
+        multiple=multiple,
     )
     judging = config.batch.replace(
         tokens=min(config.batch.tokens, VALIDATION_TOKENS), layout="padded", shapes="free", workers=0

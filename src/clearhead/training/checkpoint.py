@@ -1,6 +1,7 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped, on disk, whole or not at all.
 
-A checkpoint is a folder `step-00001000` with three files:
+A checkpoint is a folder `step-00001000` with three files, and more where several ranks wrote it
+(`distributed/checkpoint.py`):
 
     state.safetensors   every tensor, each once however many names it has
     state.json          format, step, facts, and which names mean the same tensor
@@ -19,8 +20,8 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,10 @@ from clearhead.base.atomic import _remove_leftovers, atomic_folder, recover_fold
 from clearhead.base.errors import UserError
 
 FORMAT = 1  # raise it when the files change their meaning
+SHARDED = 2  # the format of many ranks: `state.json` lists further files, which have all that is large
 TENSORS, FACTS, SUMS = "state.safetensors", "state.json", "SHA256SUMS"
 
+_SHARD = re.compile(r"shard-[0-9]{5}-model-00001-of-00001\.safetensors")
 _NAME = re.compile(r"step-([0-9]{8,})")
 _UNFINISHED = re.compile(r"\.(step-[0-9]{8,})\.writing-.*")
 _SET_ASIDE = re.compile(r"\.(step-[0-9]{8,})\.previous")
@@ -52,6 +55,8 @@ class Checkpoint:
     step: int
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
+    folder: Path = Path()
+    sharded: bool = False  # tensors that are large lie in files of shards beside these
 
 
 class Damaged(Exception):
@@ -73,22 +78,34 @@ class Checkpoints:
         `facts` must be what JSON gives back unchanged: dicts with string keys, lists, strings, finite
         numbers, booleans, None. Checkpoints of later steps, which a run that went back passed over, go too.
         """
+        with self.writing(step, tensors, facts):
+            pass  # there is nothing else to it
+        return self.folder / f"step-{step:08d}"
+
+    @contextmanager
+    def writing(
+        self, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+    ) -> Iterator[tuple[Path, dict[str, str]]]:
+        """As `save`; the block may put further files into the folder, and notes their checksums."""
         if step < 0:
             raise ValueError(f"A step is 0 or more, not {step}.")
         stored, same = _each_once(tensors)
-        text = _as_json({"format": FORMAT, "step": step, "facts": dict(facts), "same": same})
+        state = {"format": FORMAT, "step": step, "facts": dict(facts), "same": same}
         path = self.folder / f"step-{step:08d}"
+        sums: dict[str, str] = {}
         try:
             with atomic_folder(path) as fresh:
+                yield fresh, sums
+                state |= {"format": SHARDED, "shards": sorted(sums)} if sums else {}
                 save_file(stored, fresh / TENSORS, metadata={"format": "pt"})
-                (fresh / FACTS).write_bytes(text)
-                (fresh / SUMS).write_bytes(_sums(fresh))
+                (fresh / FACTS).write_bytes(_as_json(state))
+                shards = "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
+                (fresh / SUMS).write_bytes(_sums(fresh) + shards.encode())
         except SafetensorError as error:  # the library's name for a full disk
             raise UserError(f"Cannot write the checkpoint '{path}': {_reason(error)}.") from error
         except OSError as error:
             raise UserError(f"Cannot write the checkpoint '{path}': {error.strerror}.") from error
         self._prune(step)
-        return path
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, whole or not, newest first."""
@@ -135,7 +152,7 @@ class Checkpoints:
     def at(self, step: int) -> Checkpoint:
         """The checkpoint of a step that another rank has found to be whole."""
         try:
-            return _read(self.folder / f"step-{step:08d}", step)
+            return _read(self.folder / f"step-{step:08d}", step, trusted=True)
         except (Damaged, OSError) as error:
             raise UserError(
                 f"The checkpoint of step {step} in '{self.folder}' cannot be read on every rank ({error}): "
@@ -178,16 +195,17 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _read(folder: Path, step: int) -> Checkpoint:
-    """A checkpoint whose every byte is what was written."""
-    _check_sums(folder, (TENSORS, FACTS))
+def _read(folder: Path, step: int, trusted: bool = False) -> Checkpoint:
+    """A checkpoint whose every byte is what was written; `trusted`: somebody has looked at its shards."""
     state = _state(folder, step)
+    shards = state.get("shards", [])
+    _check_sums(folder, (TENSORS, FACTS), shards, trusted)
     try:
         with safe_open(folder / TENSORS, framework="pt") as file:
             # Copies: the mapped pages would be bound to the file, and lie at odd addresses.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         tensors |= {name: tensors[first] for name, first in state["same"].items()}
-        return Checkpoint(step, tensors, state["facts"])
+        return Checkpoint(step, tensors, state["facts"], folder, bool(shards))
     except (OSError, SafetensorError, KeyError) as error:
         raise Damaged(_reason(error)) from error
 
@@ -201,31 +219,38 @@ def _state(folder: Path, step: int) -> dict[str, Any]:
         raise Damaged(error.about(FACTS)) from error
     if not isinstance(state.get("format"), int):
         raise Damaged(f"its {FACTS} does not say which format it has")
-    if state["format"] != FORMAT:
+    if state["format"] not in (FORMAT, SHARDED):
         # Not damage: going back further would throw away work that another version can still read.
         raise UserError(
             f"The checkpoint '{folder}' has the format {state['format']}, and this version of clearhead "
-            f"reads format {FORMAT}: resume with the version that wrote it."
+            f"reads formats {FORMAT} and {SHARDED}: resume with the version that wrote it."
         )
     if state.get("step") != step:
         raise Damaged(f"its {FACTS} says step {state.get('step')}")
     if not isinstance(state.get("facts"), dict) or not isinstance(state.get("same"), dict):
         raise Damaged(f"its {FACTS} lacks what a checkpoint has")
+    shards = state.get("shards", [])
+    if not isinstance(shards, list) or not all(isinstance(x, str) and _SHARD.fullmatch(x) for x in shards):
+        raise Damaged(f"its {FACTS} does not list its shards")
     return state
 
 
-def _check_sums(folder: Path, names: Sequence[str]) -> None:
-    for name in (*names, SUMS):
+def _check_sums(
+    folder: Path, names: Sequence[str], shards: Sequence[str] = (), trusted: bool = False
+) -> None:
+    """Are files what was written, and is nothing else listed? `trusted` shards need only be there."""
+    for name in (*names, *shards, SUMS):
         if not (folder / name).is_file():
             raise Damaged(f"{name} is missing")
     try:
-        wanted, found = reading.read_bytes(folder / SUMS), _sums(folder, names)
+        looked_at = (*names, *([] if trusted else shards))
+        wanted, found = reading.read_bytes(folder / SUMS), _sums(folder, looked_at)
     except reading.Unreadable as error:
         raise Damaged(error.reason) from error
     for line in found.splitlines():
         if line not in wanted.splitlines():
             raise Damaged(f"{line.split()[1].decode()} does not match its checksum")
-    if len(names) > 1 and wanted != found:
+    if len(names) > 1 and not trusted and wanted != found:
         raise Damaged(f"{SUMS} was altered")
 
 

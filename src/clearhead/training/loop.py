@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from clearhead.training.averaging import Ema
 from clearhead.training.board import Board
 from clearhead.training.config import TrainConfig
 from clearhead.training.distributed.ranks import Ranks
-from clearhead.training.distributed.step import RankStepper, stand_in
+from clearhead.training.distributed.step import RankStepper
 from clearhead.training.doctor import Finding
 from clearhead.training.flops import StepFlops, peak_of
 from clearhead.training.graphs import GraphStepper
@@ -42,6 +42,9 @@ from clearhead.training.snapshot import RunState, Snapshots
 from clearhead.training.step import Precision, Stepper
 from clearhead.training.view import Sample, View
 from clearhead.training.weights import WeightFiles, named_weights
+
+if TYPE_CHECKING:
+    from clearhead.training.distributed.shard import ShardedModel
 
 DOCTOR_COMES = 0.3  # share of the run after which a model should have learnt something
 LONGEST_STREAK = 25  # skipped steps in a row; fp16 may need a dozen to find its scale
@@ -105,6 +108,7 @@ class Trainer:
     ) -> None:
         self.ranks = ranks or Ranks()
         self.model = model.to(device, torch.float64 if dtype == torch.float64 else None)
+        self.sharded = self._sharded(device, dtype)
         self.corpus = corpus
         self.objective = objective
         self.config = config
@@ -122,8 +126,23 @@ class Trainer:
         self.clock = Clock(peak_of(device, dtype), "perplexity" in objective.figures)
         self.flops = StepFlops(config.model)
 
+    def _sharded(self, device: torch.device, dtype: torch.dtype) -> ShardedModel | None:
+        """The model cut up, where the layout says so; then `self.model` becomes this rank's part of it."""
+        if not self.ranks.layout.shards:
+            return None
+        # here, because it takes a second that one rank has no use for
+        from clearhead.training.distributed.shard import ShardedModel
+
+        sharded = ShardedModel(self.model, self.ranks, device, dtype)
+        self.model = sharded.part
+        return sharded
+
     def _stepper(self, device: torch.device) -> Stepper:
         compute = self.config.compute
+        if self.sharded is not None:
+            from clearhead.training.distributed.shard_step import ShardStepper
+
+            return ShardStepper(self.sharded, self.ranks, *self._parts(), compute.compile)
         if self.ranks.many:
             return self._told_of_splits(RankStepper(self.ranks, *self._parts(), compute.compile))
         graphs = device.type == "cuda" if compute.graphs is None else compute.graphs
@@ -171,7 +190,7 @@ class Trainer:
                 group.append(made.batch)
             if place % size == 0:
                 if self.ranks.idles(size):
-                    group[-1] = stand_in(group[-1])
+                    group[-1] = group[-1].unlabelled()
                 state.epoch, state.batch = made.epoch, made.number + 1
                 yield group
                 group = []
@@ -186,7 +205,8 @@ class Trainer:
         spent = [(self.objective.passes * self.flops.of(batch), batch.tokens) for batch in group]
         if not self.ranks.many:
             return Agreed(spent)
-        own = [one for one in spent if one[1]]  # without stand-ins
+        # without stand-ins, and once for ranks that share their batches
+        own = [one for one in spent if one[1] and self.ranks.rank % self.ranks.layout.tp == 0]
         flops, labels, asked = self.ranks.total(sum(one[0] for one in own), sum(one[1] for one in own), stop)
         return Agreed([(flops, int(labels))], asked > 0)
 
@@ -219,6 +239,8 @@ class Trainer:
         """Write a checkpoint from which the run can go on."""
         self.state.seconds = self.clock.elapsed()
         self.snapshots.save()
+        if self._ended():
+            self.snapshots.wait()
         self.clock.checkpointed()
 
     # -- what is seen of it -------------------------------------------------
@@ -261,6 +283,7 @@ class Trainer:
     def _give_up(self, rate: float) -> None:
         """Too many steps in a row were not finite; the weights are those before the first of them."""
         self.save()
+        self.snapshots.wait()
         bad = [name for name, weight in self.model.named_parameters() if not bool(weight.isfinite().all())]
         if bad:
             reason = f"the weights themselves are not finite (first: {bad[0]})"
@@ -278,6 +301,7 @@ class Trainer:
 
     def _stop_for(self, name: str) -> None:
         self.save()
+        self.snapshots.wait()
         raise Interrupted(self.state.step, name)
 
     # -- judging ------------------------------------------------------------
@@ -299,7 +323,7 @@ class Trainer:
         self.model.eval()
         try:
             with torch.no_grad(), self.ema.applied(self.model) if self.ema is not None else nullcontext():
-                yield self.model
+                yield self.model if self.sharded is None else self.sharded.whole()
         finally:
             self.model.train()
 

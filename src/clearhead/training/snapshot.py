@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,10 @@ from clearhead.training.log import RunLog
 from clearhead.training.optimiser import load_optimiser_tensors, optimiser_tensors
 from clearhead.training.step import Stepper
 from clearhead.training.weights import WeightFiles, named_weights, set_weights
+
+if TYPE_CHECKING:
+    from clearhead.training.distributed.checkpoint import ShardWriter
+    from clearhead.training.distributed.shard import ShardedModel
 
 FOLDER = "checkpoints"
 PARTS = ("model", "optimiser", "ema", "scale", "meter", "rng")
@@ -94,6 +98,7 @@ class Run(Protocol):
     files: WeightFiles
     log: RunLog
     ranks: Ranks
+    sharded: ShardedModel | None
 
 
 class Snapshots:
@@ -103,18 +108,38 @@ class Snapshots:
         self.run = run
         self.checkpoints = Checkpoints(folder / FOLDER, keep=keep)
         self._mentioned: deque[set[int]] = deque(maxlen=keep)  # weight files of the checkpoints that are kept
+        self._writer: ShardWriter | None = None
+        if run.ranks.many:
+            from clearhead.training.distributed.checkpoint import ShardWriter  # takes a second to import
+
+            self._writer = ShardWriter(self.checkpoints, run.ranks)
 
     def save(self) -> None:
         """Write a checkpoint; then remove weight files that none of the kept ones mentions."""
         run = self.run
         state = run.state
         state.parts = run.stepper.parts
-        if not run.ranks.first:  # all ranks hold the same
-            return
         facts = {**state.to_dict(), "log": run.log.position()}
+        mentioned = set(state.weights)
+
+        def done() -> None:
+            self._mentioned.append(mentioned)
+            if run.ranks.first:  # by now there may be more than were mentioned when it was begun
+                run.files.keep_only(set(run.state.weights).union(*self._mentioned))
+
+        if self._writer is not None:
+            tensors = self._tensors()
+            large = {name: tensor for name, tensor in tensors.items() if _is_large(name, tensor)}
+            small = {name: tensor for name, tensor in tensors.items() if name not in large}
+            self._writer.begin(state.step, self._as_shards(large), small, facts, done)
+            return
         self.checkpoints.save(state.step, self._tensors(), facts)
-        self._mentioned.append(set(state.weights))
-        run.files.keep_only(set().union(*self._mentioned))
+        done()
+
+    def wait(self) -> None:
+        """Until what `save` has begun is on disk."""
+        if self._writer is not None:
+            self._writer.wait()
 
     def restore(self) -> list[str]:
         """Go back to the newest checkpoint that is whole; returns what a person should know."""
@@ -162,11 +187,33 @@ class Snapshots:
         }
         return {f"{part}/{name}": tensor for part, table in parts.items() for name, tensor in table.items()}
 
+    def _as_shards(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of this rank's part of the model, as shards of the whole."""
+        sharded = self.run.sharded
+        if sharded is None:
+            return dict(tensors)
+        return {path: sharded.as_shard(_weight_of(path), tensor) for path, tensor in tensors.items()}
+
+    def _read_large(self, found: Checkpoint) -> dict[str, Tensor]:
+        """What a checkpoint has of this rank's part, whichever ranks wrote it."""
+        from clearhead.training.distributed.checkpoint import read_shards
+
+        empty = {
+            path: torch.empty_like(tensor)
+            for path, tensor in self._tensors().items()
+            if _is_large(path, tensor)
+        }
+        read_shards(found.folder, self._as_shards(empty), self.run.ranks)
+        return empty
+
     @torch.no_grad()
     def _set(self, found: Checkpoint) -> list[str]:
         run = self.run
         parts: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
-        for path, tensor in found.tensors.items():
+        tensors = found.tensors
+        if found.sharded or run.sharded is not None:
+            tensors = {**tensors, **self._read_large(found)}
+        for path, tensor in tensors.items():
             part, _, name = path.partition("/")
             parts[part][name] = tensor
         expected = {name: tuple(tensor.shape) for name, tensor in named_weights(run.model).items()}
@@ -192,3 +239,17 @@ class Snapshots:
         said = run.log.continue_at(int(found.facts["log"]))
         set_rng(parts["rng"])  # last, so that nothing above can draw from it
         return [said] if said else []
+
+
+def _is_large(path: str, tensor: Tensor) -> bool:
+    """Is it a weight, or a number for each number of a weight?"""
+    return path.startswith(("model/", "optimiser/exp_avg", "ema/average/")) and tensor.dim() > 0
+
+
+def _weight_of(path: str) -> str:
+    """The weight that a large tensor belongs to.
+
+    >>> _weight_of("optimiser/exp_avg/output.weight"), _weight_of("model/output.weight")
+    ('output.weight', 'output.weight')
+    """
+    return path.rpartition("/")[2]

@@ -164,7 +164,9 @@ class Stepper:
         clip: float = 1.0,
         ema: Ema | None = None,
         compile: bool = False,
+        worker: nn.Module | None = None,
     ) -> None:
+        """`worker`: what runs the passes in place of `model`, and computes in the right numbers by itself."""
         self.objective = objective
         self.optimiser = optimiser
         self.precision = precision
@@ -175,7 +177,10 @@ class Stepper:
         self.labels = 0  # of this update; of all ranks where there are several
         self.parts = 1  # into how many a batch is cut since memory ran out
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.worker = copy.deepcopy(model).to(precision.dtype).train() if precision.copies else model
+        self.copying = precision.copies and worker is None
+        self.casts = worker is None and not precision.copies
+        own = copy.deepcopy(model).to(precision.dtype).train() if self.copying else model
+        self.worker = own if worker is None else worker
         self.copies = [parameter for parameter in self.worker.parameters() if parameter.requires_grad]
         self.called: Callable[..., Any] = torch.compile(self.worker) if compile else self.worker
         self.on_split: Callable[[int], None] = lambda parts: None  # told when memory ran out
@@ -215,7 +220,7 @@ class Stepper:
     def begin(self) -> None:
         """Forget old gradients, and bring the copy of the weights up to date."""
         self.forget()
-        if self.precision.copies:
+        if self.copying:
             with torch.no_grad():
                 torch._foreach_copy_(list[Tensor](self.copies), list[Tensor](self.parameters))
 
@@ -227,13 +232,13 @@ class Stepper:
     def backward(self, batch: Batch, weight: Tensor) -> Tensor:
         """Add a batch's gradient, weighted, to what is there; returns (objective, nll, labels, extras …)."""
         kernels = self.precision.kernels(self.steady)
-        with nullcontext() if self.precision.copies else self.precision.context(), kernels:
+        with self.precision.context() if self.casts else nullcontext(), kernels:
             losses = self.objective(self.called, batch)
             loss = losses.objective * weight
             if self.scale is not None:
                 loss = loss * self.scale.factor
             loss.backward()
-        if self.precision.copies:
+        if self.copying:
             self._collect()
         self.meter.expect(losses.extras)
         sums = [losses.objective.detach(), losses.nll, counted(batch.labels).sum(), *losses.extras.values()]
@@ -254,7 +259,7 @@ class Stepper:
         """Clip, step unless something is not finite, and take note."""
         if self.scale is not None:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], self.scale.factor)
-        norm = clip_gradients(self.parameters, self.clip)
+        norm = self.clipped()
         bad = (~(torch.isfinite(norm) & torch.isfinite(sums[0]))).float()
         step_unless(self.optimiser, bad)
         if self.scale is not None:
@@ -262,6 +267,10 @@ class Stepper:
         if self.ema is not None:
             self.ema.update(self.parameters)
         self.meter.add(sums, norm, bad)
+
+    def clipped(self) -> Tensor:
+        """Shorten the gradient where it is too long; its length before."""
+        return clip_gradients(self.parameters, self.clip)
 
     def _cut(self, batch: Batch) -> list[Batch]:
         """The batch in `parts` parts, or in as many as it has rows."""

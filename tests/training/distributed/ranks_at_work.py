@@ -37,13 +37,17 @@ def train(data: Path, folder: Path, plain: dict[str, Any], ranks: Ranks | None =
 
 
 def work(rank: int, folder: Path, cases: list[dict[str, Any]]) -> None:
-    """All cases that have a rank of this number."""
+    """All stages of all cases that have a rank of this number."""
     os.environ |= {"RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
     for case in cases:
-        if rank < case["ranks"]:
-            os.environ |= {"WORLD_SIZE": str(case["ranks"]), "MASTER_PORT": str(case["port"])}
-            with joined(case["config"]["compute"]["layout"], cuda=False) as ranks:
-                train(folder / "data", folder / case["name"], case["config"], ranks)
+        for stage in case["stages"]:
+            where = folder / case["data"], folder / case["name"], stage["config"]
+            if stage["ranks"] == 1 and rank == 0:
+                train(*where)
+            elif stage["ranks"] > rank:
+                os.environ |= {"WORLD_SIZE": str(stage["ranks"]), "MASTER_PORT": str(stage["port"])}
+                with joined(stage["config"]["compute"]["layout"], cuda=False) as ranks:
+                    train(*where, ranks)
 
 
 def main(folder: Path) -> None:
@@ -51,7 +55,7 @@ def main(folder: Path) -> None:
     cases = json.loads((folder / "plan.json").read_text())
     for case in cases:
         if not (folder / case["reference"]).exists():
-            train(folder / "data", folder / case["reference"], case["config"])
+            train(folder / case["data"], folder / case["reference"], case["stages"][-1]["config"])
     # forks: they need not import everything again
     processes.start_processes(work, (folder, cases), RANKS, start_method="fork")
 

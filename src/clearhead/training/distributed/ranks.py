@@ -121,7 +121,7 @@ class Ranks:
 
         Rank r of W takes those whose place in the update is ≡ r mod W, so that one rank that accumulates all
         of them is the reference. Where they do not come out even, whoever has one less takes the last one
-        too, as a `stand_in` (see `step`): all ranks make equally many passes, as sharded models demand.
+        too, without its labels: all ranks make equally many passes, as sharded models demand.
         """
         place, shares = number % size, self.layout.data
         return place % shares == self.data_rank or (place == size - 1 and self.idles(size))

@@ -11,13 +11,12 @@ as CUDA graphs with the sum between them, and a rank whose memory runs out keeps
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from clearhead.data.batch import IGNORED, Batch
+from clearhead.data.batch import Batch
 from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.step import Stepper
 
@@ -37,8 +36,14 @@ class RankStepper(Stepper):
         for batch in batches:
             counts = float(batch.tokens > 0)  # a stand-in makes the passes and counts for nothing
             for part in self._cut(batch):
-                sums.append(counts * self.backward(part.to(self.precision.device), counts * weight))
+                sums.append(
+                    counts * self.backward(self.mine(part.to(self.precision.device)), counts * weight)
+                )
         return torch.stack(sums).sum(0)
+
+    def mine(self, batch: Batch) -> Batch:
+        """The batch with the labels that this rank counts."""
+        return batch
 
     def _gradients_if_they_fit(self, batches: Sequence[Batch]) -> Tensor | None:
         """None on all ranks where memory ran out on one: all of them then take smaller parts."""
@@ -46,15 +51,13 @@ class RankStepper(Stepper):
         return None if self.ranks.any(found is None) else found
 
     def update(self, sums: Tensor) -> None:
+        """As one rank does it, once sums and gradients are those of all ranks."""
+        self.add_up(sums)
+        super().update(sums)
+
+    def add_up(self, sums: Tensor) -> None:
+        """Make sums and gradients those of all ranks."""
         for parameter in self.parameters:  # one that was of no use here may have been elsewhere
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self.ranks.add_up([sums, *(p.grad for p in self.parameters if p.grad is not None)])
-        super().update(sums)
-
-
-def stand_in(batch: Batch) -> Batch:
-    """The batch without a label: for a rank that has none left while others make their passes."""
-    empty = torch.nan if batch.labels.is_floating_point() else IGNORED
-    labels = torch.full_like(batch.labels, empty)
-    return replace(batch, fields={**batch.fields, "labels": labels}, tokens=0)

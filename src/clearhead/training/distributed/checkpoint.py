@@ -1,0 +1,137 @@
+"""Checkpoints that all ranks write together and any ranks can read, by `torch.distributed.checkpoint`.
+
+Beside what one rank writes (`checkpoint.py`) there are files of shards, one for each rank, in the safetensors
+format, which say of each tensor where in the whole it belongs: no pickle. Every rank writes and hashes its
+own, all wait for each other, and then rank 0 sums up and gives the folder its name. The numbers are copied
+first, and written by a thread while training goes on; the next checkpoint waits for this one.
+
+Read on other ranks, in another layout, or by one rank alone, each takes the parts of the files that it needs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+
+from clearhead.base.atomic import sha256_of
+from clearhead.base.errors import UserError
+from clearhead.training.checkpoint import Checkpoints
+from clearhead.training.distributed.ranks import Ranks
+
+# It explains at length what is as it should be here.
+logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)
+
+
+class ShardWriter:
+    """Writes checkpoints of all ranks, one at a time, in the background."""
+
+    def __init__(self, checkpoints: Checkpoints, ranks: Ranks) -> None:
+        self.checkpoints = checkpoints
+        self.ranks = ranks
+        self._group = dist.new_group(backend="gloo")  # of its own, so that training can talk meanwhile
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._done: Callable[[], None] = lambda: None
+
+    def begin(
+        self,
+        step: int,
+        shards: Mapping[str, Tensor],
+        small: Mapping[str, Tensor],
+        facts: Mapping[str, Any],
+        done: Callable[[], None],
+    ) -> None:
+        """Copy everything, and write it while the caller goes on; `wait` calls `done` when it is on disk.
+
+        `shards`: each a shard of a whole, or the same on all ranks. `small`: of which rank 0's count.
+        """
+        self.wait()
+        kept = {name: _copied(tensor) for name, tensor in shards.items()}
+        little = {name: tensor.detach().to("cpu", copy=True) for name, tensor in small.items()}
+        self._done = done
+        self._thread = threading.Thread(
+            target=self._run, args=(step, kept, little, facts), name="clearhead-checkpoint"
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the last one is on disk, or could not be written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            if self._error is not None:
+                raise self._error
+            self._done()
+
+    def _run(
+        self, step: int, shards: dict[str, Tensor], small: dict[str, Tensor], facts: Mapping[str, Any]
+    ) -> None:
+        try:
+            if self.ranks.first:
+                with self.checkpoints.writing(step, small, facts) as (folder, sums):
+                    self._tell(str(folder))
+                    sums.update(self._write(folder, shards))
+            else:
+                self._write(Path(self._tell(None)), shards)
+        except BaseException as error:  # the caller's thread raises it
+            self._error = error
+
+    def _tell(self, of_first: str | None) -> str:
+        held = [of_first]
+        dist.broadcast_object_list(held, src=0, group=self._group)
+        assert held[0] is not None
+        return held[0]
+
+    def _write(self, folder: Path, shards: dict[str, Tensor]) -> dict[str, str]:
+        """My file, and the checksums of everybody's."""
+        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+        save(shards, storage_writer=writer, process_group=self._group)
+        mine = folder / f"shard-{self.ranks.rank + 1:05d}-model-00001-of-00001.safetensors"
+        found: list[Any] = [None] * self.ranks.count
+        sums = {mine.name: sha256_of(mine)} if mine.exists() else {}  # a rank may have nothing to write
+        dist.all_gather_object(found, sums, group=self._group)
+        return {name: checksum for one in found for name, checksum in one.items()}
+
+
+def read_shards(folder: Path, places: dict[str, Tensor], ranks: Ranks) -> None:
+    """Fill tensors, or shards of tensors, from the files of a checkpoint, whoever wrote them."""
+    reader = HuggingFaceStorageReader(str(folder))
+    try:
+        known = reader.read_metadata().state_dict_metadata
+        for name, place in places.items():
+            if name not in known or tuple(known[name].size) != tuple(place.shape):  # type: ignore[union-attr]
+                raise UserError(
+                    f"The checkpoint '{folder}' belongs to another model: its '{name}' is missing or has "
+                    "another shape."
+                )
+        load(places, storage_reader=reader, no_dist=not ranks.many)
+    except (CheckpointException, SafetensorError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"The checkpoint '{folder}' cannot be read ({reason}).") from error
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """The same numbers in memory of their own, on the host."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach().to("cpu", copy=True)
+    local = tensor.to_local().detach().to("cpu", copy=True)
+    return DTensor.from_local(
+        local,
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
