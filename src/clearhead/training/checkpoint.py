@@ -37,7 +37,6 @@ from clearhead.base.atomic import _remove_leftovers, atomic_folder, recover_fold
 from clearhead.base.errors import UserError
 
 FORMAT = 1  # raise it when the files change their meaning
-SHARDED = 2  # the format of many ranks: `state.json` lists further files, which have all that is large
 TENSORS, FACTS, SUMS = "state.safetensors", "state.json", "SHA256SUMS"
 
 _SHARD = re.compile(r"shard-[0-9]{5}-model-00001-of-00001\.safetensors")
@@ -96,7 +95,7 @@ class Checkpoints:
         try:
             with atomic_folder(path) as fresh:
                 yield fresh, sums
-                state |= {"format": SHARDED, "shards": sorted(sums)} if sums else {}
+                state |= {"shards": sorted(sums)} if sums else {}
                 save_file(stored, fresh / TENSORS, metadata={"format": "pt"})
                 (fresh / FACTS).write_bytes(_as_json(state))
                 shards = "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
@@ -219,11 +218,11 @@ def _state(folder: Path, step: int) -> dict[str, Any]:
         raise Damaged(error.about(FACTS)) from error
     if not isinstance(state.get("format"), int):
         raise Damaged(f"its {FACTS} does not say which format it has")
-    if state["format"] not in (FORMAT, SHARDED):
+    if state["format"] != FORMAT:
         # Not damage: going back further would throw away work that another version can still read.
         raise UserError(
             f"The checkpoint '{folder}' has the format {state['format']}, and this version of clearhead "
-            f"reads formats {FORMAT} and {SHARDED}: resume with the version that wrote it."
+            f"reads format {FORMAT}: resume with the version that wrote it."
         )
     if state.get("step") != step:
         raise Damaged(f"its {FACTS} says step {state.get('step')}")

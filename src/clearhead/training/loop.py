@@ -210,8 +210,9 @@ class Trainer:
         flops, labels, asked = self.ranks.total(sum(one[0] for one in own), sum(one[1] for one in own), stop)
         return Agreed([(flops, int(labels))], asked > 0)
 
-    def _update(self, group: list[Batch], facts: Agreed) -> None:
+    def _update(self, group: list[Batch], facts: Agreed | None = None) -> None:
         state, saving = self.state, self.config.saving
+        facts = facts or self._agree(group, stop=False)
         state.step += 1
         rate = rate_at(self.config.schedule, state.step, self.config.model.width)
         self.ranks.reseed(self.config.seed, state.step)
