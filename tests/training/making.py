@@ -24,10 +24,11 @@ from clearhead.tasks import TASKS
 from clearhead.training.averaging import Ema
 from clearhead.training.config import TrainConfig
 from clearhead.training.distributed.ranks import Ranks
-from clearhead.training.loop import Corpus, Trainer, Validator
+from clearhead.training.loop import Corpus, Trainer
 from clearhead.training.objectives import LabelObjective, Objective
 from clearhead.training.optimiser import OptimiserConfig, build_optimiser, optimiser_tensors
 from clearhead.training.step import Precision, Stepper
+from clearhead.training.validation import Validator
 from clearhead.training.view import View
 
 from ..data.storing import SPECIALS, a_store
@@ -236,4 +237,4 @@ def a_trainer(
     torch.manual_seed(config.seed)
     model = build(config.model)
     corpus = Corpus(training, validation)
-    return Trainer(model, corpus, objective, config, folder, device, dtype, view, validator, ranks)
+    return Trainer(model, corpus, objective, config, folder, Precision(device, dtype), view, validator, ranks)

@@ -9,7 +9,8 @@ import torch
 
 from clearhead.training.board import Board
 from clearhead.training.log import read_log
-from clearhead.training.loop import Checked, Interrupted
+from clearhead.training.loop import Interrupted
+from clearhead.training.validation import Checked
 from clearhead.training.view import Sample
 
 from .making import a_trainer, run_config

@@ -19,8 +19,9 @@ from clearhead.data.batch import Batch
 from clearhead.training.checkpoint import Checkpoints
 from clearhead.training.config import TrainConfig
 from clearhead.training.log import read_log
-from clearhead.training.loop import LONGEST_STREAK, Checked, Interrupted, Trainer, validation_loss
+from clearhead.training.loop import LONGEST_STREAK, Interrupted, Trainer
 from clearhead.training.objectives import LabelObjective, Losses
+from clearhead.training.validation import Checked, validation_loss
 from clearhead.training.weights import WeightFiles, named_weights, set_weights
 
 from .making import Listening, a_trainer, run_config, same, state_of

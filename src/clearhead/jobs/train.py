@@ -55,6 +55,7 @@ from clearhead.training.sizing import (
     dealt,
     minutes_for,
 )
+from clearhead.training.step import Precision
 from clearhead.training.view import View, choices_table, make_view
 from clearhead.training.view.words import duration
 
@@ -308,8 +309,7 @@ def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: Vi
         task.objective(config.objective),
         config,
         folder.training,
-        device,
-        pick_dtype(compute.dtype, device),
+        Precision(device, pick_dtype(compute.dtype, device)),
         view,
         DecodingValidator(config, task, prepared, notes),
         ranks,

@@ -17,7 +17,7 @@ from clearhead.jobs.prepare import Prepared
 from clearhead.tasks import Task
 from clearhead.training import doctor
 from clearhead.training.config import TrainConfig
-from clearhead.training.loop import Checked
+from clearhead.training.validation import Checked
 from clearhead.training.view import Sample
 
 Item = TypeVar("Item")

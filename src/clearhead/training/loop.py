@@ -11,16 +11,15 @@ in a validator that may decode.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from clearhead.base.device import widest
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch
 from clearhead.data.load import Loader
@@ -35,12 +34,13 @@ from clearhead.training.flops import StepFlops, peak_of
 from clearhead.training.graphs import GraphStepper
 from clearhead.training.interrupt import Interrupts
 from clearhead.training.log import NoLog, RunLog
-from clearhead.training.objectives import Objective, run_model
+from clearhead.training.objectives import Objective
 from clearhead.training.optimiser import build_optimiser, rate_at
 from clearhead.training.progress import Clock
 from clearhead.training.snapshot import RunState, Snapshots
 from clearhead.training.step import Precision, Stepper
-from clearhead.training.view import Sample, View
+from clearhead.training.validation import Checked, Validator, validation_loss
+from clearhead.training.view import View
 from clearhead.training.weights import WeightFiles, named_weights
 
 if TYPE_CHECKING:
@@ -48,18 +48,6 @@ if TYPE_CHECKING:
 
 DOCTOR_COMES = 0.3  # share of the run after which a model should have learnt something
 LONGEST_STREAK = 25  # skipped steps in a row; fp16 may need a dozen to find its scale
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What a validator found: numbers by name, and examples to look at."""
-
-    values: Mapping[str, float] = field(default_factory=dict)
-    samples: Sequence[Sample] = ()
-    findings: Sequence[Finding] = ()
-
-
-Validator = Callable[[nn.Module], Checked]
 
 
 class Agreed(NamedTuple):
@@ -100,21 +88,21 @@ class Trainer:
         objective: Objective,
         config: TrainConfig,
         folder: Path,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
+        precision: Precision,
         view: View | None = None,
         validator: Validator | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
+        device, dtype = precision.device, precision.dtype
         self.model = model.to(device, torch.float64 if dtype == torch.float64 else None)
-        self.sharded = self._sharded(device, dtype)
+        self.sharded = self._sharded(precision)
         self.corpus = corpus
         self.objective = objective
         self.config = config
         self.view = view or View()
         self.validator = validator
-        self.precision = Precision(device, dtype)
+        self.precision = precision
         self.log = RunLog(folder) if self.ranks.first else NoLog()
         self.board = Board(folder, config.saving.tensorboard and self.ranks.first)
         self.files = WeightFiles(folder)
@@ -126,14 +114,14 @@ class Trainer:
         self.clock = Clock(peak_of(device, dtype), "perplexity" in objective.figures)
         self.flops = StepFlops(config.model)
 
-    def _sharded(self, device: torch.device, dtype: torch.dtype) -> ShardedModel | None:
+    def _sharded(self, precision: Precision) -> ShardedModel | None:
         """The model cut up, where the layout says so; then `self.model` becomes this rank's part of it."""
         if not self.ranks.layout.shards:
             return None
         # here, because it takes a second that one rank has no use for
         from clearhead.training.distributed.shard import ShardedModel
 
-        sharded = ShardedModel(self.model, self.ranks, device, dtype)
+        sharded = ShardedModel(self.model, self.ranks, precision.device, precision.dtype)
         self.model = sharded.part
         return sharded
 
@@ -405,22 +393,3 @@ class Interrupted(Exception):
         super().__init__(f"stopped by {name} after step {step}")
         self.step = step
         self.name = name
-
-
-def validation_loss(
-    model: nn.Module, loader: Loader, precision: Precision, objective: Objective, ranks: Ranks | None = None
-) -> dict[str, float]:
-    """What the objective finds over the whole validation set, of which each rank takes its share."""
-    ranks = ranks or Ranks()
-    sums: Tensor | None = None
-    labels = 0
-    for batch in loader.batches(0, ranks.rank, ranks.count):
-        ours = batch.to(precision.device)
-        with precision.context():
-            logits = run_model(model, ours)
-        found = [one.to(widest(precision.device)) for one in objective.measure(logits, ours)]
-        sums = torch.stack(found) if sums is None else sums + torch.stack(found)
-        labels += batch.tokens
-    found_by = [one for one in ranks.everyone((sums.tolist() if sums is not None else [], labels)) if one[0]]
-    totals = [sum(parts) for parts in zip(*(one[0] for one in found_by), strict=True)]
-    return objective.judged(totals, sum(one[1] for one in found_by))
