@@ -119,7 +119,10 @@ def word_counts(kind: str, data: Path) -> Iterator[tuple[int, int]]:
     """Words of either side of a corpus's pairs."""
     if kind == "multi30k":
         names = [data / "multi30k" / "tok" / f"train.lc.norm.tok.{side}.gz" for side in ("en", "de")]
-        with gzip.open(names[0], "rt", encoding="utf-8") as one, gzip.open(names[1], "rt", encoding="utf-8") as two:
+        with (
+            gzip.open(names[0], "rt", encoding="utf-8") as one,
+            gzip.open(names[1], "rt", encoding="utf-8") as two,
+        ):
             yield from ((len(a.split()), len(b.split())) for a, b in zip(one, two, strict=True))
     else:
         with gzip.open(data / "tatoeba-en-fr" / "eng-fra.tsv.gz", "rt", encoding="utf-8") as file:
@@ -208,7 +211,9 @@ def our_config(size: Size) -> ModelConfig:
     )
 
 
-def ours(size: Size, device: torch.device, dtype: torch.dtype, kind: type[Stepper], compile: bool = False) -> Work:
+def ours(
+    size: Size, device: torch.device, dtype: torch.dtype, kind: type[Stepper], compile: bool = False
+) -> Work:
     """A step as our trainer takes it."""
     model = clearhead.build(our_config(size)).to(device).train()
     optimiser = build_optimiser(model, OptimiserConfig(), device)
@@ -246,7 +251,9 @@ class TorchTranslator(nn.Module):
                 module.dropout = 0.0
             if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
                 module.dropout.p = 0.0
-        angles = torch.arange(size.longest + 2)[:, None] / 10_000 ** (torch.arange(0, size.width, 2) / size.width)
+        angles = torch.arange(size.longest + 2)[:, None] / 10_000 ** (
+            torch.arange(0, size.width, 2) / size.width
+        )
         table = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
         self.register_buffer("positions", table, persistent=False)
 
@@ -375,7 +382,9 @@ def contenders(
     if gpu:
         found["clearhead, not recorded"] = lambda: ours(size, device, dtype, Stepper)
     if compile:
-        found["clearhead, compiled"] = lambda: ours(size, device, dtype, GraphStepper if gpu else Stepper, True)
+        found["clearhead, compiled"] = lambda: ours(
+            size, device, dtype, GraphStepper if gpu else Stepper, True
+        )
     for name, (make, score) in peers(size).items():
 
         def plain(make: Any = make, score: Any = score, compiled: bool = False) -> Work:
@@ -456,9 +465,13 @@ def report(begun: dict[str, Begun], times: dict[str, list[float]], config: Model
         return sum(batch.tokens for batch in begun[name].given) / statistics.median(times[name])
 
     head = ("contender", "ms a step", "fastest", "tokens/s", "× ours", "MFU", "GiB", "first s")
-    print(f"{head[0]:34} {head[1]:>10} {head[2]:>9} {head[3]:>12} {head[4]:>7} {head[5]:>6} {head[6]:>6} {head[7]:>8}")
+    print(
+        f"{head[0]:34} {head[1]:>10} {head[2]:>9} {head[3]:>12} {head[4]:>7} {head[5]:>6} {head[6]:>6} {head[7]:>8}"
+    )
     for name, one in begun.items():
-        median, fastest = (1000 * took / len(one.given) for took in (statistics.median(times[name]), min(times[name])))
+        median, fastest = (
+            1000 * took / len(one.given) for took in (statistics.median(times[name]), min(times[name]))
+        )
         spent = sum(count.of(batch.packed()) for batch in one.given) / statistics.median(times[name])
         ratio, real = rate("clearhead") / rate(name), rate(name)
         print(

@@ -44,16 +44,38 @@ def test_contenders_have_like_models(training: ModuleType) -> None:
     assert max(counts) < 1.01 * min(counts)  # PyTorch's has a norm more at the end of each stack
 
 
-def test_every_contender_learns_from_the_same_batches(training: ModuleType) -> None:
+def test_every_contender_learns_from_the_same_batches(
+    training: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     size = training.Size(width=32, layers=1, vocabulary=20, tokens=300, dropout=0.0)
     device = torch.device("cpu")
     batches = training.batches(size, 2, device)
     assert len(batches) == 2
     assert all(batch.inputs.numel() <= size.tokens for batch in batches)
-    works = training.contenders(size, device, torch.float32)
-    times = training.measure(works, batches, 2, time.perf_counter, gpu=False)
+    makers = training.contenders(size, device, torch.float32)
+    begun = {name: training.begin(make, batches, gpu=False) for name, make in makers.items()}
+    times = training.measure(begun, 2, time.perf_counter, gpu=False)
     assert {"clearhead", "torch.nn"} <= set(times)
     assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in times.values())
+    training.report(begun, times, training.our_config(size), 1e12)
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 1 + len(times)
+    assert table[1].split()[4] == "1.00"
+
+
+def test_decoders_and_packed_batches_of_the_same_corpus(training: ModuleType) -> None:
+    size = training.Size(32, 1, 50, tokens=64, dropout=0.0, family="decoder", longest=16)
+    device = torch.device("cpu")
+    batch = training.batches(size, 1, device)[0]
+    assert batch.inputs.shape == (4, 16)
+    makers = training.contenders(size, device, torch.float32)
+    assert training.begin(makers["clearhead"], [batch], gpu=False).first > 0
+    pairs = training.Size(width=32, layers=1, vocabulary=20, tokens=300, dropout=0.0)
+    packed = training.batches(pairs, 3, device, "uniform", packed=True)
+    assert len({batch.inputs.shape for batch in packed}) == 1
+    assert all(batch.packing is not None for batch in packed)
+    with pytest.raises(SystemExit, match="older GPUs"):
+        training.refuse_old_kernels(["flash", "memory-efficient"])
 
 
 def test_a_plain_loop_learns(training: ModuleType) -> None:

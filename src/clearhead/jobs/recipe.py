@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from clearhead.base.errors import UserError
 from clearhead.base.settings import flat, read_table
 from clearhead.training.config import TrainConfig
-from clearhead.training.sizing import Choice, as_table, looks
+from clearhead.training.sizing import FILLED, Choice, as_table, looks
 
 Table = dict[str, Any]
 
@@ -109,6 +111,45 @@ def compose(choices: Sequence[Choice], said: Table, vocabulary: Mapping[str, int
     if "steps" in said and "every" not in table_in(said, "validation") and isinstance(table["steps"], int):
         table.setdefault("validation", {})["every"] = looks(table["steps"])
     return TrainConfig.from_dict(table)
+
+
+def packs(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a run's batches may be packed in one shape: a GPU's kernels for packed tokens serve its model.
+
+    Elsewhere packed tokens are computed, too, but slower than padded rows of like length. A long text is cut
+    into rows that are full anyway.
+    """
+    model, attention = config.model, config.model.attention
+    plain = attention.kind == "multihead" and attention.kernel == "auto" and not model.layer_pattern
+    whole = attention.dropout == 0 and attention.softcap is None and attention.score in ("dot", "scaled_dot")
+    there = model.position.name in ("none", "sinusoidal", "learned", "rotary") and config.task != "generate"
+    half = device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+    known = model.family in ("encoder-decoder", "encoder", "decoder")
+    return half and plain and whole and there and known and config.batch.shapes == "fixed"
+
+
+def laid_out(
+    choices: Sequence[Choice], said: Table, config: TrainConfig, device: torch.device, dtype: torch.dtype
+) -> list[Choice]:
+    """The choices with packed batches where these pay and nobody said how large or how laid out batches are.
+
+    A batch then holds as many real tokens as a padded one of the size chosen before.
+    """
+    batch = said.get("batch")
+    told = isinstance(batch, dict) and ("layout" in batch or "tokens" in batch)
+    if told or not packs(config, device, dtype):
+        return list(choices)
+    tokens = max(256, int(FILLED * config.batch.tokens) // 256 * 256)
+    kept = [choice._replace(value=tokens) if choice.name == "batch.tokens" else choice for choice in choices]
+    return [*kept, Choice("batch.layout", "packed", "no product is spent on padding")]
+
+
+def padded_if_need_be(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> TrainConfig:
+    """A recipe that packs into one shape does so where kernels for that serve it; elsewhere it pads."""
+    shaped = config.batch.layout == "packed" and config.batch.shapes == "fixed"
+    if not shaped or packs(config, device, dtype):
+        return config
+    return config.replace(batch__layout="padded")
 
 
 def explained(choices: Sequence[Choice], said: Table, config: TrainConfig) -> list[Choice]:

@@ -24,7 +24,7 @@ from clearhead.data.read import ends_documents
 from clearhead.data.survey import survey
 from clearhead.jobs import prepare
 from clearhead.jobs.finish import Finished, finish
-from clearhead.jobs.recipe import Table, compose, explained, merged
+from clearhead.jobs.recipe import Table, compose, explained, laid_out, merged, padded_if_need_be
 from clearhead.jobs.refusals import (
     check_corpus,
     check_labels,
@@ -221,6 +221,8 @@ def _decide(early: TrainConfig, said: Table, minutes: float | None, layout: Layo
     choices = [*first, *dealt(choose(demand, machine, Asked.of(said)), layout.data)]
     sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": facts.source_vocabulary}
     config = compose(choices, said, sizes)
+    choices = laid_out(choices, said, config, device, dtype)
+    config = padded_if_need_be(compose(choices, said, sizes), device, dtype)
     check_labels(config, found.labels)
     check_together(config, device)
     check_lengths(config, found, tokenizers, _encoding(config))

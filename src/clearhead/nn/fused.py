@@ -73,7 +73,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     if triton is None:
         return function
     names = function.__annotations__
-    return triton.jit(do_not_specialize=[name for name in ("rows",) if name in names])(function)
+    return triton.jit(do_not_specialize=[name for name in ("rows", "programs") if name in names])(function)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -92,6 +92,18 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[0])
 
 
+def finished(sums: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum over programs of what each has summed up, (programs, E) in float32."""
+    programs, width = sums.shape
+    out = torch.empty(width, dtype=dtype, device=sums.device)
+    columns = 16
+    with on(sums.device):
+        _finish[(triton.cdiv(width, columns),)](
+            sums, out, width, triton.next_power_of_2(programs), programs, columns, num_warps=4
+        )
+    return out
+
+
 @torch.library.custom_op("clearhead::column_sums", mutates_args=())
 def column_sums(x: Tensor) -> Tensor:
     """The sum of x (N, E) over the tokens, in float32 within."""
@@ -108,7 +120,7 @@ def _sums_of_columns(x: Tensor) -> Tensor:
         _sum_up[(programs, triton.cdiv(width, columns))](
             x, sums, rows, width, each, columns, SUM_STEPS, num_warps=4
         )
-    return sums.sum(0).to(x.dtype)
+    return finished(sums, x.dtype)
 
 
 @column_sums.register_fake
@@ -159,7 +171,7 @@ def _relu_backward(dy: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         _cut_off[(programs, triton.cdiv(width, columns))](
             dy, y, dx, sums, rows, width, each, columns, SUM_STEPS, num_warps=4
         )
-    return dx, sums.sum(0).to(y.dtype)
+    return dx, finished(sums, y.dtype)
 
 
 @_relu_backward.register_fake
@@ -217,3 +229,17 @@ def _sum_up(
         inside = (row[:, None] < rows) & (column[None, :] < width)
         total += tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     tl.store(sums + tl.program_id(0) * width + column, tl.sum(total, 0), mask=column < width)
+
+
+@kernel
+def _finish(
+    sums: tl.tensor, out: tl.tensor, width: tl.constexpr, whole: tl.constexpr, programs: tl.tensor,
+    columns: tl.constexpr,
+) -> None:  # fmt: skip
+    column = tl.program_id(0) * columns + tl.arange(0, columns)
+    total = tl.zeros((min(whole, 256), columns), tl.float32)
+    for start in range(0, whole, min(whole, 256)):
+        row = start + tl.arange(0, min(whole, 256))
+        inside = (row[:, None] < programs) & (column[None, :] < width)
+        total += tl.load(sums + row[:, None] * width + column[None, :], mask=inside, other=0.0)
+    tl.store(out + column, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < width)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.nn.fused import kernel, on, tl, triton  # type: ignore[attr-defined]
+from clearhead.nn.fused import finished, kernel, on, tl, triton  # type: ignore[attr-defined]
 
 ELEMENTS = 2048  # that a program holds at a time
 STEPS = 16  # backward, how many times a program goes on: it sums up the gradients of parameters on its way
@@ -100,8 +100,7 @@ def _add_norm_backward(
             sums[1], rows, width, _threshold(p), _scale(p), each, quarter, STEPS, seed is not None,
             dtotal is not None, num_warps=warps,
         )  # fmt: skip
-    dweight, dbias = sums.sum(1).to(weight.dtype)
-    return dx, dadded, dweight.clone(), dbias.clone()
+    return dx, dadded, finished(sums[0], weight.dtype), finished(sums[1], weight.dtype)
 
 
 @_add_norm_backward.register_fake

@@ -66,6 +66,13 @@ class GraphStepper(Stepper):
             place.copy_(tensor, non_blocking=True)
         recording.weight.fill_(1.0 / max(batch.tokens, 1))
         recording.graph.replay()
+        self.tell_how()
+
+    @property
+    def way(self) -> str:
+        if self._refused or self.parts > 1:
+            return super().way
+        return "recorded" if self.called is self.worker else "compiled and recorded"
 
     def _recording(self, batch: Batch) -> _Recording | None:
         """A recording of this shape; None where memory ran out, or where the model cannot be captured.

@@ -132,20 +132,18 @@ class Trainer:
 
             return ShardStepper(self.sharded, self.ranks, *self._parts(), compute.compile)
         if self.ranks.many:
-            return self._told_of_splits(RankStepper(self.ranks, *self._parts(), compute.compile))
+            return self._heard(RankStepper(self.ranks, *self._parts(), compute.compile))
         graphs = device.type == "cuda" if compute.graphs is None else compute.graphs
         graphs = graphs and device.type == "cuda" and self.config.batch.shapes == "fixed"
         kind = GraphStepper if graphs and self.config.batch.accumulate == 1 else Stepper
-        return self._told_of_splits(kind(*self._parts(), compute.compile))
+        return self._heard(kind(*self._parts(), compute.compile))
 
     def _parts(self) -> tuple[nn.Module, Objective, torch.optim.Optimizer, Precision, float, Ema | None]:
         clip = self.config.optimiser.clip
         return self.model, self.objective, self.optimiser, self.precision, clip, self.ema
 
-    def _told_of_splits(self, stepper: Stepper) -> Stepper:
-        stepper.on_split = lambda parts: self.view.say(
-            f"Memory ran out: from here on each batch is taken in {parts} parts; the gradient is the same."
-        )
+    def _heard(self, stepper: Stepper) -> Stepper:
+        stepper.say = self.view.say
         return stepper
 
     # -- the run ------------------------------------------------------------

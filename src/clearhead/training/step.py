@@ -183,7 +183,11 @@ class Stepper:
         self.worker = own if worker is None else worker
         self.copies = [parameter for parameter in self.worker.parameters() if parameter.requires_grad]
         self.called: Callable[..., Any] = torch.compile(self.worker) if compile else self.worker
-        self.on_split: Callable[[int], None] = lambda parts: None  # told when memory ran out
+        self.say: Callable[[str], None] = lambda sentence: None  # what a user is to read
+        self.on_split: Callable[[int], None] = lambda parts: self.say(  # told when memory ran out
+            f"Memory ran out: from here on each batch is taken in {parts} parts; the gradient is the same."
+        )
+        self._has_told = False
 
     def step(self, batches: Sequence[Batch], rate: float) -> None:
         """One update of the weights; memory that runs out is answered by smaller parts."""
@@ -191,6 +195,23 @@ class Stepper:
         while (sums := self._gradients_if_they_fit(batches)) is None:
             self.split_further(batches)
         self.update(sums)
+        self.tell_how()
+
+    def kernels(self) -> list[str]:
+        """The kernels that computed attention in the last pass, by name."""
+        names = {getattr(module, "served_by", "") for module in self.worker.modules()}
+        return sorted(name for name in names if name)
+
+    def tell_how(self) -> None:
+        """Say once which path a step takes."""
+        if not self._has_told and self.kernels():
+            self.say(f"Steps are {self.way}; attention is computed by: {', '.join(self.kernels())}.")
+        self._has_told = True
+
+    @property
+    def way(self) -> str:
+        """How a step is run, in words."""
+        return "run as they stand" if self.called is self.worker else "compiled"
 
     def _gradients_if_they_fit(self, batches: Sequence[Batch]) -> Tensor | None:
         """As `gradients`; None where memory ran out.
