@@ -45,7 +45,8 @@ SEQUENCES = [
 
 def error(found: Tensor, wanted: Tensor) -> float:
     assert torch.isfinite(found).all()
-    return float((found.float() - wanted.float()).norm() / wanted.float().norm().clamp(min=1e-6))
+    apart = (found.detach().float() - wanted.detach().float()).norm()
+    return float(apart / wanted.detach().float().norm().clamp(min=1e-6))
 
 
 def leaves(*shapes: tuple[int, ...], dtype: torch.dtype, device: str) -> list[Tensor]:
@@ -58,31 +59,35 @@ def exact(*tensors: Tensor) -> list[Tensor]:
 
 
 def check_add_norm(width: int, dtype: torch.dtype, p: float, stream: bool, device: str) -> None:
-    """Output and all gradients, dropout's factors being found out by a pass that shows them."""
+    """Output and all gradients, dropout's factors being found out by a pass that shows them.
+
+    Where the stream goes on, what is added has a bias of its own.
+    """
     rows = 37
-    x, added, weight, bias = leaves(
-        (rows, width), (rows, width), (width,), (width,), dtype=dtype, device=device
-    )
-    slopes = torch.randn_like(x), torch.randn_like(x)
+    shapes: list[tuple[int, ...]] = [(rows, width)] * 2 + [(width,)] * 3
+    given = leaves(*shapes, dtype=dtype, device=device)[: 5 if stream else 4]
+    slopes = torch.randn_like(given[0]), torch.randn_like(given[0])
     torch.manual_seed(1)
-    y, total = fused_norm.add_norm(x, added, weight, bias, p, 1e-5, stream)
+    x, added, weight, bias = given[:4]
+    y, total = fused_norm.add_norm(x, added, weight, bias, p, 1e-5, stream, given[4] if stream else None)
     factors = torch.ones(rows, width, device=device)
     if p:
         torch.manual_seed(1)
-        seed, one = fused_norm.draw_seed(x), factors.clone()
+        seed, one = fused_norm.draw_seed(y), factors.clone()
         factors = fused_norm._add_norm_forward(0 * one, one, one[0], one[0], seed, p, 1e-5)[1]
         assert abs(float((factors == 0).float().mean()) - p) < 0.15
         torch.testing.assert_close(factors[factors != 0], torch.full_like(factors[factors != 0], 1 / (1 - p)))
-    copies = exact(x, added, weight, bias)
-    plain = copies[0] + copies[1] * factors
+    copies = exact(*given)
+    shifted = copies[1] + copies[4] if stream else copies[1]
+    plain = copies[0] + shifted * factors
     plain = plain + (plain.to(dtype).float() - plain).detach()  # the sum is rounded as it is stored
     wanted = F.layer_norm(plain, (width,), copies[2], copies[3], 1e-5)
     if stream:
-        found = torch.autograd.grad((y, total), (x, added, weight, bias), slopes)
+        found = torch.autograd.grad((y, total), given, slopes)
         known = torch.autograd.grad((wanted, plain), copies, [slope.float() for slope in slopes])
     else:
         assert not total.requires_grad
-        found = torch.autograd.grad(y, (x, added, weight, bias), slopes[0])
+        found = torch.autograd.grad(y, given, slopes[0])
         known = torch.autograd.grad(wanted, copies, slopes[0].float())
     for one, two in zip((y, total, *found), (wanted, plain, *known), strict=True):
         assert error(one, two) < EXACT[dtype]

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.state import DecoderState, Source
-from clearhead.nn.attention import AttentionConfig
+from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
 from clearhead.nn.attention.masks import Everything, Mask, Padding
 from clearhead.nn.extras import Extras
 from clearhead.nn.layers import (
+    FeedForward,
     InputEmbedding,
     Output,
     Pending,
@@ -147,7 +148,9 @@ class Layer(nn.Module):
 
         looks = {name: look.at(name) if look else None for name in ("self", "cross", "feedforward")}
 
-        def more(part: Any, place: str, **given: Any) -> dict[str, Any]:
+        def more(part: Any, place: str, residual: Any, **given: Any) -> dict[str, Any]:
+            if type(part) in (MultiHeadAttention, FeedForward) and residual.takes_apart(x, looks[place]):
+                return {"apart": True}
             if extras is None or not getattr(part, "gives_extras", False):
                 return {}
             return {"extras": extras.at(place), **given}
@@ -161,13 +164,13 @@ class Layer(nn.Module):
                 state=own,
                 memo=around.memo,
                 look=looks["self"],
-                **more(self.attention, "self"),
+                **more(self.attention, "self", self.attention_residual),
             )
 
         def attend_to_memory(y: Tensor) -> Any:
             asking = around.tokens if around.asking is None else around.asking
             # Rows that share a source ask it as if they were further queries of one row.
-            return self.cross_attention(
+            found = self.cross_attention(
                 y if around.asking is None else y.reshape(-1, asking.count, y.shape[-1]),
                 around.memory,
                 mask=around.memory_mask,
@@ -176,11 +179,13 @@ class Layer(nn.Module):
                 state=cross,
                 memo=around.memo,
                 look=looks["cross"],
-                **more(self.cross_attention, "cross"),
-            ).view_as(y)
+                **more(self.cross_attention, "cross", self.cross_residual),
+            )
+            return found if around.asking is None else found.view_as(y)
 
         def feed(y: Tensor) -> Any:
-            return self.feedforward(y, **more(self.feedforward, "feedforward", tokens=around.tokens))
+            given = more(self.feedforward, "feedforward", self.feedforward_residual, tokens=around.tokens)
+            return self.feedforward(y, **given)
 
         x = self.attention_residual(x, attend_to_self, looks["self"])
         if self.cross_residual is not None:

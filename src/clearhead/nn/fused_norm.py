@@ -28,30 +28,39 @@ def draw_seed(x: Tensor) -> Tensor:
 
 
 def add_norm(
-    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, p: float, eps: float, stream: bool = False
+    x: Tensor,
+    added: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    p: float,
+    eps: float,
+    stream: bool = False,
+    shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`total = x + dropout(added)` of x and added (…, E), a share `p` dropped; its layer norm, and itself.
+    """`total = x + dropout(added + shift)` of x and added (…, E); its layer norm, and itself.
 
-    Unless it is said to be a `stream` that goes on, the total has no gradient of its own.
+    A share `p` is dropped. Unless it is said to be a `stream` that goes on, the total has no gradient of its
+    own. `shift` (E,) is the bias of the product that made `added`, whose gradient costs nothing here.
     """
     seed = draw_seed(x) if p > 0 else None
     width = x.shape[-1]
     flat = x.reshape(-1, width).contiguous(), added.reshape(-1, width).contiguous()
-    y, total, _, _ = _add_norm(*flat, weight, bias, seed, p, eps, stream)
+    y, total, _, _ = _add_norm(*flat, weight, bias, seed, shift, p, eps, stream)
     return y.view(x.shape), total.view(x.shape)
 
 
 @torch.library.custom_op("clearhead::add_norm", mutates_args=())
 def _add_norm(
-    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, p: float, eps: float,
-    stream: bool,
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, shift: Tensor | None,
+    p: float, eps: float, stream: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return _add_norm_forward(x, added, weight, bias, seed, p, eps)
+    return _add_norm_forward(x, added, weight, bias, seed, p, eps, shift)
 
 
 def _add_norm_forward(
-    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, p: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, p: float, eps: float,
+    shift: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The norm of the sum, the sum, and its mean and 1/deviation row by row."""
     rows, width = x.shape
     y, total = torch.empty_like(x), torch.empty_like(x)
@@ -59,16 +68,17 @@ def _add_norm_forward(
     quarter, each, warps = _launch(width)
     with on(x.device):
         _forward[(triton.cdiv(rows, each),)](
-            x, added, weight, bias, x if seed is None else seed, y, total, mean, rstd, rows,
-            width, _threshold(p), _scale(p), eps, each, quarter, seed is not None, num_warps=warps,
+            x, added, bias if shift is None else shift, weight, bias, x if seed is None else seed, y, total,
+            mean, rstd, rows, width, _threshold(p), _scale(p), eps, each, quarter, seed is not None,
+            shift is not None, num_warps=warps,
         )  # fmt: skip
     return y, total, mean, rstd
 
 
 @_add_norm.register_fake
 def _(
-    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, p: float, eps: float,
-    stream: bool,
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, shift: Tensor | None,
+    p: float, eps: float, stream: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     each = x.new_empty(x.shape[0], dtype=torch.float32)
     return torch.empty_like(x), torch.empty_like(x), each, torch.empty_like(each)
@@ -84,8 +94,9 @@ def _add_norm_backward(
     weight: Tensor,
     seed: Tensor | None,
     p: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of x, of what is added, and of the norm's weight and bias."""
+    shifted: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, of what is added, and, end to end, of the norm's weight and bias and the shift."""
     rows, width = total.shape
     dy = dy.contiguous()
     stream = dy if dtotal is None else dtotal.contiguous()
@@ -93,14 +104,14 @@ def _add_norm_backward(
     dadded = torch.empty_like(total) if seed is not None else dx.new_empty(0)
     quarter, each, warps = _launch_backward(width)
     programs = triton.cdiv(rows, each * STEPS)
-    sums = torch.empty(2, programs, width, dtype=torch.float32, device=total.device)
+    sums = torch.empty(programs, (2 + shifted) * width, dtype=torch.float32, device=total.device)
     with on(total.device):
         _backward[(programs,)](
-            dy, stream, total, mean, rstd, weight, total if seed is None else seed, dx, dadded, sums[0],
-            sums[1], rows, width, _threshold(p), _scale(p), each, quarter, STEPS, seed is not None,
-            dtotal is not None, num_warps=warps,
+            dy, stream, total, mean, rstd, weight, total if seed is None else seed, dx, dadded, sums, rows,
+            width, _threshold(p), _scale(p), each, quarter, STEPS, seed is not None, dtotal is not None,
+            shifted, num_warps=warps,
         )  # fmt: skip
-    return dx, dadded, finished(sums[0], weight.dtype), finished(sums[1], weight.dtype)
+    return dx, dadded, finished(sums, weight.dtype)
 
 
 @_add_norm_backward.register_fake
@@ -113,18 +124,19 @@ def _(
     weight: Tensor,
     seed: Tensor | None,
     p: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shifted: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     dadded = torch.empty_like(total) if seed is not None else total.new_empty(0)
-    return torch.empty_like(total), dadded, torch.empty_like(weight), torch.empty_like(weight)
+    return torch.empty_like(total), dadded, weight.new_empty((2 + shifted) * weight.shape[0])
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, _, weight, _, seed, p, _, stream = inputs
+    _, _, weight, _, seed, shift, p, _, stream = inputs
     _, total, mean, rstd = output
     ctx.mark_non_differentiable(*([] if stream else [total]), mean, rstd)
     ctx.set_materialize_grads(False)  # nobody makes zeros for what has no gradient
     ctx.save_for_backward(total, mean, rstd, weight, seed)
-    ctx.p, ctx.stream = p, stream
+    ctx.p, ctx.stream, ctx.shifted = p, stream, shift is not None
 
 
 def _differentiate(
@@ -132,8 +144,10 @@ def _differentiate(
 ) -> tuple[Tensor | None, ...]:
     dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
     given = dtotal if ctx.stream else None
-    dx, dadded, dweight, dbias = _add_norm_backward(dy, given, *ctx.saved_tensors, ctx.p)
-    return dx, dadded if len(dadded) else dx, dweight, dbias, None, None, None, None
+    dx, dadded, rest = _add_norm_backward(dy, given, *ctx.saved_tensors, ctx.p, ctx.shifted)
+    dweight, dbias, *dshift = rest.split(dx.shape[1])
+    added = dadded if len(dadded) else dx
+    return dx, added, dweight, dbias, None, dshift[0] if dshift else None, None, None, None
 
 
 _add_norm.register_autograd(_differentiate, setup_context=_keep_for_backward)
@@ -196,11 +210,14 @@ def _kept(
 
 @kernel
 def _summed(
-    x: tl.tensor, added: tl.tensor, total: tl.tensor, start: tl.tensor, columns: tl.tensor, inside: tl.tensor,
-    factor: tl.tensor,
+    x: tl.tensor, added: tl.tensor, shift: tl.tensor, total: tl.tensor, start: tl.tensor, columns: tl.tensor,
+    inside: tl.tensor, factor: tl.tensor, width: tl.constexpr, shifted: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """x + dropout(added) of a quarter, rounded as it is stored."""
-    found = _read(x, start, columns, inside) + _read(added, start, columns, inside) * factor
+    """x + dropout(added + shift) of a quarter, rounded as it is stored."""
+    more = _read(added, start, columns, inside)
+    if shifted:
+        more += tl.load(shift + columns, mask=columns < width, other=0.0).to(tl.float32)
+    found = _read(x, start, columns, inside) + more * factor
     rounded = found.to(total.dtype.element_ty)
     tl.store(total + start + columns, rounded, mask=inside)
     return rounded.to(tl.float32)
@@ -221,10 +238,10 @@ def _normed(
 
 @kernel
 def _forward(
-    x: tl.tensor, added: tl.tensor, weight: tl.tensor, bias: tl.tensor, seed: tl.tensor, y: tl.tensor,
-    total: tl.tensor, means: tl.tensor, rstds: tl.tensor, rows: tl.tensor, width: tl.constexpr,
-    threshold: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr, each: tl.constexpr,
-    quarter: tl.constexpr, dropping: tl.constexpr,
+    x: tl.tensor, added: tl.tensor, shift: tl.tensor, weight: tl.tensor, bias: tl.tensor, seed: tl.tensor,
+    y: tl.tensor, total: tl.tensor, means: tl.tensor, rstds: tl.tensor, rows: tl.tensor,
+    width: tl.constexpr, threshold: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
+    each: tl.constexpr, quarter: tl.constexpr, dropping: tl.constexpr, shifted: tl.constexpr,
 ) -> None:  # fmt: skip
     row = tl.program_id(0) * each + tl.arange(0, each)
     lane = tl.arange(0, quarter)
@@ -241,10 +258,10 @@ def _forward(
         there & (d < width),
     )
     keep_a, keep_b, keep_c, keep_d = _kept(seed, row, lane, threshold, scale, quarter, dropping)
-    za = _summed(x, added, total, start, a, in_a, keep_a)
-    zb = _summed(x, added, total, start, b, in_b, keep_b)
-    zc = _summed(x, added, total, start, c, in_c, keep_c)
-    zd = _summed(x, added, total, start, d, in_d, keep_d)
+    za = _summed(x, added, shift, total, start, a, in_a, keep_a, width, shifted)
+    zb = _summed(x, added, shift, total, start, b, in_b, keep_b, width, shifted)
+    zc = _summed(x, added, shift, total, start, c, in_c, keep_c, width, shifted)
+    zd = _summed(x, added, shift, total, start, d, in_d, keep_d, width, shifted)
     mean = tl.sum(za + zb + zc + zd, 1) / width
     ca, cb = tl.where(in_a, za - mean[:, None], 0.0), tl.where(in_b, zb - mean[:, None], 0.0)
     cc, cd = tl.where(in_c, zc - mean[:, None], 0.0), tl.where(in_d, zd - mean[:, None], 0.0)
@@ -274,31 +291,35 @@ def _passed_on(
     g: tl.tensor, normal: tl.tensor, first: tl.tensor, second: tl.tensor, rstd: tl.tensor, factor: tl.tensor,
     dtotal: tl.tensor, dx: tl.tensor, dadded: tl.tensor, start: tl.tensor, columns: tl.tensor,
     inside: tl.tensor, dropping: tl.constexpr, streams: tl.constexpr,
-) -> None:  # fmt: skip
-    """Write a quarter of the gradients of x and of what was added."""
+) -> Any:  # fmt: skip
+    """Write a quarter of the gradients of x and of what was added; the latter's sum over the rows."""
     found = (g - first[:, None] - normal * second[:, None]) * rstd[:, None]
     if streams:
         found += _read(dtotal, start, columns, inside)
     tl.store(dx + start + columns, found.to(dx.dtype.element_ty), mask=inside)
+    passed = found * factor
     if dropping:
-        tl.store(dadded + start + columns, (found * factor).to(dx.dtype.element_ty), mask=inside)
+        tl.store(dadded + start + columns, passed.to(dx.dtype.element_ty), mask=inside)
+    return tl.sum(tl.where(inside, passed, 0.0), 0)
 
 
 @kernel
 def _backward(
     dy: tl.tensor, dtotal: tl.tensor, total: tl.tensor, means: tl.tensor, rstds: tl.tensor, weight: tl.tensor,
-    seed: tl.tensor, dx: tl.tensor, dadded: tl.tensor, dweight: tl.tensor, dbias: tl.tensor, rows: tl.tensor,
+    seed: tl.tensor, dx: tl.tensor, dadded: tl.tensor, sums: tl.tensor, rows: tl.tensor,
     width: tl.constexpr, threshold: tl.constexpr, scale: tl.constexpr, each: tl.constexpr,
     quarter: tl.constexpr, steps: tl.constexpr, dropping: tl.constexpr, streams: tl.constexpr,
+    shifted: tl.constexpr,
 ) -> None:  # fmt: skip
     lane = tl.arange(0, quarter)
     a = lane[None, :]
     b = a + quarter
     c = b + quarter
     d = c + quarter
-    wa, wb, wc, wd = (tl.zeros((quarter,), tl.float32), tl.zeros((quarter,), tl.float32),
-                      tl.zeros((quarter,), tl.float32), tl.zeros((quarter,), tl.float32))  # fmt: skip
+    wa = tl.zeros((quarter,), tl.float32)  # of the norm's weight, w, its bias, b, and the shift, s
+    wb, wc, wd = wa, wa, wa
     ba, bb, bc, bd = wa, wa, wa, wa
+    sa, sb, sc, sd = wa, wa, wa, wa
     for step in range(steps):
         row = (tl.program_id(0) * steps + step) * each + tl.arange(0, each)
         start = row.to(tl.int64)[:, None] * width
@@ -307,31 +328,52 @@ def _backward(
         in_c, in_d = there & (c < width), there & (d < width)
         mean = tl.load(means + row, mask=row < rows, other=0.0)
         rstd = tl.load(rstds + row, mask=row < rows, other=0.0)
-        sa, na, ga = _slopes(dy, total, weight, mean, rstd, start, a, in_a, width)
-        sb, nb, gb = _slopes(dy, total, weight, mean, rstd, start, b, in_b, width)
-        sc, nc, gc = _slopes(dy, total, weight, mean, rstd, start, c, in_c, width)
-        sd, nd, gd = _slopes(dy, total, weight, mean, rstd, start, d, in_d, width)
+        ya, na, ga = _slopes(dy, total, weight, mean, rstd, start, a, in_a, width)
+        yb, nb, gb = _slopes(dy, total, weight, mean, rstd, start, b, in_b, width)
+        yc, nc, gc = _slopes(dy, total, weight, mean, rstd, start, c, in_c, width)
+        yd, nd, gd = _slopes(dy, total, weight, mean, rstd, start, d, in_d, width)
         first = tl.sum(ga + gb + gc + gd, 1) / width
         second = tl.sum(ga * na + gb * nb + gc * nc + gd * nd, 1) / width
         fa, fb, fc, fd = _kept(seed, row, lane, threshold, scale, quarter, dropping)
-        _passed_on(ga, na, first, second, rstd, fa, dtotal, dx, dadded, start, a, in_a, dropping, streams)
-        _passed_on(gb, nb, first, second, rstd, fb, dtotal, dx, dadded, start, b, in_b, dropping, streams)
-        _passed_on(gc, nc, first, second, rstd, fc, dtotal, dx, dadded, start, c, in_c, dropping, streams)
-        _passed_on(gd, nd, first, second, rstd, fd, dtotal, dx, dadded, start, d, in_d, dropping, streams)
-        wa += tl.sum(sa * na, 0)
-        wb += tl.sum(sb * nb, 0)
-        wc += tl.sum(sc * nc, 0)
-        wd += tl.sum(sd * nd, 0)
-        ba += tl.sum(sa, 0)
-        bb += tl.sum(sb, 0)
-        bc += tl.sum(sc, 0)
-        bd += tl.sum(sd, 0)
-    own = tl.program_id(0) * width + lane
-    tl.store(dweight + own, wa, mask=lane < width)
-    tl.store(dweight + own + quarter, wb, mask=lane + quarter < width)
-    tl.store(dweight + own + 2 * quarter, wc, mask=lane + 2 * quarter < width)
-    tl.store(dweight + own + 3 * quarter, wd, mask=lane + 3 * quarter < width)
-    tl.store(dbias + own, ba, mask=lane < width)
-    tl.store(dbias + own + quarter, bb, mask=lane + quarter < width)
-    tl.store(dbias + own + 2 * quarter, bc, mask=lane + 2 * quarter < width)
-    tl.store(dbias + own + 3 * quarter, bd, mask=lane + 3 * quarter < width)
+        pa = _passed_on(
+            ga, na, first, second, rstd, fa, dtotal, dx, dadded, start, a, in_a, dropping, streams
+        )
+        pb = _passed_on(
+            gb, nb, first, second, rstd, fb, dtotal, dx, dadded, start, b, in_b, dropping, streams
+        )
+        pc = _passed_on(
+            gc, nc, first, second, rstd, fc, dtotal, dx, dadded, start, c, in_c, dropping, streams
+        )
+        pd = _passed_on(
+            gd, nd, first, second, rstd, fd, dtotal, dx, dadded, start, d, in_d, dropping, streams
+        )
+        wa += tl.sum(ya * na, 0)
+        wb += tl.sum(yb * nb, 0)
+        wc += tl.sum(yc * nc, 0)
+        wd += tl.sum(yd * nd, 0)
+        ba += tl.sum(ya, 0)
+        bb += tl.sum(yb, 0)
+        bc += tl.sum(yc, 0)
+        bd += tl.sum(yd, 0)
+        if shifted:
+            sa += pa
+            sb += pb
+            sc += pc
+            sd += pd
+    own = sums + tl.program_id(0) * (2 + shifted) * width
+    _put_sums(own, wa, wb, wc, wd, lane, quarter, width)
+    _put_sums(own + width, ba, bb, bc, bd, lane, quarter, width)
+    if shifted:
+        _put_sums(own + 2 * width, sa, sb, sc, sd, lane, quarter, width)
+
+
+@kernel
+def _put_sums(
+    pointer: tl.tensor, a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, lane: tl.tensor,
+    quarter: tl.constexpr, width: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write four quarters of a row of sums."""
+    tl.store(pointer + lane, a, mask=lane < width)
+    tl.store(pointer + quarter + lane, b, mask=lane + quarter < width)
+    tl.store(pointer + 2 * quarter + lane, c, mask=lane + 2 * quarter < width)
+    tl.store(pointer + 3 * quarter + lane, d, mask=lane + 3 * quarter < width)

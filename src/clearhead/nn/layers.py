@@ -98,6 +98,12 @@ class Residual(nn.Module):
         self.norm_first = norm.place == "pre"
         self.dropout = Dropout(dropout)
 
+    def takes_apart(self, x: Tensor | Pending, look: Look | None) -> bool:
+        """Whether what a sub-layer adds to x may come without its last bias."""
+        if self.norm_first:
+            return isinstance(x, Pending) and may_fuse(self.norm, x.stream, look)
+        return not isinstance(x, Pending) and may_fuse(self.norm, x, look)
+
     def forward(
         self, x: Tensor | Pending, sublayer: Callable[[Tensor], Tensor], look: Look | None = None
     ) -> Any:
@@ -127,21 +133,23 @@ class Pending(NamedTuple):
     """
 
     stream: Tensor
-    added: Tensor | None = None
+    added: Tensor | Apart | None = None
     dropped: float = 0.0  # the share of `added` that dropout takes away
 
     def normed(self, norm: Any, stream: bool = True) -> tuple[Tensor, Tensor]:
         """The norm of the sum, and the sum, which has a gradient of its own if the stream goes on."""
         if self.added is None:
             return norm(self.stream), self.stream
-        sides = self.stream, self.added
-        return fused_norm.add_norm(*sides, norm.weight, norm.bias, self.dropped, norm.eps, stream)
+        added, shift = self.added if isinstance(self.added, Apart) else (self.added, None)
+        settings = norm.weight, norm.bias, self.dropped, norm.eps
+        return fused_norm.add_norm(self.stream, added, *settings, stream, shift)
 
     def total(self) -> Tensor:
         """The sum, as a tensor."""
         if self.added is None:
             return self.stream
-        return self.stream + F.dropout(self.added, self.dropped, self.dropped > 0)
+        added = self.added.product + self.added.bias if isinstance(self.added, Apart) else self.added
+        return self.stream + F.dropout(added, self.dropped, self.dropped > 0)
 
 
 def may_fuse(norm: nn.Module | None, x: Tensor, look: Look | None) -> bool:
@@ -159,6 +167,20 @@ def is_plain(module: nn.Module) -> bool:
     return type(module.weight) is nn.Parameter and not (
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
     )
+
+
+class Apart(NamedTuple):
+    """A product without the bias that belongs to it: whoever adds it up adds the bias as well."""
+
+    product: Tensor
+    bias: Tensor
+
+
+def project_apart(module: nn.Linear, x: Tensor, apart: bool) -> Any:
+    """As `project`; the bias is left to the caller who asks for it `apart`."""
+    if apart and type(module) is nn.Linear and is_plain(module) and module.bias is not None:
+        return Apart(F.linear(x, module.weight), module.bias)
+    return project(module, x)
 
 
 def project(module: nn.Linear, x: Tensor) -> Tensor:
@@ -221,15 +243,15 @@ class FeedForward(nn.Module):
         """Those that write to the residual stream."""
         return [self.output.weight]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Works on the last dimension, in any layout."""
+    def forward(self, x: Tensor, apart: bool = False) -> Any:
+        """Works on the last dimension, in any layout. `apart`: the last bias may be left to the caller."""
         if self._fuses(x):
             hidden = fused.linear_relu(x, self.inner.weight, self.inner.bias)
         elif self.gate is None:
             hidden = self.activation(project(self.inner, x))
         else:
             hidden = self.activation(self.gate(x)) * self.inner(x)
-        return project(self.output, self.dropout(hidden))
+        return project_apart(self.output, self.dropout(hidden), apart)
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether the first product has its activation inside: in training on a GPU."""

@@ -31,7 +31,7 @@ from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.attention.scores import build_score
 from clearhead.nn.attention.state import KeyValues, Memory
-from clearhead.nn.layers import is_plain, project
+from clearhead.nn.layers import is_plain, project, project_apart
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
 from clearhead.nn.state import State, refuse_unknown_state
@@ -192,12 +192,14 @@ class MultiHeadAttention(nn.Module):
         state: State | None = None,
         memo: dict[Hashable, Any] | None = None,
         look: Look | None = None,
-    ) -> Tensor:
+        apart: bool = False,
+    ) -> Any:
         """Attend from x to itself, or to `memory`; returns the shape of x.
 
         `queries` and `keys` say where the tokens stand; without them they are rows from position 0.
         Packed x is (N, E) with `queries=Tokens.packed(lengths)`. With a `state`, x continues what the
         state holds. `memo` is for a stack of layers that share mask and tokens: one dict for one pass.
+        `apart`: the last bias may be left to the caller.
         """
         problem = self.problem(x, memory, mask=mask, queries=queries, keys=keys, state=state, memo=memo)
         if look is not None:
@@ -207,7 +209,7 @@ class MultiHeadAttention(nn.Module):
             self.served_by = served_by(problem, self.kernel)
         if look is not None:
             look.give("mixed", mixed)
-        out = project(self.output, mixed.transpose(1, 2).flatten(2))  # (B,T,E)
+        out = project_apart(self.output, mixed.transpose(1, 2).flatten(2), apart)  # (B,T,E)
         return out.squeeze(0) if x.dim() == 2 else out
 
     def problem(
