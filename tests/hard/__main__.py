@@ -12,10 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import engines, flips, inputs, kills, threads
+from . import engines, flips, inputs, kills, ranks, threads
 
 # at least what release 0.1 was tried with
 KILLS, FLIPS, INPUTS, CONFIGURATIONS = 300, 700, 900, 3000
+RANKS = 50  # kills of one of four ranks
 REQUESTS = 1000  # for each backend and kind of model
 
 
@@ -23,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hard", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=float, default=1.0, help="of the counts; 0.1 for a quick look")
-    parser.add_argument("--only", choices=["kills", "flips", "inputs", "engines", "threads"])
+    parser.add_argument("--only", choices=["kills", "flips", "inputs", "engines", "threads", "ranks"])
     asked = parser.parse_args()
 
     def so_many(count: int) -> int:
@@ -37,6 +38,7 @@ def main() -> int:
             "inputs": lambda: inputs.run(so_many(INPUTS), asked.seed, folder),
             "flips": lambda: flips.run(so_many(FLIPS), asked.seed, folder),
             "kills": lambda: kills.run(so_many(KILLS), asked.seed, folder),
+            "ranks": lambda: ranks.run(so_many(RANKS), asked.seed, folder),
         }
         found = []
         for name, part in parts.items():

@@ -84,6 +84,8 @@ def finish(
     notes: Mapping[str, Any],
 ) -> Finished:
     """Choose the weights, write the bundle, and add to it what can be measured then."""
+    if trainer.sharded is not None:
+        trainer.make_whole()
     candidates = _candidates(trainer)
     judged: dict[str, dict[str, float]] = {}
     for name, weights in candidates.items():

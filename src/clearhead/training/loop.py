@@ -118,8 +118,7 @@ class Trainer:
         """The model cut up, where the layout says so; then `self.model` becomes this rank's part of it."""
         if not self.ranks.layout.shards:
             return None
-        # here, because it takes a second that one rank has no use for
-        from clearhead.training.distributed.shard import ShardedModel
+        from clearhead.training.distributed.shard import ShardedModel  # takes a second
 
         sharded = ShardedModel(self.model, self.ranks, precision.device, precision.dtype)
         self.model = sharded.part
@@ -369,6 +368,12 @@ class Trainer:
                     "finding", self.state.step, {"finding": finding.kind, "sentence": str(finding)}
                 )
                 self.view.say(f"Doctor: {finding}")
+
+    def make_whole(self) -> None:
+        """The run is over: from here on every rank has the whole model."""
+        with self.evaluating() as model:
+            self.model = model
+        self.sharded = self.ema = None
 
     def _outcome(self) -> Outcome:
         state = self.state

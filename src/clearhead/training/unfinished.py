@@ -155,9 +155,14 @@ def _of_checkpoint(training: Path, config: TrainConfig) -> SoFar | None:
 def _judged(found: Checkpoint) -> dict[str, Tensor]:
     """The weights of a checkpoint that a validation would have looked at."""
     weights: dict[str, Tensor] = {}
-    for prefix in ("model/", "ema/average/"):
-        names = [name for name in found.tensors if name.startswith(prefix)]
-        weights |= {name.removeprefix(prefix): found.tensors[name] for name in names}
+    prefixes, tensors = ("model/", "ema/average/"), found.tensors
+    if found.sharded:
+        from clearhead.training.distributed.checkpoint import read_whole  # takes a second to import
+
+        tensors = read_whole(found.folder, prefixes)
+    for prefix in prefixes:
+        names = [name for name in tensors if name.startswith(prefix)]
+        weights |= {name.removeprefix(prefix): tensors[name] for name in names}
     return weights
 
 

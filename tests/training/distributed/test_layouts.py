@@ -19,7 +19,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from clearhead.training.checkpoint import Checkpoints
 from clearhead.training.log import read_log
+from clearhead.training.unfinished import _judged
 
 from ..making import model_config, run_config
 
@@ -77,13 +79,13 @@ class Case:
 
 
 CASES = [
-    Case((("ddp", 2, 200),), "translate"),
-    Case((("ddp", 4, 200),), "translate", accumulate=4),
+    Case((("ddp", 2, 200),)),
+    Case((("ddp", 4, 200),), accumulate=4),
     Case((("fsdp", 2, 200),)),
     Case((("fsdp", 4, 200),), accumulate=4),
     Case((("tp", 2, 200),), accumulate=1),
     Case((("fsdp2xtp2", 4, 200),)),
-    Case((("fsdp2xtp2", 4, 200),), dtype="float32"),
+    Case((("fsdp", 2, 200),), dtype="float32"),
     # Three ranks share four batches: two of them stand in for a fifth and a sixth.
     Case(
         (("ddp2xtp2", 4, 6), ("fsdp", 3, 12), ("one", 1, 18), ("ddp2xfsdp2", 4, 24), ("ddp", 3, 30)),
@@ -150,3 +152,27 @@ def test_no_checkpoint_holds_a_pickle(trained: Path) -> None:
     assert {"state.json", "state.safetensors", "SHA256SUMS"} < names
     assert any(name.startswith("shard-00004") for name in names)
     assert all(name.endswith((".json", ".safetensors", "SHA256SUMS")) for name in names)
+
+
+def test_one_process_puts_a_checkpoint_of_many_together(trained: Path) -> None:
+    """As the commands do that look at a run which has not ended."""
+    for case in (one for one in CASES if one.dtype == "float64"):
+        found, said = Checkpoints(trained / case.name / "checkpoints").newest()
+        assert found is not None
+        assert found.sharded
+        assert not said
+        for name, weight in load_file(trained / case.name / "end").items():
+            assert torch.equal(_judged(found)[name], weight), (case.name, name)
+
+
+def test_a_damaged_shard_is_noticed(trained: Path) -> None:
+    folder = trained / CASES[0].name / "checkpoints"
+    [*_, last] = sorted(folder.glob("step-*/shard-00002*"))
+    with open(last, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([byte[0] ^ 1]))
+    found, said = Checkpoints(folder).newest()
+    assert found is None or found.step < 200
+    assert f"{last.name} does not match its checksum" in said[0]

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
@@ -62,7 +65,7 @@ class ShardWriter:
         little = {name: tensor.detach().to("cpu", copy=True) for name, tensor in small.items()}
         self._done = done
         self._thread = threading.Thread(
-            target=self._run, args=(step, kept, little, facts), name="clearhead-checkpoint"
+            target=self._run, args=(step, kept, little, facts), name="clearhead-checkpoint", daemon=True
         )
         self._thread.start()
 
@@ -116,10 +119,24 @@ def read_shards(folder: Path, places: dict[str, Tensor], ranks: Ranks) -> None:
                     f"The checkpoint '{folder}' belongs to another model: its '{name}' is missing or has "
                     "another shape."
                 )
-        load(places, storage_reader=reader, no_dist=not ranks.many)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that one process reads alone, which is meant
+            load(places, storage_reader=reader, no_dist=not ranks.many)
     except (CheckpointException, SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"The checkpoint '{folder}' cannot be read ({reason}).") from error
+
+
+def read_whole(folder: Path, prefixes: tuple[str, ...]) -> dict[str, Tensor]:
+    """Tensors whose names begin so, put together from all shards by one process."""
+    known = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    places = {
+        name: torch.empty(one.size, dtype=one.properties.dtype)
+        for name, one in known.items()
+        if name.startswith(prefixes) and isinstance(one, TensorStorageMetadata)
+    }
+    read_shards(folder, places, Ranks())
+    return places
 
 
 def _copied(tensor: Tensor) -> Tensor:

@@ -19,17 +19,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import TCPStore
 
 from clearhead.base.errors import UserError
 from clearhead.base.seed import seed_everything
 from clearhead.data.plan import drawn
 from clearhead.planner.layout import Layout
+from clearhead.training.distributed.heartbeat import FAILED, Heartbeat, board, speaks
 
 # Heartbeats say who has died, not the patience of a collective: rank 0 may well read a corpus for hours.
 PATIENCE = timedelta(days=7)
 SEEDS = 2**32  # that `seed_everything` takes
-FAILED = 1  # exit code of a rank that ends because of another
+LOST = ("onnection", "roken pipe", "gloo", "NCCL")  # words of what is raised when another rank has gone
 BUCKET = 1 << 24  # numbers that travel together: large enough that starting costs little
 
 
@@ -163,10 +163,16 @@ def joined(layout: str, cuda: bool) -> Iterator[Ranks]:
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+    heart = Heartbeat(dist.get_rank(), made.ranks)
+    heart.start()
     try:
         yield Ranks(made)
-    finally:
-        dist.destroy_process_group()
+    except RuntimeError as error:
+        if any(word in str(error) for word in LOST):
+            heart.suspect()
+        raise
+    heart.leave()
+    dist.destroy_process_group()
 
 
 @contextmanager
@@ -186,10 +192,7 @@ def one_voice() -> Iterator[None]:
 
 def _speaks() -> bool:
     """Is this the first rank to fail?"""
-    me = os.environ["RANK"]
     try:
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=10))
-        return store.compare_set(f"clearhead/{restarts()}/failed", "", me).decode() == me
+        return speaks(board(), int(os.environ["RANK"]))
     except RuntimeError:  # the store has gone with whoever held it: the first rank to fail, or its host
         return False

@@ -1,0 +1,53 @@
+"""A rank that dies, is stopped or hangs ends the run in one sentence; started again, it ends the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from .test_layouts import ROOT
+
+KILLS = 1
+
+
+@pytest.fixture(scope="module")
+def mishaps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.training.distributed.mishaps"]
+    around = {**os.environ, "OMP_NUM_THREADS": "1", "CLEARHEAD_HANG_SECONDS": "8"}
+    folder = str(tmp_path_factory.mktemp("mishaps"))
+    ended = subprocess.run(
+        [*command, folder, str(KILLS), "1"],
+        cwd=ROOT,
+        env=around,
+        check=True,
+        timeout=600,
+        capture_output=True,
+    )
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(mishaps: dict[str, Any]) -> None:
+    killed = mishaps["killed"]
+    assert killed["same"]
+    assert len(killed["ends"]) == KILLS
+    for codes, said in zip(killed["ends"], killed["said"], strict=True):
+        assert sorted(codes) == [-9, 1, 1, 1]
+        assert said.startswith(f"clearhead: Rank {codes.index(-9)} (process ")
+        assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [("stopped", "has not been heard of"), ("stuck", "hangs: it has not moved")]
+)
+def test_a_rank_that_stops_is_named(mishaps: dict[str, Any], how: str, words: str) -> None:
+    found = mishaps[how]
+    [said] = found["said"]
+    assert said.startswith("clearhead: Rank 2 (process ")
+    assert words in said
+    assert [code for rank, code in enumerate(found["ends"]) if rank != 2] == [1, 1, 1]
