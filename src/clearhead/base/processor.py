@@ -37,16 +37,30 @@ def instruction_set() -> InstructionSet:
 
     Which of them the engine uses, the engine says (`decoding.native.binding.instruction_set`).
     """
+    if flags := _flags():
+        return named_by(flags)
+    # Every ARM processor of Apple's has these; of its others nothing is known without asking the system.
+    apple = platform.system() == "Darwin" and platform.machine() == "arm64"
+    return "neon-dotprod" if apple else "plain"
+
+
+@cache
+def multiplies_bf16() -> bool:
+    """Whether the processor has products of bf16, several times as fast as those of float32."""
+    return {"avx512f", "avx512_bf16"} <= _flags()
+
+
+@cache
+def _flags() -> frozenset[str]:
+    """What Linux says that the processor has; nothing on other systems."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.startswith(("flags", "Features")):
-                    return named_by(line.partition(":")[2].split())
+                    return frozenset(line.partition(":")[2].split())
     except OSError:
         pass  # not Linux
-    # Every ARM processor of Apple's has these; of its others nothing is known without asking the system.
-    apple = platform.system() == "Darwin" and platform.machine() == "arm64"
-    return "neon-dotprod" if apple else "plain"
+    return frozenset()
 
 
 def named_by(flags: Collection[str]) -> InstructionSet:

@@ -25,6 +25,8 @@ from clearhead.base.device import widest
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch, counted
 from clearhead.training.averaging import Ema
+from clearhead.training.cpu import binding
+from clearhead.training.cpu.worker import prepare
 from clearhead.training.objectives import Objective
 from clearhead.training.optimiser import clip_gradients, set_rate, step_unless
 
@@ -180,6 +182,8 @@ class Stepper:
         self.copying = precision.copies and worker is None
         self.casts = worker is None and not precision.copies
         own = copy.deepcopy(model).to(precision.dtype).train() if self.copying else model
+        if self.copying and precision.device.type == "cpu" and not compile and binding.available():
+            prepare(own)
         self.worker = own if worker is None else worker
         self.copies = [parameter for parameter in self.worker.parameters() if parameter.requires_grad]
         self.called: Callable[..., Any] = torch.compile(self.worker) if compile else self.worker

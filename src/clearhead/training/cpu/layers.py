@@ -1,0 +1,190 @@
+"""What a layer does between its products, as single walks in C++: each equals its PyTorch twin.
+
+    norm(x + dropout(added))        `nn/layers.py`: Residual, where the norm comes last
+    dropout(x)                      Dropout
+    x Wᵀ + b, relu(x Wᵀ + b)        nn.Linear, FeedForward; the bias's gradient in the walk over dy
+
+Dropout draws 16 bits for each number from a counter (Philox), so that a draw depends on one seed of PyTorch's
+generator and on the place alone, and keeps a bit for each number.
+
+Shapes: N tokens, E width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from clearhead.nn import layers as plain
+from clearhead.nn.look import Look
+from clearhead.training.cpu import binding
+from clearhead.training.cpu.binding import DRAWS, LANES, fits
+
+
+class Residual(nn.Module):
+    """`nn.layers.Residual` that adds and norms in one walk."""
+
+    def __init__(self, own: plain.Residual) -> None:
+        super().__init__()
+        self.norm, self.norm_first, self.dropout = own.norm, own.norm_first, own.dropout
+
+    def forward(self, x: Tensor, sublayer: Any, look: Look | None = None) -> Tensor:
+        """x and what the sub-layer adds to it."""
+        norm = self.norm
+        if self.norm_first or look is not None or type(norm) is not nn.LayerNorm or not fits(x):
+            added = self.dropout(sublayer(norm(x) if self.norm_first else x))
+            if look is not None:
+                look.give("added", added)
+            total: Tensor = x + added
+            return total if self.norm_first else norm(total)
+        return add_norm(x, sublayer(x), norm.weight, norm.bias, self.dropout.share, norm.eps)
+
+
+class Dropout(nn.Module):
+    """`nn.layers.Dropout` that draws and multiplies in one walk."""
+
+    def __init__(self, own: nn.Dropout) -> None:
+        super().__init__()
+        self.p = own.p
+
+    @property
+    def share(self) -> float:
+        """What is dropped in this mode."""
+        return self.p if self.training else 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.share in (0.0, 1.0) or not fits(x):
+            return F.dropout(x, self.p, self.training)
+        found: Tensor = _Dropout.apply(x, self.share)  # type: ignore[no-untyped-call]
+        return found
+
+
+class Linear(nn.Module):
+    """`nn.Linear` with a bias."""
+
+    def __init__(self, own: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = own.weight, own.bias
+
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        if not fits(x):
+            found = F.linear(x, self.weight, self.bias)
+            return found.relu() if relu else found
+        out: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
+            x.reshape(-1, x.shape[-1]), self.weight, self.bias, relu
+        )
+        return out.view(*x.shape[:-1], -1)
+
+
+class FeedForward(nn.Module):
+    """`nn.layers.FeedForward` with a relu and without a gate."""
+
+    def __init__(self, own: plain.FeedForward) -> None:
+        super().__init__()
+        self.inner, self.output, self.dropout = own.inner, own.output, own.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Works on the last dimension, in any layout."""
+        out: Tensor = self.output(self.dropout(self.inner(x, relu=True)))
+        return out
+
+
+def add_norm(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, p: float, eps: float) -> Tensor:
+    """`layer_norm(x + dropout(added))` of x and added (…, E), a share p dropped."""
+    width = x.shape[-1]
+    flat = x.reshape(-1, width).contiguous(), added.reshape(-1, width).contiguous()
+    found: Tensor = _AddNorm.apply(*flat, weight, bias, p, eps)  # type: ignore[no-untyped-call]
+    return found.view(x.shape)
+
+
+def _draw(p: float) -> tuple[int, int, float]:
+    """A seed, how many of the possible draws drop a number, and what the others grow by."""
+    dropped = min(max(round(p * DRAWS), 1), DRAWS - 1)
+    return int(torch.empty((), dtype=torch.int64).random_()), dropped, DRAWS / (DRAWS - dropped)
+
+
+def _bits(rows: int, width: int) -> Tensor:
+    return torch.empty(rows, -(-width // LANES), dtype=torch.int16)
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, p: float, eps: float
+    ) -> Tensor:
+        rows, width = x.shape
+        y, total = torch.empty_like(x), torch.empty_like(x)
+        mean, deviation = (torch.empty(rows) for _ in range(2))
+        kept = _bits(rows, width) if p > 0 else None
+        seed, dropped, factor = _draw(p) if p > 0 else (0, 0, 1.0)
+        tensors = (x, added, weight, bias, total, y, mean, deviation)
+        places = [one.data_ptr() for one in tensors]
+        bits = None if kept is None else kept.data_ptr()
+        binding.call("norm", binding.Norm(*places, bits, rows, width, seed, dropped, factor, eps))
+        ctx.save_for_backward(total, weight, mean, deviation, kept)
+        ctx.factor = factor
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        total, weight, mean, deviation, kept = ctx.saved_tensors
+        dy = upstream[0].contiguous()
+        rows, width = dy.shape
+        d_total = torch.empty_like(dy)
+        d_added = d_total if kept is None else torch.empty_like(dy)
+        places = [one.data_ptr() for one in (dy, total, weight, mean, deviation)]
+        bits = None if kept is None else kept.data_ptr()
+        told = binding.NormGradient(
+            *places, bits, d_total.data_ptr(), d_added.data_ptr(), rows, width, ctx.factor
+        )
+        whole = -(-width // LANES) * LANES
+        parameters = dy.new_empty(2, whole)
+        binding.call("norm_backward", told, parameters)
+        return d_total, d_added, parameters[0, :width], parameters[1, :width], None, None
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        width = x.shape[-1]
+        flat = x.reshape(-1, width).contiguous()
+        kept, y = _bits(len(flat), width), torch.empty_like(flat)
+        seed, dropped, factor = _draw(p)
+        binding.call("dropout", flat, y, kept, len(flat), width, seed, dropped, factor, True)
+        ctx.save_for_backward(kept)
+        ctx.factor = factor
+        return y.view(x.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        [kept] = ctx.saved_tensors
+        width = upstream[0].shape[-1]
+        flat = upstream[0].reshape(-1, width).contiguous()
+        dx = torch.empty_like(flat)
+        binding.call("dropout", flat, dx, kept, len(flat), width, 0, 0, ctx.factor, False)
+        return dx.view(upstream[0].shape), None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+        y = x @ weight.t()
+        binding.call("bias", y, bias, *y.shape, relu)
+        ctx.save_for_backward(x, weight, y if relu else None)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, y = ctx.saved_tensors
+        dy = upstream[0].contiguous()
+        d_bias = dy.new_empty(dy.shape[1])
+        dx = dy if y is None else torch.empty_like(dy)
+        binding.call("bias_backward", dy, y, dx, d_bias, *dy.shape)
+        return dx @ weight if ctx.needs_input_grad[0] else None, dx.t() @ x, d_bias, None
