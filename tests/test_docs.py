@@ -42,6 +42,7 @@ ROOMS_NAMED_WHOLE = (
 )
 FOLDERS_NAMED_WHOLE = (
     "training/view",
+    "training/cpu",
     "data/encodings",
     "decoding/native",
     "decoding/graphs",

@@ -26,6 +26,7 @@ from clearhead.data.batch import IGNORED, Batch, counted
 from clearhead.nn.extras import Extras
 from clearhead.nn.tokens import Boundaries, Lengths
 from clearhead.training import fused_loss
+from clearhead.training.cpu import binding
 from clearhead.training.projected_loss import projected_cross_entropy
 
 
@@ -216,11 +217,13 @@ class LabelObjective:
         return with_extras(losses, out.extras, batch, self.passes)
 
     def _projects(self, model: Model, batch: Batch) -> bool:
-        """Whether scores are made and used up run by run: in training on a GPU, where they are large."""
-        if self.consistency or not batch.inputs.is_cuda or not torch.is_grad_enabled():
-            return False
+        """Whether scores are made and used up run by run: in training on a GPU, or in bf16 on a CPU."""
         apart = getattr(model, "projects", False) and batch.segments is None
-        return apart and not torch.is_autocast_enabled("cuda")
+        if self.consistency or not apart or not torch.is_grad_enabled():
+            return False
+        if not batch.inputs.is_cuda:
+            return binding.fits(next(model.parameters()))  # type: ignore[attr-defined]
+        return not torch.is_autocast_enabled("cuda")
 
     def measure(self, logits: Tensor, batch: Batch) -> list[Tensor]:
         """−Σ log p(label), and how many labels have the highest score."""

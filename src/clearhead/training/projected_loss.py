@@ -24,8 +24,10 @@ from torch.autograd.function import once_differentiable
 
 from clearhead.data.batch import IGNORED
 from clearhead.training import fused_loss
+from clearhead.training.cpu import binding
+from clearhead.training.cpu import loss as cpu_loss
 
-RUN_BYTES = 2**29  # of the scores that exist at a time
+RUN_BYTES = {"cuda": 2**29, "cpu": 2**24}  # of the scores that exist at a time
 
 
 def projected_cross_entropy(
@@ -43,7 +45,7 @@ def projected_cross_entropy(
     """
     hidden, labels = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
     if run is None:  # runs of one length, so that no last one is short
-        most = max(1, RUN_BYTES // (len(weight) * hidden.element_size()))
+        most = max(1, RUN_BYTES.get(hidden.device.type, 2**29) // (len(weight) * hidden.element_size()))
         run = -(-len(hidden) // -(-len(hidden) // most))
     found: tuple[Tensor, Tensor] = _Projected.apply(  # type: ignore[no-untyped-call]
         hidden, weight, bias, labels, float(smoothing), float(z_loss), run
@@ -96,6 +98,8 @@ def _add_product(total: Tensor, one: Tensor, other: Tensor) -> None:
     """total += one @ other, summed in the total's own precision."""
     if one.is_cuda and total.dtype != one.dtype:
         torch.ops.aten.addmm.dtype_out(total, one, other, total.dtype, out=total)
+    elif total.dtype != one.dtype:  # which a CPU cannot do in one operation
+        total.add_(one @ other)
     else:
         total.addmm_(one, other)
 
@@ -104,6 +108,8 @@ def _into_gradient(scores: Tensor, labels: Tensor, smoothing: float, z_loss: flo
     """The objective's and the plain loss's sums; the scores (N, V) become the objective's gradient."""
     if scores.is_cuda and fused_loss.fits(scores):
         return fused_loss.loss_and_gradient(scores, labels, smoothing, z_loss)
+    if binding.fits(scores):
+        return cpu_loss.loss_and_gradient(scores, labels, smoothing, z_loss)
     exact = scores if scores.dtype == torch.float64 else scores.float()
     log_z = exact.logsumexp(-1)  # (N,)
     counted = labels != IGNORED

@@ -22,7 +22,14 @@ LANES = 16  # numbers of a vector; rows of bits and of sums are whole vectors
 DRAWS = 2**16  # values that a draw of dropout can have
 
 _POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_KINDS = {"p": _POINTER, "l": _LONG, "f": _FLOAT, "i": ctypes.c_int32, "u": ctypes.c_uint32, "s": ctypes.c_uint64}
+_KINDS = {
+    "p": _POINTER,
+    "l": _LONG,
+    "f": _FLOAT,
+    "i": ctypes.c_int32,
+    "u": ctypes.c_uint32,
+    "s": ctypes.c_uint64,
+}
 
 
 def _fields(*lines: str) -> list[tuple[str, Any]]:
@@ -61,16 +68,18 @@ class Norm(ctypes.Structure):
     """norm(x + dropout(added))."""
 
     _fields_ = _fields(
-        "p x added gain shift total y mean deviation kept", "l rows width", "s seed", "u dropped", "f factor epsilon"
+        "p x added gain shift total y mean deviation kept",
+        "l rows width",
+        "s seed",
+        "u dropped",
+        "f factor epsilon",
     )
 
 
 class NormGradient(ctypes.Structure):
     """Its gradient."""
 
-    _fields_ = _fields(
-        "p dy total gain mean deviation kept d_total d_added", "l rows width", "f factor"
-    )
+    _fields_ = _fields("p dy total gain mean deviation kept d_total d_added", "l rows width", "f factor")
 
 
 # What each function takes; none gives anything.
