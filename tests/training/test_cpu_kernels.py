@@ -146,7 +146,7 @@ def test_sum_and_norm(rows: int, width: int) -> None:
 @few
 @given(ROWS, st.sampled_from([1, 7, 256, 300]), st.sampled_from([0.1, 0.5]))
 def test_dropout_keeps_its_share_and_draws_by_seed(rows: int, width: int, p: float) -> None:
-    part = layers.Dropout(nn.Dropout(p)).train()
+    part = layers.Dropout(p).train()
     x = torch.full((rows, 4, width), 2.0, dtype=torch.bfloat16, requires_grad=True)
     torch.manual_seed(5)
     found = part(x)
@@ -162,7 +162,7 @@ def test_dropout_keeps_its_share_and_draws_by_seed(rows: int, width: int, p: flo
 
 @needs_kernels
 def test_dropout_draws_alike_in_every_place() -> None:
-    kept = layers.Dropout(nn.Dropout(0.25)).train()(torch.ones(4000, 300).bfloat16()) != 0
+    kept = layers.Dropout(0.25).train()(torch.ones(4000, 300).bfloat16()) != 0
     for side in (0, 1):
         share = kept.double().mean(side)
         spread = (0.25 * 0.75 / kept.shape[side]) ** 0.5

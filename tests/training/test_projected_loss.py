@@ -61,7 +61,7 @@ def test_the_z_loss_and_its_gradient() -> None:
 @pytest.mark.parametrize("task", ["translate", "generate"])
 def test_a_models_losses_and_gradients_without_its_scores(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the model gives hidden states, and the objective makes scores of them run by run."""
-    monkeypatch.setattr(projected_loss, "RUN_BYTES", 8 * 12 * 5)
+    monkeypatch.setitem(projected_loss.RUN_BYTES, "cpu", 8 * 12 * 5)
     model, batch = a_model(task).double(), a_batch(task)
     found = []
     for apart in (True, False):

@@ -17,6 +17,8 @@ from torch.nn import functional as F
 from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED, Batch
 from clearhead.training.averaging import Ema
+from clearhead.training.cpu import binding
+from clearhead.training.cpu.worker import prepare
 from clearhead.training.objectives import LabelObjective, Losses, run_model
 from clearhead.training.step import MOST_PARTS, SUMS, LossScale, Meter, Precision, is_out_of_memory
 
@@ -311,6 +313,8 @@ def test_bf16_gradients_are_those_of_the_rounded_weights_and_add_up_in_float32()
     wanted = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
     for batch in batches:
         rounded = copy.deepcopy(model).to(torch.bfloat16)
+        if binding.available():
+            prepare(rounded)
         (LabelObjective(0.1)(rounded, batch).objective * (1.0 / labels)).backward()
         for name, parameter in rounded.named_parameters():
             assert parameter.grad is not None

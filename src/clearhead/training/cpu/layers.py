@@ -25,41 +25,30 @@ from clearhead.training.cpu import binding
 from clearhead.training.cpu.binding import DRAWS, LANES, fits
 
 
-class Residual(nn.Module):
-    """`nn.layers.Residual` that adds and norms in one walk."""
+class Residual(plain.Residual):
+    """Adds and norms in one walk, where the norm comes last."""
 
     def __init__(self, own: plain.Residual) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.norm, self.norm_first, self.dropout = own.norm, own.norm_first, own.dropout
 
-    def forward(self, x: Tensor, sublayer: Any, look: Look | None = None) -> Tensor:
+    def forward(self, x: Any, sublayer: Any, look: Look | None = None) -> Any:
         """x and what the sub-layer adds to it."""
         norm = self.norm
         if self.norm_first or look is not None or type(norm) is not nn.LayerNorm or not fits(x):
-            added = self.dropout(sublayer(norm(x) if self.norm_first else x))
-            if look is not None:
-                look.give("added", added)
-            total: Tensor = x + added
-            return total if self.norm_first else norm(total)
-        return add_norm(x, sublayer(x), norm.weight, norm.bias, self.dropout.share, norm.eps)
+            return super().forward(x, sublayer, look)
+        dropped = self.dropout.p if self.training else 0.0
+        return add_norm(x, sublayer(x), norm.weight, norm.bias, dropped, norm.eps)
 
 
-class Dropout(nn.Module):
-    """`nn.layers.Dropout` that draws and multiplies in one walk."""
-
-    def __init__(self, own: nn.Dropout) -> None:
-        super().__init__()
-        self.p = own.p
-
-    @property
-    def share(self) -> float:
-        """What is dropped in this mode."""
-        return self.p if self.training else 0.0
+class Dropout(plain.Dropout):
+    """Draws and multiplies in one walk."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.share in (0.0, 1.0) or not fits(x):
-            return F.dropout(x, self.p, self.training)
-        found: Tensor = _Dropout.apply(x, self.share)  # type: ignore[no-untyped-call]
+        """x (any shape) → the same shape."""
+        if not self.training or self.p in (0.0, 1.0) or not fits(x):
+            return super().forward(x)
+        found: Tensor = _Dropout.apply(x, self.p)  # type: ignore[no-untyped-call]
         return found
 
 
@@ -81,7 +70,7 @@ class Linear(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """`nn.layers.FeedForward` with a relu and without a gate."""
+    """One with a relu and without a gate."""
 
     def __init__(self, own: plain.FeedForward) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from clearhead.training.cpu.attention import short
 
 # Exactly these classes: who has written another one means it.
 TWINS: Mapping[type[nn.Module], Callable[[Any], nn.Module]] = {
-    plain.Dropout: layers.Dropout,
+    plain.Dropout: lambda own: layers.Dropout(own.p),
     nn.Linear: lambda own: own if own.bias is None else layers.Linear(own),
     plain.Residual: layers.Residual,
     plain.FeedForward: lambda own: layers.FeedForward(own) if _is_relu(own) else own,
