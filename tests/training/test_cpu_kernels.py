@@ -53,6 +53,11 @@ def rough(*shape: int) -> Tensor:
     return torch.randn(shape).bfloat16().requires_grad_()
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 # -- attention ---------------------------------------------------------------------------------------------
 
 
@@ -129,6 +134,19 @@ ROWS, WIDTHS = st.sampled_from([1, 2, 17, 40]), st.sampled_from([3, 7, 16, 40, 2
 @needs_kernels
 @few
 @given(ROWS, WIDTHS)
+def test_norm(rows: int, width: int) -> None:
+    own = nn.LayerNorm(width).bfloat16()
+    x, slopes = rough(2, rows, width), torch.randn(2, rows, width).bfloat16()
+    found = layers.LayerNorm(own)(x)
+    [same] = exact(x)
+    wanted = F.layer_norm(same, (width,))
+    near(found, wanted)
+    near(torch.autograd.grad(found, x, slopes)[0], torch.autograd.grad(wanted, same, slopes.float())[0], 8)
+
+
+@needs_kernels
+@few
+@given(ROWS, WIDTHS)
 def test_sum_and_norm(rows: int, width: int) -> None:
     given = rough(rows, width), rough(rows, width), rough(width), rough(width)
     found, slopes = layers.add_norm(*given, 0.0, 1e-5), torch.randn(rows, width).bfloat16()
@@ -185,6 +203,18 @@ def test_dropout_inside_the_norm_is_the_same_in_both_passes(rows: int, shifted: 
 
 
 @needs_kernels
+def test_a_norm_that_comes_first_adds_what_dropout_leaves() -> None:
+    part = layers.Residual(plain.Residual(48, plain.NormConfig(place="pre"), 0.5).bfloat16()).train()
+    part.norm = layers.LayerNorm(part.norm)  # type: ignore[arg-type]
+    x, more = rough(5, 2, 48), rough(5, 2, 48)
+    found = part(x, lambda y: more)
+    d_x, d_more = torch.autograd.grad(found, (x, more), torch.ones_like(found))
+    assert torch.equal(d_x, torch.ones_like(x))
+    assert 0.2 < float((d_more != 0).double().mean()) < 0.8
+    near(found, x.float() + more.float() * d_more.float())
+
+
+@needs_kernels
 @few
 @given(ROWS, WIDTHS, st.booleans())
 def test_product_with_bias(rows: int, width: int, relu: bool) -> None:
@@ -213,7 +243,7 @@ def test_projected_loss(rows: int, classes: int, smoothing: float, run: int) -> 
     labels[::3] = IGNORED
     found = projected_cross_entropy(hidden, weight, None, labels, smoothing, run=run)
     h, w = exact(hidden, weight)
-    wanted = plain_cross_entropy((h @ w.t()), labels, smoothing)
+    wanted = plain_cross_entropy((h @ w.t()).bfloat16().float(), labels, smoothing)  # of the same scores
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one.float(), other, rtol=0.01, atol=0.01)
     mine = torch.autograd.grad(found[0], (hidden, weight))

@@ -89,7 +89,7 @@ _TAKES = {
     "loss": "p p l",
     "norm": "p l",
     "norm_backward": "p p l",
-    "dropout": "p p p l l s u f i l",
+    "dropout": "p p p p l l s u f i l",
     "bias": "p p l l i l",
     "bias_backward": "p p p p l l l",
 }

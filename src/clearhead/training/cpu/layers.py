@@ -1,6 +1,7 @@
 """What a layer does between its products, as single walks in C++: each equals its PyTorch twin.
 
     norm(x + dropout(added))        `nn/layers.py`: Residual, where the norm comes last
+    x + dropout(added), norm(x)     Residual, where it comes first
     dropout(x)                      Dropout
     x Wᵀ + b, relu(x Wᵀ + b)        nn.Linear, FeedForward; the bias's gradient in the walk over dy
 
@@ -26,7 +27,7 @@ from clearhead.training.cpu.binding import DRAWS, LANES, fits
 
 
 class Residual(plain.Residual):
-    """Adds and norms in one walk, where the norm comes last."""
+    """Adds and norms in one walk, where the norm comes last; in one each where it comes first."""
 
     def __init__(self, own: plain.Residual) -> None:
         nn.Module.__init__(self)
@@ -34,11 +35,32 @@ class Residual(plain.Residual):
 
     def forward(self, x: Any, sublayer: Any, look: Look | None = None) -> Any:
         """x and what the sub-layer adds to it."""
-        norm = self.norm
-        if self.norm_first or look is not None or type(norm) is not nn.LayerNorm or not fits(x):
+        if look is not None or not isinstance(self.norm, LayerNorm) or not fits(x):
             return super().forward(x, sublayer, look)
         dropped = self.dropout.p if self.training else 0.0
-        return add_norm(x, sublayer(x), norm.weight, norm.bias, dropped, norm.eps)
+        if not self.norm_first:
+            return self.norm.of_sum(x, sublayer(x), dropped)
+        added = sublayer(self.norm(x))
+        if dropped in (0.0, 1.0):
+            return x + F.dropout(added, dropped)
+        return _Dropout.apply(added, x, dropped)  # type: ignore[no-untyped-call]
+
+
+class LayerNorm(nn.Module):
+    """`nn.LayerNorm` over the last dimension, with a bias."""
+
+    def __init__(self, own: nn.LayerNorm) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = own.weight, own.bias, own.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not fits(x):
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        return add_norm(x, None, self.weight, self.bias, 0.0, self.eps)
+
+    def of_sum(self, x: Tensor, added: Tensor, dropped: float) -> Tensor:
+        """norm(x + dropout(added))."""
+        return add_norm(x, added, self.weight, self.bias, dropped, self.eps)
 
 
 class Dropout(plain.Dropout):
@@ -48,7 +70,7 @@ class Dropout(plain.Dropout):
         """x (any shape) → the same shape."""
         if not self.training or self.p in (0.0, 1.0) or not fits(x):
             return super().forward(x)
-        found: Tensor = _Dropout.apply(x, self.p)  # type: ignore[no-untyped-call]
+        found: Tensor = _Dropout.apply(x, None, self.p)  # type: ignore[no-untyped-call]
         return found
 
 
@@ -82,11 +104,11 @@ class FeedForward(nn.Module):
         return out
 
 
-def add_norm(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, p: float, eps: float) -> Tensor:
-    """`layer_norm(x + dropout(added))` of x and added (…, E), a share p dropped."""
+def add_norm(x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, p: float, eps: float) -> Tensor:
+    """`layer_norm(x + dropout(added))` of x and added (…, E), a share p dropped; without `added`, of x."""
     width = x.shape[-1]
-    flat = x.reshape(-1, width).contiguous(), added.reshape(-1, width).contiguous()
-    found: Tensor = _AddNorm.apply(*flat, weight, bias, p, eps)  # type: ignore[no-untyped-call]
+    sides = (None if one is None else one.reshape(-1, width).contiguous() for one in (x, added))
+    found: Tensor = _AddNorm.apply(*sides, weight, bias, p, eps)  # type: ignore[no-untyped-call]
     return found.view(x.shape)
 
 
@@ -103,19 +125,18 @@ def _bits(rows: int, width: int) -> Tensor:
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, p: float, eps: float
+        ctx: Any, x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, p: float, eps: float
     ) -> Tensor:
         rows, width = x.shape
-        y, total = torch.empty_like(x), torch.empty_like(x)
+        y, total = torch.empty_like(x), x if added is None else torch.empty_like(x)
         mean, deviation = (torch.empty(rows) for _ in range(2))
         kept = _bits(rows, width) if p > 0 else None
         seed, dropped, factor = _draw(p) if p > 0 else (0, 0, 1.0)
         tensors = (x, added, weight, bias, total, y, mean, deviation)
-        places = [one.data_ptr() for one in tensors]
-        bits = None if kept is None else kept.data_ptr()
-        binding.call("norm", binding.Norm(*places, bits, rows, width, seed, dropped, factor, eps))
+        places = [None if one is None else one.data_ptr() for one in (*tensors, kept)]
+        binding.call("norm", binding.Norm(*places, rows, width, seed, dropped, factor, eps))
         ctx.save_for_backward(total, weight, mean, deviation, kept)
-        ctx.factor = factor
+        ctx.factor, ctx.adds = factor, added is not None
         return y
 
     @staticmethod
@@ -134,30 +155,34 @@ class _AddNorm(torch.autograd.Function):
         whole = -(-width // LANES) * LANES
         parameters = dy.new_empty(2, whole)
         binding.call("norm_backward", told, parameters)
-        return d_total, d_added, parameters[0, :width], parameters[1, :width], None, None
+        added = d_added if ctx.adds else None
+        return d_total, added, parameters[0, :width], parameters[1, :width], None, None
 
 
 class _Dropout(torch.autograd.Function):
+    """dropout(x), or added + dropout(x)."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, added: Tensor | None, p: float) -> Tensor:
         width = x.shape[-1]
         flat = x.reshape(-1, width).contiguous()
+        more = None if added is None else added.contiguous()
         kept, y = _bits(len(flat), width), torch.empty_like(flat)
         seed, dropped, factor = _draw(p)
-        binding.call("dropout", flat, y, kept, len(flat), width, seed, dropped, factor, True)
+        binding.call("dropout", flat, more, y, kept, len(flat), width, seed, dropped, factor, True)
         ctx.save_for_backward(kept)
-        ctx.factor = factor
+        ctx.factor, ctx.adds = factor, added is not None
         return y.view(x.shape)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         [kept] = ctx.saved_tensors
         width = upstream[0].shape[-1]
         flat = upstream[0].reshape(-1, width).contiguous()
         dx = torch.empty_like(flat)
-        binding.call("dropout", flat, dx, kept, len(flat), width, 0, 0, ctx.factor, False)
-        return dx.view(upstream[0].shape), None
+        binding.call("dropout", flat, None, dx, kept, len(flat), width, 0, 0, ctx.factor, False)
+        return dx.view(upstream[0].shape), upstream[0] if ctx.adds else None, None
 
 
 class _Linear(torch.autograd.Function):

@@ -17,6 +17,7 @@ from clearhead.training.cpu.attention import short
 TWINS: Mapping[type[nn.Module], Callable[[Any], nn.Module]] = {
     plain.Dropout: lambda own: layers.Dropout(own.p),
     nn.Linear: lambda own: own if own.bias is None else layers.Linear(own),
+    nn.LayerNorm: lambda own: layers.LayerNorm(own) if _has_one_width(own) else own,
     plain.Residual: layers.Residual,
     plain.FeedForward: lambda own: layers.FeedForward(own) if _is_relu(own) else own,
 }
@@ -36,3 +37,7 @@ def prepare(model: nn.Module) -> nn.Module:
 
 def _is_relu(own: plain.FeedForward) -> bool:
     return own.gate is None and own.activation is F.relu and isinstance(own.inner, layers.Linear)
+
+
+def _has_one_width(own: nn.LayerNorm) -> bool:
+    return own.elementwise_affine and own.bias is not None and len(own.normalized_shape) == 1

@@ -71,9 +71,10 @@ EXPORT void clearhead_norm_backward(const NormGradient* told, bf16* parameters, 
                   [&](int64_t row, float* sums) { norm_row_backward(*told, row, sums); });
 }
 
-// y = x · (kept ? factor : 0), with the bits drawn here or, in the backward pass, given.
-EXPORT void clearhead_dropout(const bf16* x, bf16* y, uint16_t* kept, int64_t rows, int64_t width, uint64_t seed,
-                              uint32_t dropped, float factor, int32_t draw, int64_t threads) {
+// y = x · (kept ? factor : 0), with the bits drawn here or, in the backward pass, given; to which `added` is
+// added, if it is there.
+EXPORT void clearhead_dropout(const bf16* x, const bf16* added, bf16* y, uint16_t* kept, int64_t rows, int64_t width,
+                              uint64_t seed, uint32_t dropped, float factor, int32_t draw, int64_t threads) {
     const int64_t words = whole(width) / LANES;
     share(rows, threads, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t row = begin; row < end; ++row) {
@@ -81,7 +82,9 @@ EXPORT void clearhead_dropout(const bf16* x, bf16* y, uint16_t* kept, int64_t ro
             if (draw) draw_row(seed, (uint64_t)row, width, dropped, bits);
             for (int64_t i = 0; i < width; i += LANES) {
                 const __mmask16 in = inside(width - i);
-                store(y + row * width + i, masked(load(x + row * width + i, in), bits, i, all(factor)), in);
+                Vector found = masked(load(x + row * width + i, in), bits, i, all(factor));
+                if (added) found = _mm512_add_ps(found, load(added + row * width + i, in));
+                store(y + row * width + i, found, in);
             }
         }
     });

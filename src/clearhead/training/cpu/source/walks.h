@@ -7,7 +7,8 @@
 
 #include "vectors.h"
 
-// norm(x + dropout(added)). A bit for each number says whether dropout kept it.
+// norm(x + dropout(added)), or norm(x) where nothing is added. A bit for each number says whether dropout
+// kept it.
 struct Norm {
     const bf16 *x, *added, *gain, *shift;
     bf16 *total, *y;
@@ -25,15 +26,19 @@ inline Vector masked(Vector x, const uint16_t* kept, int64_t i, Vector factor) {
 
 inline void norm_row(const Norm& told, int64_t row, float* sums) {
     const int64_t width = told.width, words = whole(width) / LANES;
-    const bf16 *x = told.x + row * width, *added = told.added + row * width;
+    const bf16* x = told.x + row * width;
+    const bf16* added = told.added ? told.added + row * width : nullptr;
     uint16_t* kept = told.kept ? told.kept + row * words : nullptr;
     if (kept) draw_row(told.seed, (uint64_t)row, width, told.dropped, kept);
     Vector total = _mm512_setzero_ps();
     for (int64_t i = 0; i < width; i += LANES) {
         const __mmask16 in = inside(width - i);
-        Vector sum = _mm512_add_ps(load(x + i, in), masked(load(added + i, in), kept, i, all(told.factor)));
-        store(told.total + row * width + i, sum, in);
-        sum = widened(rounded(sum));  // as the backward pass will read it
+        Vector sum = load(x + i, in);
+        if (added) {
+            sum = _mm512_add_ps(sum, masked(load(added + i, in), kept, i, all(told.factor)));
+            store(told.total + row * width + i, sum, in);
+            sum = widened(rounded(sum));  // as the backward pass will read it
+        }
         total = _mm512_add_ps(total, sum);
         _mm512_store_ps(sums + i, sum);
     }
