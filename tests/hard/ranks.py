@@ -1,4 +1,4 @@
-"""One of four ranks killed at random, again and again: the run ends with the bytes of one that nobody disturbed."""
+"""One of four ranks killed at random, again and again: the run ends with an undisturbed one's bytes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def run(count: int, seed: int, folder: Path) -> Tally:
                 tally.one("ended in one sentence")
             else:
                 tally.bad("not named", f"chain {number}: exit codes {codes}")
-        if found["same"]:
-            tally.one("came to the same end")
-        else:
-            tally.bad("another end", f"chain {number}")
+        for same in found["same"]:
+            if same:
+                tally.one("came to the same end")
+            else:
+                tally.bad("another end", f"chain {number}")
     return tally

@@ -45,6 +45,8 @@ def plan(
         ),
     ] = None,
     dtype: Annotated[str | None, option("NAME", "bf16 or float32; without it, the faster one.")] = None,
+    ranks: Annotated[int | None, option("N", "Processes that train together; shows layouts.")] = None,
+    layout: Annotated[str | None, option("NAME", "How they share the work, such as fsdp8xtp8.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Count what a model costs before it is built.
@@ -57,6 +59,7 @@ def plan(
       clearhead plan --preset big --batch-tokens 25000 --steps 100000 --device h200
       clearhead plan --preset base --set layers=12 --batch-tokens 50000
       clearhead plan --config model.toml --steps 300000 --json
+      clearhead plan --preset llama3-8b --batch-tokens 1000000 --ranks 64 --layout fsdp8xtp8
     """
     changes = parse_settings(settings or [])
     table = None if config is None else read_table(config)
@@ -78,6 +81,8 @@ def plan(
         target_length=target_length,
         device=device,
         dtype=dtype,
+        ranks=ranks,
+        layout=layout,
     )
     named = f"{preset or config} with {', '.join(settings)}" if settings else str(preset or config)
     report = replace(report, name=named)

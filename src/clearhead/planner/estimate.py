@@ -13,6 +13,7 @@ from clearhead.models.build import build, preset
 from clearhead.models.config import ModelConfig
 from clearhead.planner.batch import PAIRS, Batch, make_batch
 from clearhead.planner.devices import DEVICES, USABLE, UTILISATION, Device, find_device
+from clearhead.planner.ranks import Job, Spread, layouts_for, spread
 from clearhead.planner.report import Plan, Timing
 from clearhead.planner.totals import (
     BYTES,
@@ -38,13 +39,16 @@ def plan(
     target_length: int | None = None,
     device: str | Device | None = None,
     dtype: str | None = None,
+    ranks: int | None = None,
+    layout: str | None = None,
 ) -> Plan:
     """What a model and its training cost, found without building it in memory.
 
     `what` is a preset's name, a config, or a model. `batch_tokens` are the target tokens of one step, in
     sequences of `target_length`; where there is a source, each of them comes with one of `source_length`,
     so that equal lengths mean as many source tokens. A model with one sequence counts the tokens of that.
-    Without a device, all that are known are shown.
+    Without a device, all that are known are shown. With `ranks`, what each of them has to do is shown by
+    layout (such as `fsdp8xtp8`), on the device or else an H100; they share the batch.
 
     >>> import clearhead
     >>> found = clearhead.plan("base", batch_tokens=25_000, steps=100_000, device="h200")
@@ -64,6 +68,18 @@ def plan(
     memory = count_memory(model, config, batch, number, on_cpu)
     reading = _read_when_decoding(model, config) * BYTES[number]
     timings = [_timing(one, number, flops, memory, reading) for one in chosen]
+    if layout is not None and ranks is None:
+        raise UserError("A layout needs the number of ranks: give --ranks, too.")
+    spreads: list[Spread] = []
+    if ranks is not None:
+        each = chosen[0] if device is not None else DEVICES["h100"]
+        job = Job(model, batch, flops, memory, number, each)
+        made = [spread(job, one) for one in layouts_for(ranks, layout)]
+        if layout is not None and made[0] is None:
+            raise UserError(
+                f"The layout '{layout}' cannot cut this model: tp must divide its heads and inner width."
+            )
+        spreads = [one for one in made if one is not None]
     return Plan(
         name=name,
         config=config,
@@ -75,6 +91,7 @@ def plan(
         timings=tuple(timing for timing in timings if timing is not None),
         comparison=compare(config, flops),
         assumptions=_assumptions(config, batch, number),
+        spreads=tuple(spreads),
     )
 
 

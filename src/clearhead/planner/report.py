@@ -20,6 +20,7 @@ from clearhead.models.config import ModelConfig
 from clearhead.planner.batch import PAIR_LENGTH, Batch
 from clearhead.planner.devices import USABLE, Device
 from clearhead.planner.families import LOSS
+from clearhead.planner.ranks import BETWEEN, HOST, INSIDE, Spread
 from clearhead.planner.totals import BATCH_TOKENS, GPUS, Comparison, Flops, Memory, Part
 
 LINE = 100  # notes are broken at this width
@@ -53,6 +54,7 @@ class Plan:
     timings: tuple[Timing, ...]
     comparison: Comparison | None
     assumptions: tuple[str, ...]
+    spreads: tuple[Spread, ...] = ()  # on many ranks, by layout; the one asked for comes first
 
     @property
     def parameters(self) -> int:
@@ -72,6 +74,7 @@ class Plan:
             "timings": [_plain(timing) for timing in self.timings],
             "comparison": None if self.comparison is None else _plain(self.comparison),
             "assumptions": list(self.assumptions),
+            **({"ranks": [_plain(one) for one in self.spreads]} if self.spreads else {}),
         }
 
     def __str__(self) -> str:
@@ -96,6 +99,8 @@ def _tables(plan: Plan) -> Iterator[Table]:
     if plan.memory.state:
         yield _decoding(plan)
     yield _time(plan)
+    if plan.spreads:
+        yield _ranks(plan)
     if plan.comparison is not None:
         yield _comparison(plan.comparison)
 
@@ -215,6 +220,27 @@ def _time(plan: Plan) -> Table:
             "Decoding one sequence reads the decoder's weights once for each token: no faster than that."
         )
     return Table("Time and room", columns, tuple(rows), tuple(notes))
+
+
+def _ranks(plan: Plan) -> Table:
+    rows = []
+    for one in plan.spreads:
+        held = [bytes_in_words(count) for count in (one.shards, one.gathered, one.activations, one.memory)]
+        sent = [bytes_in_words(count) for count in (one.traffic, one.traffic_between)]
+        fits = "yes" if one.fits else "no"
+        rows.append(
+            (one.layout, f"{one.accumulate:,}", *held, fits, *sent, seconds_in_words(one.step_seconds))
+        )
+    fitting = [one for one in plan.spreads if one.fits]
+    best = min(fitting, key=lambda one: one.step_seconds).layout if fitting else None
+    notes = (
+        f"Of those that fit, {best} is the fastest." if best else "None of them fits: take more ranks.",
+        f"A step's batches (batch.accumulate) are as few as fit. {HOST} ranks to a machine; {INSIDE:.1e} "
+        f"bytes/s between neighbours, {BETWEEN:.1e} between machines. Shards travel while layers compute; "
+        "what else is sent is waited for.",
+    )
+    columns = ("layout, of one rank", "batches", "shards", "gathered", "activations", "memory", "fits")
+    return Table("Ranks", (*columns, "sent in a step", "to other machines", "step"), tuple(rows), notes)
 
 
 def _comparison(found: Comparison) -> Table:

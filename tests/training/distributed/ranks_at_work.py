@@ -15,9 +15,14 @@ from typing import Any
 import torch
 import torch.multiprocessing as processes
 from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from clearhead.training.config import TrainConfig
 from clearhead.training.distributed.ranks import Ranks, joined
+from clearhead.training.distributed.step import RankStepper
+from clearhead.training.loop import Trainer
+from clearhead.training.optimiser import optimiser_tensors
 from clearhead.training.weights import named_weights
 
 from ..making import a_trainer
@@ -30,10 +35,38 @@ def train(data: Path, folder: Path, plain: dict[str, Any], ranks: Ranks | None =
     config = TrainConfig.from_dict(plain)
     dtype = torch.float64 if config.compute.dtype == "float64" else torch.float32
     trainer = a_trainer(data, folder, config, dtype=dtype, ranks=ranks)
+    if config.steps == 1:  # somebody wants to know what it takes
+        (folder / f"memory-{trainer.ranks.rank}.json").write_text(json.dumps(memory_of(trainer)))
+        return
     trainer.run()
     with trainer.evaluating() as model:
         if trainer.ranks.first:
             save_file(named_weights(model), folder / "end")
+
+
+def memory_of(trainer: Trainer) -> dict[str, int]:
+    """Bytes that this rank holds between steps, and that it keeps of a pass for the way back."""
+    batch = next(trainer.corpus.training.batches())
+    kept: dict[int, Tensor] = {}  # holds the tensors, so that no address is used twice
+    weights = {weight.untyped_storage().data_ptr() for weight in trainer.model.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        plain = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        if plain.untyped_storage().data_ptr() not in weights and not isinstance(tensor, nn.Parameter):
+            kept.setdefault(plain.untyped_storage().data_ptr(), plain)
+        return tensor
+
+    stepper = trainer.stepper
+    stepper.labels = batch.tokens
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        stepper.objective(stepper.called, stepper.mine(batch) if isinstance(stepper, RankStepper) else batch)
+    moments = optimiser_tensors(trainer.optimiser, trainer.model).values()
+    held = [*trainer.model.parameters(), *trainer.model.parameters(), *moments]  # weights, gradients, moments
+    return {
+        "shards": sum(one.numel() * one.element_size() for one in held),
+        "activations": sum(one.untyped_storage().nbytes() for one in kept.values()),
+        "rows": batch.rows,
+    }
 
 
 def work(rank: int, folder: Path, cases: list[dict[str, Any]]) -> None:

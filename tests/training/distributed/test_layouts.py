@@ -19,6 +19,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import clearhead
+from clearhead.planner.layout import Layout
 from clearhead.training.checkpoint import Checkpoints
 from clearhead.training.log import read_log
 from clearhead.training.unfinished import _judged
@@ -93,13 +95,14 @@ CASES = [
         accumulate=4,
     ),
 ]
+MEASURED = [Case(((layout, 4, 1),), dtype="float32") for layout in ("ddp", "fsdp", "fsdp2xtp2", "ddp2xfsdp2")]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which one rank alone and all ranks together have trained all cases."""
     folder = tmp_path_factory.mktemp("layouts")
-    (folder / "plan.json").write_text(json.dumps([case.plan() for case in CASES]))
+    (folder / "plan.json").write_text(json.dumps([case.plan() for case in (*CASES, *MEASURED)]))
     command = [sys.executable, "-m", "tests.training.distributed.ranks_at_work", str(folder)]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=600)
     return folder
@@ -176,3 +179,14 @@ def test_a_damaged_shard_is_noticed(trained: Path) -> None:
     found, said = Checkpoints(folder).newest()
     assert found is None or found.step < 200
     assert f"{last.name} does not match its checksum" in said[0]
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=lambda case: case.stages[0][0])
+def test_the_planner_foretells_the_memory_of_a_rank(trained: Path, case: Case) -> None:
+    measured = [json.loads((trained / case.name / f"memory-{rank}.json").read_text()) for rank in range(4)]
+    layout, rows = Layout.parse(case.stages[0][0], 4), measured[0]["rows"]
+    where = {"dtype": "float32", "device": "cpu", "ranks": 4, "layout": str(layout)}
+    tokens = 12 * rows * layout.data
+    planned = clearhead.plan(model_config(case.task), tokens, target_length=12, **where).spreads[0]
+    assert planned.shards == pytest.approx(max(one["shards"] for one in measured), rel=0.1)
+    assert planned.activations == pytest.approx(max(one["activations"] for one in measured), rel=0.25)

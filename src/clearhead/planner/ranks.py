@@ -1,0 +1,197 @@
+"""What a training step costs each of many ranks, by layout: memory, traffic, time, and whether it fits.
+
+Weights are counted on the model, part by part as `training/distributed/shard.py` cuts them; collectives by
+what a ring sends: (n−1)/n of the bytes for a gather or a reduce-scatter among n ranks, twice that for a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from clearhead.base.errors import UserError
+from clearhead.models.stack import Layer
+from clearhead.nn.attention.multihead import MultiHeadAttention
+from clearhead.nn.costs import FLOAT
+from clearhead.nn.layers import FeedForward
+from clearhead.planner.batch import Batch
+from clearhead.planner.devices import USABLE, UTILISATION, Device
+from clearhead.planner.layout import Layout
+from clearhead.planner.totals import BYTES, Flops, Memory
+
+HOST = 8  # ranks of one machine
+INSIDE, BETWEEN = (
+    4.5e11,
+    5e10,
+)  # bytes/s that a rank sends to one on its machine (NVLink), to another (400 Gbit/s)
+MOST = 1 << 20  # ranks
+_CUT = {
+    "query": True,
+    "key": True,
+    "value": True,
+    "inner": True,
+    "gate": True,
+    "output": False,
+}  # and its bias
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How many there are, by who cuts them."""
+
+    cut: int  # by tensor parallelism
+    uncut: int
+    largest_layer: int  # of both, before anything is cut
+    around: int  # outside the layers
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A plan on one rank of a layout."""
+
+    layout: str
+    accumulate: int  # batches of a step, dealt to the ranks that have data of their own
+    shards: int  # bytes: weights, gradients, moments that lie here all the time
+    gathered: int  # bytes: layers brought together for their passes, with their gradients
+    activations: int  # bytes, with those of the loss
+    traffic: int  # bytes that a rank sends in a step
+    traffic_between: int  # of these, to other machines
+    compute_seconds: float
+    step_seconds: float
+    fits: bool
+
+    @property
+    def memory(self) -> int:
+        """Everything at once."""
+        return self.shards + self.gathered + self.activations
+
+
+def layouts_for(ranks: int, asked: str | None) -> list[Layout]:
+    """The one that was asked for, and the usual ones beside it."""
+    if not 2 <= ranks <= MOST:
+        raise UserError(f"A plan's ranks must be 2 to {MOST:,}, not {ranks}.")
+    found = [Layout.parse(asked, ranks)] if asked is not None else []
+    found += [Layout(ddp=ranks), Layout(fsdp=ranks)]
+    found += [Layout(fsdp=ranks // tp, tp=tp) for tp in (2, 4, 8) if ranks % tp == 0]
+    if ranks > HOST and ranks % HOST == 0:
+        found.append(Layout(ddp=ranks // HOST, fsdp=HOST))
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is spread: a model and one step of its training, on so many devices of a kind."""
+
+    model: nn.Module
+    batch: Batch
+    flops: Flops
+    memory: Memory
+    dtype: str
+    device: Device
+
+
+def spread(job: Job, layout: Layout) -> Spread | None:
+    """What one rank of a layout has to do; None where the model's heads or widths cannot be cut so.
+
+    A step is taken in as few passes as fit into memory.
+    """
+    if layout.tp > 1 and not _divides(job.model, layout.tp):
+        return None
+    passes = 1
+    while True:
+        found = _spread(job, layout, passes)
+        if found.fits or layout.data * passes >= job.batch.rows:
+            return found
+        passes *= 2
+
+
+def _spread(job: Job, layout: Layout, passes: int) -> Spread:
+    weights, item = count_weights(job.model), BYTES[job.dtype]
+    mine = weights.cut // layout.tp + weights.uncut  # before sharding
+    layer = weights.largest_layer // layout.tp  # near enough: norms are small
+    if layout.shards:
+        shards = 4 * FLOAT * mine // layout.fsdp  # weight, gradient, two moments, all in float32
+        # the parts around the layers stay together; of the layers this one and the next, and a gradient
+        gathered = item * (2 * weights.around + 3 * layer) + FLOAT * (weights.around + layer)
+    else:
+        shards, gathered = job.memory.fixed, 0
+    width: int = job.model.config.width  # type: ignore[union-attr, assignment]
+    tokens = -(-(job.batch.source_tokens + job.batch.target_tokens) // layout.data)
+    passing = item * width * tokens * _sublayers(job.model)  # what enters sub-layers
+    slices = (job.memory.kept + job.memory.loss) // (layout.data * layout.tp)
+    activations = (slices + (passing if layout.tp > 1 else 0)) // passes
+    sent = dict(_traffic(layout, weights, item, passing, passes))
+    away = [name for name in sent if _leaves_the_host(layout, name)]
+    seconds = {name: count / (BETWEEN if name in away else INSIDE) for name, count in sent.items()}
+    peak = job.device.peak(job.dtype)
+    assert peak is not None  # whoever asks has chosen the number format
+    compute = job.flops.step / (layout.ranks * peak * UTILISATION)
+    return Spread(
+        layout=str(layout),
+        accumulate=layout.data * passes,
+        shards=shards,
+        gathered=gathered,
+        activations=activations,
+        traffic=sum(sent.values()),
+        traffic_between=sum(sent[name] for name in away),
+        compute_seconds=compute,
+        # shards travel while layers compute; the others are waited for
+        step_seconds=max(compute, seconds["fsdp"]) + seconds["ddp"] + seconds["tp"],
+        fits=shards + gathered + activations <= job.device.memory * USABLE,
+    )
+
+
+def count_weights(model: nn.Module) -> Weights:
+    """A model's weights, by who cuts them."""
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    every = sum(weight.numel() for weight in model.parameters())
+    cut = sum(count for layer in layers for count in _cut(layer))
+    sizes = [sum(weight.numel() for weight in layer.parameters()) for layer in layers]
+    return Weights(cut, every - cut, max(sizes, default=0), every - sum(sizes))
+
+
+def _cut(layer: Layer) -> Iterator[int]:
+    """Numbers in the products that tensor parallelism cuts."""
+    for part in (layer.attention, layer.cross_attention, layer.feedforward):
+        for name, with_bias in _CUT.items():
+            product = getattr(part, name, None)
+            if isinstance(product, nn.Linear):
+                yield product.weight.numel()
+                if with_bias and product.bias is not None:
+                    yield product.bias.numel()
+
+
+def _divides(model: nn.Module, ranks: int) -> bool:
+    attentions = [module.config for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    inner = [module.inner.out_features for module in model.modules() if isinstance(module, FeedForward)]
+    counts = [*inner, *(one.heads for one in attentions), *(one.groups for one in attentions)]
+    return bool(attentions) and all(count % ranks == 0 for count in counts)
+
+
+def _sublayers(model: nn.Module) -> int:
+    """Of one token's way: half of all where a source and a target share them."""
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    parts = sum(2 + (layer.cross_attention is not None) for layer in layers)
+    two = any(layer.cross_attention is not None for layer in layers)
+    return parts // 2 if two else parts
+
+
+def _traffic(
+    layout: Layout, weights: Weights, item: int, passing: int, passes: int
+) -> Iterator[tuple[str, int]]:
+    """Bytes that a rank sends in a step, by the dimension of the mesh. `passing`: what enters sub-layers."""
+    ddp, fsdp, tp = layout.ddp, layout.fsdp, layout.tp
+    mine = weights.cut // tp + weights.uncut
+    yield "ddp", 2 * (ddp - 1) * FLOAT * mine // (ddp * fsdp)  # gradients are summed in float32
+    # in each pass weights are gathered twice, and gradients scattered
+    yield "fsdp", passes * (fsdp - 1) * (2 * item + FLOAT) * mine // fsdp
+    # gathered and scattered on the way there and back; gradients of what is not cut are summed
+    yield "tp", 4 * (tp - 1) * passing // tp + 2 * (tp - 1) * FLOAT * weights.uncut // (tp * fsdp)
+
+
+def _leaves_the_host(layout: Layout, name: str) -> bool:
+    """Do the ranks of a dimension stand on several machines? Neighbours in `tp` are the closest."""
+    reach = {"tp": layout.tp, "fsdp": layout.fsdp * layout.tp, "ddp": layout.ranks}[name]
+    return reach > HOST
