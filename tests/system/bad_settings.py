@@ -232,7 +232,6 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         "has no room for a warm-up of 100",
     ),
     ("generate", ("steps=5", "schedule.warmup=9"), "has no room for a warm-up of 9"),
-    ("translate", ("batch.layout=packed", "batch.shapes=fixed"), "cannot work together"),
     ("translate", ("tokenizer.vocabulary=100",), "the smallest possible is 260"),
     ("translate", ("tokenizer.kind=wordpiece", "tokenizer.vocabulary=300"), "the smallest possible is 516"),
     ("translate", ("validation.metric=rouge1",), "no validation metric 'rouge1' for the task 'translate'"),
