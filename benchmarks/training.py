@@ -1,9 +1,9 @@
 """How fast models train: our step beside plain loops around PyTorch's and Hugging Face's models.
 
     python benchmarks/training.py [--size small|base|big|gpt2] [--lengths made-up|uniform|multi30k|tatoeba]
-                                  [--data DATA] [--compile] [--device cuda] [--tokens 8192] [--steps 20]
-                                  [--rounds 3] [--width 128] [--layers 4] [--vocabulary 10000] [--dropout 0.1]
-
+                                  [--data DATA] [--compile] [--without REGEX] [--device cuda] [--tokens N]
+                                  [--steps 20] [--rounds 3] [--width 128] [--layers 4] [--vocabulary 10000]
+                                  [--dropout 0.1]
 A whole step each time: batch to the device, forward, label-smoothed loss, backward, gradients clipped, fused
 Adam at a new rate. The peers' loops are what a careful user writes by hand: bf16 by autocast on a GPU, no
 waiting for the device; with `--compile` each stands there compiled, too. All have the same widths, depths,
@@ -27,6 +27,7 @@ import argparse
 import functools
 import gzip
 import random
+import re
 import statistics
 import tempfile
 import time
@@ -464,10 +465,8 @@ def report(begun: dict[str, Begun], times: dict[str, list[float]], config: Model
     def rate(name: str) -> float:
         return sum(batch.tokens for batch in begun[name].given) / statistics.median(times[name])
 
-    head = ("contender", "ms a step", "fastest", "tokens/s", "× ours", "MFU", "GiB", "first s")
-    print(
-        f"{head[0]:34} {head[1]:>10} {head[2]:>9} {head[3]:>12} {head[4]:>7} {head[5]:>6} {head[6]:>6} {head[7]:>8}"
-    )
+    head = f"{'contender':34} {'ms a step':>10} {'fastest':>9} {'tokens/s':>12} {'× ours':>7} "
+    print(head + f"{'MFU':>6} {'GiB':>6} {'first s':>8}")
     for name, one in begun.items():
         median, fastest = (
             1000 * took / len(one.given) for took in (statistics.median(times[name]), min(times[name]))
@@ -486,6 +485,7 @@ def main() -> None:
     parser.add_argument("--lengths", choices=("made-up", "uniform", "multi30k", "tatoeba"), default="made-up")
     parser.add_argument("--data", type=Path, help="folder of the corpora, for their lengths")
     parser.add_argument("--compile", action="store_true", help="every contender compiled, too")
+    parser.add_argument("--without", metavar="REGEX", help="leave out contenders of such names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     for name in ("width", "layers", "vocabulary", "tokens"):
         parser.add_argument(f"--{name}", type=int)
@@ -517,6 +517,8 @@ def main() -> None:
     print(f"ceiling of matrix products {most / 1e12:.2f} TFLOP/s\n", flush=True)
     begun = {}
     for name, make in contenders(size, device, dtype, options.compile).items():
+        if options.without and re.search(options.without, name):
+            continue
         begun[name] = begin(make, packed if name in PACKED else given, gpu)
         print(f"  {name} is ready after {begun[name].first:.1f} s", flush=True)
     clock = time.process_time if options.work else time.perf_counter

@@ -129,8 +129,22 @@ def check_short(
         torch.manual_seed(2)
         slope = torch.randn(out.shape, device=device).to(out.dtype)
         results.append((out, *torch.autograd.grad(out, own, slope)))
+    slope = slope.to(dtype)
     for one, two in zip(*results, strict=True):
         assert error(one, two) < EXACT[dtype]
+    # the same with parts of one product, whose gradient comes as one
+    for parts in (2, 3) if others is None else (2,):
+        whole = torch.cat([x.detach() for x in (q, k, v)[3 - parts :]], 2).squeeze(0).requires_grad_()
+        joined = whole * 1.0
+        split = [part.view(1, -1, 2, size).transpose(1, 2) for part in joined.flatten(1).split(2 * size, 1)]
+        every = [q.transpose(1, 2), *split][-3:]
+        assert short_kernel._joint(*(x.squeeze(0).transpose(0, 1) for x in every)) is not None
+        problem = Problem(*every, queries, keys, mask, score=ScaledDot(size), position=Position())
+        out = short_kernel.short(problem)
+        found = torch.autograd.grad(out, (whole, q)[: 4 - parts], slope)
+        assert torch.equal(out, results[0][0])
+        assert torch.equal(found[0], torch.cat([x.squeeze(0) for x in results[0][4 - parts :]], 1))
+        assert parts == 3 or torch.equal(found[1], results[0][1])
 
 
 # -- in the interpreter --------------------------------------------------------------------------------

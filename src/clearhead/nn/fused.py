@@ -55,7 +55,7 @@ def works(device: torch.device) -> bool:
 def _tried(device: torch.device) -> bool:
     """Triton needs a C compiler, Python's headers and a GPU that is not too old."""
     try:
-        _sums_of_columns(torch.ones(2, 16, device=device))
+        _sums_of_columns(torch.ones(2, 16, device=device, dtype=torch.bfloat16))
     except Exception as error:  # whatever it is, there is a way without
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(f"Triton does not work here, so training takes the slower way: {reason}", stacklevel=2)
@@ -99,7 +99,7 @@ def finished(sums: Tensor, dtype: torch.dtype) -> Tensor:
     columns = 16
     with on(sums.device):
         _finish[(triton.cdiv(width, columns),)](
-            sums, out, width, triton.next_power_of_2(programs), programs, columns, num_warps=4
+            sums, out, width, max(256, triton.next_power_of_2(programs)), programs, columns, num_warps=4
         )
     return out
 
@@ -113,7 +113,7 @@ def column_sums(x: Tensor) -> Tensor:
 def _sums_of_columns(x: Tensor) -> Tensor:
     rows, width = x.shape
     x = x.contiguous()
-    columns, each = min(256, triton.next_power_of_2(width)), 16
+    columns, each = 256, 16
     programs = triton.cdiv(rows, each * SUM_STEPS)
     sums = torch.empty(programs, width, dtype=torch.float32, device=x.device)
     with on(x.device):
@@ -164,7 +164,7 @@ def _relu_backward(dy: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     rows, width = y.shape
     dy = dy.contiguous()
     dx = torch.empty_like(y)
-    columns, each = min(256, triton.next_power_of_2(width)), 16
+    columns, each = 256, 16
     programs = triton.cdiv(rows, each * SUM_STEPS)
     sums = torch.empty(programs, width, dtype=torch.float32, device=y.device)
     with on(y.device):
@@ -200,7 +200,7 @@ _linear_relu.register_autograd(_differentiate_relu, setup_context=_keep_relu)
 
 @kernel
 def _cut_off(
-    dy: tl.tensor, y: tl.tensor, dx: tl.tensor, sums: tl.tensor, rows: tl.tensor, width: tl.constexpr,
+    dy: tl.tensor, y: tl.tensor, dx: tl.tensor, sums: tl.tensor, rows: tl.tensor, width: tl.tensor,
     each: tl.constexpr, columns: tl.constexpr, steps: tl.constexpr,
 ) -> None:  # fmt: skip
     column = tl.program_id(1) * columns + tl.arange(0, columns)
@@ -218,7 +218,7 @@ def _cut_off(
 
 @kernel
 def _sum_up(
-    x: tl.tensor, sums: tl.tensor, rows: tl.tensor, width: tl.constexpr, each: tl.constexpr,
+    x: tl.tensor, sums: tl.tensor, rows: tl.tensor, width: tl.tensor, each: tl.constexpr,
     columns: tl.constexpr, steps: tl.constexpr,
 ) -> None:  # fmt: skip
     column = tl.program_id(1) * columns + tl.arange(0, columns)
@@ -233,13 +233,13 @@ def _sum_up(
 
 @kernel
 def _finish(
-    sums: tl.tensor, out: tl.tensor, width: tl.constexpr, whole: tl.constexpr, programs: tl.tensor,
+    sums: tl.tensor, out: tl.tensor, width: tl.tensor, whole: tl.constexpr, programs: tl.tensor,
     columns: tl.constexpr,
 ) -> None:  # fmt: skip
     column = tl.program_id(0) * columns + tl.arange(0, columns)
-    total = tl.zeros((min(whole, 256), columns), tl.float32)
-    for start in range(0, whole, min(whole, 256)):
-        row = start + tl.arange(0, min(whole, 256))
+    total = tl.zeros((256, columns), tl.float32)
+    for start in range(0, whole, 256):
+        row = start + tl.arange(0, 256)
         inside = (row[:, None] < programs) & (column[None, :] < width)
         total += tl.load(sums + row[:, None] * width + column[None, :], mask=inside, other=0.0)
     tl.store(out + column, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < width)

@@ -41,73 +41,97 @@ def unsupported(problem: Problem) -> str | None:
 
 def short(problem: Problem) -> Tensor:
     """Packed sequences of at most 128 tokens, each held whole."""
-    flat = [x.squeeze(0).transpose(0, 1) for x in (problem.q, problem.k, problem.v)]  # (N, H, D)
+    q, k, v = (x.squeeze(0).transpose(0, 1) for x in (problem.q, problem.k, problem.v))  # (N, H, D)
     bounds = problem.queries.offsets, problem.keys.offsets
     longest = max(problem.queries.longest_segment(), problem.keys.longest_segment())
+    settings = *bounds, longest, problem.score.scale, bool(problem.mask.parts)
     out: Tensor
-    out, _ = _short(*flat, *bounds, longest, problem.score.scale, bool(problem.mask.parts))
+    if (joint := _joint(q, k, v)) is not None:
+        out, _ = _short(q if joint.shape[1] == 2 else None, joint, None, *settings)
+    else:
+        out, _ = _short(q, k, v, *settings)
     return out.transpose(0, 1).unsqueeze(0)
+
+
+def _joint(q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+    """k and v, or q too, as (N, parts, H, D) where they are parts of one product and nothing else is in it.
+
+    Their gradients are then written as one tensor, and nobody has to put them together.
+    """
+    if torch.compiler.is_compiling() or k._base is None or v._base is not k._base:
+        return None
+    base, size = k._base, k.shape[1] * k.shape[2]
+    parts = [x for x in (q, k, v) if x._base is base]
+    begins = [x.storage_offset() - base.storage_offset() for x in parts]
+    strides = {x.stride() for x in parts}
+    one = strides == {(len(parts) * size, k.shape[2], 1)} and begins == [n * size for n in range(len(parts))]
+    if not one or not base.is_contiguous() or base.numel() != k.shape[0] * len(parts) * size:
+        return None
+    return base.view(k.shape[0], len(parts), *k.shape[1:])
+
+
+def _parts(q: Tensor | None, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v (N, H, D), of which k may hold the others."""
+    if v is not None:
+        assert q is not None
+        return _rows(q), _rows(k), _rows(v)
+    parts = k.unbind(1)
+    return parts[0] if q is None else _rows(q), parts[-2], parts[-1]
 
 
 @torch.library.custom_op("clearhead::short_attention", mutates_args=())
 def _short(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_bounds: Tensor,
-    k_bounds: Tensor,
-    longest: int,
-    scale: float,
-    causal: bool,
-) -> tuple[Tensor, Tensor]:
-    q, k, v = (_rows(x) for x in (q, k, v))
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    logsum = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+    q: Tensor | None, k: Tensor, v: Tensor | None, q_bounds: Tensor, k_bounds: Tensor, longest: int,
+    scale: float, causal: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    queries, keys, values = _parts(q, k, v)
+    out = torch.empty(queries.shape, dtype=k.dtype, device=k.device)
+    logsum = torch.empty(queries.shape[:2], dtype=torch.float32, device=k.device)
     block, warps = _launch(longest)
-    with on(q.device):
-        _forward[(q_bounds.shape[0] - 1, q.shape[1])](
-            q, k, v, out, logsum, q_bounds, k_bounds, q.stride(0), k.stride(0), v.stride(0), scale,
-            q.shape[1], q.shape[2], block, causal, num_warps=warps,
+    with on(k.device):
+        _forward[(q_bounds.shape[0] - 1, keys.shape[1])](
+            queries, keys, values, out, logsum, q_bounds, k_bounds, queries.stride(0), keys.stride(0),
+            values.stride(0), scale, keys.shape[1], keys.shape[2], block, causal, num_warps=warps,
         )  # fmt: skip
     return out, logsum
 
 
 @_short.register_fake
 def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_bounds: Tensor,
-    k_bounds: Tensor,
-    longest: int,
-    scale: float,
-    causal: bool,
-) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
+    q: Tensor | None, k: Tensor, v: Tensor | None, q_bounds: Tensor, k_bounds: Tensor, longest: int,
+    scale: float, causal: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    shape = k.unbind(1)[0].shape if q is None else q.shape
+    return k.new_empty(shape), k.new_empty(shape[:2], dtype=torch.float32)
 
 
 @torch.library.custom_op("clearhead::short_attention_backward", mutates_args=())
 def _short_backward(
-    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsum: Tensor, q_bounds: Tensor,
-    k_bounds: Tensor, longest: int, scale: float, causal: bool,
+    d_out: Tensor, q: Tensor | None, k: Tensor, v: Tensor | None, out: Tensor, logsum: Tensor,
+    q_bounds: Tensor, k_bounds: Tensor, longest: int, scale: float, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    q, k, v, d_out = (_rows(x) for x in (q, k, v, d_out))
-    d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    """The gradients of q, k and v; empty ones of those that are not given."""
+    queries, keys, values = _parts(q, k, v)
+    d_out = _rows(d_out)
+    grads = [torch.empty(0 if x is None else x.shape, dtype=k.dtype, device=k.device) for x in (q, k, v)]
+    d_q, d_k, d_v = _parts(*(None if x is None else grad for x, grad in zip((q, k, v), grads, strict=True)))
     block, warps = _launch(longest)
-    with on(q.device):
-        _backward[(q_bounds.shape[0] - 1, q.shape[1])](
-            d_out, q, k, v, out, logsum, d_q, d_k, d_v, q_bounds, k_bounds, d_out.stride(0), q.stride(0),
-            k.stride(0), v.stride(0), scale, q.shape[1], q.shape[2], block, causal, num_warps=warps,
+    with on(k.device):
+        _backward[(q_bounds.shape[0] - 1, keys.shape[1])](
+            d_out, queries, keys, values, out, logsum, d_q, d_k, d_v, q_bounds, k_bounds, d_out.stride(0),
+            queries.stride(0), keys.stride(0), values.stride(0), d_q.stride(0), d_k.stride(0), scale,
+            keys.shape[1], keys.shape[2], block, causal, num_warps=warps,
         )  # fmt: skip
-    return d_q, d_k, d_v
+    return grads[0], grads[1], grads[2]
 
 
 @_short_backward.register_fake
 def _(
-    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsum: Tensor, q_bounds: Tensor,
-    k_bounds: Tensor, longest: int, scale: float, causal: bool,
+    d_out: Tensor, q: Tensor | None, k: Tensor, v: Tensor | None, out: Tensor, logsum: Tensor,
+    q_bounds: Tensor, k_bounds: Tensor, longest: int, scale: float, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    d_q, d_k, d_v = (k.new_empty(0 if x is None else x.shape) for x in (q, k, v))
+    return d_q, d_k, d_v
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -118,7 +142,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _differentiate(ctx: Any, d_out: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    return *_short_backward(d_out, *ctx.saved_tensors, *ctx.settings), None, None, None, None, None
+    given = ctx.saved_tensors[:3]
+    found = _short_backward(d_out, *ctx.saved_tensors, *ctx.settings)
+    slopes = (None if one is None else slope for one, slope in zip(given, found, strict=True))
+    return *slopes, None, None, None, None, None
 
 
 _short.register_autograd(_differentiate, setup_context=_keep)
@@ -137,8 +164,8 @@ def _launch(longest: int) -> tuple[int, int]:
 
 # -- what runs on the device ---------------------------------------------------------------------------
 #
-# Rows of q, k, v and d_out may lie apart by any stride (they are parts of one projection); the rest is
-# contiguous. Every token belongs to a sequence, so all results are written.
+# Rows of q, k, v and their gradients may lie apart by any stride (they are parts of one projection); the rest
+# is contiguous. Every token belongs to a sequence, so all results are written.
 
 
 @kernel
@@ -153,11 +180,11 @@ def _tile(
 
 @kernel
 def _put(
-    pointer: tl.tensor, values: tl.tensor, row: tl.tensor, there: tl.tensor, head: tl.tensor,
-    heads: tl.constexpr, size: tl.constexpr,
+    pointer: tl.tensor, values: tl.tensor, row: tl.tensor, there: tl.tensor, stride: tl.tensor,
+    head: tl.tensor, size: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write a tile into a contiguous tensor (N, H, D)."""
-    place = row.to(tl.int64)[:, None] * (heads * size) + head * size + tl.arange(0, size)[None, :]
+    """Write a tile."""
+    place = row.to(tl.int64)[:, None] * stride + head * size + tl.arange(0, size)[None, :]
     tl.store(pointer + place, values.to(pointer.dtype.element_ty), mask=there[:, None])
 
 
@@ -191,7 +218,7 @@ def _forward(
     total = tl.sum(p, 1)
     total = tl.where(total == 0.0, 1.0, total)
     mixed = tl.dot(p.to(values.dtype), values) / total[:, None]
-    _put(out, mixed, q_row, in_q, head, heads, size)
+    _put(out, mixed, q_row, in_q, heads * size, head, size)
     tl.store(logsum + q_row.to(tl.int64) * heads + head, highest + tl.log(total), mask=in_q)
 
 
@@ -199,8 +226,9 @@ def _forward(
 def _backward(
     d_out: tl.tensor, q: tl.tensor, k: tl.tensor, v: tl.tensor, out: tl.tensor, logsum: tl.tensor,
     d_q: tl.tensor, d_k: tl.tensor, d_v: tl.tensor, q_bounds: tl.tensor, k_bounds: tl.tensor,
-    d_stride: tl.tensor, q_stride: tl.tensor, k_stride: tl.tensor, v_stride: tl.tensor, scale: tl.tensor,
-    heads: tl.constexpr, size: tl.constexpr, block: tl.constexpr, causal: tl.constexpr,
+    d_stride: tl.tensor, q_stride: tl.tensor, k_stride: tl.tensor, v_stride: tl.tensor,
+    dq_stride: tl.tensor, dk_stride: tl.tensor, scale: tl.tensor, heads: tl.constexpr, size: tl.constexpr,
+    block: tl.constexpr, causal: tl.constexpr,
 ) -> None:  # fmt: skip
     sequence, head = tl.program_id(0), tl.program_id(1)
     q_row = tl.load(q_bounds + sequence) + tl.arange(0, block)
@@ -215,8 +243,8 @@ def _backward(
     seen = _visible(in_q, in_k, block, causal)
     scores = tl.dot(queries, tl.trans(keys)) * scale
     p = tl.where(seen, tl.exp(scores - top[:, None]), 0.0)
-    _put(d_v, tl.dot(tl.trans(p.to(slope.dtype)), slope), k_row, in_k, head, heads, size)
+    _put(d_v, tl.dot(tl.trans(p.to(slope.dtype)), slope), k_row, in_k, dk_stride, head, size)
     delta = tl.sum(slope.to(tl.float32) * mixed.to(tl.float32), 1)
     d_s = (p * (tl.dot(slope, tl.trans(values)) - delta[:, None]) * scale).to(queries.dtype)
-    _put(d_q, tl.dot(d_s, keys), q_row, in_q, head, heads, size)
-    _put(d_k, tl.dot(tl.trans(d_s), queries), k_row, in_k, head, heads, size)
+    _put(d_q, tl.dot(d_s, keys), q_row, in_q, dq_stride, head, size)
+    _put(d_k, tl.dot(tl.trans(d_s), queries), k_row, in_k, dk_stride, head, size)
