@@ -114,7 +114,7 @@ def _short_backward(
     queries, keys, values = _parts(q, k, v)
     d_out = _rows(d_out)
     grads = [torch.empty(0 if x is None else x.shape, dtype=k.dtype, device=k.device) for x in (q, k, v)]
-    d_q, d_k, d_v = _parts(*(None if x is None else grad for x, grad in zip((q, k, v), grads, strict=True)))
+    d_q, d_k, d_v = _parts(None if q is None else grads[0], grads[1], None if v is None else grads[2])
     block, warps = _launch(longest)
     with on(k.device):
         _backward[(q_bounds.shape[0] - 1, keys.shape[1])](
