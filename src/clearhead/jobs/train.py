@@ -35,6 +35,7 @@ from clearhead.jobs.refusals import (
 )
 from clearhead.jobs.validate import DecodingValidator
 from clearhead.models.build import build, count_parameters
+from clearhead.models.stack import recompute_activations
 from clearhead.planner.layout import Layout
 from clearhead.tasks import task_named
 from clearhead.text.learn import TokenizerConfig
@@ -305,6 +306,8 @@ def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: Vi
     device = pick_device(compute.device)
     seed_everything(config.seed)
     model = build(config.model)
+    if compute.recompute:
+        recompute_activations(model)
     trainer = Trainer(
         model,
         _corpus(config, prepared, encoding, device, ranks.layout.tp),

@@ -12,10 +12,12 @@ Shapes: R rows, T tokens, S source tokens, E model width.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
@@ -213,6 +215,9 @@ class Stack(nn.Module):
             looking = build_attention(source) if cross else None
             self.layers.append(Layer(config, attention, looking, build_feedforward(feed, config.width)))
         self.gives_extras = any(layer.gives_extras for layer in self.layers)
+        self.recomputes = (
+            False  # in training: keep what goes into a layer, and compute it again for gradients
+        )
         final = config.norm.place == "pre" if config.norm.final is None else config.norm.final
         self.norm = build_norm(config.norm, config.width) if final else None
 
@@ -250,7 +255,16 @@ class Stack(nn.Module):
             own = None if state is None else state.own[i]
             cross = None if state is None or not state.cross else state.cross[i]
             more = None if extras is None else extras.at(f"{self.name}.{i}")
-            x = layer(x, around, own, cross, look.at(i) if look else None, more)
+            if (
+                self.recomputes
+                and self.training
+                and torch.is_grad_enabled()
+                and state is None
+                and more is None
+            ):
+                x = checkpoint(_afresh, layer, x, around, look.at(i) if look else None, use_reentrant=False)
+            else:
+                x = layer(x, around, own, cross, look.at(i) if look else None, more)
         if isinstance(x, Pending):
             x, _ = x.normed(self.norm, stream=False)
         elif self.norm is not None:
@@ -258,6 +272,21 @@ class Stack(nn.Module):
         if look is not None:
             look.give("output", x)
         return x  # type: ignore[no-any-return]
+
+
+def _afresh(layer: Layer, x: Any, around: Surroundings, look: Look | None) -> Any:
+    """A layer with a memo of its own: what it made the first time is made again with it."""
+    return layer(x, replace(around, memo={}), None, None, look)
+
+
+def recompute_activations(model: nn.Module) -> None:
+    """From now on a model in training keeps what goes into each layer, and computes the rest again backward.
+
+    Activations then take memory for one layer, and a step a third more time; gradients are the same.
+    """
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.recomputes = True
 
 
 class _Positions:

@@ -79,6 +79,9 @@ class ComputeConfig(Config):
     dtype: Literal["auto", "float32", "bf16", "fp16", "float64"] = "auto"
     layout: str = "ddp"  # how the ranks that torchrun starts share the work, as in fsdp8xtp8
     compile: bool = False  # let torch.compile fuse the model's operations (slow to start)
+    recompute: bool = (
+        False  # keep what goes into each layer, compute the rest again for gradients: less memory
+    )
     graphs: bool | None = None  # replay each step as one CUDA graph; None: where the device can
     threads: Threads | None = None  # CPU threads; None: as torch finds them
 

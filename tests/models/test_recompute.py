@@ -1,0 +1,75 @@
+"""Activations computed again in the backward pass: the same gradients from less memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clearhead.models import ModelConfig, build
+from clearhead.models.stack import recompute_activations
+
+
+def a_model(family: str, position: str = "sinusoidal", layers: int = 3) -> nn.Module:
+    plain = {
+        "family": family, "vocabulary": 40, "width": 16, "layers": layers, "dropout": 0.2,
+        "attention": {"heads": 2}, "position": {"name": position},
+    }  # fmt: skip
+    torch.manual_seed(0)
+    return build(ModelConfig.from_dict(plain))
+
+
+def gradients(model: nn.Module, family: str) -> list[Tensor]:
+    ids = torch.arange(24).reshape(4, 6)
+    lengths = torch.tensor([6, 2, 5, 3])
+    torch.manual_seed(3)
+    model.zero_grad()
+    if family == "encoder-decoder":
+        out = model(ids, ids, source_lengths=lengths, target_lengths=lengths).hidden
+    else:
+        out = model(ids, lengths=lengths).hidden
+    out.sin().sum().backward()
+    return [out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize(
+    ("family", "position"),
+    [("encoder-decoder", "sinusoidal"), ("decoder", "t5"), ("encoder", "rotary"), ("decoder", "alibi")],
+)
+def test_the_same_gradients(family: str, position: str) -> None:
+    model = a_model(family, position)
+    wanted = gradients(model, family)
+    recompute_activations(model)
+    for one, two in zip(gradients(model, family), wanted, strict=True):
+        if (
+            position == "t5"
+        ):  # a bias that all layers share is made by each of them, and summed in another order
+            torch.testing.assert_close(one, two)
+        else:
+            assert torch.equal(one, two)
+
+
+def test_what_is_kept_for_the_backward_pass_is_less() -> None:
+    kept = []
+    for again in (False, True):
+        model, saved = a_model("decoder"), 0
+
+        def note(tensor: Tensor) -> Tensor:
+            nonlocal saved
+            saved += tensor.numel()
+            return tensor
+
+        if again:
+            recompute_activations(model)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            model(torch.arange(24).reshape(4, 6))
+        kept.append(saved)
+    assert kept[1] < kept[0] / 2
+
+
+def test_not_in_evaluation() -> None:
+    model = a_model("decoder").eval()
+    wanted = model(torch.arange(6)[None]).logits
+    recompute_activations(model)
+    with torch.no_grad():
+        assert torch.equal(model(torch.arange(6)[None]).logits, wanted)
