@@ -4,14 +4,15 @@
                                   [--data DATA] [--compile] [--without REGEX] [--device cuda] [--tokens N]
                                   [--steps 20] [--rounds 3] [--width 128] [--layers 4] [--vocabulary 10000]
                                   [--dropout 0.1]
+
 A whole step each time: batch to the device, forward, label-smoothed loss, backward, gradients clipped, fused
-Adam at a new rate. The peers' loops are what a careful user writes by hand: bf16 by autocast on a GPU, no
-waiting for the device; with `--compile` each stands there compiled, too. All have the same widths, depths,
-norms and dropouts, tied embeddings, random weights. `small`, `base` and `big` are translators, `gpt2` is the
-124M decoder on full rows of 1,024. On a GPU ours runs as it trains by default there: recorded, on packed
-batches of the same corpus; besides, on the padded batches of few fixed shapes that all others see. Lengths
-are made up (about 14 tokens a side), uniform (sources of 32 to 64, targets of 64), or those of a corpus in
-DATA, word by word.
+Adam at a new rate. The peers' loops are what a careful user writes by hand: bf16 by autocast (on a CPU that
+multiplies bf16, and float32 beside it), no waiting for the device; with `--compile` each stands there
+compiled, too. All have the same widths, depths, norms and dropouts, tied embeddings, random weights. `small`,
+`base` and `big` are translators, `gpt2` is the 124M decoder on full rows of 1,024. On a GPU ours runs as it
+trains by default there: recorded, on packed batches of the same corpus; besides, on the padded batches of few
+fixed shapes that all others see. Lengths are made up (about 14 tokens a side), uniform (sources of 32 to 64,
+targets of 64), or those of a corpus in DATA, word by word.
 
 Rounds visit every contender once, in a new order, over all its batches; the table gives medians, real target
 tokens a second (no padding), the ratio to ours (above 1: ours is faster), the share of this machine's ceiling
@@ -66,6 +67,10 @@ try:
     import transformers
 except ImportError:  # the comparison then does without Hugging Face
     transformers = None
+try:
+    import x_transformers
+except ImportError:
+    x_transformers = None
 
 SMOOTHING, CLIP, RATE = 0.1, 1.0, 1e-4
 PACKED = ("clearhead", "clearhead, not recorded", "clearhead, compiled")  # of those on a GPU
@@ -342,6 +347,29 @@ def plain_loop(model: nn.Module, scores: Scores, device: torch.device, dtype: to
     return step
 
 
+def x_transformer(size: Size) -> nn.Module:
+    """x-transformers' encoder and decoder, with the original's norms behind each sub-layer."""
+    shape: dict[str, Any] = {}
+    for side in ("enc", "dec"):
+        shape |= {
+            f"{side}_num_tokens": size.vocabulary, f"{side}_depth": size.layers, f"{side}_heads": size.heads,
+            f"{side}_max_seq_len": size.longest + 2, f"{side}_attn_dim_head": size.width // size.heads,
+            f"{side}_attn_flash": True, f"{side}_layer_dropout": 0.0, f"{side}_pre_norm": False,
+        }  # fmt: skip
+    model: nn.Module = x_transformers.XTransformer(dim=size.width, tie_token_emb=True, **shape)
+    return model
+
+
+def x_transformer_scores(model: Any) -> Scores:
+    def scores(batch: Batch) -> Tensor:
+        seen = real(batch)
+        memory = model.encoder(batch.source, mask=seen, return_embeddings=True)
+        found: Tensor = model.decoder.net(batch.inputs, context=memory, context_mask=seen)
+        return found
+
+    return scores
+
+
 def gpt(size: Size) -> nn.Module:
     """Hugging Face's decoder of the same shape."""
     shape = transformers.GPT2Config(
@@ -368,6 +396,8 @@ def peers(size: Size) -> dict[str, tuple[Callable[[Size], nn.Module], Callable[[
     found = {"torch.nn": (TorchTranslator, torch_scores)}
     if transformers is not None:
         found["Hugging Face (Marian)"] = (marian, marian_scores)
+    if x_transformers is not None:
+        found["x-transformers"] = (x_transformer, x_transformer_scores)
     return found
 
 
@@ -378,6 +408,8 @@ def contenders(
     found: dict[str, Callable[[], Work]] = {}
     gpu = device.type == "cuda"
     found["clearhead"] = lambda: ours(size, device, dtype, GraphStepper if gpu else Stepper)
+    if not gpu and dtype != torch.float32:
+        found["clearhead, float32"] = lambda: ours(size, device, torch.float32, Stepper)
     if gpu and size.family != "decoder":
         found["clearhead, padded"] = lambda: ours(size, device, dtype, GraphStepper)
     if gpu:
@@ -388,12 +420,16 @@ def contenders(
         )
     for name, (make, score) in peers(size).items():
 
-        def plain(make: Any = make, score: Any = score, compiled: bool = False) -> Work:
+        def plain(
+            make: Any = make, score: Any = score, compiled: bool = False, dtype: torch.dtype = dtype
+        ) -> Work:
             model = make(size)
             called = torch.compile(model) if compiled else model
             return plain_loop(model, score(called), device, dtype)
 
         found[name] = plain
+        if not gpu and dtype != torch.float32:
+            found[f"{name}, float32"] = functools.partial(plain, dtype=torch.float32)
         if compile:
             found[f"{name}, compiled"] = functools.partial(plain, compiled=True)
     return found
@@ -442,7 +478,7 @@ def measure(begun: dict[str, Begun], rounds: int, clock: Clock, gpu: bool) -> di
     return times
 
 
-def ceiling(device: torch.device, dtype: torch.dtype) -> float:
+def ceiling(device: torch.device, dtype: torch.dtype, clock: Clock) -> float:
     """FLOP/s of a large product of matrices here."""
     width, count = (8192, 20) if device.type == "cuda" else (1024, 8)
     a, b = (torch.randn(width, width, device=device, dtype=dtype) for _ in range(2))
@@ -450,12 +486,12 @@ def ceiling(device: torch.device, dtype: torch.dtype) -> float:
         a @ b
     if device.type == "cuda":
         torch.cuda.synchronize()
-    began = time.perf_counter()
+    began = clock()
     for _ in range(count):
         a @ b
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return count * 2 * width**3 / (time.perf_counter() - began)
+    return count * 2 * width**3 / (clock() - began)
 
 
 def report(begun: dict[str, Begun], times: dict[str, list[float]], config: ModelConfig, most: float) -> None:
@@ -500,7 +536,7 @@ def main() -> None:
     if not gpu:
         own["tokens"] = own["tokens"] or 2048
     size = replace(SIZES[options.size], **{name: value for name, value in own.items() if value is not None})
-    dtype = torch.bfloat16 if gpu else torch.float32
+    dtype = torch.bfloat16 if gpu else Precision.chosen("auto", device, size.width).dtype
     random.seed(0)
     torch.manual_seed(0)
     steps = options.steps or (20 if gpu else 4)
@@ -509,7 +545,8 @@ def main() -> None:
     if gpu and size.family != "decoder":
         packed = batches(size, steps, device, options.lengths, options.data, packed=True)
     where = torch.cuda.get_device_name() if gpu else name_of_cpu()
-    most = ceiling(device, dtype)
+    clock = time.process_time if options.work else time.perf_counter
+    most = ceiling(device, dtype, clock)
     print(f"training steps, {size}, {options.lengths} lengths, {dtype}, {where}, torch {torch.__version__}")
     how = ", processor time" if options.work else ""
     labels = sum(batch.tokens for batch in given) / len(given)
@@ -521,7 +558,6 @@ def main() -> None:
             continue
         begun[name] = begin(make, packed if name in PACKED else given, gpu)
         print(f"  {name} is ready after {begun[name].first:.1f} s", flush=True)
-    clock = time.process_time if options.work else time.perf_counter
     times = measure(begun, options.rounds, clock, gpu)
     report(begun, times, our_config(size), most)
 

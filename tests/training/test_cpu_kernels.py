@@ -24,7 +24,7 @@ from clearhead.nn.attention.kernels import reference
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import Problem
 from clearhead.nn.tokens import Tokens
-from clearhead.training.cpu import attention, binding, layers
+from clearhead.training.cpu import attention, binding, layers, worker
 from clearhead.training.cpu.worker import prepare
 from clearhead.training.objectives import LabelObjective, plain_cross_entropy
 from clearhead.training.optimiser import OptimiserConfig, build_optimiser
@@ -296,13 +296,13 @@ def test_a_prepared_model_is_the_same_model(settings: dict[str, object]) -> None
     torch.manual_seed(2)
     model = small(dropout=0.0, **settings)
     rounded = copy.deepcopy(model).bfloat16()
-    worker = prepare(copy.deepcopy(rounded))
-    assert [tuple(one.shape) for one in worker.parameters()] == [
+    prepared = prepare(copy.deepcopy(rounded))
+    assert [tuple(one.shape) for one in prepared.parameters()] == [
         tuple(one.shape) for one in model.parameters()
     ]
     given, objective = batch(), LabelObjective(0.1)
     results = {}
-    for name, one in (("exact", model), ("torch", rounded), ("ours", worker)):
+    for name, one in (("exact", model), ("torch", rounded), ("ours", prepared)):
         losses = objective(one, given)
         slopes = torch.autograd.grad(losses.objective, list(one.parameters()))
         results[name] = losses.objective.detach(), torch.cat([slope.flatten().float() for slope in slopes])
@@ -316,6 +316,21 @@ def test_a_prepared_model_is_the_same_model(settings: dict[str, object]) -> None
 def stepper_of(model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> Stepper:
     optimiser = build_optimiser(model, OptimiserConfig(), "cpu")
     return Stepper(model, LabelObjective(0.1), optimiser, Precision(torch.device("cpu"), dtype))
+
+
+@needs_kernels
+def test_a_step_takes_padding_out_and_has_the_same_gradient() -> None:
+    model, given = small(dropout=0.0), batch()
+    stepper = stepper_of(model)
+    assert stepper.packs
+    sums = stepper.gradients([given])
+    found = torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+    losses = LabelObjective(0.1)(model, given)
+    wanted = torch.autograd.grad(losses.objective / given.tokens, list(model.parameters()))
+    slopes = torch.cat([one.flatten() for one in wanted])
+    assert abs(float(sums[0] / losses.objective) - 1) < 0.01
+    assert float(sums[2]) == given.tokens
+    assert float((found - slopes).norm()) < 0.05 * float(slopes.norm())
 
 
 @needs_kernels
@@ -358,3 +373,14 @@ def test_sources_are_short_and_travel_with_the_package() -> None:
     assert {path.suffix for path in sources} == {".h", ".cpp"}
     assert all(len(path.read_text().splitlines()) < 400 for path in sources)
     assert "training/cpu/source/*" in (ROOT / "pyproject.toml").read_text()
+
+
+def test_what_auto_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    for has in (True, False):
+        monkeypatch.setattr(worker, "multiplies_bf16", lambda has=has: has)
+        wide, narrow = (Precision.chosen("auto", cpu, width).dtype for width in (128, 127))
+        assert wide is (torch.bfloat16 if has else torch.float32)
+        assert narrow is torch.float32
+        assert Precision.chosen("float32", cpu, 512).dtype is torch.float32
+        assert Precision.chosen("bf16", cpu, 32).dtype is torch.bfloat16

@@ -19,6 +19,7 @@ from clearhead.training.sizes import SIZES, Asked
 from clearhead.training.sizing import (
     CPU_MINUTES,
     GPU_MINUTES,
+    QUICKER,
     SMALL,
     Choice,
     Demand,
@@ -310,3 +311,9 @@ def test_long_texts_cost_more_than_short_ones(task: str) -> None:
         assert short == long  # one text, looked back on over the same context
     else:
         assert long > 1.5 * short
+
+
+def test_bf16_on_a_cpu_gives_time_for_more() -> None:
+    quick = Machine(False, 1e11, bf16_from=128)
+    assert quick.rate(64) == LAPTOP.rate(64)
+    assert quick.rate(128) == pytest.approx(QUICKER * LAPTOP.rate(128))

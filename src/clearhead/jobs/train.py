@@ -41,6 +41,7 @@ from clearhead.tasks import task_named
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training import doctor
 from clearhead.training.config import ComputeConfig, SavingConfig, TrainConfig, differences
+from clearhead.training.cpu.worker import NARROW, in_bf16
 from clearhead.training.distributed.ranks import Ranks, joined, one_voice, restarts
 from clearhead.training.flops import peak_of
 from clearhead.training.loop import Corpus, Trainer
@@ -217,11 +218,15 @@ def _decide(early: TrainConfig, said: Table, minutes: float | None, layout: Layo
     tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig.from_dict(learning, "tokenizer"))
     if data.filter.too_long == "cut":
         facts = facts.cut(data.filter.source_tokens, data.filter.target_tokens)
-    machine = Machine(device.type == "cuda", peak_of(device, dtype, compute.threads), minutes)
+    gpu = device.type == "cuda"
+    quick = NARROW if compute.dtype in ("auto", "bf16") and in_bf16(device, NARROW) else None
+    peak = peak_of(device, dtype if gpu else torch.float32, compute.threads)
+    machine = Machine(gpu, peak, minutes, quick)
     demand = task.sized(facts, family_said(said), data.two)
     choices = [*first, *dealt(choose(demand, machine, Asked.of(said)), layout.data)]
     sizes = {"vocabulary": facts.vocabulary, "source_vocabulary": facts.source_vocabulary}
     config = compose(choices, said, sizes)
+    dtype = Precision.chosen(compute.dtype, device, config.model.width).dtype
     choices = laid_out(choices, said, config, device, dtype)
     config = padded_if_need_be(compose(choices, said, sizes), device, dtype)
     check_labels(config, found.labels)
@@ -314,7 +319,7 @@ def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: Vi
         task.objective(config.objective),
         config,
         folder.training,
-        Precision(device, pick_dtype(compute.dtype, device)),
+        Precision.chosen(compute.dtype, device, config.model.width),
         view,
         DecodingValidator(config, task, prepared, notes),
         ranks,

@@ -14,6 +14,7 @@ import numpy
 import torch
 from torch import nn
 
+from clearhead.base.processor import multiplies_bf16
 from clearhead.data.batch import Batch
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
@@ -21,6 +22,7 @@ from clearhead.planner.batch import Batch as Shape
 from clearhead.planner.devices import this_cpu, this_gpu
 from clearhead.planner.totals import count_flops
 
+CPU_BF16 = 2.0  # products of bf16 beside those of float32, on a CPU that has them
 _POINTS = ((8, 8), (16, 8), (8, 16), (16, 16), (32, 8), (8, 32))
 
 
@@ -70,5 +72,5 @@ def peak_of(device: torch.device, dtype: torch.dtype, threads: int | None = None
     """The device's peak FLOP/s for products in `dtype`, by the planner's tables; None: not in them."""
     kind = "bf16" if dtype in (torch.bfloat16, torch.float16) else "float32"
     if device.type == "cpu":
-        return this_cpu(threads).float32
+        return this_cpu(threads).float32 * (CPU_BF16 if kind == "bf16" and multiplies_bf16() else 1.0)
     return this_gpu(device).peak(kind) if device.type == "cuda" else None

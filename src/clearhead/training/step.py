@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from clearhead.base.device import widest
+from clearhead.base.device import pick_dtype, widest
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch, counted
 from clearhead.training.averaging import Ema
 from clearhead.training.cpu import binding
-from clearhead.training.cpu.worker import prepare
+from clearhead.training.cpu.worker import in_bf16, prepare
 from clearhead.training.objectives import Objective
 from clearhead.training.optimiser import clip_gradients, set_rate, step_unless
 
@@ -99,6 +99,13 @@ class Precision:
 
     device: torch.device
     dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def chosen(cls, name: str, device: torch.device, width: int) -> Precision:
+        """What `compute.dtype` asks for in training a model of this width."""
+        if name == "auto" and in_bf16(device, width):
+            return cls(device, torch.bfloat16)
+        return cls(device, pick_dtype(name, device))
 
     @property
     def copies(self) -> bool:
@@ -180,10 +187,12 @@ class Stepper:
         self.parts = 1  # into how many a batch is cut since memory ran out
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.copying = precision.copies and worker is None
+        self.packs = False  # padding is taken out of every batch
         self.casts = worker is None and not precision.copies
         own = copy.deepcopy(model).to(precision.dtype).train() if self.copying else model
         if self.copying and precision.device.type == "cpu" and not compile and binding.available():
             prepare(own)
+            self.packs = getattr(own, "projects", False)
         self.worker = own if worker is None else worker
         self.copies = [parameter for parameter in self.worker.parameters() if parameter.requires_grad]
         self.called: Callable[..., Any] = torch.compile(self.worker) if compile else self.worker
@@ -256,6 +265,8 @@ class Stepper:
 
     def backward(self, batch: Batch, weight: Tensor) -> Tensor:
         """Add a batch's gradient, weighted, to what is there; returns (objective, nll, labels, extras …)."""
+        if self.packs:
+            batch = batch.packed()
         kernels = self.precision.kernels(self.steady)
         with self.precision.context() if self.casts else nullcontext(), kernels:
             losses = self.objective(self.called, batch)

@@ -1,17 +1,21 @@
-"""The copy of a model that a step runs on, with the parts replaced that have a faster twin here."""
+"""When training on a CPU is done in bf16, and the copy of a model that it runs on, with faster parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn import functional as F
 
+from clearhead.base.processor import multiplies_bf16
 from clearhead.nn import layers as plain
 from clearhead.nn.attention.multihead import MultiHeadAttention
 from clearhead.training.cpu import layers
 from clearhead.training.cpu.attention import short
+
+NARROW = 128  # models below this width are trained in a moment, and stay in float32
 
 # Exactly these classes: who has written another one means it.
 TWINS: Mapping[type[nn.Module], Callable[[Any], nn.Module]] = {
@@ -21,6 +25,11 @@ TWINS: Mapping[type[nn.Module], Callable[[Any], nn.Module]] = {
     plain.Residual: layers.Residual,
     plain.FeedForward: lambda own: layers.FeedForward(own) if _is_relu(own) else own,
 }
+
+
+def in_bf16(device: torch.device, width: int) -> bool:
+    """Whether a CPU trains a model of this width in bf16 where nobody says otherwise: by what it is alone."""
+    return device.type == "cpu" and width >= NARROW and multiplies_bf16()
 
 
 def prepare(model: nn.Module) -> nn.Module:
