@@ -108,3 +108,19 @@ def test_the_corpus_is_aligned_word_by_word(tmp_path: Path, monkeypatch: pytest.
     assert len(source) == len(target) == 300
     assert [len(line.split()) for line in source] == [len(line.split()) for line in target]
     assert len(set(source)) > 250
+
+
+def test_growth_of_costs_is_fitted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    growth = load("growth")
+    assert growth.exponent([1, 2, 4, 8], [5, 3, 12, 48]) == pytest.approx(2.0)
+    assert [point.length for point in growth.ladder("length", growth.Point(length=64), 300, 20)] == [
+        64,
+        128,
+        256,
+    ]
+    arguments = ["growth.py", "--device", "cpu", "--only", "depth", "--doublings", "1", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    growth.main()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| depth | depth^")

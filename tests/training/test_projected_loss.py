@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED
 from clearhead.training import projected_loss
+from clearhead.training.config import ObjectiveConfig
 from clearhead.training.objectives import LabelObjective, plain_cross_entropy
 from clearhead.training.projected_loss import projected_cross_entropy
 
@@ -76,8 +78,16 @@ def test_a_models_losses_and_gradients_without_its_scores(task: str, monkeypatch
         )  # the plain one is float32
 
 
-def test_asked_for_on_a_gpu_alone() -> None:
+def test_asked_for_on_a_gpu_or_with_a_z_loss_alone() -> None:
     assert not LabelObjective(0.1)._projects(a_model(), a_batch())
+    model, batch = a_model(), a_batch()
+    plain, squared = (LabelObjective(0.1, z_loss=weight)(model, batch) for weight in (0.0, 0.01))
+    assert squared.objective.item() > plain.objective.item()
+    torch.testing.assert_close(squared.nll, plain.nll)
+    with pytest.raises(UserError, match="models that write"):
+        LabelObjective(0.1, z_loss=0.01)(a_model("classify"), a_batch("classify"))
+    with pytest.raises(UserError, match="cannot work together"):
+        ObjectiveConfig(z_loss=0.1, consistency=1.0)
 
 
 @pytest.mark.gpu

@@ -64,7 +64,7 @@ class Task:
 
 def labels_objective(config: ObjectiveConfig) -> Objective:
     """Cross-entropy, as most tasks have it."""
-    return LabelObjective(config.label_smoothing, config.consistency)
+    return LabelObjective(config.label_smoothing, config.consistency, config.z_loss)
 
 
 ROTARY = Choice("model.position.name", "rotary", "order as distance, which little text suffices to learn")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from clearhead.base.config import Beam, Config, Count, CountOrZero, PositiveOrZero, Seed, Share, Threads
+from clearhead.base.errors import UserError
 from clearhead.base.settings import flat
 from clearhead.data.config import DataConfig
 from clearhead.data.plan import BatchConfig
@@ -35,6 +36,13 @@ class ObjectiveConfig(Config):
     label_smoothing: Share = 0.1  # this share of the target is spread over the whole vocabulary
     # R-Drop: each example passes twice, and both answers are pulled together
     consistency: PositiveOrZero = 0.0
+    # weight of (log Σ exp z)², which keeps scores z small; for models that write, without `consistency`
+    z_loss: PositiveOrZero = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.z_loss and self.consistency:
+            raise UserError("objective.z_loss and objective.consistency cannot work together: set one to 0.")
 
 
 @dataclass(frozen=True, kw_only=True)

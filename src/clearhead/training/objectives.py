@@ -194,18 +194,21 @@ class LabelObjective:
 
     figures: tuple[str, ...] = ("loss", "perplexity", "accuracy")
 
-    def __init__(self, smoothing: float = 0.0, consistency: float = 0.0) -> None:
+    def __init__(self, smoothing: float = 0.0, consistency: float = 0.0, z_loss: float = 0.0) -> None:
         if not 0 <= smoothing < 1:
             raise UserError(f"Label smoothing must lie in [0, 1), not {smoothing}.")
         self.smoothing = smoothing
         self.consistency = consistency
+        self.z_loss = z_loss
         self.passes = 2 if consistency else 1
 
     def __call__(self, model: Model, batch: Batch) -> Losses:
         if self._projects(model, batch):
             out = _pass(model, batch, scores=False)
             weight, bias = out.projection
-            found = projected_cross_entropy(out.hidden, weight, bias, batch.labels, self.smoothing)
+            found = projected_cross_entropy(
+                out.hidden, weight, bias, batch.labels, self.smoothing, self.z_loss
+            )
             losses = Losses(*found)
         elif not self.consistency:
             out = _pass(model, batch)
@@ -217,8 +220,12 @@ class LabelObjective:
         return with_extras(losses, out.extras, batch, self.passes)
 
     def _projects(self, model: Model, batch: Batch) -> bool:
-        """Whether scores are made and used up run by run: in training on a GPU, or in bf16 on a CPU."""
+        """Whether scores are made and used up run by run: with a z-loss, on a GPU, or in bf16 on a CPU."""
         apart = getattr(model, "projects", False) and batch.segments is None
+        if self.z_loss:
+            if not apart:
+                raise UserError("objective.z_loss is for models that write: set it to 0.")
+            return True
         if self.consistency or not apart or not torch.is_grad_enabled():
             return False
         if not batch.inputs.is_cuda:
