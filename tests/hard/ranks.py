@@ -30,7 +30,7 @@ def run(count: int, seed: int, folder: Path) -> Tally:
             text=True,
         )
         if ended.returncode:
-            tally.bad("failed", f"chain {number}: {ended.stderr.strip().splitlines()[-1:]}")
+            tally.bad("failed", f"chain {number}: {ended.stderr.strip()[-500:]}")
             continue
         found = json.loads(ended.stdout.splitlines()[-1])["killed"]
         for codes in found["ends"]:

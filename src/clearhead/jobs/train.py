@@ -101,7 +101,8 @@ def train(
         )
     early = check_settings(settings)
     with _ranks(early.compute) as ranks, _watched(folder, view, ranks) as watching:
-        if restarts() and ranks.word(folder.record.exists()):  # torchrun gives its first command again
+        # torchrun gives its first command again, and not every machine counts how often
+        if ranks.any(restarts() > 0) and ranks.word(folder.record.exists()):
             return _go_on(folder, None, watching, ranks)
         if ranks.first:
             if not (replace and folder.is_used()):

@@ -118,6 +118,8 @@ class Trainer:
         """The model cut up, where the layout says so; then `self.model` becomes this rank's part of it."""
         if not self.ranks.layout.shards:
             return None
+        if self.ranks.layout.tp > 1 and self.config.batch.layout == "packed":
+            raise UserError("tp cuts padded rows: set batch.layout=padded, or leave tp out of the layout.")
         from clearhead.training.distributed.shard import ShardedModel  # takes a second
 
         sharded = ShardedModel(self.model, self.ranks, precision.device, precision.dtype)

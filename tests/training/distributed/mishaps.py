@@ -30,7 +30,7 @@ from .test_layouts import free_port
 
 RANKS = 4
 FILES = ("end", "log.jsonl")
-LONGEST = 60.0  # seconds in which the others must have ended
+LONGEST = 120.0  # seconds in which the others must have ended
 
 # Dropout, a moving average, updates that span checkpoints: all that must come back exactly.
 CONFIG: dict[str, Any] = run_config(
@@ -100,7 +100,8 @@ def attempt(
 def survive(folder: Path, layout: str, kills: int, seed: int) -> dict[str, Any]:
     """Train undisturbed, and then again until so many ranks have been killed; how it went."""
     begin = time.monotonic()
-    assert attempt(folder, "whole", layout, 0, None) == [0] * RANKS
+    codes = attempt(folder, "whole", layout, 0, None)
+    assert codes == [0] * RANKS, codes
     took = time.monotonic() - begin
     chance = random.Random(seed)
     ends: list[list[int | None]] = []

@@ -157,8 +157,9 @@ def board() -> Store:
 
 
 def key(name: str) -> str:
-    """A name in the store; every start of the ranks has its own."""
-    return f"clearhead/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+    """A name in the store. One that `torchrun` keeps outlives the ranks: every start has names of its own."""
+    kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return f"clearhead/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0') if kept else 'only'}/{name}"
 
 
 def speaks(store: Store, rank: int) -> bool:
