@@ -35,15 +35,6 @@ def test_only_padding_that_the_tokens_know_of_under_a_causal_mask() -> None:
     assert not is_needless(Causal(), problem(Causal() & hides, tokens, tokens))
 
 
-def test_a_layer_in_training_says_which_kernel_served_it() -> None:
-    model = build(ModelConfig.from_dict({"family": "decoder", "vocabulary": 20, "width": 8, "layers": 1}))
-    layer = model.decoder.layers[0].attention
-    model.eval()(torch.zeros(1, 3, dtype=torch.long))
-    assert layer.served_by == ""
-    model.train()(torch.zeros(1, 3, dtype=torch.long))
-    assert layer.served_by == "sdpa"
-
-
 @pytest.mark.parametrize(
     ("family", "compiled"), [("decoder", False), ("encoder-decoder", False), ("decoder", True)]
 )

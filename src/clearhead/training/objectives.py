@@ -229,7 +229,8 @@ class LabelObjective:
         if self.consistency or not apart or not torch.is_grad_enabled():
             return False
         if not batch.inputs.is_cuda:
-            return binding.fits(next(model.parameters()))  # type: ignore[attr-defined]
+            weight: Tensor = next(model.parameters())  # type: ignore[attr-defined]
+            return weight.dtype == torch.bfloat16 and binding.fits(weight)
         return not torch.is_autocast_enabled("cuda")
 
     def measure(self, logits: Tensor, batch: Batch) -> list[Tensor]:

@@ -37,8 +37,8 @@ from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import flex as flex_kernel
 from clearhead.nn.attention import short as short_kernel
 from clearhead.nn.attention.masks import Causal, Mask, Padding, Window
-from clearhead.nn.attention.packed import Inputs, inputs_of, varlen, varlen_unsupported
-from clearhead.nn.attention.problem import Problem, masked_softmax
+from clearhead.nn.attention.packed import varlen, varlen_unsupported
+from clearhead.nn.attention.problem import Inputs, Problem, inputs_of, masked_softmax
 from clearhead.nn.attention.tiled import tiled
 
 Kernel = Callable[[Problem], Tensor]
@@ -47,8 +47,6 @@ Kernel = Callable[[Problem], Tensor]
 # where few long runs are faster.
 RUN_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
 SHORTEST_BAND, LONGEST_BAND = 64, 512  # queries of a run under a window: about half the window, between these
-
-
 LONG_ROWS = 256  # from so many queries on, training takes cuDNN's kernel where it may
 FASTEST = [
     SDPBackend.CUDNN_ATTENTION,
@@ -288,13 +286,15 @@ def worthwhile(problem: Problem) -> bool:
 
 
 def served_by(problem: Problem, kernel: str | Kernel = "auto") -> str:
-    """Which kernel computes a problem, as a run's log names it: with what PyTorch's function uses inside."""
+    """Which kernel computes a problem on a GPU, as a run's log names it: with what PyTorch's function uses
+    inside.
+    """
     if callable(kernel):
         return getattr(kernel, "__name__", "own")
     name = choose(problem) if kernel == "auto" else kernel
     if name == "varlen":
         return "varlen flash"
-    if name != "sdpa" or not problem.q.is_cuda:
+    if name != "sdpa":
         return name
     half = problem.q.dtype in (torch.float16, torch.bfloat16)
     plain = not problem.position.has_bias and plain_mask(problem) is not None

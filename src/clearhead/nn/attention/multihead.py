@@ -137,7 +137,7 @@ class MultiHeadAttention(nn.Module):
         self.score = build_score(config.score, *sizes, scale=config.scale)
         self.position = Position() if position is None else position
         self.kernel: str | Kernel = config.kernel
-        self.served_by = ""  # in training, the kernel that computed the last pass
+        self.served_by = ""  # in training on a GPU, the kernel that computed the last pass
         self._refuse_impossible_pairs()
 
     def _refuse_impossible_pairs(self) -> None:
@@ -205,11 +205,12 @@ class MultiHeadAttention(nn.Module):
         if look is not None:
             self._show(problem, look)
         mixed = attend(problem, self.kernel)  # (B,H,T,V)
-        if self.training and not torch.compiler.is_compiling():
+        if x.is_cuda and self.training and not torch.compiler.is_compiling():
             self.served_by = served_by(problem, self.kernel)
         if look is not None:
             look.give("mixed", mixed)
-        out = project_apart(self.output, mixed.transpose(1, 2).flatten(2), apart)  # (B,T,E)
+        mixed = mixed.transpose(1, 2).flatten(2)
+        out = project_apart(self.output, mixed, apart) if x.is_cuda else self.output(mixed)  # (B,T,E)
         return out.squeeze(0) if x.dim() == 2 else out
 
     def problem(
@@ -229,7 +230,7 @@ class MultiHeadAttention(nn.Module):
         if together and memory is None:
             raw, *both = self._together(x, self.query, self.key, self.value)
         else:
-            raw, both = project(self.query, x), []
+            raw, both = project(self.query, x) if together else self.query(x), []
         q = self._turned(_split(raw, self.config.heads), queries)
         if state is not None:
             refuse_unknown_state(state, KeyValues, Memory)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.nn.attention.masks import Everything, Mask
@@ -180,3 +181,46 @@ def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 NO_MASK = Everything()
+
+
+class Inputs:
+    """q, k and v as the fused kernel wants them: one head size, heads spread where it has no groups."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, grouped: bool) -> None:
+        self.value_dim = v.shape[-1]
+        size = max(q.shape[-1], self.value_dim)  # zeros at the end change no product
+        self.q, self.k, self.v = (_widened(x, size) for x in (q, k, v))
+        self.scale, self.dropout, self.grouped = scale, dropout, grouped
+
+    def call(self, rows: slice, keys: slice, visible: Tensor | None, is_causal: bool = False) -> Tensor:
+        q, k, v = self.q[:, :, rows], self.k[:, :, keys], self.v[:, :, keys]
+        if visible is not None:
+            visible = visible.expand(q.shape[0], visible.shape[1], q.shape[2], k.shape[2])
+        out = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=visible,
+            dropout_p=self.dropout,
+            is_causal=is_causal,
+            scale=self.scale,
+            enable_gqa=self.grouped,
+        )
+        return out[..., : self.value_dim]
+
+
+def _widened(x: Tensor, size: int) -> Tensor:
+    """Zeros at the end of each head's features; padding by nothing would still copy."""
+    return x if x.shape[-1] == size else F.pad(x, (0, size - x.shape[-1]))
+
+
+def inputs_of(problem: Problem, groups_inside: bool) -> Inputs:
+    """`groups_inside`: the kernel itself lets several query heads share a key head."""
+    groups = problem.q.shape[1] != problem.k.shape[1]
+    grouped = groups and groups_inside and problem.score.compares_directly
+    q, k, v = problem.q, problem.k, problem.v
+    if groups and not grouped:
+        k, v = problem.spread(k), problem.spread(v)
+    if problem.score.maps:
+        q, k = problem.score.queries(q), problem.score.keys(k)
+    return Inputs(q, k, v, problem.score.scale, problem.dropout, grouped)
