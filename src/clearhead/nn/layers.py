@@ -24,7 +24,6 @@ from torch.nn import functional as F
 
 from clearhead.base.config import Config, Count, CountOrZero, Epsilon, Positive, Share
 from clearhead.base.errors import UserError
-from clearhead.nn import fused, fused_norm
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Tokens, can_be_checked
@@ -140,6 +139,8 @@ class Pending(NamedTuple):
         """The norm of the sum, and the sum, which has a gradient of its own if the stream goes on."""
         if self.added is None:
             return norm(self.stream), self.stream
+        from clearhead.nn import fused_norm  # registers GPU operators, so only where used
+
         added, shift = self.added if isinstance(self.added, Apart) else (self.added, None)
         settings = norm.weight, norm.bias, self.dropped, norm.eps
         return fused_norm.add_norm(self.stream, added, *settings, stream, shift)
@@ -156,7 +157,14 @@ def may_fuse(norm: nn.Module | None, x: Tensor, look: Look | None) -> bool:
     """Whether dropout, sum and this norm can be one kernel: in training on a GPU, where nobody looks in."""
     if not x.is_cuda or look is not None or not torch.is_grad_enabled() or type(norm) is not nn.LayerNorm:
         return False
-    return is_plain(norm) and norm.weight.dtype == x.dtype and norm.bias is not None and fused.fits(x)
+    return is_plain(norm) and norm.weight.dtype == x.dtype and norm.bias is not None and fuses(x)
+
+
+def fuses(x: Tensor) -> bool:
+    """Whether kernels of our own serve these activations, which are on a GPU."""
+    from clearhead.nn import fused  # imports Triton and registers GPU operators, so only where used
+
+    return fused.fits(x)
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -187,7 +195,9 @@ def project(module: nn.Linear, x: Tensor) -> Tensor:
     """`module(x)`; in training on a GPU with a faster gradient of the bias."""
     if not x.is_cuda or not torch.is_grad_enabled() or type(module) is not nn.Linear or module.bias is None:
         return module(x)  # type: ignore[no-any-return]
-    if is_plain(module) and module.weight.dtype == x.dtype and fused.fits(x):
+    if is_plain(module) and module.weight.dtype == x.dtype and fuses(x):
+        from clearhead.nn import fused
+
         return fused.linear(x, module.weight, module.bias)
     out: Tensor = module(x)
     return out
@@ -246,6 +256,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor, apart: bool = False) -> Any:
         """Works on the last dimension, in any layout. `apart`: the last bias may be left to the caller."""
         if self._fuses(x):
+            from clearhead.nn import fused
+
             hidden = fused.linear_relu(x, self.inner.weight, self.inner.bias)
         elif self.gate is None:
             hidden = self.activation(project(self.inner, x))
@@ -259,7 +271,7 @@ class FeedForward(nn.Module):
             return False
         inner = self.inner
         plain = type(inner) is nn.Linear and is_plain(inner) and inner.bias is not None
-        return plain and torch.is_grad_enabled() and inner.weight.dtype == x.dtype and fused.fits(x)
+        return plain and torch.is_grad_enabled() and inner.weight.dtype == x.dtype and fuses(x)
 
 
 @dataclass(frozen=True, kw_only=True)

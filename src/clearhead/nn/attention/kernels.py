@@ -35,7 +35,6 @@ from torch.utils.checkpoint import checkpoint
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import flex as flex_kernel
-from clearhead.nn.attention import short as short_kernel
 from clearhead.nn.attention.masks import Causal, Mask, Padding, Window
 from clearhead.nn.attention.packed import varlen, varlen_unsupported
 from clearhead.nn.attention.problem import Inputs, Problem, inputs_of, masked_softmax
@@ -240,11 +239,18 @@ def _mask_and_bias(problem: Problem, rows: slice, keys: slice) -> tuple[Tensor |
     return bias if allowed is None else bias.masked_fill(~allowed, -torch.inf), empty
 
 
+def short(problem: Problem) -> Tensor:
+    """Packed sequences of at most 128 tokens, each held whole."""
+    from clearhead.nn.attention import short as kernel  # imports Triton, registers operators: only where used
+
+    return kernel.short(problem)
+
+
 KERNELS: dict[str, Kernel] = {
     "reference": reference,
     "tiled": tiled,
     "sdpa": sdpa,
-    "short": short_kernel.short,
+    "short": short,
     "varlen": varlen,
     "flex": flex_kernel.flex,
 }
@@ -265,7 +271,11 @@ def unsupported(name: str, problem: Problem) -> str | None:
     if name == "flex":
         return flex_kernel.unsupported(problem)
     reason = varlen_unsupported(problem)
-    return short_kernel.unsupported(problem) if name == "short" and reason is None else reason
+    if name == "varlen" or reason is not None:
+        return reason
+    from clearhead.nn.attention import short as kernel
+
+    return kernel.unsupported(problem)
 
 
 def choose(problem: Problem) -> str:

@@ -25,13 +25,12 @@ from torch.nn import functional
 
 from clearhead.base.config import Config, Count, Positive, Share
 from clearhead.base.errors import UserError, nearest
-from clearhead.nn import fused
 from clearhead.nn.attention.kernels import KERNELS, Kernel, attend, served_by
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.attention.scores import build_score
 from clearhead.nn.attention.state import KeyValues, Memory
-from clearhead.nn.layers import is_plain, project, project_apart
+from clearhead.nn.layers import fuses, is_plain, project, project_apart
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
 from clearhead.nn.state import State, refuse_unknown_state
@@ -289,7 +288,9 @@ class MultiHeadAttention(nn.Module):
         biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
         weights: list[Tensor] = [part.weight for part in parts]
         weight = torch.cat(weights)
-        if biases and fused.fits(x):
+        if biases and fuses(x):
+            from clearhead.nn import fused  # registers GPU operators, so only where used
+
             whole = fused.linear(x, weight, torch.cat(biases))
         else:
             whole = functional.linear(x, weight, torch.cat(biases) if biases else None)
