@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from clearhead.nn.attention import AttentionConfig, MultiHeadAttention, masks
 from clearhead.nn.attention.kernels import reference
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import Problem
-from clearhead.nn.tokens import Tokens
+from clearhead.nn.tokens import Boundaries, Tokens
 from clearhead.training.cpu import attention, binding, layers, worker
 from clearhead.training.cpu.worker import prepare
 from clearhead.training.objectives import LabelObjective, plain_cross_entropy
@@ -103,17 +104,26 @@ def test_attention_within_padded_rows(
 
 @needs_kernels
 @few
-@given(LENGTHS, st.integers(0, 3), st.booleans())
-def test_attention_within_packed_sequences(lengths: list[int], turn: int, across: bool) -> None:
+@given(LENGTHS, st.integers(0, 3), st.booleans(), st.booleans())
+def test_attention_within_packed_sequences(
+    lengths: list[int], turn: int, across: bool, bounded: bool
+) -> None:
     lengths = [*lengths, 3]
     others = lengths[turn % len(lengths) :] + lengths[: turn % len(lengths)]
-    tokens = Tokens.packed(lengths)
+    tokens, others_tokens = (_packed(each, bounded) for each in (lengths, others))
     given: dict[str, object] = {"x": torch.randn(sum(lengths), 32).bfloat16(), "queries": tokens}
     if across:
-        given |= {"memory": torch.randn(sum(others), 32).bfloat16(), "keys": Tokens.packed(others)}
+        given |= {"memory": torch.randn(sum(others), 32).bfloat16(), "keys": others_tokens}
     else:
         given |= {"mask": masks.Causal()}
     compare(attend(2, 2, 16, **given), None)
+
+
+def _packed(lengths: list[int], bounded: bool) -> Tokens:
+    if not bounded:
+        return Tokens.packed(lengths)
+    offsets = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+    return Tokens.bounded(Boundaries(offsets, max(lengths)), sum(lengths))
 
 
 @needs_kernels
@@ -316,6 +326,22 @@ def test_a_prepared_model_is_the_same_model(settings: dict[str, object]) -> None
 def stepper_of(model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> Stepper:
     optimiser = build_optimiser(model, OptimiserConfig(), "cpu")
     return Stepper(model, LabelObjective(0.1), optimiser, Precision(torch.device("cpu"), dtype))
+
+
+@given(LENGTHS, st.booleans())
+@few
+def test_batches_without_padding_come_in_few_shapes(lengths: list[int], pair: bool) -> None:
+    sizes = torch.tensor([40, *lengths])
+    ids = torch.randint(50, (len(sizes), 40))
+    sides = {"source": ids.flip(1), "source_lengths": sizes} if pair else {}
+    given = Batch.of(inputs=ids, lengths=sizes, labels=ids, rows=len(sizes), tokens=0, **sides)  # type: ignore[arg-type]
+    found = worker.without_padding(given)
+    for field in found.fields.values():
+        assert len(field) % worker.ROUND == 0
+        assert len(field) - int(sizes.sum()) < worker.ROUND
+    assert int((found.labels != IGNORED).sum()) == int(sizes.sum())
+    again = found.unshaped()
+    assert torch.equal(again.inputs, given.packed().inputs)
 
 
 @needs_kernels

@@ -18,7 +18,7 @@ from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED, Batch
 from clearhead.training.averaging import Ema
 from clearhead.training.cpu import binding
-from clearhead.training.cpu.worker import prepare
+from clearhead.training.cpu.worker import prepare, without_padding
 from clearhead.training.objectives import LabelObjective, Losses, run_model
 from clearhead.training.step import MOST_PARTS, SUMS, LossScale, Meter, Precision, is_out_of_memory
 
@@ -315,6 +315,7 @@ def test_bf16_gradients_are_those_of_the_rounded_weights_and_add_up_in_float32()
         rounded = copy.deepcopy(model).to(torch.bfloat16)
         if binding.available():
             prepare(rounded)
+            batch = without_padding(batch)
         (LabelObjective(0.1)(rounded, batch).objective * (1.0 / labels)).backward()
         for name, parameter in rounded.named_parameters():
             assert parameter.grad is not None

@@ -26,7 +26,7 @@ from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch, counted
 from clearhead.training.averaging import Ema
 from clearhead.training.cpu import binding
-from clearhead.training.cpu.worker import in_bf16, prepare
+from clearhead.training.cpu.worker import in_bf16, prepare, without_padding
 from clearhead.training.objectives import Objective
 from clearhead.training.optimiser import clip_gradients, set_rate, step_unless
 
@@ -265,8 +265,8 @@ class Stepper:
 
     def backward(self, batch: Batch, weight: Tensor) -> Tensor:
         """Add a batch's gradient, weighted, to what is there; returns (objective, nll, labels, extras …)."""
-        if self.packs:
-            batch = batch.packed()
+        if self.packs and batch.packing is None:
+            batch = without_padding(batch)
         kernels = self.precision.kernels(self.steady)
         with self.precision.context() if self.casts else nullcontext(), kernels:
             losses = self.objective(self.called, batch)

@@ -53,16 +53,17 @@ def supports(problem: Problem) -> bool:
         elif not isinstance(part, Padding) or part.lengths is None or queries.segment is not None:
             return False
     if queries.segment is not None or keys.segment is not None:
-        if queries.lengths is None or keys.lengths is None:
+        if not queries.is_packed or not keys.is_packed:
             return False
-        return max(*queries.lengths, *keys.lengths) <= LONGEST and (not causal or queries is keys)
+        longest = max(queries.longest_segment(), keys.longest_segment())
+        return longest <= LONGEST and (not causal or queries is keys)
     alike = queries.start == 0 and keys.start == 0
     return alike and max(queries.count, keys.count) <= LONGEST
 
 
 def _bounds(problem: Problem) -> Tensor:
     """(sequences, 4) int32: first query, queries, first key, keys."""
-    if problem.queries.lengths is not None:
+    if problem.queries.is_packed:
         sides = (problem.queries.offsets, problem.keys.offsets)
         return torch.stack([one for side in sides for one in (side[:-1], side.diff())], 1).int().contiguous()
     rows = problem.q.shape[0]

@@ -10,11 +10,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from clearhead.base.processor import multiplies_bf16
+from clearhead.data.batch import Batch
+from clearhead.data.packing import Packing
 from clearhead.nn import layers as plain
 from clearhead.nn.attention.multihead import MultiHeadAttention
 from clearhead.training.cpu import layers
 from clearhead.training.cpu.attention import short
 
+ROUND = 128  # tokens of a side are multiples of this
 NARROW = 128  # models below this width are trained in a moment, and stay in float32
 
 # Exactly these classes: who has written another one means it.
@@ -30,6 +33,21 @@ TWINS: Mapping[type[nn.Module], Callable[[Any], nn.Module]] = {
 def in_bf16(device: torch.device, width: int) -> bool:
     """Whether a CPU trains a model of this width in bf16 where nobody says otherwise: by what it is alone."""
     return device.type == "cpu" and width >= NARROW and multiplies_bf16()
+
+
+def without_padding(batch: Batch) -> Batch:
+    """The batch packed, with each side filled up to a multiple of `ROUND`.
+
+    PyTorch's products of bf16 are compiled for each shape, which takes as long as the product: there must be
+    few of them.
+    """
+    flat = batch.packed()
+    sides = [torch.as_tensor(flat.sizes.get(name, ())) for name in ("source", "inputs")]
+    counts = [-(-int(side.sum()) // ROUND) * ROUND for side in sides]
+    longest = [max(ROUND, *side.tolist()) if len(side) else 0 for side in sides]
+    (source, target), (source_longest, target_longest) = counts, longest
+    most = flat.rows
+    return flat.packed_in(Packing(most + 1, source, target, source_longest, target_longest, most))
 
 
 def prepare(model: nn.Module) -> nn.Module:
