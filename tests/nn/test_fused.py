@@ -181,6 +181,39 @@ def test_interpreter_attends(lengths: list[int], others: list[int] | None, causa
     check_short(lengths, others, causal, 16, torch.float32, "cpu")
 
 
+@interpreted
+@pytest.mark.parametrize("place", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["relu", "gelu_tanh"])
+@pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
+def test_interpreter_runs_whole_models(
+    family: str, activation: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed tokens through layers that take all tensors for a GPU's: the same outputs and gradients."""
+    plain = {
+        "family": family, "vocabulary": 30, "width": 32, "layers": 2, "dropout": 0.0,
+        "attention": {"heads": 2, "kernel": "reference"}, "norm": {"place": place},
+        "feedforward": {"activation": activation},
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model = build(ModelConfig.from_dict(plain)).train()
+    ids = torch.randint(30, (11,))
+    where = Boundaries(torch.tensor([0, 4, 11], dtype=torch.int32), 7)
+    found = []
+    for as_if in (False, True):
+        model.zero_grad()
+        if as_if:
+            monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: True))
+        if family == "decoder":
+            hidden = model(ids, lengths=where).hidden
+        else:
+            hidden = model(ids, ids, source_lengths=where, target_lengths=where).hidden
+        hidden.sin().sum().backward()
+        found.append([hidden.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    monkeypatch.undo()
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=5e-5)
+
+
 # -- on a GPU ------------------------------------------------------------------------------------------
 
 
