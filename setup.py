@@ -22,6 +22,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 NATIVE = Path("clearhead", "decoding", "native")
+TRAINING = Path("clearhead", "training", "cpu")
 WANTED = os.environ.get("CLEARHEAD_WHEEL", "")
 
 
@@ -46,24 +47,31 @@ def _target(compiler):
     return compiler.Target(system, compiler.MACHINES[named[0]])
 
 
-def compile_into(folder: Path) -> None:
-    """The engine's library in this folder of the wheel, under the name that the package looks for."""
+def compile_into(root: Path) -> None:
+    """The libraries in their folders of the wheel, under the names that the package looks for."""
     compiler = _compiler()
     try:
         target = _target(compiler)
         command = compiler.find_compiler(os.environ.get("CXX"))
-        with tempfile.TemporaryDirectory() as work:
-            made, left_out = compiler.compile_library(command, target, Path(work), os.cpu_count() or 1)
-            if WANTED and left_out:
-                raise compiler.NoLibrary(f"The compiler does not know {', '.join(sorted(left_out))}.")
-            sources = compiler.digest_of_sources(target.machine)
-            checksum = hashlib.sha256(made.read_bytes()).hexdigest()
-            folder.mkdir(parents=True)
-            shutil.copy(made, folder / f"engine-{target.name}-wheel-{sources}-{checksum}.so")
+        for source in (compiler.ENGINE, compiler.TRAINING):
+            if target.machine in source.sets and (source is compiler.ENGINE or target.system == "linux"):
+                _compile_one(compiler, source, command, target, root)
     except compiler.NoLibrary as reason:
         if WANTED:
             sys.exit(str(reason))
         print(f"clearhead is installed without its C++ engine. {reason}", file=sys.stderr)
+
+
+def _compile_one(compiler, source, command: list[str], target, root: Path) -> None:
+    with tempfile.TemporaryDirectory() as work:
+        made, left_out = compiler.compile_library(command, target, Path(work), os.cpu_count() or 1, source)
+        if WANTED and left_out:
+            raise compiler.NoLibrary(f"The compiler does not know {', '.join(sorted(left_out))}.")
+        sources = compiler.digest_of_sources(target.machine, source)
+        checksum = hashlib.sha256(made.read_bytes()).hexdigest()
+        folder = root / source.packaged.relative_to(Path(compiler.__file__).parent.parent.parent)
+        folder.mkdir(parents=True)
+        shutil.copy(made, folder / f"{source.name}-{target.name}-wheel-{sources}-{checksum}.so")
 
 
 class WithEngine(build_py):
@@ -71,10 +79,12 @@ class WithEngine(build_py):
         super().run()
         if self.editable_mode:
             return  # who works on the sources has them compiled at first use
-        self.built = Path(self.build_lib) / NATIVE / "built"
-        shutil.rmtree(self.built, ignore_errors=True)  # of a build for another platform
+        root = Path(self.build_lib)
+        self.built = root / NATIVE / "built"
+        for folder in (self.built, root / TRAINING / "built"):
+            shutil.rmtree(folder, ignore_errors=True)  # of a build for another platform
         if WANTED != "any":
-            compile_into(self.built)
+            compile_into(root)
 
 
 class Wheel(bdist_wheel):

@@ -1,4 +1,4 @@
-"""Is the engine in a wheel what the wheel's name says? Its architecture, what it needs, what it shows.
+"""Are the libraries in a wheel what its name says? Their architecture, what they need, what they show.
 
     python wheels/examine.py dist/clearhead-0.2.0-py3-none-manylinux_2_17_x86_64.whl
 
@@ -24,6 +24,7 @@ LIBRARIES = {
 # which are the same, and two names that linkers give to a library itself.
 SHOWN = re.compile(r"clearhead_\w+")
 SHOWN_BY_MACOS = re.compile(r"_clearhead_\w+|__Z(n|d)[wal]\w+|___dso_handle|__mh_dylib_header")
+FUNCTIONS = {"engine": "clearhead_engine", "training": "clearhead_loss"}  # one of each library's
 ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 MACH_MACHINES = {0x01000007: "x86_64", 0x0100000C: "arm64"}
 
@@ -105,7 +106,7 @@ def _read_mach(data: bytes) -> Binary:
     return found
 
 
-def faults_of(binary: Binary, platform: str) -> list[str]:
+def faults_of(binary: Binary, platform: str, kind: str = "engine") -> list[str]:
     """What does not fit a wheel with this platform tag."""
     linux = re.fullmatch(r"manylinux_(\d+)_(\d+)_(\w+)", platform)
     macos = re.fullmatch(r"macosx_(\d+)_(\d+)_(\w+)", platform)
@@ -123,27 +124,31 @@ def faults_of(binary: Binary, platform: str) -> list[str]:
             faults.append(f"it needs {version}")
     shown = SHOWN if linux else SHOWN_BY_MACOS
     faults += [f"it shows {name}" for name in sorted(binary.shows) if not shown.fullmatch(name)]
-    if not any("clearhead_engine" in name for name in binary.shows):
-        faults.append("it does not show the engine's functions")
+    if not any(FUNCTIONS[kind] in name for name in binary.shows):
+        faults.append(f"it does not show the {kind}'s functions")
     return faults
 
 
 def examine(wheel: Path) -> list[str]:
-    """What is said of a wheel's library, a line each; ends the program if it is not as it should be."""
+    """What is said of a wheel's libraries; ends the program if they are not as they should be."""
     platform = wheel.stem.rpartition("-")[2]
+    found = []
     with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if "/native/built/" in name]
-        if len(names) != 1:
-            sys.exit(f"{wheel.name} has {len(names)} libraries inside instead of one.")
-        binary = read(archive.read(names[0]))
-        size = archive.getinfo(names[0]).file_size
-    faults = faults_of(binary, platform)
-    if faults:
-        sys.exit(f"The library in {wheel.name} is not for every such machine: {'; '.join(faults)}.")
-    return [
-        f"{binary.system} on {binary.machine}, {size:,} bytes, {len(binary.shows)} symbols",
-        f"needs {', '.join(binary.needs)} ({', '.join(sorted(binary.versions))})",
-    ]
+        names = sorted(name for name in archive.namelist() if "/built/" in name and name.endswith(".so"))
+        kinds = [Path(name).name.partition("-")[0] for name in names]
+        wanted = ["engine", "training"] if re.fullmatch(r"manylinux.*x86_64", platform) else ["engine"]
+        if kinds != wanted:
+            sys.exit(f"{wheel.name} has the libraries {kinds} inside instead of {wanted}.")
+        for kind, name in zip(kinds, names, strict=True):
+            binary = read(archive.read(name))
+            if faults := faults_of(binary, platform, kind):
+                sys.exit(f"The {kind} in {wheel.name} is not for every such machine: {'; '.join(faults)}.")
+            size = archive.getinfo(name).file_size
+            found += [
+                f"{kind}: {binary.system} on {binary.machine}, {size:,} bytes, {len(binary.shows)} symbols",
+                f"needs {', '.join(binary.needs)} ({', '.join(sorted(binary.versions))})",
+            ]
+    return found
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from types import ModuleType
 import pytest
 
 from clearhead.base import compiler
-from clearhead.base.compiler import ENGINE
+from clearhead.base.compiler import ENGINE, TRAINING
 
 from .building import KEPT, ROOT, emulated, run, toolchain
 
@@ -48,6 +48,7 @@ def dist() -> Path:
         pytest.skip("the PyPI package ziglang is not installed (make setup)")
     digest = hashlib.sha256()
     made_from = [Path(compiler.__file__), *ENGINE.folder.parent.rglob("*"), *ROOT.glob("wheels/*.py")]
+    made_from += [*TRAINING.folder.rglob("*")]
     for path in sorted([*made_from, *ROOT.glob("*.[tp][oy]*")]):
         if path.suffix in (".py", ".h", ".cpp", ".toml"):
             digest.update(path.read_bytes())
