@@ -78,12 +78,13 @@ def attempt(
     hung: bool = False,
 ) -> list[int | None]:
     """Start all ranks, let something happen to them, and wait for their ends; returns their exit codes."""
-    store = TCPStore("127.0.0.1", free_port(), is_master=True, wait_for_workers=False, timeout=timedelta(60))
-    fork = get_context("fork")
-    arguments = folder, name, layout, store.port, start
+    fork, port = get_context("fork"), free_port()
+    arguments = folder, name, layout, port, start
     ranks = [fork.Process(target=_rank, args=(rank, *arguments)) for rank in range(RANKS)]
     for rank in ranks:
         rank.start()
+    # after the forks, which must not copy its thread; the ranks wait for it
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=timedelta(60))
     try:
         if disturb is not None:
             disturb(ranks)  # type: ignore[arg-type]
@@ -95,6 +96,7 @@ def attempt(
     finally:
         for rank in ranks:
             rank.kill()
+        del store
 
 
 def survive(folder: Path, layout: str, kills: int, seed: int) -> dict[str, Any]:
@@ -130,7 +132,8 @@ def hang(folder: Path, layout: str, name: str) -> dict[str, Any]:
     """Rank 2 is stopped, as a machine is that no longer answers, or its thread is stuck."""
 
     def disturb(ranks: list[Process]) -> None:
-        while not (folder / name / "log.jsonl").exists():
+        end = time.monotonic() + LONGEST
+        while not (folder / name / "log.jsonl").exists() and time.monotonic() < end:
             time.sleep(0.1)
         time.sleep(1.0)
         os.kill(ranks[2].pid or 0, signal.SIGSTOP if name == "stopped" else 0)

@@ -60,28 +60,34 @@ class Heartbeat(threading.Thread):
         self._moves = self._beats = 0
         self._seen: dict[int, Seen] = {}
         self._ended = threading.Event()
+        self._reached = time.monotonic()
         self._store = board()
         self._store.set(key(f"who/{rank}"), f"process {os.getpid()} on {platform.node()}")
 
     def run(self) -> None:
         """Beat until the end."""
-        reached = time.monotonic()
+        threading.Thread(target=self._guard, name="clearhead-guard", daemon=True).start()
         while not self._ended.wait(PULSE):
-            now = time.monotonic()
             try:
                 self._beat()
+                now = time.monotonic()
                 for rank in self.watched:
                     self._look_at(rank, now)
                 found = self._fault(now)
-                reached = now
-            except RuntimeError:  # the store does not answer
-                if now - reached < self.died:
-                    continue
-                end(f"Rank {self.rank} has lost its network, or the host of rank 0 is gone.")
-            if found is not None and speaks(self._store, self.rank):
-                end(found)
-            if self._store.check([key("failed")]) and found is not None:
-                end()
+                if found is not None and speaks(self._store, self.rank):
+                    end(found)
+                if self._store.check([key("failed")]) and not speaks(self._store, self.rank):
+                    end()  # somebody else has said what is wrong
+                self._reached = time.monotonic()
+            except RuntimeError:  # the store does not answer: how long is the guard's concern
+                continue
+
+    def _guard(self) -> None:
+        """A store that cannot be reached may keep the heartbeat waiting for ever."""
+        while not self._ended.wait(PULSE):
+            if time.monotonic() - self._reached > self.died:
+                lost = f"Rank {self.rank} has lost its network, or the host of rank 0 is gone."
+                end(lost if os.environ.get("LOCAL_RANK", "0") == "0" else "")  # one voice for a machine
 
     def leave(self) -> None:
         """The rank ends well, and is not to be missed."""
@@ -171,5 +177,6 @@ def end(sentence: str = "") -> None:
     """End this process wherever its threads stand: what they wait for will not come."""
     if sentence:
         print(f"clearhead: {sentence} --resume goes on from the last checkpoint.", file=sys.stderr)
-    sys.stderr.flush()
+        sys.stderr.flush()
+        time.sleep(3 * PULSE)  # others hear that it has been said before the store goes with this process
     os._exit(FAILED)
