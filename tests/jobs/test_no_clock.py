@@ -26,6 +26,7 @@ WATCHES = {
     "decoding/native/weight_memory.py",  # how old packed weights or an abandoned file are
     "evaluation/evaluate.py",  # says how long writing took
     "jobs/resumable_output.py",  # when what was written is flushed to disk
+    "training/distributed/heartbeat.py",  # how long a rank has been silent
     "training/checkpoint.py",  # how old an abandoned file is
     "training/events.py",  # TensorBoard's time stamps
     "training/log.py",  # timing.jsonl
