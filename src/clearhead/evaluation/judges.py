@@ -89,8 +89,15 @@ class Translations(Judge):
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
         """Some texts, written greedily."""
+        return self.validated(self.written(bundle, rows), rows)
+
+    def written(self, bundle: Bundle, rows: Rows) -> list[str]:
+        """What the model makes of some texts; ranks that train together share them."""
+        return [one.text for one in translate(bundle, [shown(text) for text, _ in rows], way="torch")]
+
+    def validated(self, outputs: list[str], rows: Rows) -> Validated:
+        """The figures of what was written."""
         right = [target for _, target in rows]
-        outputs = [one.text for one in translate(bundle, [shown(text) for text, _ in rows], way="torch")]
         values = {
             "bleu": bleu(outputs, right).value,
             "chrf": chrf(outputs, right).value,
@@ -126,8 +133,8 @@ class Summaries(Translations):
     def further(self, outputs: list[str], right: Right, how: EvaluationConfig) -> Named:
         return super().sentences(outputs, right, how)
 
-    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
-        values, outputs = super().validate(bundle, rows, seed)
+    def validated(self, outputs: list[str], rows: Rows) -> Validated:
+        values, outputs = super().validated(outputs, rows)
         found = rouge(outputs, [target for _, target in rows])
         named = {name.replace("ROUGE-", "rouge"): score.value for name, score in found.items()}
         return Validated(values | named, outputs)

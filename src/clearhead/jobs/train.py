@@ -322,7 +322,7 @@ def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: Vi
         folder.training,
         Precision.chosen(compute.dtype, device, config.model.width),
         view,
-        DecodingValidator(config, task, prepared, notes),
+        DecodingValidator(config, task, prepared, notes, ranks),
         ranks,
     )
     view.start(f"Training {folder.path}", _headlines(config, device, ranks))

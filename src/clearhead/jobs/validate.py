@@ -12,11 +12,13 @@ from torch import nn
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle import Bundle
-from clearhead.evaluation.evaluate import shown
+from clearhead.evaluation.evaluate import Validated, shown
+from clearhead.evaluation.judges import Translations
 from clearhead.jobs.prepare import Prepared
 from clearhead.tasks import Task
 from clearhead.training import doctor
 from clearhead.training.config import TrainConfig
+from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.validation import Checked
 from clearhead.training.view import Sample
 
@@ -38,9 +40,20 @@ def check_metric(config: TrainConfig, task: Task) -> None:
 
 
 class DecodingValidator:
-    """Lets the task's judge look at some validation examples: metrics, samples, and the doctor's findings."""
+    """Lets the task's judge look at some validation examples: metrics, samples, and the doctor's findings.
 
-    def __init__(self, config: TrainConfig, task: Task, prepared: Prepared, notes: dict[str, Any]) -> None:
+    Many ranks share the texts that are to be written; what else is judged, rank 0 judges for all.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        task: Task,
+        prepared: Prepared,
+        notes: dict[str, Any],
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.ranks = ranks or Ranks()
         self.config = config
         self.task = task
         self.prepared = prepared
@@ -53,13 +66,24 @@ class DecodingValidator:
             return Checked()
         tokenizers = self.prepared.tokenizers
         bundle = Bundle(model, tokenizers.target, self.notes, self.prepared.source_tokenizer)
-        values, outputs = self.task.judge.validate(bundle, self.rows, self.config.seed)
+        values, outputs = self._validated(bundle)
         if self.task.columns.is_stream:  # the text goes on from nothing
             return Checked(values, [Sample("", "", text) for text in outputs])
         findings = []
         if self.task.columns.writes:
             findings.append(doctor.outputs_alike(outputs, [target for _, target in self.rows]))
         return Checked(values, self._samples(outputs), doctor.found(findings))
+
+    def _validated(self, bundle: Bundle) -> Validated:
+        judge, ranks = self.task.judge, self.ranks
+        if ranks.many and isinstance(judge, Translations):
+            mine = self.rows[ranks.rank :: ranks.count]
+            shares = ranks.everyone(judge.written(bundle, mine) if mine else [])
+            outputs = [shares[place % ranks.count][place // ranks.count] for place in range(len(self.rows))]
+            return judge.validated(outputs, self.rows)
+        seed = self.config.seed
+        found: Validated = ranks.word(judge.validate(bundle, self.rows, seed) if ranks.first else None)
+        return found
 
     def _samples(self, outputs: Sequence[str]) -> list[Sample]:
         count = self.config.validation.samples
