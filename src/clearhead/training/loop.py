@@ -94,12 +94,12 @@ class Trainer:
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
+        self.config = config
         device, dtype = precision.device, precision.dtype
         self.model = model.to(device, torch.float64 if dtype == torch.float64 else None)
         self.sharded = self._sharded(precision)
         self.corpus = corpus
         self.objective = objective
-        self.config = config
         self.view = view or View()
         self.validator = validator
         self.precision = precision
