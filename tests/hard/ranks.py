@@ -34,8 +34,11 @@ def run(count: int, seed: int, folder: Path) -> Tally:
             continue
         found = json.loads(ended.stdout.splitlines()[-1])["killed"]
         for codes in found["ends"]:
-            named = any(said.startswith(f"clearhead: Rank {codes.index(-9)} ") for said in found["said"])
-            if named and sorted(codes) == [-9, 1, 1, 1]:
+            killed = codes.index(-9) if -9 in codes else None
+            named = any(f"Rank {killed} (" in said or "could not meet" in said for said in found["said"])
+            if killed is not None and 0 in codes:
+                tally.one("killed as the run ended")
+            elif named and sorted(codes) == [-9, 1, 1, 1]:
                 tally.one("ended in one sentence")
             else:
                 tally.bad("not named", f"chain {number}: exit codes {codes}")

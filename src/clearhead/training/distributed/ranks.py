@@ -162,7 +162,13 @@ def joined(layout: str, cuda: bool) -> Iterator[Ranks]:
     made = Layout.parse(layout, int(os.environ["WORLD_SIZE"]))
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+    except RuntimeError as error:
+        raise UserError(
+            f"Rank {os.environ['RANK']} could not meet the others by way of {os.environ['MASTER_ADDR']}: one of "
+            "them has died while it started, or cannot be reached."
+        ) from error
     heart = Heartbeat(dist.get_rank(), made.ranks)
     heart.start()
     try:
