@@ -166,8 +166,8 @@ def joined(layout: str, cuda: bool) -> Iterator[Ranks]:
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
     except RuntimeError as error:
         raise UserError(
-            f"Rank {os.environ['RANK']} could not meet the others by way of {os.environ['MASTER_ADDR']}: one of "
-            "them has died while it started, or cannot be reached."
+            f"Rank {os.environ['RANK']} could not meet the others by way of {os.environ['MASTER_ADDR']}: one "
+            "of them has died while it started, or cannot be reached."
         ) from error
     heart = Heartbeat(dist.get_rank(), made.ranks)
     heart.start()
