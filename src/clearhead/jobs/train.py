@@ -320,7 +320,7 @@ def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: Vi
         task.objective(config.objective),
         config,
         folder.training,
-        Precision.chosen(compute.dtype, device, config.model.width),
+        Precision.chosen(compute.dtype, device, 0 if ranks.layout.shards else config.model.width),
         view,
         DecodingValidator(config, task, prepared, notes, ranks),
         ranks,

@@ -102,7 +102,7 @@ class Precision:
 
     @classmethod
     def chosen(cls, name: str, device: torch.device, width: int) -> Precision:
-        """What `compute.dtype` asks for in training a model of this width."""
+        """What `compute.dtype` asks for in training a model of this width; 0: one that is cut up."""
         if name == "auto" and in_bf16(device, width):
             return cls(device, torch.bfloat16)
         return cls(device, pick_dtype(name, device))

@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.base.compiler import TRAINING, NoLibrary
 from clearhead.base.library import library
@@ -138,5 +138,5 @@ def available() -> bool:
 
 
 def fits(x: Tensor) -> bool:
-    """Can these numbers go to the kernels?"""
-    return x.dtype == torch.bfloat16 and x.is_cpu and x.numel() > 0 and available()
+    """Can these numbers go to the kernels? They must lie here whole, and not be spread over processes."""
+    return type(x) in (Tensor, nn.Parameter) and x.dtype == torch.bfloat16 and x.is_cpu and x.numel() > 0 and available()
