@@ -246,6 +246,9 @@ def _check_sums(
         wanted, found = reading.read_bytes(folder / SUMS), _sums(folder, looked_at)
     except reading.Unreadable as error:
         raise Damaged(error.reason) from error
+    for name in (TENSORS, FACTS):  # whichever is looked at, both are listed
+        if f"  {name}\n".encode() not in wanted:
+            raise Damaged(f"{name} does not match its checksum")
     for line in found.splitlines():
         if line not in wanted.splitlines():
             raise Damaged(f"{line.split()[1].decode()} does not match its checksum")
