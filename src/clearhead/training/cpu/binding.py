@@ -139,4 +139,5 @@ def available() -> bool:
 
 def fits(x: Tensor) -> bool:
     """Can these numbers go to the kernels? They must lie here whole, and not be spread over processes."""
-    return type(x) in (Tensor, nn.Parameter) and x.dtype == torch.bfloat16 and x.is_cpu and x.numel() > 0 and available()
+    whole = type(x) in (Tensor, nn.Parameter) and x.is_cpu and x.numel() > 0
+    return whole and x.dtype == torch.bfloat16 and available()
