@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 FORMATS = ("float32", "bf16")
+DROPOUT = 0.1
 
 
 def trained(
@@ -32,8 +33,15 @@ def trained(
         command += [name, str(captions / file)]
     for language in ("en", "de"):
         command += ["--validation", str(captions / f"val.{language}.gz")]
-    settings = {"seed": seed, "steps": steps, "compute.dtype": dtype, "schedule.warmup": max(steps // 10, 1)}
+    settings: dict[str, object] = {
+        "seed": seed,
+        "steps": steps,
+        "compute.dtype": dtype,
+        "schedule.warmup": max(steps // 10, 1),
+    }
     settings |= {"validation.every": steps, "validation.decode": 0}
+    # what is chosen by how much time there is, which is more in bf16
+    settings |= {"model.dropout": DROPOUT, "model.embedding.dropout": DROPOUT, "schedule.name": "cosine"}
     for setting in [*(f"{name}={value}" for name, value in settings.items()), *own]:
         command += ["--set", setting]
     began = time.perf_counter()
