@@ -19,7 +19,7 @@ LANGUAGES = {"en-fr": "English to French", "en-de": "English to German"}
 def demo(
     pair: Annotated[str, option("PAIR", "en-fr or en-de.", "--pair")] = "en-fr",
     out: Annotated[Path | None, option("FOLDER", "Where the run goes; runs/demo-PAIR without it.")] = None,
-    again: Annotated[bool, option(None, "Train anew even if the bundle is there.", "--again")] = False,
+    again: Annotated[bool, option(None, "Train again even if the bundle already exists.", "--again")] = False,
     view: Annotated[str, option("KIND", "auto, live, plain or quiet.")] = "auto",
 ) -> None:
     """Train a small translator from scratch on the built-in phrasebook, then translate with it.

@@ -160,7 +160,7 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
     axes.margins(x=0)
     for bounds, begin in ((axes.dataLim.intervalx, axes.set_xlim), (axes.dataLim.intervaly, axes.set_ylim)):
         low, high = bounds
-        if 0 <= low <= 0.3 * high or 0 <= low == high:  # from 0 on where that is near, or there is one value
+        if 0 <= low <= 0.3 * high or 0 <= low == high:  # start at 0 if it is near, or for one value
             begin(0)
     if panel.limits is not None:
         axes.set_ylim(panel.limits)
