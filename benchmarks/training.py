@@ -50,6 +50,7 @@ from clearhead.data.batch import IGNORED, Batch
 from clearhead.data.columns import Columns
 from clearhead.data.encoding import Specials
 from clearhead.data.encodings import Pairs
+from clearhead.data.layouts import pack_batch
 from clearhead.data.load import Loader
 from clearhead.data.plan import BatchConfig
 from clearhead.data.ragged import Ragged
@@ -507,7 +508,7 @@ def report(begun: dict[str, Begun], times: dict[str, list[float]], config: Model
         median, fastest = (
             1000 * took / len(one.given) for took in (statistics.median(times[name]), min(times[name]))
         )
-        spent = sum(count.of(batch.packed()) for batch in one.given) / statistics.median(times[name])
+        spent = sum(count.of(pack_batch(batch)) for batch in one.given) / statistics.median(times[name])
         ratio, real = rate("clearhead") / rate(name), rate(name)
         print(
             f"{name:34} {median:10.2f} {fastest:9.2f} {real:12,.0f} {ratio:7.2f} {spent / most:6.1%} "

@@ -124,10 +124,9 @@ def _calls(folder: Path) -> dict[str, Callable[[], Any]]:
     config = TrainConfig(model=model.config, batch=BatchConfig(tokens=512, workers=0))
     filter, encoding, specials = FilterConfig(), TASKS["translate"].encoding(), both.specials()
     cpu = torch.device("cpu")
-    smoothing, consistency = config.objective.label_smoothing, config.objective.consistency
     stepper = Stepper(
         model,
-        LabelObjective(smoothing, consistency),
+        LabelObjective(config.objective.label_smoothing),
         build_optimiser(model, config.optimiser, cpu),
         Precision(cpu, torch.float32),
         config.optimiser.clip,

@@ -17,6 +17,7 @@ from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED, Batch, Widths
 from clearhead.data.encoding import Specials
 from clearhead.data.encodings import SKIP
+from clearhead.data.layouts import halves, pack_batch
 from clearhead.data.ragged import Ragged
 from clearhead.models.build import build
 from clearhead.tasks import TASKS
@@ -114,25 +115,25 @@ def a_batch(task: str = "translate") -> Batch:
 @pytest.mark.parametrize("task", ["translate", "generate", "classify", "tag"])
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_halves_hold_the_same_rows(task: str, layout: str) -> None:
-    whole = a_batch(task).packed() if layout == "packed" else a_batch(task)
+    whole = pack_batch(a_batch(task)) if layout == "packed" else a_batch(task)
     parts: list[Batch] = [whole]
     while any(part.rows > 1 for part in parts):
-        parts = [half for part in parts for half in (part.halves() if part.rows > 1 else (part,))]
+        parts = [half for part in parts for half in (halves(part) if part.rows > 1 else (part,))]
     assert len(parts) == whole.rows == 4
     assert sum(part.tokens for part in parts) == whole.tokens
     assert all(part.is_packed == whole.is_packed for part in parts)
     assert [int(part.indices[0]) for part in parts if part.indices is not None] == [0, 1, 2, 3]
-    pieces = [part.packed() for part in parts]
-    packed = whole.packed()
+    pieces = [pack_batch(part) for part in parts]
+    packed = pack_batch(whole)
     assert torch.cat([piece.inputs for piece in pieces]).tolist() == packed.inputs.tolist()
     assert torch.cat([piece.labels for piece in pieces]).tolist() == packed.labels.tolist()
     assert [n for piece in pieces for n in plain(piece.lengths)] == plain(packed.lengths)
     with pytest.raises(UserError, match="Not even one example fits"):
-        parts[0].halves()
+        halves(parts[0])
 
 
 def test_packed_holds_the_real_tokens_only() -> None:
-    packed = a_batch().packed()
+    packed = pack_batch(a_batch())
     assert packed.source is not None
     assert packed.source.tolist() == [5, 6, 2, 7, 2, 8, 2, 9, 10, 11, 2]
     assert packed.source_lengths == (3, 2, 2, 4)
@@ -140,7 +141,7 @@ def test_packed_holds_the_real_tokens_only() -> None:
     assert packed.labels.tolist() == [5, 92, 6, 7, 8, 92, 92, 9, 92]
     assert packed.lengths == (2, 4, 1, 2)
     assert packed.is_packed
-    assert packed.packed() is packed
+    assert pack_batch(packed) is packed
     assert (packed.rows, packed.tokens) == (4, 9)
     assert packed.positions == 20
     assert a_batch().positions == 6 * 9
@@ -151,7 +152,7 @@ def test_models_read_both_layouts_alike() -> None:
     torch.manual_seed(3)
     model = build("tiny").double().eval()
     batch = a_batch()
-    packed = batch.packed()
+    packed = pack_batch(batch)
     padded, flat = (
         model(one.source, one.inputs, source_lengths=one.source_lengths, target_lengths=one.lengths).logits
         for one in (batch, packed)
@@ -168,7 +169,7 @@ def test_moving_keeps_everything() -> None:
     assert moved.tokens == batch.tokens
     assert torch.equal(moved.labels, batch.labels)
     assert a_batch().to("meta").inputs.device.type == "meta"
-    assert a_batch().packed().to("meta").lengths == (2, 4, 1, 2)
+    assert pack_batch(a_batch()).to("meta").lengths == (2, 4, 1, 2)
 
 
 def test_special_ids_come_from_the_tokenizer() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED, Batch
 from clearhead.data.encodings import SKIP
+from clearhead.data.layouts import pack_batch
 from clearhead.data.load import Loader, made_ahead
 from clearhead.data.plan import BatchConfig
 from clearhead.tasks import TASKS
@@ -41,7 +42,7 @@ def plain(batch: Batch) -> tuple[object, ...]:
 
 def examples_in(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The pairs of a batch, as they were stored."""
-    packed = batch.packed()
+    packed = pack_batch(batch)
     assert packed.source is not None
     assert isinstance(packed.lengths, tuple)
     assert isinstance(packed.source_lengths, tuple)
@@ -112,7 +113,7 @@ def test_every_token_of_a_text_is_predicted_once(
         loader = Loader(stores, TASKS["generate"].encoding(), config, SPECIALS, 3, evaluation=evaluation)
         predicted: Counter[tuple[int, int]] = Counter()
         for batch in loader.batches(epoch):
-            packed = batch.packed()
+            packed = pack_batch(batch)
             assert isinstance(packed.lengths, tuple)
             assert max(packed.lengths) <= config.context
             for before, after in zip(packed.inputs.tolist(), packed.labels.tolist(), strict=True):

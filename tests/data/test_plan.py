@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from clearhead.base.errors import UserError
 from clearhead.data.plan import BatchConfig, EpochPlan, drawn, plan_epoch, share, shuffled
 from clearhead.data.ragged import Integers
-from clearhead.data.shapes import Buckets, Sizes
+from clearhead.data.shapes import Buckets
+from clearhead.data.sizes import Sizes
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120)
 configs = st.builds(

@@ -12,6 +12,7 @@ import torch
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.data.batch import IGNORED, Batch
+from clearhead.data.layouts import halves, pack_batch
 from clearhead.evaluation.loss import Loss, batches_loss, corpus_loss
 
 from ..decoding.bundles import ENGLISH, FRENCH, labeller, translator, writer
@@ -122,7 +123,7 @@ def test_padding_rows_and_packing_change_nothing() -> None:
     )
     assert batch.tokens == 3
     wanted = -float(log_p(bundle, [4, 5, 2], [1, 7])[[0, 1], [7, 2]].sum() + log_p(bundle, [6, 2], [1])[0, 2])
-    for each in ([batch], [batch.packed()], list(batch.halves())):
+    for each in ([batch], [pack_batch(batch)], list(halves(batch))):
         found = batches_loss(bundle.model, each)
         assert found.nats == pytest.approx(wanted, rel=1e-5)
         assert found.tokens == 3

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.models import ModelConfig, build
 from clearhead.nn.attention import MultiHeadAttention
+from clearhead.nn.initialise import initialise
 from clearhead.nn.layers import (
     ACTIVATIONS,
     EmbeddingConfig,
@@ -26,7 +27,6 @@ from clearhead.nn.layers import (
     Residual,
     TokenEmbedding,
     build_norm,
-    initialise,
 )
 from clearhead.nn.look import Look
 from clearhead.nn.positions import Learned, Position, Sinusoidal

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 import clearhead
 from clearhead.base.compiler import TRAINING
 from clearhead.data.batch import IGNORED, Batch
+from clearhead.data.layouts import pack_batch, without_filler
 from clearhead.models.config import ModelConfig
 from clearhead.nn import layers as plain
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention, masks
@@ -340,8 +341,8 @@ def test_batches_without_padding_come_in_few_shapes(lengths: list[int], pair: bo
         assert len(field) % worker.ROUND == 0
         assert len(field) - int(sizes.sum()) < worker.ROUND
     assert int((found.labels != IGNORED).sum()) == int(sizes.sum())
-    again = found.unshaped()
-    assert torch.equal(again.inputs, given.packed().inputs)
+    again = without_filler(found)
+    assert torch.equal(again.inputs, pack_batch(given).inputs)
 
 
 @needs_kernels

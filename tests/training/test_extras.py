@@ -12,6 +12,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from clearhead.nn.extras import Extras
+from clearhead.training.consistency import ConsistentObjective
 from clearhead.training.curves import draw_curves
 from clearhead.training.log import read_log
 from clearhead.training.objectives import LabelObjective, run_model
@@ -54,7 +55,7 @@ def test_a_loss_is_added_by_its_weight_and_everything_is_noted() -> None:
     found.objective.backward()
     assert float(model.gate.grad) == WEIGHT * 4  # type: ignore[arg-type]
     assert not any(value.requires_grad for value in found.extras.values())
-    twice = LabelObjective(0.1, 1.0)(model, batch)  # both passes together weigh as much as one
+    twice = ConsistentObjective(0.1, 1.0)(model, batch)  # both passes together weigh as much as one
     assert float(twice.extras["balance"]) == 8.0
     assert run_model(model, batch).shape == run_model(model.model, batch).shape
 

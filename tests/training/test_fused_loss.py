@@ -22,12 +22,15 @@ from torch import Tensor, nn
 
 from clearhead.data.batch import IGNORED
 from clearhead.training import fused_loss, objectives
+from clearhead.training.consistency import (
+    ConsistentObjective,
+    consistent_cross_entropy,
+    plain_consistent_cross_entropy,
+)
 from clearhead.training.fused_loss import fused_consistent_cross_entropy, fused_cross_entropy
 from clearhead.training.objectives import (
     LabelObjective,
-    consistent_cross_entropy,
     cross_entropy,
-    plain_consistent_cross_entropy,
     plain_cross_entropy,
 )
 
@@ -355,7 +358,8 @@ def test_the_objective_takes_the_fused_way(consistency: float, monkeypatch: pyte
     for fits in (fused_loss.fits, lambda logits: False):
         monkeypatch.setattr(objectives.fused_loss, "fits", fits)
         model.zero_grad()
-        losses = LabelObjective(0.1, consistency)(model, batch)
+        objective = ConsistentObjective(0.1, consistency) if consistency else LabelObjective(0.1)
+        losses = objective(model, batch)
         losses.objective.backward()
         found.append((losses.objective.detach(), losses.nll, gradients(model)))
     for one, two in zip(*found, strict=True):

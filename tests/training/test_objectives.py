@@ -18,13 +18,13 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED
+from clearhead.data.layouts import pack_batch
+from clearhead.training.consistency import ConsistentObjective, disagreement, twice
 from clearhead.training.objectives import (
     LabelObjective,
     Losses,
     cross_entropy,
-    disagreement,
     run_model,
-    twice,
 )
 
 from .making import VOCABULARY, a_batch, a_model
@@ -135,7 +135,7 @@ def test_packed_and_filled_up_batches_give_the_same_loss_and_gradient(task: str)
     model, plain = a_model(task), a_batch(task)
     filled = a_batch(task, empty=3, wider=4)
     found = []
-    for batch in (plain, filled, plain.packed()):
+    for batch in (plain, filled, pack_batch(plain)):
         model.zero_grad()
         losses = LabelObjective(0.1)(model, batch)
         losses.objective.backward()
@@ -173,8 +173,8 @@ def test_smoothing_is_a_share(smoothing: float) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_without_dropout_two_passes_agree_and_change_nothing(task: str, packed: bool) -> None:
     model, batch = a_model(task), a_batch(task, empty=0 if packed else 2)
-    batch = batch.packed() if packed else batch
-    once, both = LabelObjective(0.1)(model, batch), LabelObjective(0.1, 5.0)(model, batch)
+    batch = pack_batch(batch) if packed else batch
+    once, both = LabelObjective(0.1)(model, batch), ConsistentObjective(0.1, 5.0)(model, batch)
     torch.testing.assert_close(both.objective, once.objective, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(both.nll, once.nll, rtol=1e-5, atol=1e-5)
 
@@ -182,7 +182,7 @@ def test_without_dropout_two_passes_agree_and_change_nothing(task: str, packed: 
 def test_consistency_is_the_formula_it_says() -> None:
     model, batch = a_model(dropout=0.3), a_batch(empty=1)
     torch.manual_seed(0)
-    found: Losses = LabelObjective(0.1, 4.0)(model, batch)
+    found: Losses = ConsistentObjective(0.1, 4.0)(model, batch)
     torch.manual_seed(0)
     one, two = run_model(model, twice(batch)).detach().chunk(2)
     halves = sum(torchs_own(logits, batch.labels, 0.1) for logits in (one, two)) / 2

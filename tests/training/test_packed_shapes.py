@@ -17,12 +17,14 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch
+from clearhead.data.layouts import halves, pack_batch, pack_into, without_filler
 from clearhead.data.packing import Packing
 from clearhead.data.plan import BatchConfig, plan_epoch
-from clearhead.data.shapes import Sizes
+from clearhead.data.sizes import Sizes
+from clearhead.training.consistency import ConsistentObjective, twice
 from clearhead.training.flops import StepFlops
 from clearhead.training.graphs import GraphStepper, shape_of
-from clearhead.training.objectives import LabelObjective, twice
+from clearhead.training.objectives import LabelObjective
 from clearhead.training.step import Stepper
 
 from .making import a_batch, a_model, a_stepper, close, model_config, state_of
@@ -40,7 +42,8 @@ def packing_for(batch: Batch) -> Packing:
 
 def losses(task: str, batch: Batch, kernel: str, consistency: float = 0.0) -> list[Tensor]:
     model = a_model(task, attention__kernel=kernel).double()
-    found = LabelObjective(0.1, consistency)(model, batch)
+    objective = ConsistentObjective(0.1, consistency) if consistency else LabelObjective(0.1)
+    found = objective(model, batch)
     found.objective.backward()
     return [found.objective.detach(), found.nll, *(p.grad for p in model.parameters() if p.grad is not None)]
 
@@ -50,7 +53,7 @@ def losses(task: str, batch: Batch, kernel: str, consistency: float = 0.0) -> li
 @pytest.mark.parametrize("task", TASKS)
 def test_losses_and_gradients_are_those_of_padded_rows(task: str, consistency: float, kernel: str) -> None:
     padded = a_batch(task, rows=5, empty=2, wider=1)
-    shaped = padded.packed_in(packing_for(padded))
+    shaped = pack_into(padded, packing_for(padded))
     assert shaped.inputs.shape == (48,)
     assert shaped.tokens == padded.tokens
     wanted = losses(task, padded, kernel, consistency)
@@ -66,34 +69,34 @@ def test_steps_are_those_of_padded_rows(task: str) -> None:
         stepper = a_stepper(model)
         for seed in range(3):
             batch = a_batch(task, seed=10 * seed)
-            stepper.step([batch.packed_in(packing_for(batch)) if shaped else batch], 1e-2)
+            stepper.step([pack_into(batch, packing_for(batch)) if shaped else batch], 1e-2)
         found.append(state_of(stepper, model))
     close(*found, rtol=1e-4, atol=1e-5)
 
 
 def test_every_batch_of_a_corpus_has_the_same_shape() -> None:
     batches = [a_batch(seed=10 * seed) for seed in range(6)]
-    shapes = {shape_of(batch.packed_in(packing_for(batch))) for batch in batches}
+    shapes = {shape_of(pack_into(batch, packing_for(batch))) for batch in batches}
     assert len(shapes) == 1
     short = a_packing(rows=6)
-    tail = batches[0].packed_in(short)  # more filler than there is room for
+    tail = pack_into(batches[0], short)  # more filler than there is room for
     assert tail.packing == short.roomiest
     assert tail.packing.rows == 9 + 6
     with pytest.raises(UserError, match="does not fit"):
-        batches[0].packed_in(a_packing(target=8))
+        pack_into(batches[0], a_packing(target=8))
 
 
 def test_there_and_back() -> None:
     for task in TASKS:
         batch = a_batch(task)
-        shaped = batch.packed_in(packing_for(batch))
-        flat = batch.packed()
-        back = shaped.unshaped()
+        shaped = pack_into(batch, packing_for(batch))
+        flat = pack_batch(batch)
+        back = without_filler(shaped)
         assert back.sizes == flat.sizes
         assert all(torch.equal(back.fields[name], flat.fields[name]) for name in flat.fields)
-        halves = [half.packed() for half in shaped.halves()]
-        assert [half.rows for half in halves] == [3, 2]
-        assert torch.equal(torch.cat([half.inputs for half in halves]), flat.inputs)
+        both = [pack_batch(half) for half in halves(shaped)]
+        assert [half.rows for half in both] == [3, 2]
+        assert torch.equal(torch.cat([half.inputs for half in both]), flat.inputs)
         double = twice(shaped)
         assert double.sizes["inputs"].diff().tolist() == 2 * shaped.sizes["inputs"].diff().tolist()
 
@@ -101,8 +104,8 @@ def test_there_and_back() -> None:
 def test_flops_are_counted_without_filler() -> None:
     batch = a_batch()
     count = StepFlops(model_config())
-    shaped = batch.packed_in(packing_for(batch))
-    assert count.of(shaped) == pytest.approx(count.of(batch.packed()), rel=1e-9)
+    shaped = pack_into(batch, packing_for(batch))
+    assert count.of(shaped) == pytest.approx(count.of(pack_batch(batch)), rel=1e-9)
 
 
 def test_compiled_once_for_all_lengths() -> None:
@@ -112,7 +115,7 @@ def test_compiled_once_for_all_lengths() -> None:
     graphs = torch._dynamo.utils.counters["stats"]
     for seed in range(3):
         batch = a_batch(seed=10 * seed)
-        shaped = batch.packed_in(packing_for(batch))
+        shaped = pack_into(batch, packing_for(batch))
         found = LabelObjective(0.1)(compiled, shaped)
         if seed == 0:
             made = graphs["unique_graphs"]
@@ -179,7 +182,7 @@ def test_on_a_gpu(task: str, kind: type[Stepper]) -> None:
         stepper = a_stepper(model, kind=kind, dtype=torch.bfloat16, device=torch.device("cuda"))
         for seed in range(4):
             batch = a_batch(task, seed=10 * seed)
-            stepper.step([batch.packed_in(packing_for(batch)) if shaped else batch], 1e-3)
+            stepper.step([pack_into(batch, packing_for(batch)) if shaped else batch], 1e-3)
         found.append((state_of(stepper, model), stepper.meter.read()))
         if shaped:
             used = {m.served_by for m in stepper.worker.modules() if hasattr(m, "served_by")}

@@ -16,11 +16,13 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED, Batch
+from clearhead.data.layouts import pack_batch
 from clearhead.training.averaging import Ema
 from clearhead.training.cpu import binding
 from clearhead.training.cpu.worker import prepare, without_padding
+from clearhead.training.loss_scale import LossScale
 from clearhead.training.objectives import LabelObjective, Losses, run_model
-from clearhead.training.step import MOST_PARTS, SUMS, LossScale, Meter, Precision, is_out_of_memory
+from clearhead.training.step import MOST_PARTS, SUMS, Meter, Precision, is_out_of_memory
 
 from .making import CPU, EPS, a_batch, a_model, a_stepper, close, same, state_of, together
 
@@ -120,7 +122,7 @@ def test_a_batch_in_parts_gives_the_same_gradient(
     rows: int, parts: int, task: str, packed: bool, empty: int
 ) -> None:
     batch = a_batch(task, rows=rows, empty=empty)
-    batch = batch.packed() if packed else batch
+    batch = pack_batch(batch) if packed else batch
     models = [a_model(task), a_model(task)]
     whole, cut = (a_stepper(model) for model in models)
     cut.parts = parts
@@ -135,7 +137,7 @@ def test_a_batch_in_parts_gives_the_same_gradient(
 @pytest.mark.parametrize("rows, room", [(8, 3), (3, 1), (5, 1), (7, 2), (6, 4)])
 def test_out_of_memory_is_answered_by_smaller_parts(rows: int, room: int, layout: str) -> None:
     batch = a_batch(rows=rows)
-    batch = batch.packed() if layout == "packed" else batch
+    batch = pack_batch(batch) if layout == "packed" else batch
     ours, theirs = a_model(), a_model()
     objective = ShortOfMemory(room)
     short, plenty = a_stepper(ours, objective), a_stepper(theirs)
@@ -415,7 +417,7 @@ def test_packed_batches_update_like_padded_ones(task: str) -> None:
     packed, padded = a_stepper(ours), a_stepper(theirs)
     for number, rate in enumerate(RATES):
         batch = a_batch(task, seed=number)
-        packed.step([batch.packed()], rate)
+        packed.step([pack_batch(batch)], rate)
         padded.step([batch], rate)
     close(state_of(packed, ours), state_of(padded, theirs), rtol=1e-4, atol=1e-6)
 

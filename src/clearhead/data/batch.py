@@ -15,8 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.base.errors import UserError
-from clearhead.data.packing import Packing, offsets
+from clearhead.data.packing import Packing
 from clearhead.data.ragged import Integers
 
 IGNORED = -100  # a place where nothing is to be predicted: padding, and pieces inside a tagged word
@@ -135,99 +134,13 @@ class Batch:
         }
         return replace(self, fields=fields, sizes=sizes)
 
-    def halves(self) -> tuple[Batch, Batch]:
-        """Two smaller batches with the same rows, for when memory does not suffice for all at once."""
-        if self.rows < 2:
-            raise UserError(
-                "Not even one example fits into memory: shorten the longest ones (data.filter), "
-                "or take a smaller model."
-            )
-        half, whole = (self.rows + 1) // 2, self.unshaped()
-        return whole._part(0, half), whole._part(half, self.rows)
-
-    def packed(self) -> Batch:
-        """The real tokens only, end to end; lengths become plain numbers."""
-        if self.is_packed:
-            return self.unshaped()
-        plain = {id(sizes): _plain(sizes)[: self.rows] for sizes in self.sizes.values()}
-        sizes = {name: plain[id(lengths)] for name, lengths in self.sizes.items()}
-        fields = {name: tensor[: self.rows] for name, tensor in self.fields.items()}
-        for name, lengths in sizes.items():
-            fields[name] = fields[name][_inside(lengths, fields[name])]
-        return replace(self, fields=fields, sizes=sizes)
-
-    def packed_in(self, packing: Packing) -> Batch:
-        """The real tokens end to end in a fixed shape; what is left of it is filler without labels."""
-        flat = self.packed()
-        source, target = (_plain(flat.sizes.get(name, ())) for name in ("source", "inputs"))
-        found = packing.lengths(list(source), list(target))
-        if found is None:
-            packing = packing.roomiest
-            found = packing.lengths(list(source), list(target))
-        assert found is not None  # so many sequences are never planned
-        bounds = [torch.tensor(offsets(lengths), dtype=torch.int32) for lengths in found]
-        sizes = {name: bounds[0 if name == "source" else 1] for name in flat.sizes}
-        fields = {}
-        for name, tensor in flat.fields.items():
-            count = packing.rows
-            if name in sizes:
-                count = packing.source if name == "source" else packing.target
-            empty: float = 0
-            if name == "labels":
-                empty = float("nan") if tensor.is_floating_point() else IGNORED
-            fields[name] = torch.nn.functional.pad(tensor, (0, count - len(tensor)), value=empty)
-        return replace(flat, fields=fields, sizes=sizes, packing=packing)
-
-    def unshaped(self) -> Batch:
-        """Without the filler of a fixed shape: packed, with plain lengths."""
-        if self.packing is None:
-            return self
-        plain = {
-            id(one): tuple(torch.as_tensor(one).diff().tolist())[: self.rows] for one in self.sizes.values()
-        }
-        sizes = {name: plain[id(one)] for name, one in self.sizes.items()}
-        fields = {
-            name: tensor[: sum(sizes[name]) if name in sizes else self.rows]
-            for name, tensor in self.fields.items()
-        }
-        return replace(self, fields=fields, sizes=sizes, packing=None)
-
     def unlabelled(self) -> Batch:
         """The same batch without a label: it makes its passes, and counts for nothing."""
         nothing = torch.nan if self.labels.is_floating_point() else IGNORED
         fields = {**self.fields, "labels": torch.full_like(self.labels, nothing)}
         return replace(self, fields=fields, tokens=0)
 
-    def _part(self, begin: int, end: int) -> Batch:
-        """Rows `begin` to `end`, in the layout they have."""
-        sizes = {id(lengths): lengths[begin:end] for lengths in self.sizes.values()}
-        fields = {}
-        for name, tensor in self.fields.items():
-            lengths = self.sizes.get(name)
-            if isinstance(lengths, tuple):  # packed
-                first = sum(lengths[:begin])
-                fields[name] = tensor[first : first + sum(lengths[begin:end])]
-            else:
-                fields[name] = tensor[begin:end]
-        return Batch(
-            fields,
-            {name: sizes[id(lengths)] for name, lengths in self.sizes.items()},
-            end - begin,
-            int(counted(fields["labels"]).sum()),
-            None if self.indices is None else self.indices[begin:end],
-        )
-
 
 def counted(labels: Tensor) -> Tensor:
     """Where something is to be predicted."""
     return ~labels.isnan() if labels.is_floating_point() else labels != IGNORED
-
-
-def _plain(lengths: Lengths) -> tuple[int, ...]:
-    return tuple(lengths.tolist()) if isinstance(lengths, Tensor) else lengths
-
-
-def _inside(lengths: Lengths, ids: Tensor) -> Tensor:
-    """(rows, T): True on real tokens."""
-    places = torch.arange(ids.shape[1], device=ids.device)
-    return places < torch.as_tensor(lengths, device=ids.device).unsqueeze(1)

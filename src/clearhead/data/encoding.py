@@ -27,7 +27,8 @@ from clearhead.data.memo import WordMemo
 from clearhead.data.packing import Packing
 from clearhead.data.plan import BatchConfig, Draw
 from clearhead.data.ragged import Integers, Ragged
-from clearhead.data.shapes import Buckets, Sizes
+from clearhead.data.shapes import Buckets
+from clearhead.data.sizes import Sizes
 from clearhead.text.framing import Framings
 from clearhead.text.tokenizer import Tokenizer
 

@@ -18,10 +18,12 @@ import numpy as np
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch, Widths
 from clearhead.data.encoding import Encoding, ExamplesOf, Specials
+from clearhead.data.layouts import pack_batch, pack_into
 from clearhead.data.packing import Packing
 from clearhead.data.plan import BatchConfig, BatchSpec, Draw, EpochPlan, plan_epoch, share, shuffled
 from clearhead.data.ragged import Integers, Ragged, by_store, joined, together
-from clearhead.data.shapes import Buckets, Sizes
+from clearhead.data.shapes import Buckets
+from clearhead.data.sizes import Sizes
 from clearhead.data.store import Store
 
 _AHEAD = 4  # batches each worker may be ahead
@@ -168,9 +170,9 @@ class Loader:
         batch = self._encoding.collate(columns, widths, self._specials, draw)
         batch = replace(batch, indices=spec.indices)
         if self._packing is not None:
-            batch = batch.packed_in(self._packing)
+            batch = pack_into(batch, self._packing)
         elif self._config.layout == "packed":
-            batch = batch.packed()
+            batch = pack_batch(batch)
         return Numbered(epoch, number, batch.pin() if self._pin else batch)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from clearhead.base.errors import UserError
 from clearhead.data.ragged import Integers
-from clearhead.data.shapes import Sizes
+from clearhead.data.sizes import Sizes
 
 ROUND = 128  # budgets are multiples of this, as matrix products like it
 _TRIES = 6  # budgets tried until an epoch has no batch that is nearly empty

@@ -19,7 +19,8 @@ import numpy as np
 from clearhead.base.config import Bounds, Config, Count
 from clearhead.data.packing import Packing
 from clearhead.data.ragged import Integers, Ragged
-from clearhead.data.shapes import Buckets, Sizes
+from clearhead.data.shapes import Buckets
+from clearhead.data.sizes import Sizes
 
 _STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, made odd: neighbours land far apart
 _MASK = 2**64 - 1

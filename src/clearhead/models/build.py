@@ -16,7 +16,7 @@ from clearhead.models.decoder import Decoder
 from clearhead.models.encoder import Encoder, Vision
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.models.recurrent import Recurrent
-from clearhead.nn.layers import initialise
+from clearhead.nn.initialise import initialise
 
 FAMILIES: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "encoder-decoder": EncoderDecoder,

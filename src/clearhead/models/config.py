@@ -12,7 +12,8 @@ from typing import Annotated, ClassVar, Literal
 from clearhead.base.config import Bounds, Config, Count, CountOrZero, Share
 from clearhead.base.errors import UserError
 from clearhead.nn.attention import AttentionConfig
-from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, InitialisationName, NormConfig
+from clearhead.nn.initialise import InitialisationName
+from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, NormConfig
 from clearhead.nn.parts import AnyAttention, AnyFeedForward
 from clearhead.nn.positions import PositionConfig
 

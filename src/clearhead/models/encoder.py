@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
+from clearhead.models.positions import input_embedding, position_for_embedding
 from clearhead.models.stack import (
     ModelOutput,
     Stack,
     Surroundings,
     as_rows,
-    input_embedding,
     new_extras,
-    position_for_embedding,
 )
 from clearhead.nn.attention.masks import Everything, Mask
 from clearhead.nn.layers import Dropout, TokenEmbedding

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
+from clearhead.models.positions import input_embedding
 from clearhead.models.stack import (
     ModelOutput,
     Stack,
     Surroundings,
     as_rows,
-    input_embedding,
     new_extras,
     refuse_unlike,
     scored,

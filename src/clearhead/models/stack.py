@@ -21,23 +21,21 @@ from torch.utils.checkpoint import checkpoint
 
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
+from clearhead.models.positions import LayerPositions
 from clearhead.models.state import DecoderState, Source
-from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
+from clearhead.nn.attention import MultiHeadAttention
 from clearhead.nn.attention.masks import Everything, Mask, Padding
 from clearhead.nn.extras import Extras
 from clearhead.nn.layers import (
     FeedForward,
-    InputEmbedding,
     Output,
-    Pending,
     Residual,
-    TokenEmbedding,
     build_norm,
     may_fuse,
 )
 from clearhead.nn.look import Look
 from clearhead.nn.parts import build_attention, build_feedforward
-from clearhead.nn.positions import Position, build_position
+from clearhead.nn.pending import Pending
 from clearhead.nn.state import State, refuse_unknown_state
 from clearhead.nn.tokens import Boundaries, Lengths, Tokens, row_lengths
 
@@ -206,7 +204,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, layers: int, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
-        positions = _Positions(config, causal)
+        positions = LayerPositions(config, causal)
         self.name = "decoder" if causal else "encoder"
         self.layers = nn.ModuleList()
         for number in range(layers):
@@ -287,46 +285,6 @@ def recompute_activations(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Stack):
             module.recomputes = True
-
-
-class _Positions:
-    """One scheme for all layers whose attentions are alike, one for each layer, or none in the layers."""
-
-    def __init__(self, config: ModelConfig, causal: bool) -> None:
-        self.config, self.causal = config, causal
-        attention = config.attention.replace(width=config.width)
-        self.shared = {attention: _position(config, attention, causal)}
-
-    def of(self, attention: AttentionConfig) -> Position:
-        """For the next layer, which has this attention."""
-        if attention not in self.shared:
-            self.shared[attention] = _position(self.config, attention, self.causal)
-        shared = self.shared[attention]
-        if shared.in_embedding:
-            return Position()
-        return _position(self.config, attention, self.causal) if shared.per_layer else shared
-
-
-def _position(config: ModelConfig, attention: AttentionConfig, causal: bool) -> Position:
-    return build_position(
-        config.position,
-        width=config.width,
-        heads=attention.heads,
-        head_dim=attention.key_size,
-        value_dim=attention.value_size,
-        causal=causal,
-    )
-
-
-def position_for_embedding(config: ModelConfig) -> Position:
-    """The scheme that acts on the embeddings, or one that does nothing."""
-    scheme = _position(config, config.attention.replace(width=config.width), causal=False)
-    return scheme if scheme.in_embedding else Position()
-
-
-def input_embedding(config: ModelConfig, table: TokenEmbedding) -> InputEmbedding:
-    """Tokens and positions as the first layer sees them."""
-    return InputEmbedding(table, position_for_embedding(config), config.embedding, config.norm)
 
 
 def new_extras(*stacks: Stack) -> Extras | None:

@@ -1,4 +1,4 @@
-"""What a layer has besides attention, how tokens enter and leave a model, and how weights begin.
+"""What a layer has besides attention, and how tokens enter and leave a model.
 
     norm           layer  (x − μ) / √(σ² + ε) · γ + β             rms    x / √(mean(x²) + ε) · γ
     residual       post   norm(x + dropout(f(x)))                 the original Transformer
@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from clearhead.base.config import Config, Count, CountOrZero, Epsilon, Positive, Share
 from clearhead.base.errors import UserError
 from clearhead.nn.look import Look
+from clearhead.nn.pending import Apart, Pending
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Tokens, can_be_checked
 
@@ -125,34 +126,6 @@ class Residual(nn.Module):
         return total if self.norm_first else self.norm(total)
 
 
-class Pending(NamedTuple):
-    """A residual stream, and what is yet to be added to it: the norm that comes next does both in one kernel.
-
-    A stack on a GPU hands it from sub-layer to sub-layer while training, where the norm comes first.
-    """
-
-    stream: Tensor
-    added: Tensor | Apart | None = None
-    dropped: float = 0.0  # the share of `added` that dropout takes away
-
-    def normed(self, norm: Any, stream: bool = True) -> tuple[Tensor, Tensor]:
-        """The norm of the sum, and the sum, which has a gradient of its own if the stream goes on."""
-        if self.added is None:
-            return norm(self.stream), self.stream
-        from clearhead.nn import fused_norm  # registers GPU operators, so only where used
-
-        added, shift = self.added if isinstance(self.added, Apart) else (self.added, None)
-        settings = norm.weight, norm.bias, self.dropped, norm.eps
-        return fused_norm.add_norm(self.stream, added, *settings, stream, shift)
-
-    def total(self) -> Tensor:
-        """The sum, as a tensor."""
-        if self.added is None:
-            return self.stream
-        added = self.added.product + self.added.bias if isinstance(self.added, Apart) else self.added
-        return self.stream + F.dropout(added, self.dropped, self.dropped > 0)
-
-
 def may_fuse(norm: nn.Module | None, x: Tensor, look: Look | None) -> bool:
     """Whether dropout, sum and this norm can be one kernel: in training on a GPU, where nobody looks in."""
     if not x.is_cuda or look is not None or not torch.is_grad_enabled() or type(norm) is not nn.LayerNorm:
@@ -175,13 +148,6 @@ def is_plain(module: nn.Module) -> bool:
     return type(module.weight) is nn.Parameter and not (
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
     )
-
-
-class Apart(NamedTuple):
-    """A product without the bias that belongs to it: whoever adds it up adds the bias as well."""
-
-    product: Tensor
-    bias: Tensor
 
 
 def project_apart(module: nn.Linear, x: Tensor, apart: bool) -> Any:
@@ -365,36 +331,3 @@ class Output(nn.Module):
     def scaled(self, x: Tensor) -> Tensor:
         """(…, E), as the weight is multiplied with it."""
         return x * self.factor if self.factor != 1.0 else x
-
-
-InitialisationName = Literal["xavier", "he", "scaled"]
-
-
-def initialise(model: nn.Module, kind: InitialisationName, layers: int) -> None:
-    """Set linear weights and embeddings anew, biases to 0; norms, scores and positions keep theirs.
-
-    - `xavier`: uniform, variance 2 / (in + out), the original Transformer;
-    - `he`: normal, variance 2 / in, which keeps variance through ReLU;
-    - `scaled`: normal 0.02; projections that write to the residual stream 0.02 / √(2·layers).
-    """
-    for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.Conv2d)):
-            _weight(module.weight, kind)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, (TokenEmbedding, Output)) and kind == "scaled":
-            nn.init.normal_(module.weight, std=0.02)
-    if kind == "scaled":
-        # Each of the 2·layers sub-layers adds to one stream: shrink each so that the sum keeps its size.
-        for module in model.modules():
-            for weight in getattr(module, "residual_weights", list)():
-                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * layers))
-
-
-def _weight(weight: Tensor, kind: InitialisationName) -> None:
-    if kind == "xavier":
-        nn.init.xavier_uniform_(weight.flatten(1) if weight.dim() > 2 else weight)
-    elif kind == "he":
-        nn.init.kaiming_normal_(weight, nonlinearity="relu")
-    else:
-        nn.init.normal_(weight, std=0.02)

@@ -11,7 +11,8 @@ from clearhead.evaluation.judges import Numbers
 from clearhead.tasks.classify import COLUMNS, text_demand, text_families
 from clearhead.tasks.task import CUT, Family, Task
 from clearhead.training.config import ObjectiveConfig
-from clearhead.training.objectives import NumberObjective, Objective
+from clearhead.training.objectives import Objective
+from clearhead.training.regression import NumberObjective
 from clearhead.training.sizing import Choice, Demand, Facts
 
 _COLUMNS = Columns(

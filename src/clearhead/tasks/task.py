@@ -11,6 +11,7 @@ from clearhead.data.columns import Columns
 from clearhead.data.encoding import Encoding
 from clearhead.evaluation.evaluate import Judge
 from clearhead.training.config import ObjectiveConfig
+from clearhead.training.consistency import ConsistentObjective
 from clearhead.training.objectives import LabelObjective, Objective
 from clearhead.training.sizing import Choice, Demand, Facts
 
@@ -64,7 +65,9 @@ class Task:
 
 def labels_objective(config: ObjectiveConfig) -> Objective:
     """Cross-entropy, as most tasks have it."""
-    return LabelObjective(config.label_smoothing, config.consistency, config.z_loss)
+    if config.consistency:
+        return ConsistentObjective(config.label_smoothing, config.consistency)
+    return LabelObjective(config.label_smoothing, config.z_loss)
 
 
 ROTARY = Choice("model.position.name", "rotary", "order as distance, which little text suffices to learn")

@@ -16,6 +16,7 @@ from torch import nn
 
 from clearhead.base.processor import multiplies_bf16
 from clearhead.data.batch import Batch
+from clearhead.data.layouts import without_filler
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
 from clearhead.planner.batch import Batch as Shape
@@ -54,7 +55,7 @@ class StepFlops:
     def of(self, batch: Batch) -> float:
         """FLOPs of a step on this batch: padding is computed like tokens, and packed rows have none."""
         if batch.packing is not None:  # many sequences: their terms are added up before the product
-            plain = batch.unshaped()
+            plain = without_filler(batch)
             target = numpy.array(plain.lengths)
             source = 0 * target if plain.source_lengths is None else numpy.array(plain.source_lengths)
             powers = [source, target, source**2, target**2, source * target, 0 * target + 1]

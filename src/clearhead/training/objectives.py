@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -120,36 +119,14 @@ def plain_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tup
     return found
 
 
-def consistent_cross_entropy(
-    logits: Tensor, labels: Tensor, smoothing: float, consistency: float
-) -> tuple[Tensor, Tensor]:
-    """½·(CE₁ + CE₂) + α/4·(KL(p₁‖p₂) + KL(p₂‖p₁)), and ½·(CE₁ + CE₂) without smoothing, both summed.
-
-    logits (2B, …, V) are those of the first pass and then of the second; both have the labels (B, …).
-    """
-    logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    if logits.is_cuda and fused_loss.fits(logits):
-        return fused_loss.fused_consistent_cross_entropy(logits, labels, smoothing, consistency)
-    return plain_consistent_cross_entropy(logits, labels, smoothing, consistency)
-
-
-def plain_consistent_cross_entropy(
-    logits: Tensor, labels: Tensor, smoothing: float, consistency: float
-) -> tuple[Tensor, Tensor]:
-    """`consistent_cross_entropy` of logits (2N, V) for labels (N,) by PyTorch's operations."""
-    objective, nll = plain_cross_entropy(logits, torch.cat([labels, labels]), smoothing)
-    first, second = logits.chunk(2)
-    apart = disagreement(first, second, labels)
-    return objective / 2 + consistency / 4 * apart, nll / 2
-
-
 def run_model(model: Model, batch: Batch) -> Tensor:
     """The scores that a batch's labels are compared with: (B, T, V), (N, V) or (B, classes)."""
-    logits: Tensor = _pass(model, batch).logits
+    logits: Tensor = pass_through(model, batch).logits
     return logits
 
 
-def _pass(model: Model, batch: Batch, **asked: bool) -> Any:
+def pass_through(model: Model, batch: Batch, **asked: bool) -> Any:
+    """A model's output for a batch, in the layout that the batch has."""
     sources: Lengths | None = batch.source_lengths
     lengths: Lengths = batch.lengths
     if batch.packing is not None:
@@ -184,40 +161,29 @@ def with_extras(losses: Losses, extras: Extras | None, batch: Batch, passes: int
 
 
 class LabelObjective:
-    """Predict each label of a batch: the next token, a class, or a tag.
+    """Predict each label of a batch: the next token, a class, or a tag."""
 
-    With `consistency` α every example passes twice, under two draws of dropout, and what the two say is
-    pulled together (R-Drop, Liang et al. 2021):
-
-        ½·(CE₁ + CE₂) + α/4 · (KL(p₁‖p₂) + KL(p₂‖p₁))
-    """
-
+    passes = 1
     figures: tuple[str, ...] = ("loss", "perplexity", "accuracy")
 
-    def __init__(self, smoothing: float = 0.0, consistency: float = 0.0, z_loss: float = 0.0) -> None:
+    def __init__(self, smoothing: float = 0.0, z_loss: float = 0.0) -> None:
         if not 0 <= smoothing < 1:
             raise UserError(f"Label smoothing must lie in [0, 1), not {smoothing}.")
         self.smoothing = smoothing
-        self.consistency = consistency
         self.z_loss = z_loss
-        self.passes = 2 if consistency else 1
 
     def __call__(self, model: Model, batch: Batch) -> Losses:
         if self._projects(model, batch):
-            out = _pass(model, batch, scores=False)
+            out = pass_through(model, batch, scores=False)
             weight, bias = out.projection
             found = projected_cross_entropy(
                 out.hidden, weight, bias, batch.labels, self.smoothing, self.z_loss
             )
             losses = Losses(*found)
-        elif not self.consistency:
-            out = _pass(model, batch)
-            losses = Losses(*cross_entropy(out.logits, batch.labels, self.smoothing))
         else:
-            out = _pass(model, twice(batch))
-            found = consistent_cross_entropy(out.logits, batch.labels, self.smoothing, self.consistency)
-            losses = Losses(*found)
-        return with_extras(losses, out.extras, batch, self.passes)
+            out = pass_through(model, batch)
+            losses = Losses(*cross_entropy(out.logits, batch.labels, self.smoothing))
+        return with_extras(losses, out.extras, batch)
 
     def _projects(self, model: Model, batch: Batch) -> bool:
         """Whether scores are made and used up run by run: with a z-loss, on a GPU, or in bf16 on a CPU."""
@@ -226,7 +192,7 @@ class LabelObjective:
             if not apart:
                 raise UserError("objective.z_loss is for models that write: set it to 0.")
             return True
-        if self.consistency or not apart or not torch.is_grad_enabled():
+        if not apart or not torch.is_grad_enabled():
             return False
         if not batch.inputs.is_cuda:
             weight: Tensor = next(model.parameters())  # type: ignore[attr-defined]
@@ -244,53 +210,6 @@ class LabelObjective:
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}
 
 
-class NumberObjective:
-    """Predict one number for each row: the squared error, in units of the numbers' variance."""
-
-    passes = 1
-    figures: tuple[str, ...] = ("loss",)
-
-    def __call__(self, model: Model, batch: Batch) -> Losses:
-        out = _pass(model, batch)
-        [error] = self.measure(out.logits, batch)
-        return with_extras(Losses(error, error.detach()), out.extras, batch)
-
-    def measure(self, logits: Tensor, batch: Batch) -> list[Tensor]:
-        """Σ (output − number)²."""
-        known = counted(batch.labels)
-        exact = logits.to(at_least_float32(logits))
-        apart = exact.reshape(batch.labels.shape) - batch.labels.masked_fill(~known, 0.0)
-        return [apart.masked_fill(~known, 0.0).square().sum()]
-
-    def judged(self, sums: Sequence[float], labels: int) -> dict[str, float]:
-        """The mean squared error."""
-        return {"loss": sums[0] / max(labels, 1)}
-
-
 def at_least_float32(logits: Tensor) -> torch.dtype:
     """In what losses are computed: float32, or float64 where the model is."""
     return torch.promote_types(logits.dtype, torch.float32)
-
-
-def twice(batch: Batch) -> Batch:
-    """The rows of a batch, and then the same rows again."""
-    packing = batch.packing
-    if packing is not None:
-        doubled = packing._replace(
-            rows=2 * packing.rows, source=2 * packing.source, target=2 * packing.target
-        )
-        fields = {name: torch.cat([tensor, tensor]) for name, tensor in batch.fields.items()}
-        bounds = {name: torch.as_tensor(one) for name, one in batch.sizes.items()}
-        sizes = {name: torch.cat([one, one[-1] + one[1:]]) for name, one in bounds.items()}
-        return replace(batch, fields=fields, sizes=sizes, packing=doubled)
-    found = batch.each(lambda tensor: torch.cat([tensor, tensor]))
-    plain = {name: one + one for name, one in batch.sizes.items() if isinstance(one, tuple)}  # packed
-    return replace(found, sizes={**found.sizes, **plain})
-
-
-def disagreement(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
-    """KL(p₁‖p₂) + KL(p₂‖p₁) = Σ_v (p₁ − p₂)·(log p₁ − log p₂), summed over the places that count."""
-    exact = at_least_float32(first)
-    one, two = (torch.log_softmax(logits, -1, dtype=exact) for logits in (first, second))
-    apart = ((one.exp() - two.exp()) * (one - two)).sum(-1)
-    return apart.masked_fill(labels == IGNORED, 0.0).sum()

@@ -24,9 +24,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from clearhead.base.device import pick_dtype, widest
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch, counted
+from clearhead.data.layouts import halves
 from clearhead.training.averaging import Ema
 from clearhead.training.cpu import binding
 from clearhead.training.cpu.worker import in_bf16, prepare, without_padding
+from clearhead.training.loss_scale import LossScale
 from clearhead.training.objectives import Objective
 from clearhead.training.optimiser import clip_gradients, set_rate, step_unless
 
@@ -133,30 +135,6 @@ class Precision:
     def scaled(self) -> bool:
         """fp16's smallest numbers are too large for gradients: the loss is scaled up."""
         return self.dtype == torch.float16
-
-
-class LossScale:
-    """fp16's factor on the loss: halved after an overflow, doubled after `patience` good steps.
-
-    Lives on the device, so that nothing has to be waited for.
-    """
-
-    def __init__(self, device: torch.device, start: float = 2.0**14, patience: int = 1000) -> None:
-        self.patience = patience
-        self.factor = torch.full((), start, device=device)
-        self.good = torch.zeros((), device=device)
-
-    def update(self, bad: Tensor) -> None:
-        """Take note of whether an update overflowed (1.0) or not (0.0)."""
-        with torch.no_grad():
-            self.good.add_(1.0).mul_(1.0 - bad)
-            grown = (self.good >= self.patience).float()
-            self.factor.mul_(1.0 - 0.5 * bad + grown).clamp_(1.0, 2.0**24)
-            self.good.mul_(1.0 - grown)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps."""
-        return {"factor": self.factor, "good": self.good}
 
 
 class Stepper:
@@ -312,7 +290,7 @@ class Stepper:
         """The batch in `parts` parts, or in as many as it has rows."""
         pieces, parts = [batch], 1
         while parts < self.parts and any(piece.rows > 1 for piece in pieces):
-            pieces = [half for piece in pieces for half in (piece.halves() if piece.rows > 1 else (piece,))]
+            pieces = [half for piece in pieces for half in (halves(piece) if piece.rows > 1 else (piece,))]
             parts *= 2
         return pieces
 

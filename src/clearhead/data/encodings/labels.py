@@ -19,7 +19,7 @@ from clearhead.data.columns import Row
 from clearhead.data.encoding import Encoder, Encoding, Examples, Specials, Tokenizers, special, stand_in
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Integers, Ragged, side_by_side
-from clearhead.data.shapes import Sizes
+from clearhead.data.sizes import Sizes
 from clearhead.text.framing import FIRST, SECOND, Framing, Framings, Slot
 
 SKIP = 65_535  # in a store: a piece inside a tagged word, where nothing is to be predicted

@@ -19,7 +19,7 @@ from clearhead.data.columns import Row
 from clearhead.data.encoding import Encoder, Encoding, Examples, Specials, Tokenizers, special
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Integers, Ragged, filled, side_by_side
-from clearhead.data.shapes import Sizes
+from clearhead.data.sizes import Sizes
 from clearhead.text.framing import Framing, Framings
 
 _RATIO_FROM = 10  # tokens of the longer side before the ratio of lengths counts

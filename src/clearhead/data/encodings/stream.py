@@ -15,7 +15,8 @@ from clearhead.data.encoding import Encoder, Encoding, Examples, ExamplesOf, Spe
 from clearhead.data.packing import Packing
 from clearhead.data.plan import BatchConfig, Draw, drawn
 from clearhead.data.ragged import Integers, Ragged, by_store, filled, joined, together
-from clearhead.data.shapes import Buckets, Sizes
+from clearhead.data.shapes import Buckets
+from clearhead.data.sizes import Sizes
 from clearhead.data.store import Store
 from clearhead.text.framing import Framing, Framings
 

@@ -27,13 +27,10 @@ from clearhead.base.errors import UserError
 from clearhead.nn.attention.mask_rules import (
     All,
     Causal,
-    Document,
     Either,
     Everything,
     Mask,
     Padding,
-    Prefix,
-    Window,
     of_sequence,
     row_of,
 )
@@ -54,6 +51,66 @@ __all__ = [
     "from_additive",
     "from_torch_mha",
 ]
+
+
+class Window(Mask):
+    """Only the neighbourhood: at most `before` positions back and `after` positions ahead.
+
+    >>> print(Window(before=1).show(3))
+      0 1 2
+    0 █ · ·
+    1 █ █ ·
+    2 · █ █
+    """
+
+    by_position = True
+
+    def __init__(self, before: int, after: int = 0) -> None:
+        if before < 0 or after < 0:
+            raise UserError(
+                f"A window reaches 0 or more positions each way, not before={before}, after={after}."
+            )
+        self.before, self.after = before, after
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        ahead = key.position - query.position
+        return (ahead >= -self.before) & (ahead <= self.after)
+
+    def __repr__(self) -> str:
+        return f"Window(before={self.before}, after={self.after})"
+
+
+class Prefix(Mask):
+    """Causal, but the first `length` positions are visible to all; one length, or one for each row."""
+
+    def __init__(self, length: int | Sequence[int] | Tensor) -> None:
+        self.length = torch.as_tensor(length)
+        self.rows = self.length.numel()
+        self.by_position = self.length.dim() == 0
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        length = of_sequence(self.length, key)
+        return (key.position <= query.position) | (key.position < length)
+
+    def __repr__(self) -> str:
+        return f"Prefix({self.length.tolist()})"
+
+
+class Document(Mask):
+    """Several documents in one row: a query sees only keys with its own document number."""
+
+    def __init__(self, documents: Sequence[Sequence[int]] | Tensor) -> None:
+        self.documents = torch.atleast_2d(torch.as_tensor(documents))  # (R or 1, T)
+        self.rows = len(self.documents)
+
+    def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
+        documents = self.documents.to(key.index.device)
+        row = row_of(key, len(documents))
+        same: Tensor = documents[row, query.index] == documents[row, key.index]
+        return same
+
+    def __repr__(self) -> str:
+        return f"Document({self.documents.tolist()})"
 
 
 class Boolean(Mask):

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from clearhead.base.processor import multiplies_bf16
 from clearhead.data.batch import Batch
+from clearhead.data.layouts import pack_batch, pack_into
 from clearhead.data.packing import Packing
 from clearhead.nn import layers as plain
 from clearhead.nn.attention.multihead import MultiHeadAttention
@@ -41,13 +42,13 @@ def without_padding(batch: Batch) -> Batch:
     PyTorch's products of bf16 are compiled for each shape, which takes as long as the product: there must be
     few of them.
     """
-    flat = batch.packed()
+    flat = pack_batch(batch)
     sides = [torch.as_tensor(flat.sizes.get(name, ())) for name in ("source", "inputs")]
     counts = [-(-int(side.sum()) // ROUND) * ROUND for side in sides]
     longest = [max(ROUND, *side.tolist()) if len(side) else 0 for side in sides]
     (source, target), (source_longest, target_longest) = counts, longest
     most = flat.rows
-    return flat.packed_in(Packing(most + 1, source, target, source_longest, target_longest, most))
+    return pack_into(flat, Packing(most + 1, source, target, source_longest, target_longest, most))
 
 
 def prepare(model: nn.Module) -> nn.Module:

@@ -1,0 +1,43 @@
+"""Sums that are put off: on a GPU, in training, the norm that comes next adds them up in its own kernel."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Apart(NamedTuple):
+    """A product without the bias that belongs to it: whoever adds it up adds the bias as well."""
+
+    product: Tensor
+    bias: Tensor
+
+
+class Pending(NamedTuple):
+    """A residual stream, and what is yet to be added to it: the norm that comes next does both in one kernel.
+
+    A stack on a GPU hands it from sub-layer to sub-layer while training, where the norm comes first.
+    """
+
+    stream: Tensor
+    added: Tensor | Apart | None = None
+    dropped: float = 0.0  # the share of `added` that dropout takes away
+
+    def normed(self, norm: Any, stream: bool = True) -> tuple[Tensor, Tensor]:
+        """The norm of the sum, and the sum, which has a gradient of its own if the stream goes on."""
+        if self.added is None:
+            return norm(self.stream), self.stream
+        from clearhead.nn import fused_norm  # registers GPU operators, so only where used
+
+        added, shift = self.added if isinstance(self.added, Apart) else (self.added, None)
+        settings = norm.weight, norm.bias, self.dropped, norm.eps
+        return fused_norm.add_norm(self.stream, added, *settings, stream, shift)
+
+    def total(self) -> Tensor:
+        """The sum, as a tensor."""
+        if self.added is None:
+            return self.stream
+        added = self.added.product + self.added.bias if isinstance(self.added, Apart) else self.added
+        return self.stream + F.dropout(added, self.dropped, self.dropped > 0)
