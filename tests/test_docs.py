@@ -26,7 +26,8 @@ from clearhead.training.config import TrainConfig
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "recipes").glob("*.md")])
 RUN = {  # fewest examples
-    **{"tour.md": 60, "attention.md": 3, "README.md": 10, "data.md": 8, "phrasebook.md": 4, "explorer.md": 7}
+    **{"tour.md": 60, "attention.md": 3, "README.md": 10, "data.md": 8, "phrasebook.md": 4, "explorer.md": 7},
+    "understanding.md": 6,
 }
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

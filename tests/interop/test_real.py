@@ -17,6 +17,7 @@ from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.bundle.folder import framings_of
 from clearhead.cli.main import main
+from clearhead.decoding import embed
 from clearhead.interop import export_folder, import_folder, is_foreign
 from clearhead.models.heads import pool
 from clearhead.nn.tokens import Tokens
@@ -196,4 +197,5 @@ def test_a_sentence_encoder_gives_its_embeddings(transformers: Any) -> None:
     mask = given["attention_mask"].unsqueeze(-1)
     theirs = F.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(embed(bundle, SENTENCES, normalise=True), theirs, rtol=1e-4, atol=1e-5)
     assert len({round(float(a @ b), 3) for a in ours for b in ours}) == 4  # and the texts are told apart

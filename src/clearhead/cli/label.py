@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clearhead.base.errors import UserError
-from clearhead.cli.options import Device
+from clearhead.cli.options import Device, option
 from clearhead.cli.starting import hurry, settle
 from clearhead.cli.texts import chunks
+
+if TYPE_CHECKING:
+    from clearhead.bundle.folder import Bundle
+
+Given = list[str | tuple[str, str]]
 
 
 def label(
@@ -24,6 +30,9 @@ def label(
             "of a pair separated by a tab.",
         ),
     ] = None,
+    as_json: Annotated[
+        bool, option(None, "One JSON object a text, with the probability of every class or tag.", "--json")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Name the class of each text with its probability, its number, or the tag of each word, line by line.
@@ -31,6 +40,7 @@ def label(
     \b
     Examples:
       clearhead label runs/reviews "a lovely film"
+      clearhead label runs/reviews "a lovely film" --json
       clearhead label runs/reviews < reviews.txt
       clearhead label runs/alike "a cat sleeps" "an animal rests"
       clearhead label runs/alike < pairs.tsv
@@ -39,31 +49,59 @@ def label(
 
     from clearhead.api import load  # here, so that --help does not wait for torch
     from clearhead.base.device import pick_device
-    from clearhead.decoding.labels import classify, reads_two, regress, tag, unread_sentence
+    from clearhead.decoding.labels import reads_two, unread_sentence
 
     model = load(bundle, device=pick_device(device))
     settle()
     kind = model.config.head.kind
-    if kind == "tag":
-        for lines in chunks(texts):
-            for tags in tag(model, lines):
-                typer.echo(" ".join(tags))
-        return
     before, unread = 0, None
     two = kind in ("classify", "number") and reads_two(model)
     for given in _given(texts, two):
-        if unread is None and (unread := unread_sentence(model, given, before)) is not None:
+        if kind != "tag" and unread is None and (unread := unread_sentence(model, given, before)) is not None:
             typer.echo(f"clearhead: {unread}", err=True)
         before += len(given)
-        if kind == "number":
-            for value in regress(model, given):
-                typer.echo(f"{value:.6g}")
-        else:
-            for name, share in classify(model, given):
-                typer.echo(f"{name}\t{share:.4f}")
+        for line in _objects(model, given, kind) if as_json else _lines(model, given, kind):
+            typer.echo(line)
 
 
-def _given(texts: list[str] | None, two: bool | None) -> Iterator[list[str | tuple[str, str]]]:
+def _lines(model: Bundle, given: Given, kind: str) -> Iterator[str]:
+    """What is said of each text, on a line of its own."""
+    from clearhead.decoding.labels import classify, regress, tag  # here, as above
+
+    if kind == "tag":
+        yield from (" ".join(tags) for tags in tag(model, [str(one) for one in given]))
+    elif kind == "number":
+        yield from (f"{value:.6g}" for value in regress(model, given))
+    else:
+        yield from (f"{name}\t{share:.4f}" for name, share in classify(model, given))
+
+
+def _objects(model: Bundle, given: Given, kind: str) -> Iterator[str]:
+    """The same as JSON, with every class or tag and its probability."""
+    from clearhead.decoding.labels import class_probabilities, regress, tag_probabilities  # here, as above
+
+    found: list[dict[str, Any]]
+    if kind == "tag":
+        texts = [str(one) for one in given]
+        every = tag_probabilities(model, texts)
+        found = [
+            {"words": text.split(), "tags": [_best(shares) for shares in words], "probabilities": words}
+            for text, words in zip(texts, every, strict=True)
+        ]
+    elif kind == "number":
+        found = [{"number": value} for value in regress(model, given)]
+    else:
+        each = class_probabilities(model, given)
+        found = [{"label": _best(shares), "probabilities": shares} for shares in each]
+    for text, one in zip(given, found, strict=True):
+        yield json.dumps({"text": text, **one}, ensure_ascii=False)
+
+
+def _best(shares: dict[str, float]) -> str:
+    return max(shares, key=lambda name: shares[name])
+
+
+def _given(texts: list[str] | None, two: bool | None) -> Iterator[Given]:
     """Texts, or pairs of them, some at a time; `two` None: a tab in a text makes two of it."""
     if two and texts:
         if len(texts) % 2:
@@ -72,7 +110,7 @@ def _given(texts: list[str] | None, two: bool | None) -> Iterator[list[str | tup
         return
     before = 0
     for lines in chunks(texts):
-        given: list[str | tuple[str, str]] = []
+        given: Given = []
         for number, line in enumerate(lines, start=before + 1):
             parts = [line] if two is False else line.split("\t")
             if two and len(parts) != 2:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from clearhead.decoding.alignment import Alignment, alignment, draw_alignment
 from clearhead.decoding.backend import Hypothesis, Symbols
+from clearhead.decoding.embed import embed, nearest
 from clearhead.decoding.labels import classify, regress, tag
 from clearhead.decoding.options import LengthPenalty, Options
 from clearhead.decoding.run import beam_search, generate, greedy, sample, stream, translate
@@ -29,8 +30,10 @@ __all__ = [
     "beam_search",
     "classify",
     "draw_alignment",
+    "embed",
     "generate",
     "greedy",
+    "nearest",
     "regress",
     "sample",
     "score",

@@ -20,10 +20,13 @@ from clearhead.decoding.options import positions_of
 NUMBERS = 2**25  # most scores that one step makes at a time: rows × places in the beam × vocabulary
 
 
-def refuse_too_long(bundle: Bundle, sizes: Sequence[int]) -> None:
-    """A sentence for the first text that has more tokens than the model has learned positions for."""
+def refuse_too_long(bundle: Bundle, sizes: Sequence[int], before: int = 0) -> None:
+    """A sentence for the first text that has more tokens than the model has learned positions for.
+
+    `before` texts came earlier, which are counted as well.
+    """
     positions = positions_of(bundle.config)
-    for number, size in enumerate(sizes, start=1):
+    for number, size in enumerate(sizes, start=before + 1):
         if positions is not None and size > positions:
             raise UserError(
                 f"Text {number} has {size} tokens, and this model has learned positions for {positions}: "

@@ -106,15 +106,39 @@ def tag(
     device: str | torch.device | None = None,
 ) -> list[list[str]]:
     """The likeliest tag of each word; words are what stands between spaces."""
-    names, tokenizer = labels_of(bundle, "tag"), tokenizers_of(bundle)[0]
+    names = labels_of(bundle, "tag")
+    each = _word_scores(bundle, texts, batch_tokens, device)
+    return [[names[best] for best in scores.argmax(-1).tolist()] for scores in each]
+
+
+@in_compiled_work
+def tag_probabilities(
+    bundle: Bundle,
+    texts: Sequence[str],
+    *,
+    batch_tokens: int = 4096,
+    device: str | torch.device | None = None,
+) -> list[list[dict[str, float]]]:
+    """The probability of every tag for each word of each text."""
+    names = labels_of(bundle, "tag")
+    each = _word_scores(bundle, texts, batch_tokens, device)
+    return [
+        [dict(zip(names, shares, strict=True)) for shares in scores.softmax(-1).tolist()] for scores in each
+    ]
+
+
+def _word_scores(
+    bundle: Bundle, texts: Sequence[str], batch_tokens: int, device: str | torch.device | None
+) -> list[Tensor]:
+    """The scores (words, C) of each text's words, each read off the word's first piece."""
+    tokenizer, framing = tokenizers_of(bundle)[0], framings_of(bundle).source
     words = [encode_words(tokenizer, text.split()) for text in texts]
-    framing = framings_of(bundle).source
     rows = [framing.frame(list(chain.from_iterable(pieces))) for pieces in words if pieces]
     each = iter(scores_of(bundle, rows, batch_tokens, device))
-    found: list[list[str]] = []
+    found: list[Tensor] = []
     for pieces in words:
-        best = next(each).argmax(-1).tolist() if pieces else []  # (T,)
-        found.append([names[best[first]] for first in first_pieces(pieces, len(framing.before))])
+        firsts = list(first_pieces(pieces, len(framing.before)))
+        found.append(next(each)[firsts] if pieces else torch.empty(0, bundle.config.head.classes))
     return found
 
 

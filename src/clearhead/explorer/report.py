@@ -79,13 +79,17 @@ def explain(session: Session, text: str, target: str | None = None) -> str:
         _deep(session, text, target),
         _placed(session),
     )
-    title = escape(f"{session.name}: {text if len(text) <= 60 else text[:59] + '…'}")
+    return whole_page(f"{session.name}: {text if len(text) <= 60 else text[:59] + '…'}", sections)
+
+
+def whole_page(title: str, sections: Iterable[str]) -> str:
+    """A page that forbids itself to fetch anything."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
-        f"<title>{title}</title><style>{STYLE}</style></head>\n<body>\n<main>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body>\n<main>\n"
         + "\n".join(sections)
         + "\n</main>\n</body></html>\n"
     )

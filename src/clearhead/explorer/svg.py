@@ -143,6 +143,19 @@ def lines(points: Sequence[tuple[float, float]], title: str, across: str, up: st
     return _figure(title, (left + width + 10, top + height + 28), inside)
 
 
+def scatter(points: Sequence[tuple[float, float]], names: Sequence[str], title: str, size: int = 220) -> str:
+    """Named points around the middle of a square, to one scale on both axes."""
+    reach = max((abs(one) for point in points for one in point), default=0.0) or 1.0
+    middle, scale = size / 2, (size / 2 - 24) / reach
+    drawn = "".join(
+        f'<circle cx="{middle + x * scale:.1f}" cy="{middle - y * scale:.1f}" r="4"/>'
+        f'<text x="{middle + x * scale + 7:.1f}" y="{middle - y * scale + 4:.1f}">{escape(name)}</text>'
+        for (x, y), name in zip(points, names, strict=True)
+    )
+    frame = f'<rect width="{size}" height="{size}" class="frame"/>'
+    return _figure(title, (size, size), frame + drawn)
+
+
 def bar(share: float) -> str:
     """A probability as a bar of that length."""
     return (

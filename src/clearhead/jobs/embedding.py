@@ -1,0 +1,101 @@
+"""Many texts to vectors: in chunks of lines, as lines of numbers or as a file, and searched by cosine.
+
+What is written is written whole or not at all. Knows nothing about how a vector is made.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clearhead.base.atomic import atomic_write_bytes
+from clearhead.base.errors import UserError
+from clearhead.decoding.embed import nearest
+
+CHUNK = 4096  # lines that are embedded together, so that batches hold texts of like length
+FORMS = (".npy", ".jsonl", ".tsv")
+
+Embed = Callable[[Sequence[str], int], Tensor]  # texts, and how many came before them, to vectors (B, E)
+
+
+class Vectors(NamedTuple):
+    """Some texts in their order, and a vector for each."""
+
+    texts: list[str]
+    values: Tensor  # (B, E)
+
+
+class Found(NamedTuple):
+    """A text that is near a query."""
+
+    cosine: float
+    line: int  # from 1
+    text: str
+
+
+def embedded(lines: Iterable[str], embed: Embed) -> Iterator[Vectors]:
+    """The vectors of lines, some at a time, so that memory stays bounded for any number."""
+    stream, before = iter(lines), 0
+    while chunk := list(islice(stream, CHUNK)):
+        yield Vectors(chunk, embed(chunk, before))
+        before += len(chunk)
+
+
+def search(chunks: Iterable[Vectors], query: Tensor, count: int) -> list[Found]:
+    """The texts nearest to a query (E,), best first; of equal ones the earlier comes first."""
+    best: list[Found] = []
+    before = 0
+    for texts, values in chunks:
+        near = [
+            Found(cosine, before + number + 1, texts[number])
+            for number, cosine in nearest(query, values, count)
+        ]
+        best = sorted([*best, *near], key=lambda one: (-one.cosine, one.line))[:count]
+        before += len(texts)
+    return best
+
+
+def check_output(path: Path) -> None:
+    """A sentence, before anything is computed, for a file that cannot be written."""
+    if path.suffix not in FORMS:
+        raise UserError(f"'{path}' does not end in one of {', '.join(FORMS)}, which say how to write vectors.")
+    if path.is_dir():
+        raise UserError(f"'{path}' is a folder: say what the file in it is called.")
+    if not path.parent.is_dir():
+        raise UserError(f"There is no folder '{path.parent}' to write '{path.name}' into.")
+
+
+def write(chunks: Iterable[Vectors], path: Path) -> int:
+    """Write all vectors into one file by its ending, and return how many there are."""
+    every = list(chunks)
+    if path.suffix == ".npy":
+        file = io.BytesIO()
+        whole = torch.cat([chunk.values for chunk in every]) if every else torch.empty(0, 0)
+        np.save(file, whole.numpy())
+        atomic_write_bytes(path, file.getvalue())
+    else:
+        lines = [line for chunk in every for line in rendered(chunk, as_json=path.suffix == ".jsonl")]
+        atomic_write_bytes(path, "".join(f"{line}\n" for line in lines).encode("utf-8"))
+    return sum(len(chunk.texts) for chunk in every)
+
+
+def rendered(chunk: Vectors, as_json: bool) -> Iterator[str]:
+    """A line for each vector: the shortest decimals that give back its float32 numbers, tabs between them.
+
+    >>> list(rendered(Vectors(["a"], torch.tensor([[0.1, -2.0]])), as_json=False))
+    ['0.1\\t-2.0']
+    """
+    for text, row in zip(chunk.texts, chunk.values.numpy(), strict=True):
+        numbers = [np.format_float_positional(x, trim="0", unique=True) for x in row]
+        if as_json:
+            yield f'{{"text": {json.dumps(text, ensure_ascii=False)}, "vector": [{", ".join(numbers)}]}}'
+        else:
+            yield "\t".join(numbers)
