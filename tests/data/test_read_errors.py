@@ -410,7 +410,7 @@ def test_labels_that_cannot_be_learnt(tmp_path: Path) -> None:
     data = DataConfig(train=(CorpusConfig(file=str(train)),), validation=CorpusConfig(file=str(validation)))
     with pytest.raises(UserError) as caught:
         survey(data, TASKS["classify"].columns)
-    assert str(caught.value) == f"'{validation}' has the class '2', which never occurs in training."
+    assert str(caught.value) == f"'{validation}' line 2 has the class '2', which never occurs in training."
 
 
 def test_a_validation_file_without_examples(tmp_path: Path) -> None:

@@ -78,15 +78,16 @@ def _lines(model: Bundle, given: Given, kind: str) -> Iterator[str]:
 
 def _objects(model: Bundle, given: Given, kind: str) -> Iterator[str]:
     """The same as JSON, with every class or tag and its probability."""
-    from clearhead.decoding.labels import class_probabilities, regress, tag_probabilities  # here, as above
+    # here, as above
+    from clearhead.decoding.labels import class_probabilities, regress, tag_names, tag_probabilities
 
     found: list[dict[str, Any]]
     if kind == "tag":
         texts = [str(one) for one in given]
         every = tag_probabilities(model, texts)
         found = [
-            {"words": text.split(), "tags": [_best(shares) for shares in words], "probabilities": words}
-            for text, words in zip(texts, every, strict=True)
+            {"words": text.split(), "tags": _tags(names, model), "probabilities": words}
+            for text, names, words in zip(texts, tag_names(model, texts), every, strict=True)
         ]
     elif kind == "number":
         found = [{"number": value} for value in regress(model, given)]
@@ -95,6 +96,18 @@ def _objects(model: Bundle, given: Given, kind: str) -> Iterator[str]:
         found = [{"label": _best(shares), "probabilities": shares} for shares in each]
     for text, one in zip(given, found, strict=True):
         yield json.dumps({"text": text, **one}, ensure_ascii=False)
+
+
+def _tags(words: list[list[str]], model: Bundle) -> list[str] | dict[str, list[str]]:
+    """The tag of each word, or by column where words have several."""
+    from clearhead.data.tag_columns import by_column  # here, as above
+
+    if not model.config.head.columns:
+        return [name for names in words for name in names]
+    columns = list(by_column(model.metadata["labels"]))
+    return {
+        column: [names[place].partition("=")[2] for names in words] for place, column in enumerate(columns)
+    }
 
 
 def _best(shares: dict[str, float]) -> str:

@@ -42,7 +42,11 @@ def train(
         ),
     ] = None,
     target_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the target or label: its name or number.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Column of the target or label: its name or number; of tags several: upos,ner.",
+        ),
     ] = None,
     weight: Annotated[
         list[float] | None,

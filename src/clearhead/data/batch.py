@@ -65,7 +65,7 @@ class Batch:
     ) -> Batch:
         """The usual fields; labels stand beside the inputs where they have their shape."""
         fields, sizes = {"inputs": inputs, "labels": labels}, {"inputs": lengths}
-        if labels.shape == inputs.shape:
+        if labels.shape[: inputs.dim()] == inputs.shape:  # several labels may share a place
             sizes["labels"] = lengths
         if source is not None and source_lengths is not None:
             fields["source"], sizes["source"] = source, source_lengths
@@ -85,7 +85,7 @@ class Batch:
 
     @property
     def labels(self) -> Tensor:
-        """(B, T) or (N,) beside the inputs; (B,) one for each row."""
+        """(B, T) or (N,) beside the inputs, with one more dimension for several; (B,) one for each row."""
         return self.fields["labels"]
 
     @property

@@ -141,7 +141,7 @@ def pick_columns(names: Sequence[str], corpus: CorpusConfig, columns: Columns, w
             "and its answer."
         )
     named = (corpus.second_column, corpus.source_column, corpus.target_column)
-    second, source, target = (None if one is None else _find(one, names, where) for one in named)
+    second, source, target = (None if one is None else find_column(one, names, where) for one in named)
     plain = [_plain(name) for name in names]
     if source is None:
         source = _known(plain, columns.sources, besides=target)
@@ -236,7 +236,7 @@ def _pick_text(names: Sequence[str], corpus: CorpusConfig, columns: Columns, whe
             f"The task '{columns.task}' learns from one column: give 'source_column' or 'target_column'."
         )
     if named:
-        return _find(named[0], names, where)
+        return find_column(named[0], names, where)
     plain = [_plain(name) for name in names]
     known = _known(plain, columns.targets)
     if known is not None:
@@ -244,7 +244,7 @@ def _pick_text(names: Sequence[str], corpus: CorpusConfig, columns: Columns, whe
     return next((place for place, name in enumerate(plain) if name not in _NUMBERING), 0)
 
 
-def _find(column: str, names: Sequence[str], where: str) -> int:
+def find_column(column: str, names: Sequence[str], where: str) -> int:
     """The place of a column given by its name, its last name ("fr" of "translation.fr") or its number."""
     for shown in ([*names], [_plain(name) for name in names], [name.rpartition(".")[2] for name in names]):
         for wanted in (column, _plain(column)):

@@ -18,7 +18,7 @@ class CorpusConfig(Config):
     """One corpus: two files aligned line by line, one file with columns, one plain text, or a hub data set.
 
     Every file may be gzipped (`.gz`). A file's form follows its ending: `.tsv`, `.csv`, `.jsonl` (or
-    `.json`) have columns; anything else is plain text.
+    `.json`) have columns, `.conll`, `.conllu`, `.iob` a tagged word a line; anything else is plain text.
     """
 
     _noun: ClassVar[str] = "corpus"
@@ -30,7 +30,7 @@ class CorpusConfig(Config):
     hub_split: str = "train"
     source_column: str | None = None  # name or number (from 1) of a column; None: found by its name or place
     second_column: str | None = None  # of a second text that is read together with the first
-    target_column: str | None = None
+    target_column: str | None = None  # for tags several: "upos,ner"
     weight: Positive | None = None  # share of an epoch among several corpora; None: every example once
 
     def __post_init__(self) -> None:

@@ -169,6 +169,7 @@ class Answers(NamedTuple):
 
     labels: tuple[str, ...] = ()
     numbers: Numbers | None = None
+    columns: tuple[int, ...] = ()  # where words have several tags: how many labels each column has
 
 
 class Encoder:

@@ -23,6 +23,7 @@ from clearhead.data.split import (
     Fates,
     rows_with_fate,
 )
+from clearhead.data.tag_columns import column_sizes, columns_asked
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,12 @@ class Survey:
         for part in self._parts():
             if part.fates.count(fate):
                 yield from rows_with_fate(part.corpus, self.columns, part.fates, fate)
+
+    @property
+    def tag_columns(self) -> tuple[int, ...]:
+        """Where words have several tags: how many labels each column has."""
+        several = self.columns.target == "tags" and columns_asked(self.train[0].corpus)
+        return column_sizes(self.labels) if several else ()
 
     def _parts(self) -> list[Part]:
         return [*self.train, *self.held.values()]

@@ -57,7 +57,8 @@ def pack_into(batch: Batch, packing: Packing) -> Batch:
         empty: float = 0
         if name == "labels":
             empty = float("nan") if tensor.is_floating_point() else IGNORED
-        fields[name] = torch.nn.functional.pad(tensor, (0, count - len(tensor)), value=empty)
+        longer = (0, 0) * (tensor.dim() - 1) + (0, count - len(tensor))
+        fields[name] = torch.nn.functional.pad(tensor, longer, value=empty)
     return replace(flat, fields=fields, sizes=sizes, packing=packing)
 
 

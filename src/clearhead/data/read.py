@@ -13,10 +13,12 @@ from typing import Literal
 from clearhead.base.errors import UserError, counted
 from clearhead.data.columns import Columns, Row, asked
 from clearhead.data.config import CorpusConfig
+from clearhead.data.conll import read_conll
 from clearhead.data.lines import OnRead, check_file, megabytes, read_lines, without_gz
 from clearhead.data.records import check_hub, read_hub, read_table
+from clearhead.data.tag_columns import columns_asked, side_by_side
 
-Form = Literal["plain", "tsv", "csv", "json"]
+Form = Literal["plain", "tsv", "csv", "json", "conll"]
 
 _FORMS: dict[str, Form] = {
     ".tsv": "tsv",
@@ -25,6 +27,7 @@ _FORMS: dict[str, Form] = {
     ".jsonl": "json",
     ".ndjson": "json",
     ".json": "json",
+    **dict.fromkeys((".conll", ".conllu", ".iob", ".iob2", ".bio"), "conll"),
 }
 _LOOK_AT = 20  # lines of a plain file that must all have a tab for it to be a table
 _LONGEST_PIECE = 1 << 16  # characters; a longer line of plain text comes in several rows
@@ -36,12 +39,20 @@ def read_rows(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = N
     White space around a text is taken off, except of a stream, of which every character is learnt. There a
     plain file is one text, and its rows, each a line with its line end, make it up when joined.
     """
+    if columns.target == "tags" and (names := columns_asked(corpus)):
+        each = [
+            read_rows(corpus.replace(target_column=name), columns, None if number else on_read)
+            for number, name in enumerate(names)
+        ]
+        return side_by_side(each, names, name_of(corpus))
     if corpus.hub is not None:
         rows = read_hub(corpus, columns)
     elif corpus.file is None:
         rows = _read_aligned(corpus, columns, on_read)
     elif (form := _form_of(corpus.file, columns.is_stream)) == "plain":
         return _read_plain(corpus, columns, on_read)
+    elif form == "conll":
+        rows = read_conll(corpus, columns, on_read)
     else:
         rows = read_table(form, corpus, columns, on_read)
     if columns.target == "tags":

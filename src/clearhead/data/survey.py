@@ -40,6 +40,7 @@ from clearhead.data.split import (
     split_tail,
     split_text,
 )
+from clearhead.data.tag_columns import MARK, by_column, columns_asked
 
 _CHUNK = 8192  # rows keyed at a time
 _FEWEST_EXAMPLES = 10
@@ -254,22 +255,37 @@ def _labels(train: _Table, held: Mapping[int, _Table], usable: int) -> dict[str,
     if not columns.has_labels:
         return {}
     what = "class" if columns.target == "class" else "tag"
-    if len(train.labels) < 2:
-        raise UserError(
-            f"All examples of {name_of(train.corpora[0])} have the {what} '{next(iter(train.labels))}': "
-            "there is nothing to tell apart."
-        )
+    several = columns_asked(train.corpora[0]) if columns.target == "tags" else []
+    found = by_column(sorted(train.labels)).values() if several else [list(train.labels)]
+    for one in found:
+        if len(one) < 2:
+            raise UserError(
+                f"All examples of {name_of(train.corpora[0])} have the {what} '{one[0]}': "
+                "there is nothing to tell apart."
+            )
     if columns.target == "class" and len(train.labels) > max(20, usable // 2):
         raise _not_classes(train.corpora[0], len(train.labels), usable)
     for table in held.values():
         strange = sorted(set(table.labels) - set(train.labels))
         if strange:
+            line = _line_of(strange[0], table)
             raise UserError(
-                f"{name_of(table.corpora[0])} has the {what} '{strange[0]}', which never occurs in training."
+                f"{name_of(table.corpora[0])} line {line} has the {what} '{strange[0]}', which never occurs "
+                "in training."
             )
     numbers = all(label.isdecimal() and len(label) < 100 for label in train.labels)
     order = sorted(train.labels, key=(lambda label: (int(label), label)) if numbers else str)
+    if several:  # columns in the order in which they were asked for
+        order.sort(key=lambda label: several.index(label.partition(MARK)[0]))
     return {label: train.labels[label] for label in order}
+
+
+def _line_of(label: str, table: _Table) -> int:
+    """Where a label stands first, found by reading the corpus once more."""
+    for row in read_rows(table.corpora[0], table.columns):
+        if label == row.target or (table.columns.target == "tags" and label in row.target.split()):
+            return row.line
+    return 0
 
 
 def _not_classes(corpus: CorpusConfig, count: int, rows: int) -> UserError:

@@ -18,6 +18,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.exiting import in_compiled_work
 from clearhead.bundle.folder import Bundle, framings_of, is_imported, tokenizers_of
 from clearhead.data.encoding import encode_words
+from clearhead.data.tag_columns import MARK
 from clearhead.decoding.batches import at_work, by_length, padded, refuse_too_long
 from clearhead.decoding.text_requests import heads_read, read_sources
 from clearhead.text.framing import Framed
@@ -97,7 +98,6 @@ def unread_sentence(bundle: Bundle, texts: Texts, before: int = 0) -> str | None
     return None
 
 
-@in_compiled_work
 def tag(
     bundle: Bundle,
     texts: Sequence[str],
@@ -105,10 +105,28 @@ def tag(
     batch_tokens: int = 4096,
     device: str | torch.device | None = None,
 ) -> list[list[str]]:
-    """The likeliest tag of each word; words are what stands between spaces."""
-    names = labels_of(bundle, "tag")
+    """The likeliest tag of each word; words are what stands between spaces. Several are joined by "|"."""
+    found = tag_names(bundle, texts, batch_tokens=batch_tokens, device=device)
+    if not bundle.config.head.columns:
+        return [[name for names in words for name in names] for words in found]
+    return [["|".join(name.partition(MARK)[2] for name in names) for names in words] for words in found]
+
+
+@in_compiled_work
+def tag_names(
+    bundle: Bundle,
+    texts: Sequence[str],
+    *,
+    batch_tokens: int = 4096,
+    device: str | torch.device | None = None,
+) -> list[list[list[str]]]:
+    """The likeliest tags of each word of each text, as the bundle's labels name them: one in each column."""
+    names = _names_by_column(bundle)
     each = _word_scores(bundle, texts, batch_tokens, device)
-    return [[names[best] for best in scores.argmax(-1).tolist()] for scores in each]
+    return [
+        [[own[best] for own, best in zip(names, word, strict=True)] for word in scores.argmax(-1).tolist()]
+        for scores in each
+    ]
 
 
 @in_compiled_work
@@ -119,26 +137,39 @@ def tag_probabilities(
     batch_tokens: int = 4096,
     device: str | torch.device | None = None,
 ) -> list[list[dict[str, float]]]:
-    """The probability of every tag for each word of each text."""
-    names = labels_of(bundle, "tag")
+    """The probability of every tag for each word of each text; those of a column add up to 1."""
+    names = _names_by_column(bundle)
+
+    def shares(word: list[list[float]]) -> dict[str, float]:
+        pairs = (zip(own, given, strict=False) for own, given in zip(names, word, strict=True))
+        return dict(chain.from_iterable(pairs))  # fillers of short columns have no name
+
     each = _word_scores(bundle, texts, batch_tokens, device)
-    return [
-        [dict(zip(names, shares, strict=True)) for shares in scores.softmax(-1).tolist()] for scores in each
-    ]
+    return [[shares(word) for word in scores.softmax(-1).tolist()] for scores in each]
+
+
+def _names_by_column(bundle: Bundle) -> list[list[str]]:
+    """The names of the labels, those of each column by themselves."""
+    names = iter(labels_of(bundle, "tag"))
+    sizes = bundle.config.head.columns or (bundle.config.head.classes,)
+    return [list(islice(names, size)) for size in sizes]
 
 
 def _word_scores(
     bundle: Bundle, texts: Sequence[str], batch_tokens: int, device: str | torch.device | None
 ) -> list[Tensor]:
-    """The scores (words, C) of each text's words, each read off the word's first piece."""
-    tokenizer, framing = tokenizers_of(bundle)[0], framings_of(bundle).source
+    """The scores (words, columns, C) of each text's words, each read off the word's first piece."""
+    tokenizer, framing, head = tokenizers_of(bundle)[0], framings_of(bundle).source, bundle.config.head
     words = [encode_words(tokenizer, text.split()) for text in texts]
     rows = [framing.frame(list(chain.from_iterable(pieces))) for pieces in words if pieces]
     each = iter(scores_of(bundle, rows, batch_tokens, device))
     found: list[Tensor] = []
     for pieces in words:
-        firsts = list(first_pieces(pieces, len(framing.before)))
-        found.append(next(each)[firsts] if pieces else torch.empty(0, bundle.config.head.classes))
+        if not pieces:
+            found.append(torch.empty(0, len(head.columns) or 1, max(head.columns, default=head.classes)))
+            continue
+        scores = next(each)[list(first_pieces(pieces, len(framing.before)))]
+        found.append(scores if head.columns else scores.unsqueeze(1))
     return found
 
 

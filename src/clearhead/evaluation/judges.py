@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 from clearhead.base.errors import UserError, counted
 from clearhead.bundle.folder import Bundle
-from clearhead.decoding.labels import class_probabilities, labels_of, regress, tag
+from clearhead.data.tag_columns import MARK, by_column
+from clearhead.decoding.labels import class_probabilities, labels_of, regress, tag_names
 from clearhead.decoding.number_formats import NATS
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, translate
@@ -201,20 +203,24 @@ class Classes(Judge):
 
 @dataclass(frozen=True)
 class WordTags(Classes):
-    """The tag of each word."""
+    """The tag of each word, or several; those of each column are measured by themselves as well."""
 
     def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         names, texts = labels_of(bundle, "tag"), [shown(text) for text, _ in rows]
-        found = tag(bundle, texts, **asked.reading)
+        several = max(len(bundle.config.head.columns), 1)
+        found = tag_names(bundle, texts, **asked.reading)
         truth: list[str] = []
         chosen: list[str] = []
         examples = []
-        for number, (text, (_, target), tags) in enumerate(zip(texts, rows, found, strict=True), start=1):
-            wanted = target.split()
+        for number, (text, (_, target), words) in enumerate(zip(texts, rows, found, strict=True), start=1):
+            wanted, tags = target.split(), list(chain.from_iterable(words))
             if len(wanted) != len(tags):
                 raise UserError(
-                    f"Row {number} has {counted(len(tags), 'word')} but {counted(len(wanted), 'tag')}."
+                    f"Row {number} has {counted(len(words), 'word')} but {counted(len(wanted), 'tag')}: this "
+                    f"model gives {several} a word."
                 )
+            if several > 1:
+                wanted = _in_order(wanted, list(by_column(names)), number)
             truth += wanted
             chosen += tags
             right = sum(a == b for a, b in zip(wanted, tags, strict=True))
@@ -223,6 +229,8 @@ class WordTags(Classes):
         confusion = Confusion.of(truth, chosen, names)
         whole = 100.0 * sum(one.right for one in examples) / len(examples)
         metrics = confusion.metrics() | {"exact match": whole}
+        if several > 1:
+            metrics |= _by_column(names, truth, chosen, several)
         return Evaluation(self, metrics, {}, tuple(examples), "right tags in per cent", confusion)
 
     def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
@@ -267,6 +275,32 @@ class Numbers(Judge):
 
     def bucket_scores(self, found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:
         return _mean_score(found, inside)
+
+
+def _in_order(tags: Sequence[str], columns: Sequence[str], row: int) -> list[str]:
+    """The tags of each word in the model's order of columns, whatever order they were asked for in."""
+    found: list[str] = []
+    for start in range(0, len(tags), len(columns)):
+        own = {tag.partition(MARK)[0]: tag for tag in tags[start : start + len(columns)]}
+        if set(own) != set(columns):
+            raise UserError(
+                f"Row {row} has tags of the columns {', '.join(own)}, and this model gives those of "
+                f"{', '.join(columns)}: name them, --target-column {','.join(columns)}."
+            )
+        found += [own[column] for column in columns]
+    return found
+
+
+def _by_column(
+    names: Sequence[str], truth: Sequence[str], chosen: Sequence[str], several: int
+) -> dict[str, float]:
+    """Accuracy and macro F1 of each column of tags, of which a word has one each."""
+    found: dict[str, float] = {}
+    for place, (column, tags) in enumerate(by_column(names).items()):
+        own = [f"{column}{MARK}{name}" for name in tags]
+        figures = Confusion.of(truth[place::several], chosen[place::several], own).metrics()
+        found |= {f"{column} {name}": figures[name] for name in ("accuracy", "macro F1")}
+    return found
 
 
 def _number(text: str, line: int) -> float:

@@ -26,6 +26,7 @@ from clearhead.data.batch import IGNORED, Batch, Widths
 from clearhead.data.encoding import Specials, encode_words
 from clearhead.data.encodings import JoinedPairs, Pairs, Stream
 from clearhead.data.ragged import Ragged
+from clearhead.data.tag_columns import in_column
 from clearhead.decoding.batches import at_work, by_length, padded, refuse_too_long
 from clearhead.decoding.labels import first_pieces, labels_of, read_texts
 from clearhead.decoding.options import positions_of
@@ -176,6 +177,7 @@ def _labelled(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
     """Batches of texts with a class each, or with a tag on each word's first piece."""
     kind, cpu, pad = bundle.config.head.kind, torch.device("cpu"), tokenizers_of(bundle)[0].pad
     names = {name: number for number, name in enumerate(labels_of(bundle, kind))}
+    several = max(len(bundle.config.head.columns), 1)
     texts = [source for source, _ in rows]
     if kind == "tag":
         read = [Framed(ids, [0] * len(ids)) for ids in read_sources(bundle, texts)]
@@ -188,6 +190,8 @@ def _labelled(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
     for group in by_length(sizes, batch_tokens):
         inputs, lengths = padded([read[i].ids for i in group], pad, cpu)
         wanted, _ = padded([labels[i] for i in group], IGNORED, cpu)
+        if several > 1:
+            wanted = wanted.view(len(group), -1, several)
         types = bundle.config.embedding.token_types
         both = bundle.config.family == "encoder-decoder"  # which reads the text on both sides
         yield Batch.of(
@@ -237,17 +241,20 @@ def _chunks(
 
 
 def _tags(bundle: Bundle, source: str, target: str, size: int, names: Mapping[str, int]) -> list[int]:
-    """For `size` ids the number of each word's tag on its first piece, IGNORED on all others."""
-    words, tags = source.split(), target.split()
-    if len(words) != len(tags):
+    """For `size` ids the numbers of each word's tags on its first piece, IGNORED on all others."""
+    words, tags, columns = source.split(), target.split(), bundle.config.head.columns
+    several = max(len(columns), 1)
+    if several * len(words) != len(tags):
         raise UserError(f"'{source[:60]}' has {len(words)} words but {len(tags)} tags.")
     numbers = [names[_known(names, name)] for name in tags]
+    places = [in_column(number, columns or (len(names),)) for number in numbers]
     pieces = encode_words(tokenizers_of(bundle)[0], words)
-    found = [IGNORED] * size
+    found = [IGNORED] * (size * several)
     framing = framings_of(bundle).source
-    for place, number in zip(first_pieces(pieces, len(framing.before)), numbers, strict=True):
+    for word, place in enumerate(first_pieces(pieces, len(framing.before))):
         if place < size - len(framing.after):  # a long text may have been cut
-            found[place] = number
+            for column, number in places[several * word : several * (word + 1)]:
+                found[several * place + column] = number
     return found
 
 

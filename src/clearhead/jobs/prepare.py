@@ -104,6 +104,7 @@ def _measured(found: Survey, tokenizers: Tokenizers, heard: Sequence[_Listener])
         vocabulary=tokenizers.target.vocabulary_size,
         source_vocabulary=None if shared else tokenizers.source.vocabulary_size,
         classes=len(found.labels),
+        tag_columns=found.tag_columns,
     )
 
 
@@ -122,7 +123,7 @@ def write_all(
     tokenizers.target.save(folder / TARGET_TOKENIZER)
     if tokenizers.source is not tokenizers.target:
         tokenizers.source.save(folder / SOURCE_TOKENIZER)
-    answers = Answers(tuple(found.labels), found.numbers)
+    answers = Answers(tuple(found.labels), found.numbers, found.tag_columns)
     said, counts = [], {}
     for number, part in enumerate(found.train):
         rows = rows_with_fate(part.corpus, found.columns, part.fates, TRAIN)

@@ -8,8 +8,6 @@ would do, and judged once more when the choice is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
 from clearhead.base.device import check_threads, memory_of, pick_device, pick_dtype
@@ -158,13 +156,23 @@ def _parameters(config: ModelConfig) -> int:
     return found
 
 
-def check_labels(config: TrainConfig, labels: Iterable[str]) -> None:
-    """Refuse a number of classes that is not that of the corpus."""
-    names = list(labels)
-    if names and config.model.head.classes != len(names):
+def check_labels(config: TrainConfig, found: Survey) -> None:
+    """Refuse a number of classes that is not that of the corpus, and losses that know one tag a word."""
+    head, objective = config.model.head, config.objective
+    if found.labels and head.classes != len(found.labels):
         raise UserError(
-            f"model.head.classes={config.model.head.classes} cannot be: the training text has "
-            f"{len(names)} labels. Leave it away."
+            f"model.head.classes={head.classes} cannot be: the training text has "
+            f"{len(found.labels)} labels. Leave it away."
+        )
+    if found.labels and head.columns != found.tag_columns:
+        raise UserError(
+            f"model.head.columns={list(head.columns)} cannot be: the tags of the training text are "
+            f"{list(found.tag_columns)} by column. Leave it away."
+        )
+    if head.columns and (objective.label_smoothing or objective.consistency):
+        raise UserError(
+            "Label smoothing and consistency are for one tag a word: set objective.label_smoothing=0 and "
+            "objective.consistency=0, or train on one column of tags."
         )
 
 
@@ -201,7 +209,8 @@ def check_lengths(config: TrainConfig, found: Survey, tokenizers: Tokenizers, en
     if model.position.name != "learned" or model.family == "recurrent" or columns.is_stream:
         return
     longest = _Longest(encoding)
-    filter, answers = config.data.filter, Answers(tuple(found.labels), found.numbers)
+    filter = config.data.filter
+    answers = Answers(tuple(found.labels), found.numbers, found.tag_columns)
     if max(filter.source_tokens, filter.target_tokens) > model.position.max_length:
         for part in found.train:
             rows = rows_with_fate(part.corpus, columns, part.fates, TRAIN)

@@ -230,7 +230,7 @@ def _decide(early: TrainConfig, said: Table, minutes: float | None, layout: Layo
     dtype = Precision.chosen(compute.dtype, device, config.model.width).dtype
     choices = laid_out(choices, said, config, device, dtype)
     config = padded_if_need_be(compose(choices, said, sizes), device, dtype)
-    check_labels(config, found.labels)
+    check_labels(config, found)
     check_together(config, device)
     check_lengths(config, found, tokenizers, _encoding(config))
     held = found.overlaps.values()

@@ -38,6 +38,7 @@ class HeadConfig(Config):
 
     kind: Literal["none", "classify", "number", "tag", "mlm"] = "none"
     classes: Count = 2
+    columns: tuple[Count, ...] = ()  # tag: of several tags a word, how many classes are each one's
     # the text's vector: its first token, the mean of all, or its last token (a decoder's has read them all)
     pooling: Literal["first", "mean", "last"] = "first"
     pooler: bool = False  # BERT's dense layer with tanh on the pooled vector
@@ -48,6 +49,14 @@ class HeadConfig(Config):
     def of_text(self) -> bool:
         """Whether the head says one thing of a whole text."""
         return self.kind in ("classify", "number")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.columns and (self.kind != "tag" or sum(self.columns) != self.classes):
+            raise UserError(
+                f"head.columns={list(self.columns)} must be numbers of tags that add up to head.classes="
+                f"{self.classes}, with head.kind=tag."
+            )
 
     def refuse_unfit(self, family: str) -> None:
         """A sentence for a head that makes no sense on this family."""
@@ -212,13 +221,15 @@ class ModelConfig(Config):
 
     @property
     def unusual_parts(self) -> str | None:
-        """What layers have besides multi-head attention and dense feed-forwards that are all alike; or None.
+        """What a model has besides multi-head attention and dense feed-forwards, all alike, and one label.
 
         For whoever reads these two settings alone and would be wrong about such a model.
         """
         for kind, usual in ((self.attention.kind, "multihead"), (self.feedforward.kind, "dense")):
             if kind != usual:
                 return f"parts of the kind '{kind}'"
+        if self.head.columns:
+            return "several tags a word"
         return "a layer pattern" if self.layer_pattern else None
 
     @property

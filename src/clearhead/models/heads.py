@@ -5,8 +5,11 @@ Shapes: B texts, R rows, T tokens, E model width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clearhead.models.config import HeadConfig, ModelConfig
 from clearhead.models.stack import ModelOutput
@@ -14,6 +17,8 @@ from clearhead.nn.extras import Extras
 from clearhead.nn.layers import ACTIVATIONS, Dropout, Output, TokenEmbedding, build_norm
 from clearhead.nn.look import Look
 from clearhead.nn.tokens import Tokens
+
+NEVER = -1e4  # exp of it is 0 beside any score that a model gives, and half precision holds it
 
 
 def pool(x: Tensor, tokens: Tokens, how: str) -> Tensor:
@@ -72,14 +77,17 @@ class Head(nn.Module):
         return vector if self.pooler is None else torch.tanh(self.pooler(vector))
 
     def forward(self, x: Tensor, pooled: Tensor) -> Tensor | None:
-        """Scores, or None without a head: (B, classes), (B, 1), (R, T, classes) or (R, T, vocabulary)."""
+        """Scores, or None without a head: (B, classes), (B, 1), (R, T, classes) or (R, T, vocabulary).
+
+        With several tags a word they are (R, T, columns, most classes of a column).
+        """
         if self.words is not None:
             scores: Tensor = self.words(x if self.transform is None else self.transform(x))
             return scores
         if self.classifier is None:
             return None
         scores = self.classifier(self.dropout(pooled if self.config.of_text else x))
-        return scores
+        return columns_apart(scores, self.config.columns) if self.config.columns else scores
 
     def output(
         self, x: Tensor, tokens: Tokens, look: Look | None, extras: Extras | None = None
@@ -91,6 +99,19 @@ class Head(nn.Module):
         if look is not None and logits is not None:
             look.give("logits", logits)
         return ModelOutput(logits=logits, hidden=x, pooled=pooled, extras=extras)
+
+
+def columns_apart(scores: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Scores (…, sum of sizes) of several columns one below the other, short ones filled up.
+
+    A filler's score is so low that its probability is exactly 0, and finite, since 0 · ∞ is none.
+
+    >>> columns_apart(torch.tensor([1.0, 2.0, 3.0]), [1, 2]).tolist()
+    [[1.0, -10000.0], [2.0, 3.0]]
+    """
+    widest = max(sizes)
+    parts = scores.split(list(sizes), dim=-1)
+    return torch.stack([F.pad(part, (0, widest - part.shape[-1]), value=NEVER) for part in parts], dim=-2)
 
 
 class _Transform(nn.Module):

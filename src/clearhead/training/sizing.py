@@ -46,6 +46,7 @@ class Facts:
     vocabulary: int
     source_vocabulary: int | None = None
     classes: int = 0
+    tag_columns: tuple[int, ...] = ()  # where words have several tags: how many labels each column has
 
     @property
     def batched_tokens(self) -> int:
@@ -280,6 +281,8 @@ def _model(demand: Demand, size: Size, reason: str, adds_positions: bool) -> Ite
         yield Choice("model.head.kind", demand.head, "the task")
         if demand.facts.classes:
             yield Choice("model.head.classes", demand.facts.classes, "labels in the training text")
+        if demand.facts.tag_columns:
+            yield Choice("model.head.columns", list(demand.facts.tag_columns), "tags in each column")
         yield Choice("model.head.dropout", size.dropout, "the less text, the more dropout")
     if demand.pooling:
         why = {

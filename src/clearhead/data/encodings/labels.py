@@ -134,7 +134,11 @@ class Scores(Labels):
 
 @dataclass(frozen=True)
 class Tags(Encoding):
-    """The pieces of each word; a word's tag is predicted at its first piece, and nothing at the others."""
+    """The pieces of each word; a word's tag is predicted at its first piece, and nothing at the others.
+
+    Where words have several tags, a store has as many numbers for each piece, and each counts within its
+    column; labels then have one more dimension.
+    """
 
     def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:
         return Framings()
@@ -145,25 +149,28 @@ class Tags(Encoding):
     def encode(self, rows: Sequence[Row], by: Encoder) -> dict[str, Ragged]:
         words = [row.source.split() for row in rows]
         tags = [row.target.split() for row in rows]
+        several = max(len(by.answers.columns), 1)
         for row, these, those in zip(rows, words, tags, strict=True):
-            if len(these) != len(those):
+            if several * len(these) != len(those):
                 raise UserError(
                     f"Line {row.line} has {counted(len(these), 'word')} but {counted(len(those), 'tag')}: "
-                    "every word, set apart by spaces, needs one."
+                    f"every word, set apart by spaces, needs {'one' if several == 1 else several}."
                 )
         # all words of all rows in one call, so that the cores share the work
         spaced = [word if n == 0 else f" {word}" for text in words for n, word in enumerate(text)]
         nothing = [stand_in(by.tokenizers.source)]
         pieces = Ragged.of([ids or nothing for ids in by.tokenizers.source.encode_batch(spaced)])
-        targets = np.full(len(pieces.items), SKIP, np.int64)
-        targets[pieces.begins] = [
-            by.number(tag, row) for row, those in zip(rows, tags, strict=True) for tag in those
-        ]
+        numbers = [by.number(tag, row) for row, those in zip(rows, tags, strict=True) for tag in those]
         bounds = np.concatenate([[0], np.cumsum(pieces.lengths)])
         ends = bounds[np.cumsum([len(text) for text in words])]
         lengths = np.diff(ends, prepend=0)
         source = by.cut(Ragged(pieces.items, lengths))
-        target = by.shortened(Ragged(targets, lengths))
+        columns = []
+        for tagged in _by_column(numbers, by.answers.columns):
+            targets = np.full(len(pieces.items), SKIP, np.int64)
+            targets[pieces.begins] = tagged
+            columns.append(by.shortened(Ragged(targets, lengths)))
+        target = Ragged(np.stack([one.items for one in columns], 1).reshape(-1), several * columns[0].lengths)
         keep = by.keep(len(rows), [("empty", lengths == 0), *by.too_long(source.lengths)])
         return {"source": source.keep(keep), "target": target.keep(keep)}
 
@@ -174,11 +181,26 @@ class Tags(Encoding):
         self, examples: Examples, widths: Widths, specials: Specials, draw: Draw | None = None
     ) -> Batch:
         source = examples["source"].filled(widths.rows)
-        labels = examples["target"].filled(widths.rows).padded(widths.target, SKIP)
+        several = len(examples["target"].items) // max(len(source.items), 1) or 1
+        labels = examples["target"].filled(widths.rows).padded(several * widths.target, SKIP)
         labels[labels == SKIP] = IGNORED
+        if several > 1:
+            labels = labels.reshape(widths.rows, widths.target, several)
         return Batch.of(
             inputs=torch.from_numpy(source.padded(widths.target, specials.pad)),
             lengths=torch.from_numpy(source.lengths),
             labels=torch.from_numpy(labels),
             rows=len(examples["source"].lengths),
         )
+
+
+def _by_column(numbers: Sequence[int], sizes: Sequence[int]) -> NDArray[np.int64]:
+    """The numbers of all words' tags, (columns, words), each within its column."""
+    if not sizes:
+        return np.array([numbers], np.int64)
+    bounds = np.cumsum([0, *sizes])
+    flat = np.array(numbers, np.int64)
+    column = np.searchsorted(bounds, flat, side="right") - 1
+    found = np.empty((len(flat) // len(sizes), len(sizes)), np.int64)
+    found[np.arange(len(flat)) // len(sizes), column] = flat - bounds[column]
+    return found.T
