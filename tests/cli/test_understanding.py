@@ -1,4 +1,4 @@
-"""`embed`, `contexts` and `label --json`: what they print and write, and the sentences for what they cannot."""
+"""`embed`, `contexts` and `label --json`: what they print and write, and what they refuse."""
 
 from __future__ import annotations
 

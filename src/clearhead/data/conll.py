@@ -1,7 +1,7 @@
 """Files with a word a line, its tags in columns beside it, and a blank line behind each sentence (CoNLL).
 
-`.conllu` files follow Universal Dependencies: ten named columns, comments, and lines for several words or none,
-which are left out. In all others the word comes first and, unless a column is asked for, its tag last.
+`.conllu` files follow Universal Dependencies: ten named columns, comments, and lines for several words or
+none, which are left out. In all others the word comes first and, unless a column is asked for, its tag last.
 """
 
 from __future__ import annotations

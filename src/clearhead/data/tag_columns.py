@@ -27,7 +27,9 @@ def columns_asked(corpus: CorpusConfig) -> list[str]:
     if len(names) < 2:
         return []
     if len(set(names)) < len(names) or not all(names):
-        raise UserError(f"'{corpus.target_column}' names a column of tags twice, or none: name different ones.")
+        raise UserError(
+            f"'{corpus.target_column}' names a column of tags twice, or none: name different ones."
+        )
     for name in names:
         if MARK in name or name.split() != [name]:
             raise UserError(f"A column of tags cannot be called '{name}': give its number instead.")

@@ -99,7 +99,9 @@ def check_embedding(bundle: Bundle, pooling: str, layer: int | None) -> None:
             "The first token of a decoder has read nothing of the text: use --pooling mean or last."
         )
     if layer is not None and not 0 <= layer <= config.layers:
-        raise UserError(f"This model has the layers 1 to {config.layers}, and 0 is its embedding: not {layer}.")
+        raise UserError(
+            f"This model has the layers 1 to {config.layers}, and 0 is its embedding: not {layer}."
+        )
     if config.family == "recurrent" and layer not in (None, config.layers):
         raise UserError("A recurrent model shows its last layer only: leave the layer out.")
 

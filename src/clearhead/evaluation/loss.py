@@ -181,10 +181,11 @@ def _labelled(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
     texts = [source for source, _ in rows]
     if kind == "tag":
         read = [Framed(ids, [0] * len(ids)) for ids in read_sources(bundle, texts)]
-        labels = [_tags(bundle, *row, len(one.ids), names) for row, one in zip(rows, read, strict=True)]
+        pairs = enumerate(zip(rows, read, strict=True), start=1)
+        labels = [_tags(bundle, *row, len(one.ids), names, n) for n, (row, one) in pairs]
     else:
         read = read_texts(bundle, texts)
-        labels = [[names[_known(names, target)]] for _, target in rows]
+        labels = [[names[_known(names, target, n)]] for n, (_, target) in enumerate(rows, start=1)]
     sizes = [len(one.ids) for one in read]
     refuse_too_long(bundle, sizes)
     for group in by_length(sizes, batch_tokens):
@@ -240,13 +241,15 @@ def _chunks(
         yield Stream().collate({"target": chosen}, widths, specials)
 
 
-def _tags(bundle: Bundle, source: str, target: str, size: int, names: Mapping[str, int]) -> list[int]:
+def _tags(
+    bundle: Bundle, source: str, target: str, size: int, names: Mapping[str, int], row: int
+) -> list[int]:
     """For `size` ids the numbers of each word's tags on its first piece, IGNORED on all others."""
     words, tags, columns = source.split(), target.split(), bundle.config.head.columns
     several = max(len(columns), 1)
     if several * len(words) != len(tags):
         raise UserError(f"'{source[:60]}' has {len(words)} words but {len(tags)} tags.")
-    numbers = [names[_known(names, name)] for name in tags]
+    numbers = [names[_known(names, name, row)] for name in tags]
     places = [in_column(number, columns or (len(names),)) for number in numbers]
     pieces = encode_words(tokenizers_of(bundle)[0], words)
     found = [IGNORED] * (size * several)
@@ -258,8 +261,10 @@ def _tags(bundle: Bundle, source: str, target: str, size: int, names: Mapping[st
     return found
 
 
-def _known(names: Iterable[str], name: str) -> str:
+def _known(names: Iterable[str], name: str, row: int) -> str:
     known = list(names)
     if name not in known:
-        raise UserError(f"The label '{name}' is none of those the model knows: {', '.join(known[:20])}.")
+        raise UserError(
+            f"In row {row}, the label '{name}' is none of those the model knows: {', '.join(known[:20])}."
+        )
     return name

@@ -16,7 +16,11 @@ def columns_and_rows(found: Plain) -> tuple[list[str], list[list[str]]]:
     static, between = unpacked(found["static"]), unpacked(found["between"])
     count = len(found["occurrences"])
     pairs = list(combinations(range(count), 2))
-    titles = ["layer", *(f"static {one + 1}" for one in range(count)), *(f"{a + 1}–{b + 1}" for a, b in pairs)]
+    titles = [
+        "layer",
+        *(f"static {one + 1}" for one in range(count)),
+        *(f"{a + 1}–{b + 1}" for a, b in pairs),
+    ]
     rows = [
         [
             name,
@@ -73,4 +77,6 @@ def _sections(found: Plain, model: str) -> Iterator[str]:
     yield "<h2>How alike in each pair of sentences</h2>"
     for name, cosines in zip(layers, between, strict=True):
         title = f"{name}: cosine between sentences"
-        yield heat_map(cosines, numbers, numbers, title, (-1.0, 1.0)) + table(cosines, numbers, numbers, title)
+        yield heat_map(cosines, numbers, numbers, title, (-1.0, 1.0)) + table(
+            cosines, numbers, numbers, title
+        )

@@ -66,7 +66,9 @@ def search(chunks: Iterable[Vectors], query: Tensor, count: int) -> list[Found]:
 def check_output(path: Path) -> None:
     """A sentence, before anything is computed, for a file that cannot be written."""
     if path.suffix not in FORMS:
-        raise UserError(f"'{path}' does not end in one of {', '.join(FORMS)}, which say how to write vectors.")
+        raise UserError(
+            f"'{path}' does not end in one of {', '.join(FORMS)}, which say how to write vectors."
+        )
     if path.is_dir():
         raise UserError(f"'{path}' is a folder: say what the file in it is called.")
     if not path.parent.is_dir():
