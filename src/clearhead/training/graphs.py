@@ -6,115 +6,297 @@ operations, recorded: replaying it costs one call. It is the very same
 operations, so it computes the very same numbers; nothing is compiled, and a
 shape is ready after one pass. Batches must come in few shapes
 (`batch.shapes = "fixed"`).
+
+An update of one batch is one recording. Where something has to happen between
+the passes and the update (more batches, or a sum over ranks), each shape's
+forward and backward pass is a recording that adds to gradients which stay
+where they are, and the update is one more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.data.batch import Batch
 from clearhead.training.optimiser import set_rate, step_unless
 from clearhead.training.step import Stepper, is_out_of_memory
 
 Shape = tuple[tuple[int, ...] | None, ...]
+Work = Callable[[], object]
+Made = TypeVar("Made")
 
 MOST_SHAPES = 32  # beyond this, recording would cost more than it saves
 
 
 @dataclass
 class _Recording:
-    graph: torch.cuda.CUDAGraph
-    batch: Batch  # where the recorded operations read from
-    weight: Tensor
+    """One shape's operations, and the tensors that they read from."""
+
+    batch: Batch
+    weight: Tensor  # of the batch's loss
+    counts: Tensor  # 1.0; 0.0 for a batch of which nothing is to be added up
+    replay: Work = field(default=lambda: None)
+
+    def run(self, batch: Batch, weight: float, counts: float = 1.0) -> None:
+        for place, tensor in zip(self.batch.tensors, batch.tensors, strict=True):
+            place.copy_(tensor, non_blocking=True)
+        self.weight.fill_(weight)
+        self.counts.fill_(counts)
+        self.replay()
+
+
+@dataclass
+class _Totals:
+    """What the recorded passes of an update add to."""
+
+    owners: list[nn.Parameter]  # that have a gradient
+    gradients: list[Tensor]
+    sums: Tensor  # as `Stepper.backward` returns them
+    update: Work | None = None  # recorded
+
+    def attach(self) -> None:
+        """Let passes add to these gradients."""
+        for owner, gradient in zip(self.owners, self.gradients, strict=True):
+            owner.grad = gradient
 
 
 class GraphStepper(Stepper):
     """A `Stepper` for CUDA devices that replays. What cannot be recorded runs as usual."""
 
     steady = True
+    alone = True  # nobody has to be asked between gradients and update
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._recordings: dict[Shape, _Recording] = {}
+        self._recordings: dict[Shape, _Recording] = {}  # of whole updates
+        self._passes: dict[Shape, _Recording] = {}
+        self._totals: _Totals | None = None
         self._pool: Any = None
         self._refused = False  # something in the model cannot be captured
-        self._stream = torch.cuda.Stream(self.precision.device)
+        device = self.precision.device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def step(self, batches: Sequence[Batch], rate: float) -> None:
         """One update; replayed where this shape has been recorded."""
-        if len(batches) != 1 or self.parts > 1 or self._refused:
+        if len(batches) != 1 or not self.alone or self._unrecorded:
             super().step(batches, rate)
             return
-        batch, shape = batches[0], shape_of(batches[0])
-        recording = self._recordings.get(shape)
+        [batch] = batches
+        recording = self._recording_if_it_fits(batch)
         if recording is None:
-            full = len(self._recordings) >= MOST_SHAPES
-            recording = None if full else self._recording(batch)
-            if recording is None:
-                if not (full or self._refused):  # memory ran out; what the attempt held is free by now
-                    self.split_further(batches)
-                super().step(batches, rate)
-                return
-            self._recordings[shape] = recording
+            if not (self._full or self._refused):  # memory ran out; what the attempt held is free by now
+                self.split_further(batches)
+            super().step(batches, rate)
+            return
         set_rate(self.optimiser, rate)
-        for place, tensor in zip(recording.batch.tensors, batch.tensors, strict=True):
-            place.copy_(tensor, non_blocking=True)
-        recording.weight.fill_(1.0 / max(batch.tokens, 1))
-        recording.graph.replay()
+        recording.run(batch, 1.0 / max(batch.tokens, 1))
         self.tell_how()
+
+    def gradients(self, batches: Sequence[Batch]) -> Tensor:
+        """As a `Stepper`'s; replayed where these shapes have been recorded."""
+        found = self.replayed(batches)
+        return super().gradients(batches) if found is None else found
+
+    def replayed(self, batches: Sequence[Batch]) -> Tensor | None:
+        """The gradients of all batches, and their sums, by recorded passes; None where there are none."""
+        if self._unrecorded:
+            return None
+        # all of them before the first one runs: if one cannot be recorded, nothing has been drawn yet
+        passes = [self._found(self._passes, batch, self._record_pass) for batch in batches]
+        if self._totals is None or None in passes:
+            return None
+        self.begin()
+        self._totals.attach()
+        torch._foreach_zero_([*self._totals.gradients, self._totals.sums])
+        weight = 1.0 / max(self.divisor(batches), 1)
+        for recording, batch in zip(passes, batches, strict=True):
+            assert recording is not None
+            counts = self.counts(batch)
+            recording.run(batch, counts * weight, counts)
+        return self._totals.sums
+
+    def divisor(self, batches: Sequence[Batch]) -> int:
+        """The labels over which the loss of an update is a mean."""
+        return sum(batch.tokens for batch in batches)
+
+    def counts(self, batch: Batch) -> float:
+        """0.0 for a batch that makes a pass and counts for nothing."""
+        return 1.0
+
+    def update(self, sums: Tensor) -> None:
+        """As a `Stepper`'s; replayed where the gradients came from recorded passes."""
+        totals = self._totals
+        if totals is None or sums is not totals.sums:
+            super().update(sums)
+            return
+        if totals.update is None:
+            totals.update = self._unless_refused(lambda: self._record_update(sums), or_full=True)
+        if totals.update is None:
+            super().update(sums)
+        else:
+            totals.update()
+
+    def split_further(self, batches: Sequence[Batch]) -> None:
+        """As a `Stepper`'s; recordings hold memory, too."""
+        self._drop()
+        super().split_further(batches)
 
     @property
     def way(self) -> str:
-        if self._refused or self.parts > 1:
+        if self._unrecorded:
             return super().way
         return "recorded" if self.called is self.worker else "compiled and recorded"
 
-    def _recording(self, batch: Batch) -> _Recording | None:
-        """A recording of this shape; None where memory ran out, or where the model cannot be captured.
+    # -- recording ------------------------------------------------------------------------------------
 
-        In both cases training does without recordings from here on.
+    @property
+    def _unrecorded(self) -> bool:
+        return self._refused or self.parts > 1
+
+    @property
+    def _full(self) -> bool:
+        return len(self._recordings) + len(self._passes) >= MOST_SHAPES
+
+    def _drop(self) -> None:
+        """Forget all recordings."""
+        self._recordings.clear()
+        self._passes.clear()
+        self._totals = self._pool = None
+
+    def _recording_if_it_fits(self, batch: Batch) -> _Recording | None:
+        try:
+            return self._found(self._recordings, batch, self._record)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+        return None
+
+    def _found(
+        self, known: dict[Shape, _Recording], batch: Batch, record: Callable[[Batch], _Recording]
+    ) -> _Recording | None:
+        """The recording of a shape, made if need be; None where it cannot be, or where there are too many."""
+        shape = shape_of(batch)
+        if shape not in known and not (self._full or self._refused):
+            made = self._unless_refused(lambda: record(batch))
+            if made is None:
+                return None
+            known[shape] = made
+        return known.get(shape)
+
+    def _unless_refused(self, make: Callable[[], Made], or_full: bool = False) -> Made | None:
+        """What is made; None, and no recordings from here on, where the device refuses to capture it.
+
+        `or_full`: also where memory runs out.
         """
         try:
-            return self._record(batch)
+            return make()
         except (torch.OutOfMemoryError, RuntimeError) as error:
             # of graphs: "not permitted when stream is capturing", and the like
-            self._refused = not is_out_of_memory(error) and "captur" in str(error)
-            if not (self._refused or is_out_of_memory(error)):
+            refused = or_full if is_out_of_memory(error) else "captur" in str(error)
+            if not refused:
                 raise
-        self._recordings.clear()
+        self._refused = True
+        self._drop()
         return None
 
     def _record(self, batch: Batch) -> _Recording:
-        """Run once so that every library is loaded and all memory is there, then record."""
+        """A whole update, with gradients that nobody else sees."""
+        made = self._reading(batch)
+        with self._rehearsing():
+            self.begin()
+            self.backward(made.batch, made.weight)
+            self._load_optimiser()
+
+        def work() -> None:
+            self.begin()
+            self.update(self.backward(made.batch, made.weight))
+
+        made.replay = self._recorded(work)
+        return made
+
+    def _record_pass(self, batch: Batch) -> _Recording:
+        """Forward and backward, which add to the totals."""
+        made = self._reading(batch)
+        with self._rehearsing():
+            self.begin()
+            sums = self.backward(made.batch, made.weight)
+            owners = [one for one in self.parameters if one.grad is not None or not self.alone]
+        if self._totals is None:
+            self._totals = _Totals(owners, [torch.zeros_like(one) for one in owners], torch.zeros_like(sums))
+        totals = self._totals
+        if [id(one) for one in owners] != [id(one) for one in totals.owners]:
+            raise RuntimeError("Gradients cannot be captured: batches differ in which weights they use.")
+        totals.attach()
+        made.replay = self._recorded(
+            lambda: totals.sums.add_(self.backward(made.batch, made.weight) * made.counts)
+        )
+        return made
+
+    def _record_update(self, sums: Tensor) -> Work:
+        """Clipping, the optimiser's step and the meter, on gradients that are there."""
+        with self._aside():
+            self._load_optimiser()
+        return self._captured(lambda: super(GraphStepper, self).update(sums))
+
+    def _load_optimiser(self) -> None:
+        """Load the optimiser's kernels, and change nothing: a skipped step."""
+        step_unless(self.optimiser, torch.ones((), device=self.precision.device))
+
+    def _reading(self, batch: Batch) -> _Recording:
+        """A recording without operations so far: memory for them to read from."""
         device = self.precision.device
-        chance, host_chance = torch.cuda.get_rng_state(device), torch.get_rng_state()
         kept = batch.to(device).each(torch.clone)
         weight = torch.full((), 1.0 / max(batch.tokens, 1), device=device)
-        self._stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(self._stream):
-            self.begin()
-            self.backward(kept, weight)
-            # loads the optimiser's kernels, and changes nothing: a skipped step
-            step_unless(self.optimiser, torch.ones((), device=device))
+        return _Recording(kept, weight, torch.ones((), device=device))
+
+    @contextmanager
+    def _rehearsing(self) -> Iterator[None]:
+        """Run something once, so that libraries are loaded and all memory is there; it has drawn nothing."""
+        with self._undrawn(), self._aside():
+            yield
             self.forget()
-        torch.cuda.current_stream(device).wait_stream(self._stream)
-        torch.cuda.set_rng_state(chance, device)
-        graph = torch.cuda.CUDAGraph()
+
+    def _recorded(self, work: Work) -> Work:
+        """Record passes, which draw nothing while that is done."""
         try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                self.begin()
-                self.update(self.backward(kept, weight))
+            with self._undrawn():
+                return self._captured(work)
         finally:
-            torch.cuda.set_rng_state(chance, device)  # neither the pass nor the recording has drawn anything
-            torch.set_rng_state(host_chance)
             self.forget()
+
+    @contextmanager
+    def _undrawn(self) -> Iterator[None]:
+        """What is drawn by chance inside has not been drawn."""
+        device = self.precision.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On the stream on which is recorded."""
+        if self._stream is None:
+            yield
+            return
+        now = torch.cuda.current_stream(self.precision.device)
+        self._stream.wait_stream(now)
+        with torch.cuda.stream(self._stream):
+            yield
+        now.wait_stream(self._stream)
+
+    def _captured(self, work: Work) -> Work:
+        """Record what work asks the device to do; what is returned does it."""
+        graph = torch.cuda.CUDAGraph()
+        # other threads may do as they like meanwhile: NCCL looks after its own, batches are pinned
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            work()
         self._pool = graph.pool()
-        return _Recording(graph, kept, weight)
+        return graph.replay
 
 
 def shape_of(batch: Batch) -> Shape:

@@ -28,7 +28,7 @@ from clearhead.training.averaging import Ema
 from clearhead.training.board import Board
 from clearhead.training.config import TrainConfig
 from clearhead.training.distributed.ranks import Ranks
-from clearhead.training.distributed.step import RankStepper
+from clearhead.training.distributed.step import RankStepper, RecordedRankStepper
 from clearhead.training.doctor import Finding
 from clearhead.training.flops import StepFlops, peak_of
 from clearhead.training.graphs import GraphStepper
@@ -132,11 +132,11 @@ class Trainer:
             from clearhead.training.distributed.shard_step import ShardStepper
 
             return ShardStepper(self.sharded, self.ranks, *self._parts(), compute.compile)
+        graphs = compute.graphs is not False and (device.type, self.config.batch.shapes) == ("cuda", "fixed")
         if self.ranks.many:
-            return self._heard(RankStepper(self.ranks, *self._parts(), compute.compile))
-        graphs = device.type == "cuda" if compute.graphs is None else compute.graphs
-        graphs = graphs and device.type == "cuda" and self.config.batch.shapes == "fixed"
-        kind = GraphStepper if graphs and self.config.batch.accumulate == 1 else Stepper
+            one = RecordedRankStepper if graphs else RankStepper
+            return self._heard(one(self.ranks, *self._parts(), compute.compile))
+        kind = GraphStepper if graphs else Stepper
         return self._heard(kind(*self._parts(), compute.compile))
 
     def _parts(self) -> tuple[nn.Module, Objective, torch.optim.Optimizer, Precision, float, Ema | None]:

@@ -24,8 +24,8 @@ empty row means. All equal `reference`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -62,10 +62,24 @@ def prefers_cudnn(problem: Problem) -> bool:
     shapes disables it (`torch.backends.cuda`).
     """
     q = problem.q
-    half = q.is_cuda and q.dtype in (torch.float16, torch.bfloat16)
-    if not half or not q.requires_grad or q.shape[2] < LONG_ROWS or torch.compiler.is_compiling():
+    if not _may_be_cudnn(q) or not q.requires_grad or q.shape[2] < LONG_ROWS:
         return False
     return torch.backends.cuda.cudnn_sdp_enabled() and q.shape[-1] <= 128
+
+
+def _may_be_cudnn(q: Tensor) -> bool:
+    return q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and not torch.compiler.is_compiling()
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """Outside training nearly every call has a shape of its own, which cuDNN would compile for in vain."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def reference(problem: Problem) -> Tensor:
@@ -78,10 +92,12 @@ def reference(problem: Problem) -> Tensor:
 
 def sdpa(problem: Problem) -> Tensor:
     """`scaled_dot_product_attention`, segment by segment when packed and the mask reads positions alone."""
-    if problem.queries.lengths is None or problem.keys.lengths is None or not problem.mask.by_position:
-        return _sdpa_rows(problem)
-    pairs = zip(problem.queries.bounds(), problem.keys.bounds(), strict=True)
-    return torch.cat([_sdpa_rows(problem.segment(query, key)) for query, key in pairs], dim=2)
+    ever_new = _may_be_cudnn(problem.q) and not problem.q.requires_grad
+    with _without_cudnn() if ever_new else nullcontext():
+        if problem.queries.lengths is None or problem.keys.lengths is None or not problem.mask.by_position:
+            return _sdpa_rows(problem)
+        pairs = zip(problem.queries.bounds(), problem.keys.bounds(), strict=True)
+        return torch.cat([_sdpa_rows(problem.segment(query, key)) for query, key in pairs], dim=2)
 
 
 def _sdpa_rows(problem: Problem) -> Tensor:

@@ -6,6 +6,7 @@ memory sufficed) is the same number on all ranks before anybody acts on it.
 
 Gradients are added up after the backward pass and not during it: then the pass and the update can be recorded
 as CUDA graphs with the sum between them, and a rank whose memory runs out keeps nobody waiting inside a pass.
+Whether a rank replays or not changes nothing of what it says to the others, so each may decide for itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from clearhead.data.batch import Batch
 from clearhead.training.distributed.ranks import Ranks
+from clearhead.training.graphs import GraphStepper
 from clearhead.training.step import Stepper
 
 
@@ -61,3 +63,19 @@ class RankStepper(Stepper):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self.ranks.add_up([sums, *(p.grad for p in self.parameters if p.grad is not None)])
+
+
+class RecordedRankStepper(RankStepper, GraphStepper):
+    """A `RankStepper` that replays its passes and its update; the sum over ranks is between the two."""
+
+    alone = False
+
+    def gradients(self, batches: Sequence[Batch]) -> Tensor:
+        found = self.replayed(batches)
+        return super().gradients(batches) if found is None else found
+
+    def divisor(self, batches: Sequence[Batch]) -> int:
+        return self.labels
+
+    def counts(self, batch: Batch) -> float:
+        return float(batch.tokens > 0)
