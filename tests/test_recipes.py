@@ -19,14 +19,18 @@ import pytest
 from clearhead.base.errors import UserError
 from clearhead.base.settings import read_table
 from clearhead.jobs.demo import RECIPE, write_phrasebook
+from clearhead.jobs.members import CompareConfig, invited, said_in
 from clearhead.jobs.recipe import compose, read_recipe
+from clearhead.jobs.refusals import check_settings
 from clearhead.models.build import build
 from clearhead.tasks import TASKS
 from clearhead.training.sizing import Facts, Machine, choose
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "recipes"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.toml"))
+# those that compare several runs have a table for it, and tests of their own
+COMPARED = sorted(path.stem for path in FOLDER.glob("*.toml") if "compare" in read_table(path))
+NAMES = sorted({path.stem for path in FOLDER.glob("*.toml")} - {*COMPARED})
 
 
 def script(name: str) -> types.ModuleType:
@@ -88,6 +92,24 @@ def test_every_setting_of_a_recipe_is_used(name: str) -> None:
     said["model"] = {**said.get("model", {}), "widht": 3}
     with pytest.raises(UserError, match="did you mean 'width'"):
         compose([], said, {"vocabulary": 8000})
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_comparison_is_of_whole_runs(name: str) -> None:
+    """All members, with what sizing would choose for a corpus of their kind: each builds, or says why not."""
+    said, asked = said_in(read_table(FOLDER / f"{name}.toml"))
+    task, config = TASKS[said["task"]], CompareConfig.from_dict(asked)
+    base = check_settings(said).replace(model__vocabulary=8000)
+    members = invited(config, said, base, task.columns.writes)
+    known = {family.name for family in task.families}
+    for one in members:
+        if one.refused is not None:
+            assert one.name not in known
+            assert "cannot train a model of the family" in one.refused
+        else:
+            assert one.model is not None
+            assert build(one.model, device="meta") is not None
+    assert len(members) == {"architectures": 7, "build-up": 14}.get(name, 3)
 
 
 @pytest.mark.data

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clearhead.bundle import save as save
     from clearhead.decoding.options import Options as Options
     from clearhead.explorer.session import trace as trace
+    from clearhead.jobs.public import compare as compare
     from clearhead.jobs.public import evaluate as evaluate
     from clearhead.jobs.public import generate as generate
     from clearhead.jobs.public import train as train
@@ -48,6 +49,7 @@ _HOMES = {
     "UserError": "clearhead.base.errors",
     "build": "clearhead.models.build",
     "check_position": "clearhead.nn.positions",
+    "compare": "clearhead.jobs.public",
     "count_parameters": "clearhead.models.build",
     "evaluate": "clearhead.jobs.public",
     "generate": "clearhead.jobs.public",
@@ -74,6 +76,7 @@ __all__ = [
     "__version__",
     "build",
     "check_position",
+    "compare",
     "count_parameters",
     "evaluate",
     "generate",

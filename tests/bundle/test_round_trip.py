@@ -55,6 +55,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "vision without class token": {**VISION, "image": {"size": 8, "patch": 4, "class_token": False}},
     "gru": RECURRENT,
     "lstm": {**RECURRENT, "recurrent": {"cell": "lstm", "attention": "dot", "bidirectional": False}},
+    "rnn without attention": {**RECURRENT, "recurrent": {"cell": "rnn", "attention": "none"}},
+    "convolutional": {**RECURRENT, "family": "convolutional", "convolution": {"decoder_kernel": 4}},
     "recurrent untied": {**RECURRENT, "embedding": {"tie_output": False}, "source_vocabulary": 25},
 }
 

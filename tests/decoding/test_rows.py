@@ -19,6 +19,7 @@ SHAPES: dict[str, dict[str, object]] = {
     "rotary, grouped": {"position": {"name": "rotary"}, "attention": {"heads": 4, "kv_heads": 2}},
     "t5": {"position": {"name": "t5"}, "norm": {"kind": "rms", "place": "pre"}},
     "recurrent": {"family": "recurrent"},
+    "convolutional": {"family": "convolutional"},
     "decoder": {"family": "decoder"},
     "decoder, alibi": {"family": "decoder", "position": {"name": "alibi"}},
 }

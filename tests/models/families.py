@@ -34,6 +34,9 @@ RECURRENT_ROWS: dict[str, dict[str, Any]] = {
     "gru, additive": {},
     "lstm, bilinear": {"cell": "lstm", "attention": "bilinear"},
     "gru, dot": {"attention": "dot", "bidirectional": False},
+    "rnn, additive": {"cell": "rnn"},
+    "lstm, none": {"cell": "lstm", "attention": "none"},
+    "rnn, none, one way": {"cell": "rnn", "attention": "none", "bidirectional": False},
 }
 
 
@@ -82,7 +85,7 @@ def ids(*shape: int, seed: int = 0) -> Tensor:
 
 
 def has_source(model: nn.Module) -> bool:
-    return model.config.family in ("encoder-decoder", "recurrent")
+    return model.config.family in ("encoder-decoder", "recurrent", "convolutional")
 
 
 def one_pass(model: nn.Module, source: Tensor, target: Tensor, source_lengths: Any = None) -> Tensor:

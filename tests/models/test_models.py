@@ -125,6 +125,8 @@ NAMES: dict[str, set[str]] = {
     "decoder": names_of("decoder", ("self",)) | {"logits"},
     "vision": names_of("encoder", ("self",)) | {"logits"},
     "recurrent": {"encoder.output", "decoder.output", "decoder.0.cross.weights", "logits"},
+    "convolutional": {"encoder.output", "decoder.output", "logits"}
+    | {f"decoder.{layer}.cross.weights" for layer in range(2)},
 }
 
 
@@ -331,12 +333,12 @@ def test_an_image_of_the_wrong_size(shape: tuple[int, ...]) -> None:
         model(torch.zeros(shape).double())
 
 
-@pytest.mark.parametrize("family", ["encoder-decoder", "encoder", "decoder", "recurrent"])
+@pytest.mark.parametrize("family", ["encoder-decoder", "encoder", "decoder", "recurrent", "convolutional"])
 @pytest.mark.parametrize("wrong", [VOCABULARY, -1])
 def test_ids_out_of_range(family: str, wrong: int) -> None:
     model = model_for(family)
     good, bad = ids(1, 3), torch.tensor([[1, wrong, 2]])
-    calls = [(bad, good), (good, bad)] if family in ("encoder-decoder", "recurrent") else [(bad,)]
+    calls = [(bad, good), (good, bad)] if family not in ("encoder", "decoder") else [(bad,)]
     for inputs in calls:
         with pytest.raises(
             UserError, match=f"Token id {wrong} is outside the vocabulary of {VOCABULARY} tokens"
@@ -344,7 +346,7 @@ def test_ids_out_of_range(family: str, wrong: int) -> None:
             model(*inputs)
 
 
-@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent"])
+@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent", "convolutional"])
 def test_source_and_target_have_their_own_vocabularies(family: str) -> None:
     model = model_for(family, source_vocabulary=20)
     assert model(torch.tensor([[19, 3]]), torch.tensor([[2]])).logits.shape == (1, 1, VOCABULARY)
@@ -367,7 +369,7 @@ def test_inputs_that_cannot_be(family: str) -> None:
             model(inputs, lengths=lengths)
 
 
-@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent"])
+@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent", "convolutional"])
 def test_sources_and_targets_that_cannot_be(family: str) -> None:
     model = model_for(family)
     for source, target, lengths, sentence in [

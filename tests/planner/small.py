@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import clearhead
 from clearhead.models import PRESETS, ModelConfig, ModelOutput
-from clearhead.planner.batch import Batch
+from clearhead.planner.batch import PAIRS, Batch
 
 # What every family of Transformers shares: one row, one dial.
 DIALS: dict[str, dict[str, Any]] = {
@@ -33,6 +33,12 @@ DIALS: dict[str, dict[str, Any]] = {
     "dropout": {"dropout": 0.2, "embedding": {"dropout": 0.1}},
     "pre-norm": {"norm": {"place": "pre"}},
     "RMS pre-norm": {"norm": {"place": "pre", "kind": "rms"}},
+    "no norm": {"norm": {"kind": "none"}},
+    "no norm, pre": {"norm": {"kind": "none", "place": "pre"}},
+    "no residual": {"residual": False},
+    "no feed-forward": {"feedforward": {"kind": "none"}},
+    "no cross-attention": {"cross_attention": False},
+    "no causal mask": {"causal_mask": False},
     "post-norm and a last one": {"norm": {"final": True}},
     "untied output": {"embedding": {"tie_output": False, "output_bias": True}},
     "embedding norm, types": {"embedding": {"norm": True, "token_types": 2}},
@@ -107,11 +113,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                 "recurrent": {"cell": cell, "attention": score, "bidirectional": both},
             },
         )
-        for cell in ("gru", "lstm")
-        for score in ("additive", "bilinear", "dot")
+        for cell in ("rnn", "gru", "lstm")
+        for score in ("additive", "bilinear", "dot", "none")
         for both in (True, False)
         for layers in ((1, 2) if score == "additive" and both else (2,))
         if not (score == "dot" and both)
+    },
+    **{
+        f"convolutional, {name}": (
+            "tiny",
+            {"family": "convolutional", "layers": 2, "decoder_layers": 3, **settings},
+        )
+        for name, settings in {
+            "plain": {},
+            "dropout": {"dropout": 0.1, "embedding": {"dropout": 0.1}},
+            "wide": {"convolution": {"kernel": 5, "decoder_kernel": 4}, "position": {"name": "learned"}},
+        }.items()
     },
 }
 
@@ -140,7 +157,7 @@ def batch_for(config: ModelConfig, rows: int, source: int, target: int) -> tuple
     """Inputs of a model, and the same batch as the planner describes it."""
     vocabulary = min(config.vocabulary, config.source_vocabulary or config.vocabulary)
     read, write = (torch.randint(vocabulary, (rows, length)) for length in (source, target))
-    if config.family in ("encoder-decoder", "recurrent"):
+    if config.family in PAIRS:
         return (read, write), Batch(rows, source, target)
     if config.family == "vision":
         image = config.image

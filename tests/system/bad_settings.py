@@ -130,8 +130,8 @@ NAMES = [
 
 # the families of models that make sense for each task; all others are refused before the corpus is read
 FAMILIES = {
-    "translate": ("encoder-decoder", "recurrent", "decoder"),
-    "summarise": ("encoder-decoder", "recurrent", "decoder"),
+    "translate": ("encoder-decoder", "recurrent", "convolutional", "decoder"),
+    "summarise": ("encoder-decoder", "recurrent", "convolutional", "decoder"),
     "generate": ("decoder",),
     "classify": ("encoder", "decoder", "encoder-decoder"),
     "regress": ("encoder", "decoder", "encoder-decoder"),
@@ -147,10 +147,14 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
             f"The task '{task}' cannot train a model of the family '{family}'",
         )
         for task, sensible in FAMILIES.items()
-        for family in ("encoder-decoder", "encoder", "decoder", "vision", "recurrent")
+        for family in ("encoder-decoder", "encoder", "decoder", "vision", "recurrent", "convolutional")
         if family not in sensible
     ),
-    ("translate", ("model.family=encoder",), "set model.family=encoder-decoder or recurrent or decoder"),
+    (
+        "translate",
+        ("model.family=encoder",),
+        "set model.family=encoder-decoder or recurrent or convolutional",
+    ),
     ("generate", ("model.family=encoder-decoder",), "set model.family=decoder, or leave it out"),
     ("tag", ("model.family=decoder",), "set model.family=encoder, or leave it out"),
     ("classify", ("model.head.kind=tag",), "The task 'classify' needs model.head.kind=classify, not tag"),

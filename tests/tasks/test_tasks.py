@@ -45,8 +45,8 @@ from ..jobs.making import lines, write_corpus
 from ..jobs.making import settings as settings_of
 
 TRAINED = {  # the first is chosen where nobody says
-    "translate": ("encoder-decoder", "recurrent", "decoder"),
-    "summarise": ("encoder-decoder", "recurrent", "decoder"),
+    "translate": ("encoder-decoder", "recurrent", "convolutional", "decoder"),
+    "summarise": ("encoder-decoder", "recurrent", "convolutional", "decoder"),
     "generate": ("decoder",),
     "classify": ("encoder", "decoder", "encoder-decoder"),
     "regress": ("encoder", "decoder", "encoder-decoder"),

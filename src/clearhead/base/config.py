@@ -39,8 +39,11 @@ def _chosen(hint: Any, value: Any) -> Any:
     kinds = [note for note in notes if isinstance(note, Kinds)]
     if not kinds:
         return hint
-    named = isinstance(value, Mapping) and isinstance(value.get("kind"), str)
-    return kinds[0].find(value["kind"]) if named else base
+    if not isinstance(value, Mapping) or "kind" not in value:
+        return base
+    # `--set a.kind=none` cannot know which of the two is meant
+    name = "none" if value["kind"] is None else value["kind"]
+    return kinds[0].find(name) if isinstance(name, str) else base
 
 
 def _find_hints(kind: Any) -> dict[str, Any]:

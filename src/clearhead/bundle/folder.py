@@ -99,7 +99,7 @@ def config_of(model: nn.Module) -> ModelConfig:
 
 def layers_in_words(config: ModelConfig) -> str:
     """`6`, or `6 + 6` for an encoder and a decoder."""
-    if config.family in ("encoder-decoder", "recurrent"):
+    if config.family in ("encoder-decoder", "recurrent", "convolutional"):
         return f"{config.layers} + {config.depth_of_decoder}"
     return str(config.layers)
 

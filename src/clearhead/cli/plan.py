@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +47,10 @@ def plan(
     dtype: Annotated[str | None, option("NAME", "bf16 or float32; without it, the faster one.")] = None,
     ranks: Annotated[int | None, option("N", "Processes that train together; shows layouts.")] = None,
     layout: Annotated[str | None, option("NAME", "How they share the work, such as fsdp8xtp8.")] = None,
+    crossing: Annotated[
+        bool,
+        option(None, "Show instead where O(n²·d) outweighs O(n·d²), measured here.", "--crossing"),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Count what a model costs before it is built.
@@ -59,6 +63,7 @@ def plan(
       clearhead plan --preset big --batch-tokens 25000 --steps 100000 --device h200
       clearhead plan --preset base --set layers=12 --batch-tokens 50000
       clearhead plan --config model.toml --steps 300000 --json
+      clearhead plan --preset base --crossing --device cpu
       clearhead plan --preset llama3-8b --batch-tokens 1000000 --ranks 64 --layout fsdp8xtp8
     """
     changes = parse_settings(settings or [])
@@ -73,8 +78,17 @@ def plan(
     from clearhead.planner import render
 
     plain = find_preset(preset).to_dict() if preset is not None else table or {}
+    model = ModelConfig.from_dict(merged(plain, nested(changes)))
+    if crossing:
+        from clearhead.base.device import pick_device
+        from clearhead.planner.crossing import crossing as find_crossing
+        from clearhead.planner.crossing import render_crossing
+
+        found = find_crossing(model, pick_device(device or "auto"))
+        typer.echo(json.dumps(asdict(found), indent=2) if as_json else render_crossing(found))
+        return
     report = make_plan(
-        ModelConfig.from_dict(merged(plain, nested(changes))),
+        model,
         batch_tokens=batch_tokens,
         steps=steps,
         source_length=source_length,

@@ -64,6 +64,8 @@ def alignment(
     config = bundle.config
     if config.family not in WITH_SOURCE:
         raise UserError(f"A model of the family '{config.family}' has no source to be aligned with.")
+    if not config.cross_attention or (config.family, config.recurrent.attention) == ("recurrent", "none"):
+        raise UserError("This model writes without looking at the source, so there is nothing to align.")
     layers = 1 if config.family == "recurrent" else config.depth_of_decoder
     chosen = max(layers - 2, 0) if layer is None else layer
     if not 0 <= chosen < layers:

@@ -44,7 +44,7 @@ _BOUNDS = {
     "min_total": (Bounds(0, 2**31 - 1), "A text has at least 0 tokens with its prompt"),
 }
 
-WITH_SOURCE = ("encoder-decoder", "recurrent")
+WITH_SOURCE = ("encoder-decoder", "recurrent", "convolutional")
 LONGEST = 1024  # tokens of a source that is read in one piece, where nothing else sets a limit
 WITHOUT_LIMIT = 256  # tokens a decoder writes where neither the caller nor its positions set an end
 

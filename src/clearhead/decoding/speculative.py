@@ -88,6 +88,11 @@ def _refuse(model: nn.Module, draft: nn.Module, options: Options, ahead: int) ->
         raise UserError(
             "Guesses of a smaller model help with one text, greedy or drawn, and not with a search."
         )
+    if "convolutional" in (big.family, small.family):
+        raise UserError(
+            "A convolutional model remembers only the last tokens that its layers read, so wrong guesses "
+            "cannot be taken back: decode without a draft model."
+        )
     for stack in (getattr(one, "decoder", None) for one in (model, draft)):
         if isinstance(stack, Stack) and (reason := stack.new_state().uncuttable) is not None:
             raise UserError(f"{reason} Wrong guesses must be taken back: decode without a draft model.")

@@ -41,11 +41,12 @@ class Section:
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
     cases: tuple[Case, ...] = ()
+    pictures: tuple[str, ...] = ()  # SVG elements of our own; in HTML alone
 
     @property
     def worth_showing(self) -> bool:
         """Whether there is anything in it."""
-        return bool(self.cases or self.notes or any(table.rows for table in self.tables))
+        return bool(self.cases or self.notes or self.pictures or any(table.rows for table in self.tables))
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ def to_html(page: Page) -> str:
     ]
     for section in page.sections:
         parts.append(f"<h2>{html.escape(section.title)}</h2>")
+        parts += [f'<div class="wide">{picture}</div>' for picture in section.pictures]
         parts += [_html_table(table) for table in section.tables if table.rows]
         if section.notes:
             notes = "".join(f"<li>{html.escape(note)}</li>" for note in section.notes)

@@ -174,7 +174,7 @@ def essence(config: ModelConfig) -> Flat:
         ("head.classes",): kind not in ("classify", "tag"),
         ("head.transform",): kind != "mlm",
         ("image.*",): family != "vision",
-        ("recurrent.*",): family != "recurrent",
+        ("recurrent.*", "convolution.*"): True,  # of families that have no counterpart
     }
     idle = [pattern for patterns, applies in rules.items() if applies for pattern in patterns]
     return {name: value for name, value in flat.items() if not any(fnmatchcase(name, one) for one in idle)}

@@ -33,7 +33,7 @@ from clearhead.interop.settings import Settings, labels
 from clearhead.interop.t5 import T5
 from clearhead.interop.tokenizer_files import SETTINGS, read_tokenizers, write_settings, write_tokenizers
 from clearhead.models.build import build
-from clearhead.models.config import ModelConfig
+from clearhead.models.config import NO_TRANSFORMERS, ModelConfig
 from clearhead.text.framing import Framings
 from clearhead.text.tokenizer import FILE_NAME as TOKENIZER
 
@@ -193,8 +193,8 @@ def family_for(config: ModelConfig, metadata: Mapping[str, Any]) -> Family:
     """The family a bundle came from, or else the first that can hold its model."""
     origin = (metadata.get("source") or {}).get("model_type")
     candidates = [FAMILIES[origin]] if origin in FAMILIES else list(FAMILIES.values())
-    if config.family == "recurrent":
-        raise UserError("A recurrent model cannot be exported: Hugging Face has no family like it.")
+    if config.family in NO_TRANSFORMERS:
+        raise UserError(f"A {config.family} model cannot be exported: Hugging Face has no family like it.")
     misfits = {family.model_type: _misfits(family, config) for family in candidates}
     for name, found in misfits.items():
         if not found:

@@ -1,4 +1,4 @@
-"""`clearhead.train`, `clearhead.translate` and `clearhead.evaluate`: the jobs as Python functions.
+"""`clearhead.train`, `translate`, `evaluate` and `compare`: the jobs as Python functions.
 
 What the commands of the same names do, for those who write Python. A bundle may
 be given as it is or as the folder it lies in.
@@ -6,7 +6,7 @@ be given as it is or as the folder it lies in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -22,7 +22,9 @@ from clearhead.decoding.run import translate as _translate
 from clearhead.decoding.writer import Dtype
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
 from clearhead.jobs import train as job
+from clearhead.jobs.compare import compare as _compare
 from clearhead.jobs.finish import Finished
+from clearhead.jobs.members import CompareConfig, Comparison, said_in
 from clearhead.jobs.recipe import Table, merged, nested, read_recipe
 from clearhead.tasks import task_of
 
@@ -190,6 +192,60 @@ def evaluate(
     config = EvaluationConfig.from_dict(settings)
     opened = _opened(bundle, device)
     return task_of(opened, task).judge(opened, list(rows), config, device=device)
+
+
+def compare(
+    out: Where,
+    source: Where | None = None,
+    target: Where | None = None,
+    *,
+    file: Where | None = None,
+    task: str | None = None,
+    recipe: Where | None = None,
+    data: Where | None = None,
+    architectures: Sequence[str] = (),
+    members: Mapping[str, Mapping[str, Any]] | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    equal: str = "parameters",
+    seeds: Sequence[int] = (1, 2, 3),
+    metric: str | None = None,
+    minutes: float | None = None,
+    processes: int | None = None,
+    view: str = "quiet",
+    **settings: Any,
+) -> Comparison:
+    """Train several architectures on one corpus and measure them, as `clearhead compare` does.
+
+    `architectures` by name, `members` by name with settings of their own, `vary` a setting and its values:
+    `{"model.position.name": ["rotary", "alibi"]}`. A comparison that was stopped goes on when the same is
+    asked again. Returns what was measured; the page with the charts is `compare.html` in `out`.
+
+    >>> import clearhead, pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> words = [f"{a} {b}" for a in "abcdefgh" for b in "abcdefgh"]
+    >>> _ = (folder / "pairs.tsv").write_text("".join(f"{word}\\t{word}\\n" for word in words))
+    >>> found = clearhead.compare(folder / "out", file=folder / "pairs.tsv", seeds=[1], steps=2,
+    ...                           vary={"model.norm.place": ["post", "pre"]}, model__width=16,
+    ...                           model__attention__heads=2, compute__device="cpu")
+    >>> list(found.results), found.page.name
+    (['norm.place=post', 'norm.place=pre'], 'compare.html')
+    """
+    files = {"source": source, "target": target, "file": file}
+    named = {name: str(path) for name, path in files.items() if path is not None}
+    if not named and recipe is None:
+        raise UserError("Say what to train on: source and target, or file, or recipe.")
+    base, asked = said_in(
+        read_recipe(Path(recipe), None if data is None else Path(data)) if recipe is not None else {}
+    )
+    said = nested({name.replace("__", "."): value for name, value in settings.items()})
+    given = {"data": {"train": [named]}} if named else {}
+    whole = merged(base, given, {"task": task} if task else {}, said)
+    told: dict[str, Any] = {"architectures": list(architectures), "members": dict(members or {})}
+    told |= {"vary": {name: list(values) for name, values in (vary or {}).items()}}
+    chosen = {name: value for name, value in told.items() if value}
+    plain = asked if recipe is not None else {"equal": equal, "seeds": list(seeds), "metric": metric}
+    config = CompareConfig.from_dict(merged(plain, chosen), "compare")
+    return _compare(out, whole, config, processes=processes, view=view, minutes=minutes)
 
 
 def _opened(bundle: Bundle | Where, device: str | None) -> Bundle:

@@ -22,7 +22,7 @@ from clearhead.jobs.prepare import lenient
 from clearhead.jobs.recipe import Table, compose, merged, table_in
 from clearhead.jobs.validate import check_metric
 from clearhead.models.build import count_parameters
-from clearhead.models.config import ModelConfig
+from clearhead.models.config import NO_TRANSFORMERS, ModelConfig
 from clearhead.nn.attention import AttentionConfig
 from clearhead.planner.report import bytes_in_words
 from clearhead.tasks import Task, task_named
@@ -99,7 +99,7 @@ def _tried(said: Table, task: Task, data: DataConfig, tokens: int, device: torch
 def check_together(config: TrainConfig, device: torch.device) -> None:
     """Refuse a whole run whose parts cannot work together, on this device, in its memory."""
     task = task_named(config.task)
-    for attention in [] if config.model.family == "recurrent" else config.model.attentions:
+    for attention in [] if config.model.family in NO_TRANSFORMERS else config.model.attentions:
         _check_kernel(attention, device)
     if config.compute.graphs and device.type != "cuda":
         raise UserError(

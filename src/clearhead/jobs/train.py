@@ -369,3 +369,8 @@ def _headlines(config: TrainConfig, device: torch.device, ranks: Ranks) -> Seque
         f"{config.task}: {model.family}, {model.layers} layers of width {model.width}, "
         f"vocabulary {model.vocabulary:,}, {count_parameters(model):,} parameters, on {where}"
     ]
+
+
+def decided(settings: Table, minutes: float | None = None) -> TrainConfig:
+    """The whole config of a run, with all that is chosen from the corpus and the device; writes nothing."""
+    return _decide(check_settings(settings), settings, minutes).config

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from clearhead.base.errors import UserError, nearest, shown
 from clearhead.models.config import ModelConfig
+from clearhead.models.convolutional import Convolutional
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder import Encoder, Vision
 from clearhead.models.encoder_decoder import EncoderDecoder
@@ -24,6 +25,7 @@ FAMILIES: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "decoder": Decoder,
     "vision": Vision,
     "recurrent": Recurrent,
+    "convolutional": Convolutional,
 }
 
 

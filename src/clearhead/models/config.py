@@ -20,7 +20,21 @@ from clearhead.nn.positions import PositionConfig
 # at most 2,000, twice the deepest published: a mistyped number should not be a build that never ends
 Layers = Annotated[int, Bounds(1, 2000)]
 
-Family = Literal["encoder-decoder", "encoder", "decoder", "vision", "recurrent"]
+# Parts that can be taken out: the families that have them, and what they are called.
+_HAVE = {
+    "residual": ("encoder-decoder", "encoder", "decoder", "vision"),
+    "cross_attention": ("encoder-decoder",),
+    "causal_mask": ("encoder-decoder", "decoder"),
+}
+_NAMES = {
+    "residual": "residual connections",
+    "cross_attention": "cross-attention",
+    "causal_mask": "causal mask",
+    "norm": "norms",
+}
+
+Family = Literal["encoder-decoder", "encoder", "decoder", "vision", "recurrent", "convolutional"]
+NO_TRANSFORMERS = ("recurrent", "convolutional")  # the settings of attention, feed-forward, norm lie idle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +76,7 @@ class HeadConfig(Config):
         """A sentence for a head that makes no sense on this family."""
         if self.kind == "none" or family in ("encoder", "vision"):
             return
-        if family == "recurrent" or not self.of_text:
+        if family in NO_TRANSFORMERS or not self.of_text:
             raise UserError(
                 f"head.kind={self.kind} cannot stand on a model of the family '{family}': use "
                 + ("an encoder." if self.of_text else "an encoder, whose tokens see the text on both sides.")
@@ -93,13 +107,37 @@ class ImageConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(Config):
-    """The recurrent encoder-decoder with attention that the Transformer replaced."""
+    """The recurrent encoder-decoder that the Transformer replaced, with attention or without."""
 
     _noun: ClassVar[str] = "recurrent"
 
-    cell: Literal["gru", "lstm"] = "gru"
-    attention: Literal["additive", "bilinear", "dot"] = "additive"
+    cell: Literal["rnn", "gru", "lstm"] = "gru"  # rnn: s ← tanh(W x + U s), without gates
+    # none: all the decoder knows of the source is the state that the encoder ended in
+    attention: Literal["additive", "bilinear", "dot", "none"] = "additive"
     bidirectional: bool = True  # the encoder reads both ways
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionConfig(Config):
+    """The convolutional encoder-decoder (Gehring et al. 2017): how many tokens one convolution reads."""
+
+    _noun: ClassVar[str] = "convolution"
+
+    kernel: Count = 3  # in the encoder; odd, so that it reads as many tokens ahead as back
+    decoder_kernel: Count | None = None  # in the decoder, which reads back alone; None: as the encoder
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel % 2 == 0:
+            raise UserError(
+                f"convolution.kernel={self.kernel} is even and would shift the source by half a token: "
+                f"set it to {self.kernel - 1} or {self.kernel + 1}."
+            )
+
+    @property
+    def of_decoder(self) -> int:
+        """Tokens that a convolution of the decoder reads."""
+        return self.kernel if self.decoder_kernel is None else self.decoder_kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +191,10 @@ class ModelConfig(Config):
     dropout: Share = 0.1  # on what each sub-layer adds
     attention: AnyAttention = field(default_factory=AttentionConfig)
     feedforward: AnyFeedForward = field(default_factory=FeedForwardConfig)
+    residual: bool = True  # false: what a sub-layer gives replaces its input instead of being added to it
+    cross_attention: bool = True  # false: the decoder of an encoder-decoder never looks at the source
+    # false: target tokens also see those after them, and so in training the one that they must predict
+    causal_mask: bool = True
     layer_pattern: tuple[LayerRule, ...] = ()  # parts that differ by layer; the last rule for a layer holds
     position: PositionConfig = field(default_factory=PositionConfig)
     norm: NormConfig = field(default_factory=NormConfig)
@@ -160,6 +202,7 @@ class ModelConfig(Config):
     head: HeadConfig = field(default_factory=HeadConfig)
     image: ImageConfig = field(default_factory=ImageConfig)
     recurrent: RecurrentConfig = field(default_factory=RecurrentConfig)
+    convolution: ConvolutionConfig = field(default_factory=ConvolutionConfig)
     initialisation: InitialisationName = "xavier"
 
     def __post_init__(self) -> None:
@@ -173,6 +216,12 @@ class ModelConfig(Config):
                 f"An image of {self.image.size} pixels does not divide into patches of {self.image.patch}."
             )
         self.head.refuse_unfit(self.family)
+        if self.family == "convolutional" and self.position.name not in ("none", "sinusoidal", "learned"):
+            raise UserError(
+                f"The position scheme '{self.position.name}' acts inside self-attention, and a convolutional "
+                f"model has none: set position.name=sinusoidal, learned or none."
+            )
+        self._refuse_idle()
         for attention in self.attentions:
             self._check_attention(attention)
         for rule in self.layer_pattern:
@@ -185,6 +234,15 @@ class ModelConfig(Config):
         rules = [one for rule in self.layer_pattern for one in (rule.attention, rule.cross_attention)]
         return [self.attention, *(one for one in rules if one is not None)]
 
+    def _refuse_idle(self) -> None:
+        """Parts cannot be taken out of a family that has none of them."""
+        for name, families in _HAVE.items():
+            if not getattr(self, name) and self.family not in families:
+                known = " or ".join(f"'{family}'" for family in families)
+                raise UserError(
+                    f"{name}=false is for the family {known}, not for '{self.family}': leave it out."
+                )
+
     def _check_attention(self, attention: AttentionConfig) -> None:
         if attention.width not in (None, self.width):
             raise UserError(
@@ -195,7 +253,7 @@ class ModelConfig(Config):
                 f"attention.memory_width={attention.memory_width} contradicts the model's "
                 f"width={self.width}, which every layer reads: leave it out."
             )
-        if self.family != "recurrent":
+        if self.family not in NO_TRANSFORMERS:
             attention.replace(width=self.width)  # refuses a width the heads do not divide
 
     def _has_layers_for(self, rule: LayerRule) -> bool:
@@ -204,7 +262,7 @@ class ModelConfig(Config):
             del depths["decoder"]
         elif self.family == "decoder":
             depths = {"decoder": self.layers}
-        elif self.family == "recurrent":
+        elif self.family in NO_TRANSFORMERS:
             depths = {}
         return any(rule.means(stack, layer) for stack, depth in depths.items() for layer in range(depth))
 
@@ -230,6 +288,9 @@ class ModelConfig(Config):
                 return f"parts of the kind '{kind}'"
         if self.head.columns:
             return "several tags a word"
+        for name in (*_HAVE, "norm"):
+            if getattr(self, name) is False or (name == "norm" and self.norm.kind == "none"):
+                return f"no {_NAMES[name]}"
         return "a layer pattern" if self.layer_pattern else None
 
     @property

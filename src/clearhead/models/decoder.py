@@ -22,7 +22,7 @@ from clearhead.models.stack import (
     scored,
 )
 from clearhead.models.state import DecoderState
-from clearhead.nn.attention.masks import Causal, Mask
+from clearhead.nn.attention.masks import Causal, Everything, Mask
 from clearhead.nn.layers import Output, TokenEmbedding
 from clearhead.nn.look import Look
 from clearhead.nn.tokens import Lengths
@@ -63,7 +63,7 @@ class Decoder(nn.Module):
         case. `scores=False`: they are left to whoever has `projection`. With a state, `tokens` are the next
         ones of each row, `lengths` how many of them are real.
         """
-        seen = Causal() if mask is None else mask
+        seen = (Causal() if self.config.causal_mask else Everything()) if mask is None else mask
         if state is None:
             ids, where, padding = as_rows(tokens, lengths)
             around = Surroundings(where, seen & padding)

@@ -28,7 +28,7 @@ from clearhead.models.stack import (
     scored,
 )
 from clearhead.models.state import DecoderState, Source
-from clearhead.nn.attention.masks import Causal, Mask
+from clearhead.nn.attention.masks import Causal, Everything, Mask
 from clearhead.nn.extras import Extras
 from clearhead.nn.layers import Output, TokenEmbedding
 from clearhead.nn.look import Look
@@ -48,7 +48,8 @@ class EncoderDecoder(nn.Module):
         self.source_embedding = input_embedding(config, source)
         self.target_embedding = input_embedding(config, target)
         self.encoder = Stack(config, config.layers, causal=False)
-        self.decoder = Stack(config, config.depth_of_decoder, causal=True, cross=True)
+        self.decoder = Stack(config, config.depth_of_decoder, causal=True, cross=config.cross_attention)
+        self.causal = Causal() if config.causal_mask else Everything()
         self.projects = config.head.kind == "none"  # may be asked for hidden states without scores
         if self.projects:
             self.output = Output(target, config.embedding)
@@ -83,7 +84,7 @@ class EncoderDecoder(nn.Module):
         memory, memory_tokens, memory_mask = self._read(source, source_lengths, look, extras)
         ids, tokens, mask = as_rows(target, target_lengths, "target tokens")
         around = Surroundings(
-            tokens, Causal() & mask, memory=memory, memory_tokens=memory_tokens, memory_mask=memory_mask
+            tokens, self.causal & mask, memory=memory, memory_tokens=memory_tokens, memory_mask=memory_mask
         )
         x = self.decoder(self.target_embedding(ids, tokens), around, None, look, extras)
         if target.dim() == 1:
@@ -133,7 +134,7 @@ class EncoderDecoder(nn.Module):
         tokens, keys, visible = state.next_tokens(target, lengths)
         around = Surroundings(
             tokens,
-            Causal() & visible,
+            self.causal & visible,
             keys,
             memory=state.source.memory,
             memory_tokens=Tokens.padded(source_count, device=target.device),

@@ -1,11 +1,14 @@
-"""The baseline the Transformer replaced: a recurrent encoder-decoder with attention.
+"""The baseline the Transformer replaced: a recurrent encoder-decoder, with attention or without.
 
-The encoder is a GRU or LSTM that reads the source (both ways by default); the
+The encoder is a plain RNN, a GRU or an LSTM that reads the source (both ways by default); the
 decoder writes token by token, and before each token looks at all encoder states:
 
     c_t = attention(query s_{t−1}, keys and values h_1 … h_S)
     s_t = cell([embedding(y_t); c_t], s_{t−1})
     logits = tanh(W [s_t; c_t; embedding(y_t)]) · embeddingᵀ
+
+Without attention there is no c_t: the decoder begins in the state in which the encoder ended, and that one
+vector is all it knows of the source (Sutskever et al. 2014). With it, it begins in the mean of all states.
 
 The same interface as the Transformer's encoder-decoder, so that tables can
 compare them. Work per token is constant, but the steps of a sequence cannot run
@@ -16,7 +19,7 @@ Shapes: B rows, S source tokens, T target tokens, E width, M memory width.
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,16 +28,23 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import pool
-from clearhead.models.stack import ModelOutput, as_rows, refuse_unlike
+from clearhead.models.stack import ModelOutput, refuse_unlike
 from clearhead.models.state import Source
+from clearhead.models.unpacked import row_by_row
 from clearhead.nn.attention import build_score
 from clearhead.nn.attention.problem import masked_softmax
 from clearhead.nn.layers import Dropout, Output, TokenEmbedding, check_ids
 from clearhead.nn.look import Look
 from clearhead.nn.state import refuse_unknown_state
-from clearhead.nn.tokens import Boundaries, Lengths, Tokens, pack, row_lengths, unpack
+from clearhead.nn.tokens import Lengths, Tokens, row_lengths
 
 BLOCK = 64  # the history grows by this many steps
+# The encoder, a cell of the decoder, and how many vectors each cell carries on: an LSTM's are two.
+CELLS: dict[str, tuple[type[nn.RNNBase], type[nn.RNNCellBase], int]] = {
+    "rnn": (nn.RNN, nn.RNNCell, 1),
+    "gru": (nn.GRU, nn.GRUCell, 1),
+    "lstm": (nn.LSTM, nn.LSTMCell, 2),
+}
 
 
 class RecurrentState(Source):
@@ -86,9 +96,9 @@ class Recurrent(nn.Module):
             source = TokenEmbedding(config.source_vocabulary, width, config.embedding.scale)
         self.source_embedding, self.target_embedding = source, target
         memory = width * (2 if recurrent.bidirectional else 1)
-        kind = nn.GRU if recurrent.cell == "gru" else nn.LSTM
+        kind, cell, self.parts = CELLS[recurrent.cell]
         between = config.dropout if config.layers > 1 else 0.0
-        self.encoder = kind(
+        self.encoder: nn.RNNBase = cast(Any, kind)(
             width,
             width,
             config.layers,
@@ -96,18 +106,19 @@ class Recurrent(nn.Module):
             dropout=between,
             bidirectional=recurrent.bidirectional,
         )
-        cell = nn.GRUCell if recurrent.cell == "gru" else nn.LSTMCell
-        depth = config.depth_of_decoder
-        self.cells = nn.ModuleList(cell(width + memory if i == 0 else width, width) for i in range(depth))
-        self.parts = 1 if recurrent.cell == "gru" else 2  # an LSTM carries a hidden and a cell vector
+        depth, seen = config.depth_of_decoder, 0 if recurrent.attention == "none" else memory
+        self.cells = nn.ModuleList(
+            cast(Any, cell)(width + seen if i == 0 else width, width) for i in range(depth)
+        )
         self.first = nn.Linear(memory, depth * self.parts * width)
         if recurrent.attention == "dot" and memory != width:
             raise UserError(
                 "The recurrent attention 'dot' and bidirectional=true cannot work together: the encoder's "
                 "states are twice as wide as the decoder's. Use attention='bilinear', or bidirectional=false."
             )
-        self.score = build_score(recurrent.attention, 1, width, memory, width)
-        self.combine = nn.Linear(width + memory + width, width)
+        looks = recurrent.attention != "none"
+        self.score = build_score(recurrent.attention, 1, width, memory, width) if looks else None
+        self.combine = nn.Linear(width + seen + width, width)
         self.dropout = Dropout(config.dropout)
         self.output = Output(target, config.embedding)
 
@@ -125,7 +136,7 @@ class Recurrent(nn.Module):
         if target.dim() == 1:
             if state is not None:
                 raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
-            return self._packed(source, target, source_lengths, target_lengths, look)
+            return row_by_row(self, source, target, source_lengths, target_lengths, look)
         if target_lengths is not None:
             rows, count = target.shape
             row_lengths(target_lengths, rows, count, target.device)  # refuses those that cannot be
@@ -145,41 +156,10 @@ class Recurrent(nn.Module):
         if look is not None:
             look.give("encoder.output", state.memory)
             look.give("decoder.output", hidden)
-            look.give("decoder.0.cross.weights", weights)
+            if weights is not None:
+                look.give("decoder.0.cross.weights", weights)
             look.give("logits", logits)
         return ModelOutput(logits=logits, hidden=hidden, memory=state.memory, state=None if fresh else state)
-
-    def _packed(
-        self,
-        source: Tensor | None,
-        target: Tensor,
-        source_lengths: Lengths | None,
-        target_lengths: Lengths | None,
-        look: Look | None,
-    ) -> ModelOutput:
-        if source is None:
-            raise UserError("Without a state the model needs a source.")
-        refuse_unlike(source, target, source_lengths, target_lengths)
-        as_rows(source, source_lengths, "source tokens")  # refuses lengths that cannot be
-        as_rows(target, target_lengths, "target tokens")
-        sizes = {"memory": source_lengths, "target": target_lengths}
-        # a recurrence goes row by row, so the host has to know where rows end
-        plain = {
-            name: one.offsets.diff() if isinstance(one, Boundaries) else one
-            for name, one in sizes.items()
-            if one is not None
-        }
-        result = self.forward(
-            unpack(source, plain["memory"]),
-            unpack(target, plain["target"]),
-            source_lengths=plain["memory"],
-            target_lengths=plain["target"],
-            look=look,
-        )
-        for name in ("logits", "hidden", "memory"):
-            lengths = plain["memory" if name == "memory" else "target"]
-            setattr(result, name, pack(getattr(result, name), lengths))
-        return result
 
     def begin(self, source: Tensor, source_lengths: Lengths | None = None) -> RecurrentState:
         """Read the source once; the state from which decoding starts."""
@@ -190,38 +170,45 @@ class Recurrent(nn.Module):
         x = self.dropout(self.source_embedding(source))
         lengths = None if source_lengths is None else torch.as_tensor(source_lengths, device=source.device)
         if lengths is None:
-            memory, _ = self.encoder(x)
+            memory, ended = self.encoder(x)
         else:
             # Packing keeps the backward reader from starting in the padding.
             sizes = lengths.clamp(min=1).cpu()
-            ran, _ = self.encoder(pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False))
+            ran, ended = self.encoder(pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False))
             memory, _ = pad_packed_sequence(ran, batch_first=True, total_length=count)
-        mean = pool(memory, Tokens.padded(count, device=source.device, real=lengths), "mean")
-        return RecurrentState(memory, lengths, torch.tanh(self.first(mean)))
+        if self.score is None:
+            last = ended[0] if self.parts == 2 else ended  # (layers · directions, B, E)
+            known = last[-memory.shape[-1] // self.config.width :].transpose(0, 1).flatten(1)
+        else:
+            known = pool(memory, Tokens.padded(count, device=source.device, real=lengths), "mean")
+        return RecurrentState(memory, lengths, torch.tanh(self.first(known)))
 
-    def _write(self, target: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden (B, T, E), flat states after each token (B, T, K), attention weights (B, 1, T, S)."""
+    def _write(self, target: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Hidden (B, T, E), flat states after each token (B, T, K), attention weights (B, 1, T, S) if any."""
         check_ids(target, len(self.target_embedding.weight))
         words = self.dropout(self.target_embedding(target))  # (B,T,E)
         flat = state.hidden
-        keys = self.score.keys(state.memory.unsqueeze(1))  # (B,1,S,·), the same for every step
+        memory = state.memory.unsqueeze(1)
+        keys = None if self.score is None else self.score.keys(memory)  # (B,1,S,·), the same for every step
         one, source = (Tokens.padded(n, device=target.device) for n in (1, state.memory.shape[1]))
         allowed = state.mask.allowed(one, source)
         outputs, steps, looked = [], [], []
         for word in words.unbind(1):
             carried = flat.unflatten(-1, (len(self.cells), self.parts, -1))  # (B, layers, parts, E)
-            weights = self._attend(carried[:, -1, 0], keys, allowed)
-            context = (weights @ state.memory.unsqueeze(1))[:, 0, 0]  # (B,M)
-            looked.append(weights)
-            x, new = torch.cat([word, context], dim=-1), []
+            context = []
+            if keys is not None:
+                looked.append(self._attend(carried[:, -1, 0], keys, allowed))
+                context = [(looked[-1] @ memory)[:, 0, 0]]  # (B,M)
+            x, new = torch.cat([word, *context], dim=-1), []
             for i, cell in enumerate(self.cells):
                 x, pieces = self._cell(cell, x, carried[:, i])
                 new.append(pieces)
                 x = self.dropout(x)
             flat = torch.stack(new, dim=1).flatten(1)
             steps.append(flat)
-            outputs.append(torch.tanh(self.combine(torch.cat([x, context, word], dim=-1))))
-        return torch.stack(outputs, dim=1), torch.stack(steps, dim=1), torch.cat(looked, dim=2)
+            outputs.append(torch.tanh(self.combine(torch.cat([x, *context, word], dim=-1))))
+        weights = torch.cat(looked, dim=2) if looked else None
+        return torch.stack(outputs, dim=1), torch.stack(steps, dim=1), weights
 
     def _cell(self, cell: nn.Module, x: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
         """One step of one layer: its output, and what it carries on, (B, parts, E)."""
@@ -233,5 +220,6 @@ class Recurrent(nn.Module):
 
     def _attend(self, query: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
         """Weights (B, 1, 1, S) of one decoder state over all encoder states: attention with one head."""
+        assert self.score is not None
         scores = self.score.compare(self.score.queries(query[:, None, None]), keys)
         return masked_softmax(scores, allowed)

@@ -34,6 +34,7 @@ from clearhead.nn.layers import (
     may_fuse,
 )
 from clearhead.nn.look import Look
+from clearhead.nn.no_residual import NoResidual
 from clearhead.nn.parts import build_attention, build_feedforward
 from clearhead.nn.pending import Pending
 from clearhead.nn.state import State, refuse_unknown_state
@@ -119,15 +120,17 @@ class Layer(nn.Module):
     def __init__(self, config: ModelConfig, attention: Any, cross_attention: Any, feedforward: Any) -> None:
         """The parts are rows of `nn/parts.py`, or whatever does what is asked of them there."""
         super().__init__()
-        width = config.width
+        around = Residual if config.residual else NoResidual
         self.attention = attention
-        self.attention_residual = Residual(width, config.norm, config.dropout)
+        self.attention_residual = around(config.width, config.norm, config.dropout)
         self.cross_attention = cross_attention
         self.cross_residual = None
         if cross_attention is not None:
-            self.cross_residual = Residual(width, config.norm, config.dropout)
+            self.cross_residual = around(config.width, config.norm, config.dropout)
         self.feedforward = feedforward
-        self.feedforward_residual = Residual(width, config.norm, config.dropout)
+        self.feedforward_residual: Any = None
+        if feedforward is not None:
+            self.feedforward_residual = around(config.width, config.norm, config.dropout)
 
     @property
     def gives_extras(self) -> bool:
@@ -190,7 +193,8 @@ class Layer(nn.Module):
         x = self.attention_residual(x, attend_to_self, looks["self"])
         if self.cross_residual is not None:
             x = self.cross_residual(x, attend_to_memory, looks["cross"])
-        x = self.feedforward_residual(x, feed, looks["feedforward"])
+        if self.feedforward_residual is not None:
+            x = self.feedforward_residual(x, feed, looks["feedforward"])
         if look is not None:
             look.give("output", x)
         return x  # type: ignore[no-any-return]  # while sums are pending, one of them

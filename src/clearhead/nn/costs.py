@@ -256,4 +256,5 @@ def keys_and_values(layer: MultiHeadAttention, tokens: int) -> int:
 
 
 DENSE = Costs(feedforward_products, feedforward_kept)
+NOTHING = Costs(lambda part, layer, sight: iter(()), lambda layer, sight, storage: 0)  # of a part left out
 MULTIHEAD = Costs(attention_products, attention_kept, keys_and_values)

@@ -62,7 +62,7 @@ class NormConfig(Config):
 
     _noun: ClassVar[str] = "norm"
 
-    kind: Literal["layer", "rms"] = "layer"
+    kind: Literal["layer", "rms", "none"] = "layer"  # none: no norms anywhere
     place: Literal["post", "pre"] = "post"  # post: norm(x + f(x)), the original; pre: x + f(norm(x))
     eps: Epsilon = 1e-5
     final: bool | None = None  # a norm after the last layer; None: with pre, where it is needed
@@ -86,6 +86,8 @@ def build_norm(config: NormConfig, width: int) -> nn.Module:
     """The norm a config names."""
     if config.kind == "rms":
         return RMSNorm(width, config.eps)
+    if config.kind == "none":
+        return nn.Identity()
     return nn.LayerNorm(width, eps=config.eps)
 
 

@@ -14,16 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from torch import nn
 
 from clearhead.base.config import Config, Kinds
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
-from clearhead.nn.costs import DENSE, MULTIHEAD, Costs
+from clearhead.nn.costs import DENSE, MULTIHEAD, NOTHING, Costs
 from clearhead.nn.layers import FeedForward, FeedForwardConfig
 from clearhead.nn.positions import Position
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoFeedForwardConfig(FeedForwardConfig):
+    """Layers without a feed-forward net: attention alone, for comparison. The other settings lie idle."""
+
+    kind: Literal["none"] = "none"
 
 
 @dataclass(frozen=True)
@@ -31,12 +38,16 @@ class Kind:
     """One row: the settings of a kind of part, how it is made from them, and what it costs."""
 
     config: type[Config]
-    build: Callable[..., nn.Module]  # attention: (config, position); feed-forward: (width, config)
+    # attention: (config, position); feed-forward: (width, config), or None where there is none
+    build: Callable[..., nn.Module | None]
     costs: Costs
 
 
 ATTENTIONS: dict[str, Kind] = {"multihead": Kind(AttentionConfig, MultiHeadAttention, MULTIHEAD)}
-FEEDFORWARDS: dict[str, Kind] = {"dense": Kind(FeedForwardConfig, FeedForward, DENSE)}
+FEEDFORWARDS: dict[str, Kind] = {
+    "dense": Kind(FeedForwardConfig, FeedForward, DENSE),
+    "none": Kind(NoFeedForwardConfig, lambda width, config: None, NOTHING),
+}
 
 
 def _row(kinds: Mapping[str, Kind], what: str, name: str) -> Kind:
@@ -72,5 +83,5 @@ def build_attention(config: AttentionConfig, position: Position | None = None) -
 
 
 def build_feedforward(config: FeedForwardConfig, width: int) -> Any:
-    """The feed-forward that a config names."""
+    """The feed-forward that a config names; None: the layer has none."""
     return feedforward_kind(config.kind).build(width, config)

@@ -14,7 +14,7 @@ from clearhead.models.config import ModelConfig
 
 PAIR_LENGTH = 25  # tokens of a sentence where nothing is said: about the mean of WMT 2014 in subwords
 TEXT_LENGTH = 2048  # tokens of a text where the position scheme sets no limit
-PAIRS = ("encoder-decoder", "recurrent")  # families with a source and a target
+PAIRS = ("encoder-decoder", "recurrent", "convolutional")  # families with a source and a target
 
 
 @dataclass(frozen=True)

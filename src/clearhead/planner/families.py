@@ -11,12 +11,13 @@ Shapes: R rows, S source tokens, T target tokens, E model width.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from clearhead.base.errors import UserError
+from clearhead.models.convolutional import Convolutional, DecoderLayer, EncoderLayer
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder import Encoder, Vision
 from clearhead.models.encoder_decoder import EncoderDecoder
@@ -41,8 +42,8 @@ from clearhead.planner.batch import Batch
 
 LOSS = "loss"  # the part that log-probabilities are told under
 # Numbers a recurrence keeps for each token, cell and unit of width, as PyTorch's CPU kernels do.
-_READING = {"gru": 7, "lstm": 17}
-_WRITING = {"gru": 6, "lstm": 5}
+_READING = {"rnn": 1, "gru": 7, "lstm": 17}
+_WRITING = {"rnn": 1, "gru": 6, "lstm": 5}
 
 
 @dataclass(frozen=True)
@@ -55,22 +56,28 @@ class Kept:
 
 def products(model: nn.Module, batch: Batch) -> tuple[Product, ...]:
     """Every matrix product of one forward pass."""
-    return tuple(
-        _recurrent_products(model, batch) if isinstance(model, Recurrent) else _products(model, batch)
-    )
+    if isinstance(model, Recurrent):
+        return tuple(_recurrent_products(model, batch))
+    if isinstance(model, Convolutional):
+        return tuple(_convolutional_products(model, batch))
+    return tuple(_products(model, batch))
 
 
 def kept(model: nn.Module, batch: Batch, storage: Storage) -> tuple[Kept, ...]:
     """Everything one forward pass keeps for the backward pass."""
     if isinstance(model, Recurrent):
         return tuple(_recurrent_kept(model, batch, storage))
+    if isinstance(model, Convolutional):
+        return tuple(_convolutional_kept(model, batch, storage))
     return tuple(_kept(model, batch, storage))
 
 
 def _stacks(model: nn.Module, batch: Batch) -> list[tuple[Stack, Sight, Sight | None]]:
     """The stacks of a model: who looks at whom in them, and at the source."""
     rows, source, target = batch.rows, batch.source_length, batch.target_length
-    read, write = Sight(rows, source, source), Sight(rows, target, target, causal=True)
+    read = Sight(rows, source, source)
+    hidden = getattr(getattr(model, "config", None), "causal_mask", True)
+    write = Sight(rows, target, target, causal=hidden)
     if isinstance(model, EncoderDecoder):
         return [(model.encoder, read, None), (model.decoder, write, Sight(rows, target, source))]
     if isinstance(model, Decoder):
@@ -82,6 +89,7 @@ def _stacks(model: nn.Module, batch: Batch) -> list[tuple[Stack, Sight, Sight | 
 
 def _products(model: Any, batch: Batch) -> Iterator[Product]:
     stacks = _stacks(model, batch)
+    unread = None if model.config.cross_attention else model.encoder
     if isinstance(model, Vision):
         patches = batch.rows * (model.config.image.size // model.config.image.patch) ** 2
         # The image itself needs no gradient.
@@ -89,7 +97,9 @@ def _products(model: Any, batch: Batch) -> Iterator[Product]:
     for stack, own, cross in stacks:
         for layer in stack.layers:
             for name, part, costs, sight, _ in _parts(stack.name, layer, own, cross):
-                yield from costs.products(name, part, sight)
+                for product in costs.products(name, part, sight):
+                    # What no decoder looks at has no gradient.
+                    yield replace(product, gradients=0) if stack is unread else product
     if hasattr(model, "head"):
         yield from _head_products(model.head, batch.rows, batch.tokens)
     else:
@@ -126,8 +136,9 @@ def _parts(
         attentions.append((f"{name} cross-attention", layer.cross_attention, cross, layer.cross_residual))
     for label, part, sight, residual in attentions:
         yield label, part, attention_kind(part.config.kind).costs, sight, residual
-    costs = feedforward_kind(layer.feedforward.config.kind).costs
-    yield f"{name} feed-forward", layer.feedforward, costs, own, layer.feedforward_residual
+    if layer.feedforward_residual is not None:
+        costs = feedforward_kind(layer.feedforward.config.kind).costs
+        yield f"{name} feed-forward", layer.feedforward, costs, own, layer.feedforward_residual
 
 
 def _stack_kept(
@@ -145,6 +156,8 @@ def _stack_kept(
 
 def _norm_kept(norm: nn.Module, tokens: int, width: int, storage: Storage) -> int:
     """A norm's input and statistics; the RMS norm keeps the scaled numbers too, before its weight."""
+    if isinstance(norm, nn.Identity):
+        return 0
     if isinstance(norm, RMSNorm):
         return tokens * (width * (max(storage.item, FLOAT) + storage.item) + FLOAT)
     return tokens * (width * storage.item + 2 * FLOAT)
@@ -221,8 +234,9 @@ def _recurrent_products(model: Recurrent, batch: Batch) -> Iterator[Product]:
         yield Product(part, "weights", 2 * batch.target_tokens * size)
     sight = Sight(batch.rows, batch.target_length, batch.source_length)
     memory = _memory_width(model)
-    yield from score_products("decoder attention", model.score, 1, memory, sight)
-    yield Product("decoder attention", "scores", 2 * sight.pairs * memory)
+    if model.score is not None:
+        yield from score_products("decoder attention", model.score, 1, memory, sight)
+        yield Product("decoder attention", "scores", 2 * sight.pairs * memory)
     yield linear("output", model.combine, batch.target_tokens)
     yield from _output_products(model.output, batch.target_tokens)
 
@@ -251,16 +265,53 @@ def _recurrent_kept(model: Recurrent, batch: Batch, storage: Storage) -> Iterato
     between = memory * (item + dropped) * (model.config.layers - 1)
     states = _READING[cell] * width * directions * model.config.layers * item
     yield Kept("encoder recurrence", source * (states + between + memory * item))
-    inputs = width + memory + width * (len(model.cells) - 1)
+    seen = 0 if model.score is None else memory
+    inputs = width + seen + width * (len(model.cells) - 1)
     cells = (_WRITING[cell] * width * len(model.cells) + inputs) * item
     yield Kept("decoder recurrence", target * (cells + width * dropped * len(model.cells)))
-    # Additive attention keeps the tanh of each pair, (B, T, S, A).
-    pair = model.score.query.shape[-1] if isinstance(model.score, Additive) else 0
-    looking = (batch.source_length * (pair + 1) + width + (0 if pair else memory)) * item
-    yield Kept("decoder attention", target * looking)
-    yield Kept("output", target * (2 * width + memory + 2 * width) * item)
+    if model.score is not None:
+        # Additive attention keeps the tanh of each pair, (B, T, S, A).
+        pair = model.score.query.shape[-1] if isinstance(model.score, Additive) else 0
+        looking = (batch.source_length * (pair + 1) + width + (0 if pair else memory)) * item
+        yield Kept("decoder attention", target * looking)
+    yield Kept("output", target * (2 * width + seen + 2 * width) * item)
     yield _logits_kept(target, model.output.weight.shape[0])
 
 
 def _memory_width(model: Recurrent) -> int:
     return model.config.width * (2 if model.config.recurrent.bidirectional else 1)
+
+
+def _convolutional_products(model: Convolutional, batch: Batch) -> Iterator[Product]:
+    """Convolutions of both stacks, each decoder layer's look at the source, and the scores over words."""
+    sight = Sight(batch.rows, batch.target_length, batch.source_length)
+    for layer in (*model.encoder, *model.decoder):
+        assert isinstance(layer, EncoderLayer | DecoderLayer)
+        name, tokens = ("encoder", batch.source_tokens)
+        if isinstance(layer, DecoderLayer):
+            name, tokens = ("decoder", batch.target_tokens)
+            looks = layer.cross_attention
+            yield linear("decoder cross-attention", looks.query, tokens)
+            pairs = 2 * sight.pairs * model.config.width
+            yield Product("decoder cross-attention", "scores", pairs, recomputed=True)
+            yield Product("decoder cross-attention", "scores", pairs)
+            yield linear("decoder cross-attention", looks.output, tokens)
+        size = layer.convolution.weights.weight.numel()
+        yield Product(f"{name} convolutions", "weights", 2 * tokens * size)
+    yield from _output_products(model.output, batch.target_tokens)
+
+
+def _convolutional_kept(model: Convolutional, batch: Batch, storage: Storage) -> Iterator[Kept]:
+    """Activations: what convolutions and gates read, attention weights, and the scores over words."""
+    item, width = storage.item, model.config.width
+    dropped = storage.dropped(model.config.dropout)
+    yield _input_kept(model.source_embedding, batch.source_tokens, storage)
+    yield _input_kept(model.target_embedding, batch.target_tokens, storage)
+    reading = width * ((1 + 2) * item + dropped)  # what the convolution reads, and what the gate does
+    yield Kept("encoder convolutions", batch.source_tokens * reading * len(model.encoder))
+    yield Kept("decoder convolutions", batch.target_tokens * reading * len(model.decoder))
+    # What is asked, before and after; the weights; what is found, before W'.
+    looking = (3 * width + 2 * batch.source_length) * item
+    yield Kept("decoder cross-attention", batch.target_tokens * looking * len(model.decoder))
+    yield Kept("decoder stream", (2 * batch.source_tokens + batch.target_tokens) * width * item)
+    yield _logits_kept(batch.target_tokens, model.output.weight.shape[0])

@@ -173,7 +173,7 @@ def _divides(model: nn.Module, ranks: int) -> bool:
 def _sublayers(model: nn.Module) -> int:
     """Of one token's way: half of all where a source and a target share them."""
     layers = [module for module in model.modules() if isinstance(module, Layer)]
-    parts = sum(2 + (layer.cross_attention is not None) for layer in layers)
+    parts = sum(1 + (layer.feedforward is not None) + (layer.cross_attention is not None) for layer in layers)
     two = any(layer.cross_attention is not None for layer in layers)
     return parts // 2 if two else parts
 

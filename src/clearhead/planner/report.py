@@ -180,6 +180,8 @@ def _decoding(plan: Plan) -> Table:
         rows.append(("of that, whatever the length", memory.state_fixed))
     if plan.config.family == "recurrent":
         rows = [("hidden states, one token", memory.state_per_token)]
+    if plan.config.family == "convolutional":
+        rows = [("the last tokens that convolutions read, whatever the length", memory.state_fixed)]
     if memory.cross_per_token:
         rows.append(("cross-attention's keys and values, one source token", memory.cross_per_token))
     if memory.memory_per_token:

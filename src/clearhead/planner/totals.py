@@ -14,6 +14,7 @@ from torch import nn
 
 from clearhead.models.build import build, preset
 from clearhead.models.config import ModelConfig
+from clearhead.models.convolutional import Convolutional
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.models.recurrent import Recurrent
@@ -36,6 +37,7 @@ _IN_STACK = {
     "attention": "self-attention",
     "cross_attention": "cross-attention",
     "feedforward": "feed-forward",
+    "convolution": "convolutions",
     "norm": "norms",
 }
 # The first word of the path, for what stands outside the stacks.
@@ -233,6 +235,14 @@ def _decoding(model: nn.Module) -> tuple[int, int, int, int]:
         width = model.config.width
         memory = width * (2 if model.config.recurrent.bidirectional else 1)
         return 0, len(model.cells) * model.parts * width, 0, memory
+    if isinstance(model, Convolutional):
+        width, kernel = model.config.width, model.config.convolution.of_decoder
+        return (
+            len(model.decoder) * (kernel - 1) * width,
+            0,
+            0,
+            2 * width,
+        )  # its output, and that with the words
     if not isinstance(model, (EncoderDecoder, Decoder)) or model.config.head.kind != "none":
         return 0, 0, 0, 0
     layers = [layer for layer in model.decoder.layers if isinstance(layer, Layer)]

@@ -29,6 +29,7 @@ SUMMARISE = Task(
     families=(
         Family("encoder-decoder", "an encoder reads the text, a decoder writes the summary", Pairs(_COLUMNS)),
         Family("recurrent", "the baseline that the Transformer replaced", Pairs(_COLUMNS)),
+        Family("convolutional", "convolutions read neighbours, attention the source", Pairs(_COLUMNS)),
         Family("decoder", "text and summary in one row", JoinedPairs(_COLUMNS)),
     ),
     objective=labels_objective,

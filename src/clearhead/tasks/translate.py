@@ -35,7 +35,7 @@ def pairs_demand(facts: Facts, family: Family, tokens: int, passes: Passes, rate
         consistency=2.0,
         smoothing=0.1,
         decay=0.0,
-        model=(ROTARY,),
+        model=() if family.name == "convolutional" else (ROTARY,),
         judging=(_ACCURACY,),
     )
 
@@ -54,6 +54,9 @@ TRANSLATE = Task(
             Pairs(_COLUMNS, alike=True),
         ),
         Family("recurrent", "the baseline that the Transformer replaced", Pairs(_COLUMNS, alike=True)),
+        Family(
+            "convolutional", "convolutions read neighbours, attention the source", Pairs(_COLUMNS, alike=True)
+        ),
         Family("decoder", "source and target in one row", JoinedPairs(_COLUMNS, alike=True)),
     ),
     objective=labels_objective,

@@ -66,7 +66,7 @@ def draw_curves(records: Sequence[Record], folder: str | Path) -> list[Path]:
     lowest loss. Values that are missing or not finite are skipped.
     """
     written = []
-    with _quietly():
+    with quietly():
         for name, (title, panels_of) in PICTURES.items():
             if panels := panels_of(records):
                 atomic_write_bytes(Path(folder) / name, _png(draw(title, panels)))
@@ -186,7 +186,7 @@ def _png(picture: Figure) -> bytes:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Without what Matplotlib says of its font cache, and of letters that its font lacks."""
     log = logging.getLogger("matplotlib")
     level = log.level

@@ -19,6 +19,7 @@ from clearhead.data.batch import Batch
 from clearhead.data.layouts import without_filler
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
+from clearhead.planner.batch import PAIRS
 from clearhead.planner.batch import Batch as Shape
 from clearhead.planner.devices import this_cpu, this_gpu
 from clearhead.planner.totals import count_flops
@@ -32,7 +33,7 @@ class StepFlops:
 
     def __init__(self, config: ModelConfig) -> None:
         model: nn.Module = build(config, device="meta")
-        pair = config.family in ("encoder-decoder", "recurrent")
+        pair = config.family in PAIRS
         points = (
             _POINTS if pair else tuple((0, t) if config.family == "decoder" else (t, 0) for t in (8, 16, 32))
         )

@@ -74,7 +74,7 @@ SETTINGS: dict[str, tuple[str, ...] | None] = {
         f"{part}{name}"
         for part, names in {
             "": "family vocabulary source_vocabulary width layers decoder_layers dropout initialisation "
-            "image recurrent",  # the last two are other families' own
+            "image recurrent convolution",  # the last three are other families' own
             "attention.": "width heads kv_heads query_dim key_dim value_dim memory_width score_rank bias "
             "output_bias scale softcap dropout kernel",
             "feedforward.": "width gated bias dropout",

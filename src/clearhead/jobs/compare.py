@@ -1,0 +1,301 @@
+"""Compare architectures, or any settings, on one corpus: a loop over `train` and `evaluate`, with seeds.
+
+    OUT/compare.json           what is compared: settings of all members, written before the first run
+    OUT/NAME-seed1/            an ordinary run and its bundle, for each member and seed
+    OUT/results/NAME-seed1.json  what was measured of it
+    OUT/compare.html           the tables and charts, in one file
+
+A comparison that was stopped goes on where it was: runs that are measured are not touched again, and one that
+had begun is resumed. `processes` runs go on side by side, dealt to the GPUs that there are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clearhead.base.atomic import atomic_write_text
+from clearhead.base.errors import UserError
+from clearhead.base.reading import Unreadable, read_json
+from clearhead.base.settings import parse_setting
+from clearhead.evaluation.evaluate import Evaluation
+from clearhead.evaluation.report import BUCKETS
+from clearhead.jobs import prepare
+from clearhead.jobs.compare_page import write_page
+from clearhead.jobs.finish import Finished
+from clearhead.jobs.gradient_by_distance import gradient_by_distance
+from clearhead.jobs.members import CompareConfig, Comparison, Member, differing, invited
+from clearhead.jobs.recipe import Table, merged
+from clearhead.jobs.train import begun, decided, resume, train
+from clearhead.models.build import build, count_parameters
+from clearhead.planner.batch import make_batch
+from clearhead.planner.totals import count_memory
+from clearhead.tasks import task_named
+from clearhead.training.config import TrainConfig
+from clearhead.training.log import TIMING, read_log
+from clearhead.training.run_folder import RunFolder, as_json
+
+RECORD, RESULTS, PAGE = "compare.json", "results", "compare.html"
+SETTLED = 3  # speeds noted before this many others are those of a machine that warms up
+
+
+def compare(
+    out: str | Path,
+    settings: Table | None = None,
+    config: CompareConfig | None = None,
+    *,
+    processes: int | None = None,
+    view: str = "auto",
+    minutes: float | None = None,
+) -> Comparison:
+    """Train and measure every member with every seed, and draw the page; or go on with what is in `out`."""
+    folder = Path(out)
+    found = _opened(folder, settings, config, minutes)
+    waiting = [one for one in _runs(found) if not _result(folder, *one).exists()]
+    count = max(torch.cuda.device_count(), 1) if processes is None else processes
+    if count > 1 and len(waiting) > 1:
+        _side_by_side(folder, waiting, count)
+    else:
+        for member, seed in waiting:
+            measure(folder, found, member, seed, view)
+    done = read(folder)
+    return Comparison(done.config, done.task, done.members, done.results, write_page(done, folder / PAGE))
+
+
+def read(folder: Path) -> Comparison:
+    """What has been compared in a folder so far."""
+    plain = _json(folder / RECORD)
+    config = CompareConfig.from_dict(plain["compare"])
+    members = [Member(one["name"], one["settings"], refused=one["refused"]) for one in plain["members"]]
+    empty = Comparison(config, plain["task"], members, {})
+    results: dict[str, list[dict[str, Any]]] = {}
+    for member, seed in _runs(empty):
+        path = _result(folder, member, seed)
+        if path.exists():
+            results.setdefault(member.name, []).append(_json(path))
+    return Comparison(config, plain["task"], members, results)
+
+
+def _opened(
+    folder: Path, settings: Table | None, config: CompareConfig | None, minutes: float | None
+) -> Comparison:
+    """The comparison in a folder; or a new one, of which all is decided and written before the first run."""
+    record = folder / RECORD
+    if settings is None:
+        if not record.is_file():
+            raise UserError(f"There is no comparison in '{folder}' that could go on: say what to compare.")
+        return read(folder)
+    asked = config or CompareConfig()
+    said = {"settings": settings, "compare": asked.to_dict(), "minutes": minutes}
+    if record.exists():
+        if json.loads(json.dumps(said)) != {name: _json(record).get(name) for name in said}:
+            raise UserError(
+                f"There is another comparison in '{folder}': go on with `clearhead compare --out {folder}`, "
+                f"or give another --out."
+            )
+        return read(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"The folder '{folder}' is not empty: give another --out.")
+    task = task_named(str(settings.get("task", TrainConfig().task)))
+    differing(asked, task.columns.writes)  # refuses names that nobody knows before the corpus is read
+    plain = merged({"batch": {"layout": "padded"}}, settings)  # the same batches: not every family packs them
+    members = invited(asked, plain, decided(plain, minutes), task.columns.writes)
+    listed = [{"name": one.name, "settings": one.settings, "refused": one.refused} for one in members]
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(record, as_json({"format": 1, "task": task.name, **said, "members": listed}))
+    return read(folder)
+
+
+def _runs(found: Comparison) -> Iterator[tuple[Member, int]]:
+    """Seed by seed, so that a table is there early."""
+    for seed in found.config.seeds:
+        yield from ((member, seed) for member in found.members if member.refused is None)
+
+
+def name_of_run(member: Member, seed: int) -> str:
+    """The name of a run's folder."""
+    return f"{re.sub(r'[^A-Za-z0-9.+=-]+', '_', member.name)}-seed{seed}"
+
+
+def _result(folder: Path, member: Member, seed: int) -> Path:
+    return folder / RESULTS / f"{name_of_run(member, seed)}.json"
+
+
+def _side_by_side(folder: Path, waiting: Sequence[tuple[Member, int]], count: int) -> None:
+    """Each run in a process of its own, `count` at a time, dealt to the GPUs; output goes to OUT/NAME.log."""
+    gpus = torch.cuda.device_count()
+    free = list(range(count))
+    active: dict[int, tuple[subprocess.Popen[bytes], str]] = {}
+    left, failed = list(waiting), []
+    try:
+        while left or active:
+            while left and free:
+                place, (member, seed) = free.pop(0), left.pop(0)
+                name = name_of_run(member, seed)
+                where = {"CUDA_VISIBLE_DEVICES": _visible(place % gpus)} if gpus else {}
+                command = [sys.executable, "-m", "clearhead", "compare", "--out", str(folder), "--only", name]
+                with open(folder / f"{name}.log", "ab") as log:
+                    process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **where})
+                active[place] = process, name
+            time.sleep(0.2)
+            for place, (process, name) in list(active.items()):
+                if process.poll() is not None:
+                    del active[place]
+                    free.append(place)
+                    failed += [name] if process.returncode else []
+    finally:  # an interrupt: each run saves what it has, and ends
+        for process, _ in active.values():
+            process.terminate()
+        for process, _ in active.values():
+            process.wait()
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(waiting)} runs did not come to their end, the first of them {failed[0]}: "
+            f"'{folder / failed[0]}.log' says why. `clearhead compare --out {folder}` tries them again."
+        )
+
+
+def _visible(number: int) -> str:
+    """The GPU of this number among those that this process may see."""
+    seen = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
+    return seen[number] if number < len(seen) else str(number)
+
+
+def measure_one(folder: Path, name: str, view: str) -> None:
+    """Train and measure the one run of this name, as a process of its own."""
+    found = read(folder)
+    for member, seed in _runs(found):
+        if name_of_run(member, seed) == name:
+            measure(folder, found, member, seed, view)
+            return
+    raise UserError(f"There is no run '{name}' in the comparison in '{folder}'.")
+
+
+def measure(folder: Path, found: Comparison, member: Member, seed: int, view: str) -> None:
+    """Train one member with one seed, or go on with it, and write down what was measured."""
+    place = folder / name_of_run(member, seed)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    whole = not begun(place)
+    if whole:
+        finished = train(place, merged(member.settings, {"seed": seed}), view=view)
+    else:
+        finished = resume(place, view=view)
+    plain = measured(finished, found.config)
+    if torch.cuda.is_available() and whole:
+        plain["peak_bytes"] = torch.cuda.max_memory_allocated()
+    (folder / RESULTS).mkdir(exist_ok=True)
+    atomic_write_text(_result(folder, member, seed), as_json({"member": member.name, "seed": seed, **plain}))
+
+
+def measured(finished: Finished, asked: CompareConfig) -> dict[str, Any]:
+    """Everything that is compared of one run."""
+    folder = RunFolder(finished.folder)
+    config, _ = folder.read_record()
+    task = task_named(config.task)
+    prepared = prepare.open_all(folder.data, len(config.data.train))
+    encoding = task.encoding(config.model.family, config.data.two)
+    facts = finished.bundle.metadata["training"]
+    gradients = gradient_by_distance(finished.bundle.model, config, encoding, prepared, asked.rows)
+    on_cpu = "cuda" not in str(next(finished.bundle.model.parameters()).device)
+    batch = make_batch(config.model, config.batch.tokens, None, None)
+    dtype = "bf16" if facts["dtype"] in ("bfloat16", "float16") else "float32"
+    memory = count_memory(build(config.model, device="meta"), config.model, batch, dtype, on_cpu)
+    return {
+        "figures": _figures(finished),
+        "parameters": count_parameters(finished.bundle.model),
+        "width": config.model.width,
+        "flops": facts["flops"],
+        "steps": facts["steps"],
+        "minutes": facts["seconds"] / 60,
+        "device": facts["device"],
+        "dtype": facts["dtype"],
+        "train_tokens_per_second": _training_speed(folder),
+        "decode_tokens_per_second": _decoding_speed(finished),
+        "planned_bytes": memory.training,
+        "by_length": [] if finished.test is None else _by_length(finished.test),
+        "gradients": [one._asdict() for one in gradients],
+        "curve": [
+            [one["step"], one["loss"]]
+            for one in read_log(folder.training, lenient=True)
+            if one["kind"] == "validation" and isinstance(one.get("loss"), float)
+        ],
+    }
+
+
+def _figures(finished: Finished) -> dict[str, float]:
+    """Of the test set, or of the validation set where there is none."""
+    if finished.test is not None:
+        return dict(finished.test.metrics)
+    return {f"{name} (validation)": value for name, value in finished.validation[finished.chosen].items()}
+
+
+def _training_speed(folder: RunFolder) -> float | None:
+    """Labels a second: the median of what the log noted, without its beginning."""
+    speeds = []
+    path = folder.training / TIMING
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        value = json.loads(line).get("tokens_per_second")
+        speeds += [value] if isinstance(value, int | float) else []
+    return statistics.median(speeds[SETTLED:] or speeds) if speeds else None
+
+
+def _decoding_speed(finished: Finished) -> float | None:
+    """Tokens a second written for the test set by PyTorch, whatever faster engine a family may have."""
+    test = finished.test
+    if test is None or not test.judge.writes or not test.seconds:
+        return None
+    tokenizer = finished.bundle.tokenizer
+    assert tokenizer is not None
+    return sum(len(tokenizer.encode(text)) + 1 for text in test.outputs) / test.seconds
+
+
+def _by_length(found: Evaluation) -> list[dict[str, Any]]:
+    """Quality by the number of words of the source, as the reports of evaluation have it."""
+    buckets = []
+    for low, high in BUCKETS:
+        inside = [one for one in found.examples if low <= len(one.source.split()) <= high]
+        if inside:
+            scores = found.judge.bucket_scores(found, inside)
+            buckets.append({"low": low, "high": high, "examples": len(inside), "scores": scores})
+    return buckets
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = read_json(path)
+    except Unreadable as error:
+        raise UserError(
+            f"The comparison is damaged: {error.about(path.name)}. Remove it to measure anew."
+        ) from error
+    if not isinstance(found, dict):
+        raise UserError(f"The comparison is damaged: '{path}' holds no table. Remove it to measure anew.")
+    return found
+
+
+def axes_of(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """`a.b=1,2` as axes: each value read like a setting's.
+
+    >>> axes_of(["model.layers=1,2", "model.position.name=rotary,none"])
+    {'model.layers': (1, 2), 'model.position.name': ('rotary', None)}
+    """
+    axes: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        path, equals, values = text.partition("=")
+        if not equals or not values.strip():
+            raise UserError(f"An axis is written name=value,value, not '{text}'.")
+        found = tuple(parse_setting(f"{path}={value}")[1] for value in values.split(","))
+        if len(set(map(repr, found))) != len(found):
+            raise UserError(f"The axis '{path.strip()}' has a value twice.")
+        axes[path.strip()] = found
+    return axes

@@ -1,0 +1,281 @@
+"""What a comparison found: figures with their confidence, as tables and as one HTML page with charts.
+
+Confidence is over seeds: mean ± t · s / √n, the 95 % interval of Student's t; one seed has none. Charts are
+Matplotlib's SVG inside the page, which loads nothing else. Measures nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clearhead.base.atomic import atomic_write_text
+from clearhead.base.errors import UserError, nearest
+from clearhead.evaluation.render import Page, Section, Table, to_html
+from clearhead.jobs.members import Comparison
+from clearhead.planner.report import bytes_in_words
+from clearhead.training.curves import INK, RULE, SOFT, quietly
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Student's t at 97.5 %, for 1, 2, … degrees of freedom
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+LOWER_IS_BETTER = ("perplexity", "nats", "bits", "loss", "error")
+# of Okabe and Ito, told apart by colour-blind eyes too; then the same again, dashed
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+Lines = dict[str, list[tuple[float, float]]]
+
+
+class Figure(NamedTuple):
+    """A mean over seeds, and half the width of its 95 % interval; nan: there was one seed."""
+
+    mean: float
+    half: float
+    seeds: int
+
+    def __str__(self) -> str:
+        mean = f"{self.mean:.4g}" if abs(self.mean) < 1000 else f"{self.mean:,.0f}"
+        return mean if math.isnan(self.half) else f"{mean} ± {self.half:.2g}"
+
+
+def figure(values: Sequence[float]) -> Figure | None:
+    """The mean of some values, with its confidence.
+
+    >>> str(figure([40.0, 41.0, 42.0])), str(figure([41.0]))
+    ('41 ± 2.5', '41')
+    """
+    if not values:
+        return None
+    mean, count = statistics.fmean(values), len(values)
+    if count == 1:
+        return Figure(mean, math.nan, 1)
+    quantile = T[count - 2] if count - 2 < len(T) else 1.96 + 2.4 / (count - 1)
+    return Figure(mean, quantile * statistics.stdev(values) / math.sqrt(count), count)
+
+
+def metric_of(found: Comparison) -> str:
+    """The figure that is compared: the one asked for, or the task's first."""
+    names = [name for results in found.results.values() for one in results for name in one["figures"]]
+    asked = found.config.metric
+    if asked is None:
+        return names[0] if names else "quality"
+    if names and asked not in names:
+        raise UserError(f"No run has the figure '{asked}': {nearest(asked, dict.fromkeys(names))}")
+    return asked
+
+
+def over_seeds(results: Sequence[dict[str, Any]], get: Callable[[dict[str, Any]], Any]) -> Figure | None:
+    """A figure of all seeds that have it."""
+    values = [get(one) for one in results]
+    return figure([float(value) for value in values if isinstance(value, int | float)])
+
+
+def table(found: Comparison) -> Table:
+    """One row a member: quality, size, work, speed, memory."""
+    metric = metric_of(found)
+    header = (
+        *("member", metric, "seeds", "parameters", "width", "training FLOPs"),
+        *("tokens/s in training", "tokens/s in decoding", "memory in training"),
+    )
+    rows = []
+    for member in found.members:
+        results = found.results.get(member.name, [])
+        if member.refused is not None or not results:
+            rows.append([member.name, "cannot" if member.refused else "not yet", *["–"] * (len(header) - 2)])
+            continue
+        speeds = [
+            over_seeds(results, lambda one, key=key: one[f"{key}_tokens_per_second"])  # type: ignore[misc]
+            for key in ("train", "decode")
+        ]
+        peak = over_seeds(results, lambda one: one.get("peak_bytes", one["planned_bytes"]))
+        rows.append(
+            [
+                member.name,
+                str(over_seeds(results, lambda one: one["figures"].get(metric)) or "–"),
+                str(len(results)),
+                f"{results[0]['parameters']:,}",
+                f"{results[0]['width']:,}",
+                f"{results[0]['flops']:.2e}",
+                *("–" if one is None else f"{one.mean:,.0f}" for one in speeds),
+                "–" if peak is None else bytes_in_words(peak.mean),
+            ]
+        )
+    return Table(header, rows)
+
+
+def by_length(found: Comparison) -> tuple[str, Lines]:
+    """Quality by words of the source: the first score that reports have, mean over seeds."""
+    scored = [one for results in found.results.values() for one in results if one["by_length"]]
+    if not scored:
+        return "", {}
+    name = next(iter(scored[0]["by_length"][0]["scores"]))
+    lines: Lines = {}
+    for member, results in found.results.items():
+        buckets: dict[int, list[float]] = {}
+        for one in results:
+            for bucket in one["by_length"]:
+                buckets.setdefault(bucket["low"], []).append(bucket["scores"][name])
+        lines[member] = [(low, statistics.fmean(values)) for low, values in sorted(buckets.items())]
+    return name, lines
+
+
+def gradients(found: Comparison) -> Lines:
+    """Norm of the gradient by distance, mean over seeds."""
+    lines: Lines = {}
+    for member, results in found.results.items():
+        buckets: dict[int, list[float]] = {}
+        for one in results:
+            for bucket in one["gradients"]:
+                buckets.setdefault(bucket["low"], []).append(bucket["norm"])
+        lines[member] = [(low, statistics.fmean(values)) for low, values in sorted(buckets.items())]
+    return {name: line for name, line in lines.items() if line}
+
+
+def page(found: Comparison, draw: bool = True) -> Page:
+    """The whole report."""
+    metric = metric_of(found)
+    name, lengths = by_length(found)
+    distances = gradients(found)
+    curves = {member: [(s, v) for s, v in results[0]["curve"]] for member, results in found.results.items()}
+    notes = [
+        f"{one.name} cannot take part: {one.refused}" for one in found.members if one.refused is not None
+    ]
+    how = {
+        "parameters": "Widths are chosen so that all have as many parameters.",
+        "flops": "Widths are chosen so that a training step takes as many FLOPs.",
+        "none": "Sizes are as set, and not made equal.",
+    }
+    devices = {f"{one['device']}, {one['dtype']}" for results in found.results.values() for one in results}
+    notes += [
+        how[found.config.equal],
+        "± is the 95 % interval of the mean over seeds (Student's t).",
+        "Decoding speed is that of PyTorch on the test set for every family, one search for all.",
+        "Memory is the peak that the GPU's allocator saw, or on a CPU what the planner counts for a step.",
+        *(f"Trained on: {one}." for one in sorted(devices)),
+    ]
+    pictures: dict[str, str] = _drawn(found, metric, name, lengths, distances, curves) if draw else {}
+    sections = [Section("Figures", (table(found),), tuple(notes), pictures=_some(pictures, "quality"))]
+    if lengths:
+        about = "The first of each range of source words; see the reports of the runs for more."
+        shown = (_spread("source words from", lengths, "{:.2f}"),)
+        sections.append(
+            Section(f"{name} by source length", shown, (about,), pictures=_some(pictures, "length"))
+        )
+    if distances:
+        about = (
+            "The norm of ∂ log p(label) / ∂ embedding of an input token, by the steps of a recurrence "
+            "between the two: where it falls off, what was read long ago can no longer be learnt from."
+        )
+        shown = (_spread("steps apart, from", distances, "{:.3g}"),)
+        sections.append(
+            Section("Gradient by distance", shown, (about,), pictures=_some(pictures, "gradient"))
+        )
+    if any(curves.values()):
+        sections.append(
+            Section("Validation loss", notes=("The first seed.",), pictures=_some(pictures, "curve"))
+        )
+    return Page(f"Comparison: {found.task}", tuple(sections))
+
+
+def _some(pictures: dict[str, str], name: str) -> tuple[str, ...]:
+    return (pictures[name],) if name in pictures else ()
+
+
+def _spread(title: str, lines: Lines, form: str) -> Table:
+    """Lines as a table: one column a member."""
+    places = sorted({int(x) for line in lines.values() for x, _ in line})
+    known = {name: dict(line) for name, line in lines.items()}
+    rows = [[str(x), *(form.format(one[x]) if x in one else "–" for one in known.values())] for x in places]
+    return Table((title, *known), rows)
+
+
+def write_page(found: Comparison, path: Path) -> Path:
+    """Write the page, whole or not at all; without Matplotlib it has its tables alone."""
+    try:
+        text = to_html(page(found))
+    except ImportError:
+        text = to_html(page(found, draw=False))
+    atomic_write_text(path, text)
+    return path
+
+
+# -- charts -----------------------------------------------------------------------------------------
+
+
+def _drawn(
+    found: Comparison, metric: str, name: str, lengths: Lines, distances: Lines, curves: Lines
+) -> dict[str, str]:
+    pictures = {}
+    qualities = {
+        member: got
+        for member, results in found.results.items()
+        if (got := over_seeds(results, lambda one: one["figures"].get(metric))) is not None
+    }
+    lower = metric.startswith(LOWER_IS_BETTER)
+    if qualities:
+        pictures["quality"] = _svg(
+            0.5 + 0.34 * len(qualities),
+            lambda axes: _bars(axes, qualities, metric + ", lower is better" * lower),
+        )
+    if lengths:
+        pictures["length"] = _svg(3.4, lambda axes: _lines(axes, lengths, "source words", name))
+    if distances:
+        pictures["gradient"] = _svg(
+            3.4, lambda axes: _lines(axes, distances, "steps apart", "norm of the gradient", logarithmic=True)
+        )
+    if any(curves.values()):
+        drawn = {member: line for member, line in curves.items() if line}
+        pictures["curve"] = _svg(3.4, lambda axes: _lines(axes, drawn, "step", "validation loss, nats"))
+    return pictures
+
+
+def _svg(height: float, draw: Callable[[Axes], None]) -> str:
+    """A chart as an SVG element; the same numbers give the same text."""
+    import matplotlib
+    from matplotlib.figure import Figure as Drawing
+
+    with quietly(), matplotlib.rc_context({"svg.hashsalt": "clearhead", "svg.fonttype": "none"}):
+        whole = Drawing((8.6, height), layout="constrained", facecolor="white")
+        axes = whole.subplots()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(SOFT)
+        axes.tick_params(colors=INK, labelsize=9)
+        axes.set_axisbelow(True)
+        draw(axes)
+        file = io.StringIO()
+        whole.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    text = file.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _bars(axes: Axes, values: dict[str, Figure], label: str) -> None:
+    """Dots with their intervals, one line a member, the first above."""
+    for place, (name, one) in enumerate(values.items()):
+        half = 0.0 if math.isnan(one.half) else one.half
+        colour = COLOURS[place % len(COLOURS)]
+        axes.errorbar(one.mean, -place, xerr=half, fmt="o", color=colour, capsize=4, label=name)
+    axes.set_yticks([-place for place in range(len(values))], list(values))
+    axes.grid(axis="x", color=RULE)
+    axes.set_xlabel(label, color=INK, parse_math=False)
+    axes.margins(y=0.1)
+
+
+def _lines(axes: Axes, lines: Lines, x: str, y: str, logarithmic: bool = False) -> None:
+    for place, (name, line) in enumerate(lines.items()):
+        xs, ys = zip(*line, strict=True)
+        dashes = "-" if place < len(COLOURS) else "--"
+        dots = "o" if len(line) <= 40 else ""
+        axes.plot(xs, ys, dashes, marker=dots, markersize=4, color=COLOURS[place % len(COLOURS)], label=name)
+    if logarithmic:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.grid(color=RULE)
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK, parse_math=False)
+    axes.legend(frameon=False, fontsize=8, labelcolor=INK, bbox_to_anchor=(1.0, 1.0), loc="upper left")

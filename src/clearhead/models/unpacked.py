@@ -1,0 +1,43 @@
+"""Packed tokens in models that go row by row: laid out in rows, computed, and packed again."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.models.stack import ModelOutput, as_rows, refuse_unlike
+from clearhead.nn.look import Look
+from clearhead.nn.tokens import Boundaries, Lengths, pack, unpack
+
+
+def row_by_row(
+    model: nn.Module,
+    source: Tensor | None,
+    target: Tensor,
+    source_lengths: Lengths | None,
+    target_lengths: Lengths | None,
+    look: Look | None,
+) -> ModelOutput:
+    """What a model with a source and a target makes of packed ids, whose rows the host has to know."""
+    if source is None:
+        raise UserError("Without a state the model needs a source.")
+    refuse_unlike(source, target, source_lengths, target_lengths)
+    as_rows(source, source_lengths, "source tokens")  # refuses lengths that cannot be
+    as_rows(target, target_lengths, "target tokens")
+    sizes = {"memory": source_lengths, "target": target_lengths}
+    plain = {
+        name: one.offsets.diff() if isinstance(one, Boundaries) else one
+        for name, one in sizes.items()
+        if one is not None
+    }
+    result: ModelOutput = model(
+        unpack(source, plain["memory"]),
+        unpack(target, plain["target"]),
+        source_lengths=plain["memory"],
+        target_lengths=plain["target"],
+        look=look,
+    )
+    for name in ("logits", "hidden", "memory"):
+        lengths = plain["memory" if name == "memory" else "target"]
+        setattr(result, name, pack(getattr(result, name), lengths))
+    return result

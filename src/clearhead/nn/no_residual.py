@@ -1,0 +1,34 @@
+"""A sub-layer without its residual connection, to show what the connection is for.
+
+    post   norm(dropout(f(x)))                pre   dropout(f(norm(x)))
+
+In place of `Residual` in `layers.py`, with the same parameters by the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from clearhead.nn.layers import Pending, Residual
+from clearhead.nn.look import Look
+
+
+class NoResidual(Residual):
+    """What the sub-layer gives takes the place of what went into it."""
+
+    def takes_apart(self, x: Tensor | Pending, look: Look | None) -> bool:
+        """Nothing is added to anything, so no bias can be left to a sum."""
+        return False
+
+    def forward(
+        self, x: Tensor | Pending, sublayer: Callable[[Tensor], Tensor], look: Look | None = None
+    ) -> Any:
+        """The sub-layer's result alone; `look` is offered it as `added`."""
+        x = x.total() if isinstance(x, Pending) else x
+        found = self.dropout(sublayer(self.norm(x) if self.norm_first else x))
+        if look is not None:
+            look.give("added", found)
+        return found if self.norm_first else self.norm(found)

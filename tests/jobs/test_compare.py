@@ -1,0 +1,289 @@
+"""Comparisons: who takes part, at what size; runs that are measured, resumed and drawn."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clearhead.base.errors import UserError
+from clearhead.cli.main import main
+from clearhead.data.encodings import Pairs
+from clearhead.jobs import compare as job
+from clearhead.jobs import gradient_by_distance as gradients
+from clearhead.jobs.compare_page import figure, page, table
+from clearhead.jobs.members import ARCHITECTURES, CompareConfig, differing, invited
+from clearhead.jobs.refusals import check_settings
+from clearhead.models.build import count_parameters
+from clearhead.tasks import TASKS
+from clearhead.training.flops import StepFlops
+
+from ..models.families import ids, model_for
+from .making import settings, write_corpus
+
+BASE = {"model": {"width": 64, "layers": 4, "attention": {"heads": 4}, "feedforward": {"width": 128}}}
+
+
+def base_of(tmp_path: Path) -> Any:
+    """A run as sizing would have it for a vocabulary of 2,000."""
+    found = check_settings(settings(write_corpus(tmp_path), **BASE))
+    return found.replace(model__vocabulary=2000)
+
+
+# --- who takes part --------------------------------------------------------------------------------
+
+
+def test_members_are_named_architectures_times_what_varies() -> None:
+    config = CompareConfig(
+        architectures=("gru", "transformer"), vary={"model.layers": (1, 2), "model.norm.kind": ("rms", None)}
+    )
+    found = differing(config, writes=True)
+    assert list(found) == [
+        f"{name} layers={layers}, norm.kind={kind}"
+        for name in ("gru", "transformer")
+        for layers in (1, 2)
+        for kind in ("rms", "none")
+    ]
+    assert (
+        found["gru layers=2, norm.kind=none"]["model"]["layers"] == 2
+    )  # what varies goes before the name's own
+    assert list(differing(CompareConfig(vary={"model.causal_mask": (True, False)}), True)) == [
+        "causal_mask=true",
+        "causal_mask=false",
+    ]
+    assert len(differing(CompareConfig(), writes=True)) == 9
+    assert list(differing(CompareConfig(), writes=False)) == ["encoder", "decoder", "encoder-decoder"]
+    with pytest.raises(UserError, match="no architecture 'gruu': did you mean 'gru'"):
+        differing(CompareConfig(architectures=("gruu",)), True)
+    with pytest.raises(UserError, match="none of them twice"):
+        CompareConfig(seeds=(1, 1))
+
+
+@pytest.mark.parametrize("equal", ["parameters", "flops"])
+def test_members_are_made_equal_by_their_widths(tmp_path: Path, equal: str) -> None:
+    base, said = base_of(tmp_path), settings(write_corpus(tmp_path), **BASE)
+    names = tuple(name for name in ARCHITECTURES if name != "encoder")
+    config = CompareConfig.from_dict({"architectures": list(names), "equal": equal})
+    sizes = {}
+    for one in invited(config, said, base, writes=True):
+        assert one.model is not None, one.refused
+        lengths = (1, 0, 50) if one.model.family == "decoder" else (1, 25, 25)
+        by = {"parameters": count_parameters, "flops": lambda model, at=lengths: StepFlops(model)(*at)}[equal]
+        sizes[one.name] = by(one.model)
+        if one.model.family in ("encoder-decoder", "decoder"):
+            inner = one.model.feedforward.width
+            assert inner == pytest.approx(2 * one.model.width, abs=1), "the shape stays"
+    wanted = sizes["transformer"]
+    assert {name: size / wanted for name, size in sizes.items()} == {
+        name: pytest.approx(1.0, abs=0.06) for name in sizes
+    }
+
+
+def test_a_member_that_cannot_be_trained_is_told_and_left_out(tmp_path: Path) -> None:
+    base, said = base_of(tmp_path), settings(write_corpus(tmp_path), **BASE)
+    config = CompareConfig(architectures=("encoder", "decoder"))
+    encoder, decoder = invited(config, said, base, True)
+    assert "cannot train a model of the family 'encoder'" in str(encoder.refused)
+    assert decoder.refused is None
+    with pytest.raises(UserError, match="cannot train a model"):
+        invited(CompareConfig(architectures=("encoder",)), said, base, True)
+
+
+def test_axes_are_read_like_settings() -> None:
+    assert job.axes_of(["a.b=1,x,true"]) == {"a.b": (1, "x", True)}
+    for wrong, words in (("a.b", "An axis is written"), ("a=1,1", "has a value twice")):
+        with pytest.raises(UserError, match=words):
+            job.axes_of([wrong])
+
+
+# --- what is measured ------------------------------------------------------------------------------
+
+
+def test_confidence_is_student_s() -> None:
+    found = figure([1.0, 2.0, 4.0])
+    assert found is not None
+    assert (found.mean, found.half) == (pytest.approx(7 / 3), pytest.approx(4.303 * 1.5275252 / math.sqrt(3)))
+    assert figure([]) is None
+    assert str(figure([5.0])) == "5"
+    many = figure([float(i) for i in range(40)])
+    assert many is not None
+    assert many.half == pytest.approx(2.0227 * 11.69045 / math.sqrt(40), rel=0.01)
+
+
+@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent", "decoder", "encoder"])
+def test_gradients_equal_those_of_the_embeddings_given_by_hand(family: str) -> None:
+    """Each label's gradient, taken alone, at embeddings that are a leaf of their own."""
+    head = {"head__kind": "classify", "head__classes": 3} if family == "encoder" else {}
+    net: Any = model_for(family, dtype=torch.float32, **head)
+    pair = family in ("encoder-decoder", "recurrent")
+    source, target = ids(2, 5), ids(2, 4, seed=1)
+    labels = torch.tensor([1, 2]) if family == "encoder" else ids(2, 4, seed=2)
+    read, lengths = (source, [5, 3]) if pair or family == "encoder" else (target, [4, 2])
+    batch = gradients.Batch.of(
+        inputs=target if pair else read,
+        lengths=torch.tensor([4, 4]) if pair else torch.tensor(lengths),
+        labels=labels,
+        rows=2,
+        source=source if pair else None,
+        source_lengths=torch.tensor(lengths) if pair else None,
+    )
+    found = [
+        (int(d), float(norm))
+        for distances, norms in gradients._of_batch(net, batch)
+        for d, norm in zip(distances, norms, strict=True)
+    ]
+    wanted = []
+    embedding = net.source_embedding if pair else net.embedding
+    given = [] if embedding.__class__.__name__ == "TokenEmbedding" else [gradients_tokens(read)]
+    vectors = embedding(read, *given).detach().requires_grad_()
+    calls = iter([vectors])
+    hook = embedding.register_forward_hook(lambda *_: next(calls, None))
+    logp = gradients.run_model(net, batch).log_softmax(-1)
+    hook.remove()
+    for t in range(1 if family == "encoder" else 4):
+        for row in range(2):
+            one = logp[row] if family == "encoder" else logp[row, t]
+            label = labels[row] if family == "encoder" else labels[row, t]
+            (gradient,) = torch.autograd.grad(one[label], vectors, retain_graph=True)
+            for s in range(lengths[row]):
+                norm = float(gradient[row, s].norm())
+                far = lengths[row] - s + (t if pair else 0)
+                if family == "decoder":
+                    far = abs(t - s) + 1
+                    if norm == 0.0:
+                        continue
+                wanted.append((far, norm))
+    assert sorted(far for far, _ in found) == sorted(far for far, _ in wanted)
+    assert sorted(norm for _, norm in found) == pytest.approx(sorted(norm for _, norm in wanted), rel=1e-4)
+    assert all(embedding._forward_hooks == {} for _ in (0,))
+
+
+def gradients_tokens(tokens: torch.Tensor) -> Any:
+    from clearhead.nn.tokens import Tokens
+
+    return Tokens.padded(tokens.shape[1])
+
+
+# --- whole comparisons -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], CompareConfig]:
+    """Three members, one of which cannot take part, two seeds, four steps."""
+    folder = tmp_path_factory.mktemp("compare")
+    said = settings(write_corpus(folder), steps=4, validation={"every": 2})
+    config = CompareConfig(architectures=("gru", "transformer", "encoder"), seeds=(1, 2))
+    job.compare(folder / "out", said, config, view="quiet", processes=1)
+    return folder / "out", said, config
+
+
+def test_a_comparison_measures_and_draws(compared: tuple[Path, dict[str, Any], CompareConfig]) -> None:
+    out, _, _ = compared
+    found = job.read(out)
+    assert {name: len(results) for name, results in found.results.items()} == {"gru": 2, "transformer": 2}
+    for results in found.results.values():
+        for one in results:
+            assert one["parameters"] > 0
+            assert one["flops"] > 0
+            assert one["planned_bytes"] > 0
+            assert one["gradients"]
+            assert one["by_length"]
+            assert "BLEU" in one["figures"]
+            assert one["decode_tokens_per_second"] > 0
+            assert len(one["curve"]) == 2
+    assert found.results["gru"][0]["figures"] != found.results["gru"][1]["figures"], "seeds differ"
+    shown = table(found)
+    assert [row[0] for row in shown.rows] == ["gru", "transformer", "encoder"]
+    assert shown.rows[2][1] == "cannot"
+    assert " ± " in shown.rows[0][1]
+    html = (out / "compare.html").read_text(encoding="utf-8")
+    assert html.count("<svg") == 4
+    assert "http-equiv" not in html
+    assert "cannot take part" in html
+    assert [one.title for one in page(found, draw=False).sections][2:] == [
+        "Gradient by distance",
+        "Validation loss",
+    ]
+
+
+def test_it_goes_on_where_it_was(
+    compared: tuple[Path, dict[str, Any], CompareConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost result is measured again by resuming its run; what is there is not touched."""
+    out, said, config = compared
+    lost = out / "results" / "gru-seed2.json"
+    before = json.loads(lost.read_text())
+    lost.unlink()
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("a run was begun anew")
+
+    monkeypatch.setattr(job, "train", never)
+    job.compare(out, said, config, view="quiet", processes=1)
+    after = json.loads(lost.read_text())
+    for name in ("figures", "gradients", "by_length", "curve", "flops"):
+        assert after[name] == before[name]
+    monkeypatch.setattr(job, "resume", never)
+    job.compare(out, view="quiet")  # nothing is left to do
+    with pytest.raises(UserError, match="another comparison"):
+        job.compare(out, said, CompareConfig(architectures=("lstm",)))
+    with pytest.raises(UserError, match="is not empty"):
+        job.compare(out / "gru-seed1", said, config)
+    with pytest.raises(UserError, match="no comparison in"):
+        job.compare(out / "nowhere")
+
+
+def test_the_command_shows_the_table(
+    compared: tuple[Path, dict[str, Any], CompareConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, _, _ = compared
+    assert main(["compare", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "training FLOPs" in said
+    assert "transformer" in said
+    assert "compare.html" in said
+    assert main(["compare", "--out", str(out), "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["results"]) == {"gru", "transformer"}
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ((), "Say where the comparison goes"),
+        (("--out", "x", "--vary", "a=1"), "Say what to train on"),
+        (("--out", "x", "--file", "f", "--seeds", "one"), "A seed is a whole number"),
+        (("--out", "x", "--file", "f", "--equal", "size"), "'compare.equal' cannot be 'size'"),
+        (("--out", "x", "--file", "f", "--architectures", "lstn"), "did you mean 'lstm'"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    given: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *given]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_runs_side_by_side_are_the_same(tmp_path: Path) -> None:
+    said = settings(write_corpus(tmp_path), steps=4)
+    config = CompareConfig(vary={"model.position.name": ("rotary", "alibi")}, seeds=(1,))
+    alone = job.compare(tmp_path / "one", said, config, view="quiet", processes=1)
+    both = job.compare(tmp_path / "two", said, config, view="quiet", processes=2)
+    for name, results in alone.results.items():
+        assert both.results[name][0]["figures"] == results[0]["figures"]
+
+
+def test_every_task_has_somebody_to_compare() -> None:
+    for task in TASKS.values():
+        names = differing(CompareConfig(), task.columns.writes)
+        families = {one.get("model", {}).get("family", task.families[0].name) for one in names.values()}
+        assert families & {family.name for family in task.families} or task.name == "generate"
+    assert isinstance(TASKS["translate"].encoding("convolutional"), Pairs)
