@@ -25,7 +25,7 @@ from clearhead.training.flops import StepFlops
 
 NEAR = 0.02  # members whose sizes differ by less are left as they are
 WIDEST = 16_384
-_SLOW = {"schedule": {"rate": 1e-3, "warmup": 200}}  # recurrences and gated convolutions bear no larger steps
+_SLOW = {"schedule": {"rate": 1e-3}}  # recurrences and gated convolutions bear no larger steps
 
 
 def _recurrent(cell: str, attention: str) -> Table:

@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead.nn.layers import Pending, Residual
+from clearhead.nn.layers import Residual
 from clearhead.nn.look import Look
+from clearhead.nn.pending import Pending
 
 
 class NoResidual(Residual):
