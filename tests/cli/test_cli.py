@@ -60,6 +60,21 @@ ASKING = [
 ]
 SURFACE = {
     "demo": ["--again", "--out", "--pair", "--view"],
+    "compare": [
+        *(
+            "--architectures",
+            "--data",
+            "--equal",
+            "--file",
+            "--json",
+            "--metric",
+            "--minutes",
+            "--only",
+            "--out",
+        ),
+        *("--processes", "--recipe", "--seeds", "--set", "--source", "--source-column", "--target"),
+        *("--target-column", "--task", "--vary", "--view"),
+    ],
     "train": [
         "--data",
         "--file",
@@ -135,6 +150,7 @@ SURFACE = {
     "plan": [
         "--batch-tokens",
         "--config",
+        "--crossing",
         "--device",
         "--dtype",
         "--json",

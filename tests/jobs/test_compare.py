@@ -59,8 +59,6 @@ def test_members_are_named_architectures_times_what_varies() -> None:
     assert list(differing(CompareConfig(), writes=False)) == ["encoder", "decoder", "encoder-decoder"]
     with pytest.raises(UserError, match="no architecture 'gruu': did you mean 'gru'"):
         differing(CompareConfig(architectures=("gruu",)), True)
-    with pytest.raises(UserError, match="none of them twice"):
-        CompareConfig(seeds=(1, 1))
 
 
 @pytest.mark.parametrize("equal", ["parameters", "flops"])
@@ -176,7 +174,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     """Three members, one of which cannot take part, two seeds, four steps."""
     folder = tmp_path_factory.mktemp("compare")
     said = settings(write_corpus(folder), steps=4, validation={"every": 2})
-    config = CompareConfig(architectures=("gru", "transformer", "encoder"), seeds=(1, 2))
+    config = CompareConfig(architectures=("gru", "transformer", "encoder"), seeds=2)
     job.compare(folder / "out", said, config, view="quiet", processes=1)
     return folder / "out", said, config
 
@@ -255,7 +253,7 @@ def test_the_command_shows_the_table(
     [
         ((), "Say where the comparison goes"),
         (("--out", "x", "--vary", "a=1"), "Say what to train on"),
-        (("--out", "x", "--file", "f", "--seeds", "one"), "A seed is a whole number"),
+        (("--out", "x", "--file", "f", "--seeds", "0"), "0 is not in the range"),
         (("--out", "x", "--file", "f", "--equal", "size"), "'compare.equal' cannot be 'size'"),
         (("--out", "x", "--file", "f", "--architectures", "lstn"), "did you mean 'lstm'"),
     ],
@@ -274,7 +272,7 @@ def test_mistakes_are_one_sentence(
 @pytest.mark.slow
 def test_runs_side_by_side_are_the_same(tmp_path: Path) -> None:
     said = settings(write_corpus(tmp_path), steps=4)
-    config = CompareConfig(vary={"model.position.name": ("rotary", "alibi")}, seeds=(1,))
+    config = CompareConfig(vary={"model.position.name": ("rotary", "alibi")}, seeds=1)
     alone = job.compare(tmp_path / "one", said, config, view="quiet", processes=1)
     both = job.compare(tmp_path / "two", said, config, view="quiet", processes=2)
     for name, results in alone.results.items():

@@ -46,7 +46,7 @@ def compare(
         list[str] | None, option("A.B=C,D", "One member for each value; repeat for all combinations.")
     ] = None,
     equal: Annotated[str | None, option("WHAT", "Make equal by width: parameters, flops, none.")] = None,
-    seeds: Annotated[str | None, option("N,N,…", "Seeds that every member is trained with; 1,2,3.")] = None,
+    seeds: Annotated[int | None, option("N", "Train every member with so many seeds; 3.", min=1)] = None,
     metric: Annotated[str | None, option("NAME", "The figure that is compared; the task's first.")] = None,
     minutes: Annotated[float | None, option("N", "How long one run may take; sizes all of them.")] = None,
     processes: Annotated[
@@ -98,10 +98,9 @@ def compare(
             columns = columns_named(source_column or [], target_column)
             given = {"data": {"train": [{**named, **columns}]}} if named else {}
             said = merged(base, given, {"task": task} if task else {}, nested(parse_settings(settings or [])))
-            chosen: dict[str, Any] = {"equal": equal, "metric": metric}
+            chosen: dict[str, Any] = {"equal": equal, "metric": metric, "seeds": seeds}
             chosen["architectures"] = None if architectures is None else _listed(architectures)
             chosen["vary"] = None if vary is None else job.axes_of(vary)
-            chosen["seeds"] = None if seeds is None else [_seed(one) for one in _listed(seeds)]
             asked = merged(asked, {name: value for name, value in chosen.items() if value is not None})
             config = CompareConfig.from_dict(asked, "compare")
         found = job.compare(out, said, config, processes=processes, view=view, minutes=minutes)
@@ -126,9 +125,3 @@ def compare(
 
 def _listed(text: str) -> list[str]:
     return [one.strip() for one in text.split(",") if one.strip()]
-
-
-def _seed(text: str) -> int:
-    if not text.isdigit():
-        raise UserError(f"A seed is a whole number, not '{text}'.")
-    return int(text)

@@ -118,7 +118,8 @@ def _opened(
 
 def _runs(found: Comparison) -> Iterator[tuple[Member, int]]:
     """Seed by seed, so that a table is there early."""
-    for seed in found.config.seeds:
+    first = found.config.first_seed
+    for seed in range(first, first + found.config.seeds):
         yield from ((member, seed) for member in found.members if member.refused is None)
 
 

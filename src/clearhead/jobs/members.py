@@ -72,14 +72,10 @@ class CompareConfig(Config):
     members: dict[str, dict[str, Any]] = field(default_factory=dict)  # name → settings, as in a recipe
     vary: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # setting → values; all combinations
     equal: Literal["parameters", "flops", "none"] = "parameters"  # what widths are chosen by
-    seeds: tuple[Seed, ...] = (1, 2, 3)
+    seeds: Count = 3  # that every member is trained with: first_seed, first_seed + 1, …
+    first_seed: Seed = 1
     metric: str | None = None  # of the test set; None: the first that the task has
     rows: Count = 16  # validation examples whose gradients are measured
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise UserError("A comparison needs at least one seed, and none of them twice.")
 
 
 @dataclass(frozen=True)

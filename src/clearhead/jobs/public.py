@@ -207,7 +207,7 @@ def compare(
     members: Mapping[str, Mapping[str, Any]] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     equal: str = "parameters",
-    seeds: Sequence[int] = (1, 2, 3),
+    seeds: int = 3,
     metric: str | None = None,
     minutes: float | None = None,
     processes: int | None = None,
@@ -224,7 +224,7 @@ def compare(
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> words = [f"{a} {b}" for a in "abcdefgh" for b in "abcdefgh"]
     >>> _ = (folder / "pairs.tsv").write_text("".join(f"{word}\\t{word}\\n" for word in words))
-    >>> found = clearhead.compare(folder / "out", file=folder / "pairs.tsv", seeds=[1], steps=2,
+    >>> found = clearhead.compare(folder / "out", file=folder / "pairs.tsv", seeds=1, steps=2,
     ...                           vary={"model.norm.place": ["post", "pre"]}, model__width=16,
     ...                           model__attention__heads=2, compute__device="cpu")
     >>> list(found.results), found.page.name
@@ -243,7 +243,7 @@ def compare(
     told: dict[str, Any] = {"architectures": list(architectures), "members": dict(members or {})}
     told |= {"vary": {name: list(values) for name, values in (vary or {}).items()}}
     chosen = {name: value for name, value in told.items() if value}
-    plain = asked if recipe is not None else {"equal": equal, "seeds": list(seeds), "metric": metric}
+    plain = asked if recipe is not None else {"equal": equal, "seeds": seeds, "metric": metric}
     config = CompareConfig.from_dict(merged(plain, chosen), "compare")
     return _compare(out, whole, config, processes=processes, view=view, minutes=minutes)
 
