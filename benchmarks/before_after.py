@@ -135,11 +135,10 @@ def outputs(tree: Path, runs: Path) -> Iterator[tuple[str, str]]:
             told = [*words.split(), "--way", way]
             if "nbest" in words:
                 told.append("--json")
-            yield (
-                f"translate {words} --way {way}",
-                clearhead(tree, "translate", str(runs / "translate"), *told, given=lines),
-            )
-            if "--groups" not in words and "--nbest" not in words:
+            if (runs / "translate").exists():
+                written = clearhead(tree, "translate", str(runs / "translate"), *told, given=lines)
+                yield f"translate {words} --way {way}", written
+            if (runs / "generate").exists() and "--groups" not in words and "--nbest" not in words:
                 told = [*told, "--max-length", "12", "the old"]
                 yield (
                     f"generate {words} --way {way}",
