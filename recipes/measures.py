@@ -111,4 +111,16 @@ MEASURES: dict[str, Measure] = {
         published="15.04 / 7.39 / 14.93 (base size, no pre-training; from memory of Zhang et al. 2020); "
         "23.67 / 10.29 / 23.44 (Zhang and Tetreault 2019)",
     ),
+    "wikitext-2-mask": Measure(
+        what="hidden words of Wikipedia articles, as a start for other tasks",
+        figure="accuracy",
+        beside=("perplexity",),
+        published="none with this vocabulary",
+    ),
+    "aeslc-denoise": Measure(
+        what="hidden spans of e-mails, as a start for their subject lines",
+        figure="accuracy",
+        beside=("perplexity",),
+        published="none with this vocabulary",
+    ),
 }

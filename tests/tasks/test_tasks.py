@@ -51,8 +51,11 @@ TRAINED = {  # the first is chosen where nobody says
     "classify": ("encoder", "decoder", "encoder-decoder"),
     "regress": ("encoder", "decoder", "encoder-decoder"),
     "tag": ("encoder",),
+    "mask": ("encoder",),
+    "denoise": ("encoder-decoder",),
 }
-HEADS = {"classify": "classify", "regress": "number", "tag": "tag"}
+HEADS = {"classify": "classify", "regress": "number", "tag": "tag", "mask": "mlm"}
+STREAMS = ("generate", "mask", "denoise")  # whose examples are chunks of long texts
 PAIRS = [(task, family) for task in TRAINED for family in FAMILIES]
 WORDS = Tokenizer.words("a b c d e f g h i j")
 
@@ -103,7 +106,7 @@ def test_settings_that_contradict_a_task(said: dict[str, Any], sentence: str, tm
 @pytest.mark.parametrize("task, family", [(t, f) for t in TRAINED for f in TRAINED[t]])
 def test_what_is_chosen_can_be_built(task: str, family: str) -> None:
     facts = Facts(1000, 20_000, 20_000 if TASKS[task].columns.writes else 0, 300, classes=3)
-    facts = replace(facts, source_tokens=0) if task == "generate" else facts
+    facts = replace(facts, source_tokens=0) if task in STREAMS else facts
     found = {one.name: one.value for one in choose(TASKS[task].sized(facts, family), Machine(False, 1e11))}
     assert found["model.family"] == family
     assert found.get("model.head.kind", "none") == HEADS.get(task, "none")
@@ -123,7 +126,7 @@ def rows_of(task: str, two: bool) -> list[Row]:
 
 @pytest.mark.parametrize(
     "task, family, two",
-    [(t, f, two) for t in TRAINED if t != "generate" for f in TRAINED[t] for two in (False, True)],
+    [(t, f, two) for t in TRAINED if t not in STREAMS for f in TRAINED[t] for two in (False, True)],
 )
 def test_a_bundle_is_fed_what_training_was_fed(task: str, family: str, two: bool, tmp_path: Path) -> None:
     if two and not TASKS[task].columns.pairs:

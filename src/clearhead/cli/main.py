@@ -36,8 +36,19 @@ _REASONS = {
 
 # in the order of the help
 COMMANDS = (
-    *("demo", "train", "translate", "generate", "score", "label", "embed", "evaluate", "compare", "verify"),
-    *("explore", "explain", "contexts", "examples", "presets", "plan", "inspect", "import", "export"),
+    *("demo", "train", "translate", "generate", "fill", "score", "label", "embed", "evaluate", "compare"),
+    *(
+        "verify",
+        "explore",
+        "explain",
+        "contexts",
+        "examples",
+        "presets",
+        "plan",
+        "inspect",
+        "import",
+        "export",
+    ),
 )
 TAKEN = ("import", "inspect")  # names that mean something else in Python: ours have an underscore
 

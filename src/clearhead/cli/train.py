@@ -66,7 +66,9 @@ def train(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", metavar="TASK", help="translate, summarise, generate, classify, regress or tag."
+            "--task",
+            metavar="TASK",
+            help="translate, summarise, generate, classify, regress or tag; to pre-train: mask or denoise.",
         ),
     ] = None,
     recipe: Annotated[
@@ -100,6 +102,7 @@ def train(
       clearhead train --file nli.tsv --task classify --source-column a --source-column b --out runs/nli
       clearhead train --file stars.csv --task regress --target-column stars --out runs/stars
       clearhead train --file book.txt --task generate --out runs/book
+      clearhead train --file corpus.txt --task mask --out runs/bert
       clearhead train --recipe recipes/multi30k-en-de.toml --data DATA --out runs/m30k
       clearhead train --source a.en --target a.de --set model.layers=4 --set model.dropout=0.2 --out runs/a
       clearhead train --resume runs/en-fr

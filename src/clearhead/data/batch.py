@@ -36,7 +36,8 @@ class Widths(NamedTuple):
 class Batch:
     """Examples side by side, padded to rows (two dimensions) or packed end to end (one dimension).
 
-    `fields` by name: `inputs`, `labels` and, where the encoding has them, `source` and `segments`. A field
+    `fields` by name: `inputs`, `labels` and, where the encoding has them, `source`, `segments` and `places`
+    (the tokens that labels are for, where these are few; such a batch is never packed). A field
     with an entry in `sizes` is a sequence: (B, T), or (N,) when packed; fields that stand place by place
     beside each other share one entry. Any other field has one value a row. Labels are whole numbers, IGNORED
     where nothing is to be predicted, or floats, not-a-number there. Real rows come first; rows that only fill

@@ -92,6 +92,18 @@ class FilterConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CorruptionConfig(Config):
+    """What the tasks `mask` and `denoise` hide of a text; which tokens is drawn anew in each epoch."""
+
+    _noun: ClassVar[str] = "corruption"
+
+    rate: Annotated[float, Bounds(0.01, 0.9)] = 0.15  # share of the tokens that are hidden
+    whole_words: bool = False  # mask: all pieces of a word are hidden together
+    # denoise: tokens of a hidden span on average; there are at most 100 spans in a chunk
+    span: Annotated[float, Bounds(1, 1000)] = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
     """Everything about the text a model learns from."""
 
@@ -102,6 +114,7 @@ class DataConfig(Config):
     test: CorpusConfig | None = None
     split: SplitConfig = field(default_factory=SplitConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
+    corruption: CorruptionConfig = field(default_factory=CorruptionConfig)
 
     @property
     def two(self) -> bool:

@@ -30,6 +30,7 @@ from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.shapes import Buckets
 from clearhead.data.sizes import Sizes
 from clearhead.text.framing import Framings
+from clearhead.text.marks import Marks
 from clearhead.text.tokenizer import Tokenizer
 
 CHUNK = 4096  # rows encoded at a time, by all cores together
@@ -45,13 +46,14 @@ class Specials(NamedTuple):
     start: int
     stop: int
     source_pad: int = 0  # where the source has a vocabulary of its own
+    marks: Marks | None = None  # where tokens can be hidden
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, source: Tokenizer | None = None) -> Specials:
         """Those of a tokenizer, which must have all of them."""
         pad, start, stop = (special(tokenizer, role) for role in ("pad", "start", "stop"))
         own = (source or tokenizer).pad
-        return cls(pad, start, stop, pad if own is None else own)
+        return cls(pad, start, stop, pad if own is None else own, Marks.of(tokenizer))
 
 
 class Tokenizers(NamedTuple):

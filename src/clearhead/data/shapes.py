@@ -57,10 +57,10 @@ class Buckets:
         return cls(shapes, source_edges, target_edges, table.astype(np.uint8))
 
     @classmethod
-    def single(cls, rows: int, target: int) -> Buckets:
-        """One shape for everything, without a source."""
-        edges = np.array([target])
-        return cls(np.array([[rows, 0, target]]), np.zeros(1, np.int64), edges, np.zeros((1, 1), np.uint8))
+    def single(cls, rows: int, target: int, source: int = 0) -> Buckets:
+        """One shape for everything."""
+        edges, shape = [np.array([one]) for one in (source, target)], np.array([[rows, source, target]])
+        return cls(shape, *edges, np.zeros((1, 1), np.uint8))
 
     @property
     def wider(self) -> list[int | None]:

@@ -165,7 +165,7 @@ def _pairs(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
     lengths = {name: np.array([len(ids) for ids in column]) for name, column in columns.items()}
     sizes = encoding.sizes(lengths)
     refuse_too_long(bundle, sizes.longer().tolist())
-    specials = _specials(bundle)
+    specials = specials_of(bundle)
     for group in by_length(sizes.longer().tolist(), batch_tokens):
         source = 0 if sizes.source is None else int(sizes.source[group].max())
         widths = Widths(len(group), source, int(sizes.target[group].max()))
@@ -206,7 +206,7 @@ def _labelled(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
         )
 
 
-def _specials(bundle: Bundle) -> Specials:
+def specials_of(bundle: Bundle) -> Specials:
     """The symbols around a target and its padding, as the model itself knows them."""
     reader, writer = tokenizers_of(bundle)
     symbols = symbols_of(bundle)
@@ -219,11 +219,18 @@ def _specials(bundle: Bundle) -> Specials:
     return Specials(writer.pad or 0, start, symbols.stop, reader.pad or 0)
 
 
+def context_of(bundle: Bundle) -> int:
+    """Tokens of a long text that are read at once: as many as in training, or as there are positions for."""
+    noted = bundle.metadata.get("context")  # with more, a model is out of its depth
+    trained = noted if isinstance(noted, int) and noted > 0 else None
+    return trained or positions_of(bundle.config) or CONTEXT
+
+
 def _chunks(
     bundle: Bundle, texts: Sequence[str], batch_tokens: int, context: int | None, documents: bool
 ) -> Iterator[Batch]:
     """A long text, or documents, as one stream in chunks; every token is predicted once."""
-    specials, rows = _specials(bundle), Ragged.of(tokenizers_of(bundle)[1].encode_batch(texts))
+    specials, rows = specials_of(bundle), Ragged.of(tokenizers_of(bundle)[1].encode_batch(texts))
     first = opening(bundle, "") if specials.start < 0 else [specials.start]
     if not documents:
         stream = np.concatenate([first, rows.items])  # so that the first token is predicted, too
@@ -231,9 +238,7 @@ def _chunks(
         stream = np.concatenate([first, rows.framed(after=specials.stop).items])
     else:
         stream = rows.framed(specials.start, specials.stop).items
-    noted = bundle.metadata.get("context")  # of training: with more, a model is out of its depth
-    trained = noted if isinstance(noted, int) and noted > 0 else None
-    width = context or trained or positions_of(bundle.config) or CONTEXT
+    width = context or context_of(bundle)
     pieces = [stream[i : i + width + 1] for i in range(0, len(stream) - 1, width)]
     for group in by_length([len(piece) - 1 for piece in pieces], batch_tokens):
         chosen = Ragged.of([pieces[i].tolist() for i in group])

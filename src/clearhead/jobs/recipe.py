@@ -14,6 +14,7 @@ import torch
 
 from clearhead.base.errors import UserError
 from clearhead.base.settings import flat, read_table
+from clearhead.tasks import task_named
 from clearhead.training.config import TrainConfig
 from clearhead.training.sizing import FILLED, Choice, as_table, looks
 
@@ -122,7 +123,8 @@ def packs(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> bool
     model, attention = config.model, config.model.attention
     plain = attention.kind == "multihead" and attention.kernel == "auto" and not model.layer_pattern
     whole = attention.dropout == 0 and attention.softcap is None and attention.score in ("dot", "scaled_dot")
-    there = model.position.name in ("none", "sinusoidal", "learned", "rotary") and config.task != "generate"
+    there = model.position.name in ("none", "sinusoidal", "learned", "rotary")
+    there = there and not task_named(config.task).columns.is_stream
     half = device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
     known = model.family in ("encoder-decoder", "encoder", "decoder")
     return half and plain and whole and there and known and config.batch.shapes == "fixed"

@@ -106,6 +106,8 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
             f"compute.graphs=true needs a CUDA device, and this run is on '{device}': leave it out."
         )
     check_metric(config, task)
+    if config.model.head.kind == "mlm" and config.batch.layout == "packed":
+        raise UserError("Chunks of a long text leave nothing to pack: leave batch.layout out.")
     learned = config.model.position.name == "learned" and config.model.family != "recurrent"
     if task.columns.is_stream and learned:
         _refuse_short(config.model, config.batch.context, "batch.context is")

@@ -293,7 +293,8 @@ def _notes(plan: _Plan) -> dict[str, Any]:
 
 
 def _encoding(config: TrainConfig) -> Encoding:
-    return task_named(config.task).encoding(config.model.family, config.data.two)
+    data = config.data
+    return task_named(config.task).encoding(config.model.family, data.two, data.corruption)
 
 
 def _corpus_facts(found: Survey) -> dict[str, Any]:

@@ -46,8 +46,12 @@ class Encoder(nn.Module):
         token_types: Tensor | None = None,
         mask: Mask | None = None,
         look: Look | None = None,
+        places: Tensor | None = None,
     ) -> ModelOutput:
-        """Hidden states (B, T, E), `pooled` (B, E), and `logits` where there is a head."""
+        """Hidden states (B, T, E), `pooled` (B, E), and `logits` where there is a head.
+
+        `places` (B, K): of padded rows, those tokens alone that a head is to score.
+        """
         ids, where, seen = as_rows(tokens, lengths)
         if mask is not None:
             seen = mask & seen
@@ -57,7 +61,7 @@ class Encoder(nn.Module):
         extras = new_extras(self.encoder)
         around = Surroundings(where, seen)
         x = self.encoder(self.embedding(ids, where, types), around, look=look, extras=extras)
-        return self.head.output(x, where, look, extras)
+        return self.head.output(x, where, look, extras, places)
 
 
 class Vision(nn.Module):

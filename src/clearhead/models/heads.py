@@ -1,6 +1,6 @@
 """What stands on a stack: pooling, and heads for classes and numbers of texts, tags, and masked words.
 
-Shapes: B texts, R rows, T tokens, E model width.
+Shapes: B texts, R rows, T tokens, K of them that are scored, E model width.
 """
 
 from __future__ import annotations
@@ -90,10 +90,20 @@ class Head(nn.Module):
         return columns_apart(scores, self.config.columns) if self.config.columns else scores
 
     def output(
-        self, x: Tensor, tokens: Tokens, look: Look | None, extras: Extras | None = None
+        self,
+        x: Tensor,
+        tokens: Tokens,
+        look: Look | None,
+        extras: Extras | None = None,
+        places: Tensor | None = None,
     ) -> ModelOutput:
-        """All that a model with this head returns for its last hidden states (R, T, E)."""
+        """All that a model with this head returns for its last hidden states (R, T, E).
+
+        With `places` (R, K) hidden states and scores are of these tokens alone, (R, K, …).
+        """
         pooled = self.pooled(x, tokens)
+        if places is not None:
+            x = x.gather(1, places.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
         x = x.squeeze(0) if tokens.is_packed else x
         logits = self(x, pooled)
         if look is not None and logits is not None:

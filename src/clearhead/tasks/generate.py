@@ -14,7 +14,7 @@ _COLUMNS = Columns(
     targets=("text", "document", "content", "story", "body", "article", "sentence"),
     noun="rows",
 )
-_MODEL = (
+LONG_TEXT_MODEL = (  # what models of long texts customarily are
     ROTARY,
     Choice("model.embedding.scale", False, "rotary positions are not added to the embedding"),
     Choice("model.feedforward.activation", "gelu", "customary in language models"),
@@ -33,7 +33,7 @@ def _demand(facts: Facts, family: Family) -> Demand:
         rate=Rate(1e-3, 256, 0.5),
         rows=False,
         context=256 if tokens < 40_000_000 else 512,
-        model=_MODEL,
+        model=LONG_TEXT_MODEL,
     )
 
 

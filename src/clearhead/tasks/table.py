@@ -5,7 +5,9 @@ from __future__ import annotations
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle.folder import Bundle
 from clearhead.tasks.classify import CLASSIFY
+from clearhead.tasks.denoise import DENOISE
 from clearhead.tasks.generate import GENERATE
+from clearhead.tasks.mask import MASK
 from clearhead.tasks.regress import REGRESS
 from clearhead.tasks.summarise import SUMMARISE
 from clearhead.tasks.tag import TAG
@@ -13,7 +15,7 @@ from clearhead.tasks.task import Task
 from clearhead.tasks.translate import TRANSLATE
 
 TASKS: dict[str, Task] = {
-    task.name: task for task in (TRANSLATE, SUMMARISE, GENERATE, CLASSIFY, REGRESS, TAG)
+    task.name: task for task in (TRANSLATE, SUMMARISE, GENERATE, CLASSIFY, REGRESS, TAG, MASK, DENOISE)
 }
 
 

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from clearhead.base.errors import UserError
 from clearhead.data.columns import Columns
+from clearhead.data.config import CorruptionConfig
 from clearhead.data.encoding import Encoding
+from clearhead.data.encodings import Hiding
 from clearhead.evaluation.evaluate import Judge
 from clearhead.training.config import ObjectiveConfig
 from clearhead.training.consistency import ConsistentObjective
@@ -49,9 +51,16 @@ class Task:
             f"set model.family={known}, or leave it out."
         )
 
-    def encoding(self, family: str | None = None, two: bool = False) -> Encoding:
-        """How examples are encoded for a family; `two`: two texts are read together."""
+    def encoding(
+        self, family: str | None = None, two: bool = False, corruption: CorruptionConfig | None = None
+    ) -> Encoding:
+        """How examples are encoded for a family; `two`: two texts are read together.
+
+        `corruption`: how much is hidden, for the tasks that hide something.
+        """
         found = self.family(family).encoding
+        if corruption is not None and isinstance(found, Hiding):
+            found = replace(found, corruption=corruption)
         return replace(found, two=True) if two else found
 
     def sized(self, facts: Facts, family: str | None = None, two: bool = False) -> Demand:

@@ -49,6 +49,9 @@ class TokenizerConfig(Config):
     # subwords stay within "words" (letters and signs apart, digits one by one), or within what stands
     # between "spaces", which is right for text that is already tokenised
     split: Literal["words", "spaces"] = "words"
+    # special tokens besides the four: a mask, which --task mask hides tokens behind, or the hundred sentinels
+    # that stand for spans in --task denoise
+    extra: Literal["none", "mask", "sentinels"] = "none"
     # the most lines to learn from
     sample: Count = 1_000_000
 
@@ -64,7 +67,17 @@ class TokenizerConfig(Config):
     def smallest(self) -> int:
         """The smallest vocabulary of this kind: the special tokens, and what it cannot do without."""
         needed = {"bpe": 256, "unigram": 256, "wordpiece": 2 * 256, "characters": 1, "words": 1}
-        return len(parts.SPECIALS) + needed.get(self.kind, 1)
+        return len(self.specials) + needed.get(self.kind, 1)
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """The special tokens besides the four."""
+        return {"none": (), "mask": (parts.MASK,), "sentinels": parts.SENTINELS}[self.extra]
+
+    @property
+    def specials(self) -> list[str]:
+        """All special tokens, in the order of their ids."""
+        return [*parts.SPECIALS, *self.more]
 
 
 def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -87,6 +100,8 @@ def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         backend = _learn_seen(lines, config)
     else:
         backend = _learn_subwords(lines, config, config.kind)
+    if config.more:
+        backend.add_special_tokens(list(config.more))
     return Tokenizer(backend, OWN_ROLES, literal=True)
 
 
@@ -113,13 +128,16 @@ def _words(
 
 def _learn_seen(lines: Iterable[str], config: TokenizerConfig) -> tokenizers.Tokenizer:
     """The characters or words seen most often, in the order in which they first appeared."""
-    splitter = None if config.kind == "characters" else parts.words_apart()
+    splitter = None if config.kind == "characters" else parts.words_apart(bool(config.more))
     normaliser = parts.normaliser(config.normalisation, config.lowercase)
     seen = _words(lines, normaliser, splitter)
     # `most_common` keeps the order of appearance among equals, so this does not hang on chance
-    kept = {item for item, _ in seen.most_common(config.vocabulary - len(parts.SPECIALS))}
+    kept = {item for item, _ in seen.most_common(config.vocabulary - len(config.specials))}
     known = [item for item in seen if item in kept]
-    backend = parts.character_level(known) if splitter is None else parts.word_level(known, splitter)
+    if splitter is None:
+        backend = parts.character_level(known, config.more)
+    else:
+        backend = parts.word_level(known, splitter, config.more)
     if normaliser is not None:
         backend.normalizer = normaliser
     return backend
@@ -132,28 +150,32 @@ def _learn_subwords(
     normaliser = parts.normaliser(config.normalisation, config.lowercase)
     if normaliser is not None:
         backend.normalizer = normaliser
-    backend.pre_tokenizer = parts.bytes_of_words(kind, config.split)
+    backend.pre_tokenizer = parts.bytes_of_words(kind, config.split, bool(config.more))
     learn = {"bpe": _learn_bpe, "wordpiece": _learn_wordpiece, "unigram": _learn_unigram}[kind]
-    backend.model = learn(backend, lines, config.vocabulary)
+    backend.model = learn(backend, lines, config.vocabulary, config.specials)
     backend.decoder = parts.text_of_bytes(kind)
     return backend
 
 
-def _learn_bpe(backend: tokenizers.Tokenizer, lines: Iterable[str], size: int) -> models.Model:
+def _learn_bpe(
+    backend: tokenizers.Tokenizer, lines: Iterable[str], size: int, specials: list[str]
+) -> models.Model:
     """Merge the commonest pair of neighbours, again and again; the library's trainer is deterministic."""
-    backend.train_from_iterator(lines, _merging(size, specials=list(parts.SPECIALS)))
+    backend.train_from_iterator(lines, _merging(size, specials=specials))
     model: models.Model = backend.model
     return model
 
 
-def _learn_wordpiece(backend: tokenizers.Tokenizer, lines: Iterable[str], size: int) -> models.Model:
+def _learn_wordpiece(
+    backend: tokenizers.Tokenizer, lines: Iterable[str], size: int, specials: list[str]
+) -> models.Model:
     """Pieces found by merging, as the library's own WordPiece trainer finds them; longest match first.
 
     That trainer numbers the continued letters in an order that hangs on chance and
     leaves out those it has not seen. Naming all of them beforehand mends both.
     """
     continued = [parts.CONTINUED + letter for letter in parts.BYTE_LETTERS]
-    merging = _merging(size, specials=[*parts.SPECIALS, *continued], continued=parts.CONTINUED)
+    merging = _merging(size, specials=[*specials, *continued], continued=parts.CONTINUED)
     merger = tokenizers.Tokenizer(models.BPE(continuing_subword_prefix=parts.CONTINUED))
     merger.normalizer, merger.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
     merger.train_from_iterator(lines, merging)
@@ -165,13 +187,13 @@ def _learn_wordpiece(backend: tokenizers.Tokenizer, lines: Iterable[str], size: 
     )
 
 
-def _learn_unigram(backend: tokenizers.Tokenizer, lines: Iterable[str], size: int) -> models.Model:
+def _learn_unigram(
+    backend: tokenizers.Tokenizer, lines: Iterable[str], size: int, specials: list[str]
+) -> models.Model:
     """Pieces with probabilities, by our own trainer: the library's hangs on chance and on the threads."""
     words = _words(lines, backend.normalizer, backend.pre_tokenizer)
-    pieces = learn_pieces(words, size - len(parts.SPECIALS))
-    return models.Unigram(
-        [*((name, 0.0) for name in parts.SPECIALS), *pieces], parts.SPECIALS.index(parts.UNKNOWN)
-    )
+    pieces = learn_pieces(words, size - len(specials))
+    return models.Unigram([*((name, 0.0) for name in specials), *pieces], specials.index(parts.UNKNOWN))
 
 
 def _merging(size: int, specials: list[str], continued: str = "") -> trainers.BpeTrainer:

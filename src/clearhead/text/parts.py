@@ -8,7 +8,7 @@ vocabulary works on bytes, each written as one visible letter of an alphabet of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import tokenizers
@@ -19,6 +19,8 @@ Tokenisation = Literal["13a", "none", "intl", "char", "zh"]  # how BLEU cuts a t
 
 SPECIALS = ("<pad>", "<start>", "<stop>", "<unknown>")  # ids 0 to 3 of every vocabulary made here
 UNKNOWN = SPECIALS[3]
+MASK = "<mask>"  # stands where a token is hidden
+SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))  # each stands for a span, as T5 names them
 _VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}  # bytes that are their own letter
 _SHIFTED = [byte for byte in range(256) if byte not in _VISIBLE]  # these get the letters from U+0100 on
 BYTE_LETTERS = tuple(chr(byte if byte in _VISIBLE else 0x100 + _SHIFTED.index(byte)) for byte in range(256))
@@ -38,33 +40,43 @@ _WORDS = (
 _SPACES = rf"\S{_RUN} ?|\s{_RUN}"
 # Cut behind the "<" of a special token's name, so that no piece of text can spell one.
 _NAMES = "<(?=(?:" + "|".join(name[1:-1] for name in SPECIALS) + ")>)"
+_MORE_NAMES = _NAMES.replace("unknown", r"unknown|mask|extra_id_\d+")  # where there are more of them
 _ONE_CHARACTER = r"[\s\S]"
 
 
-def character_level(characters: Iterable[str]) -> tokenizers.Tokenizer:
-    """A backend that knows these characters, in this order, after the four special tokens."""
-    backend = word_level(characters, _isolated(_ONE_CHARACTER))
+def character_level(characters: Iterable[str], more: Sequence[str] = ()) -> tokenizers.Tokenizer:
+    """A backend that knows these characters, in this order, after the special tokens: four, and `more`."""
+    backend = word_level(characters, _isolated(_ONE_CHARACTER), more)
     backend.decoder = decoders.Fuse()
     return backend
 
 
-def word_level(words: Iterable[str], splitter: pre_tokenizers.PreTokenizer) -> tokenizers.Tokenizer:
-    """A backend that knows these words, in this order, after the four special tokens."""
-    vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*SPECIALS, *words]))}
+def word_level(
+    words: Iterable[str], splitter: pre_tokenizers.PreTokenizer, more: Sequence[str] = ()
+) -> tokenizers.Tokenizer:
+    """A backend that knows these words, in this order, after the special tokens: four, and `more`."""
+    vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*SPECIALS, *more, *words]))}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=UNKNOWN))
     backend.pre_tokenizer = splitter
     return backend
 
 
-def words_apart() -> pre_tokenizers.PreTokenizer:
-    """Split at white space, which is lost; no word can be a special token's name."""
-    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), _isolated(_NAMES)])
+def words_apart(more: bool = False) -> pre_tokenizers.PreTokenizer:
+    """Split at white space, which is lost; no word can be a special token's name, of `more` than four."""
+    names = _isolated(_MORE_NAMES if more else _NAMES)
+    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), names])
 
 
-def bytes_of_words(kind: Subwords, split: Literal["words", "spaces"]) -> pre_tokenizers.PreTokenizer:
-    """Cut into words, or at white space only; nothing is lost; each byte then becomes a letter."""
+def bytes_of_words(
+    kind: Subwords, split: Literal["words", "spaces"], more: bool = False
+) -> pre_tokenizers.PreTokenizer:
+    """Cut into words, or at white space only; nothing is lost; each byte then becomes a letter.
+
+    `more`: there are more special tokens than the four.
+    """
     # signs and letters are apart in "words", so that only between "spaces" a special token's name could stand
-    steps = [_isolated(_WORDS)] if split == "words" else [_isolated(_SPACES), _isolated(_NAMES)]
+    names = _isolated(_MORE_NAMES if more else _NAMES)
+    steps = [_isolated(_WORDS)] if split == "words" else [_isolated(_SPACES), names]
     if kind == "wordpiece":
         steps.append(_isolated("#"))  # so that a text with "##" in it cannot spell a continued piece
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
@@ -85,7 +97,8 @@ def space_between_words(backend: tokenizers.Tokenizer) -> Literal["before", "aft
     for kind in get_args(Subwords):
         if _state(backend.pre_tokenizer) == _state(bytes_of_words(kind, "words")):
             return "before"
-        if _state(backend.pre_tokenizer) == _state(bytes_of_words(kind, "spaces")):
+        spaces = [_state(bytes_of_words(kind, "spaces", more)) for more in (False, True)]
+        if _state(backend.pre_tokenizer) in spaces:
             return "after"
     return None
 

@@ -114,7 +114,8 @@ class TrainConfig(Config):
 
     _noun: ClassVar[str] = "recipe"
 
-    task: str = "translate"  # or `summarise`, `generate`, `classify`, `regress`, `tag`
+    # or `summarise`, `generate`, `classify`, `regress`, `tag`; before any of them `mask`, `denoise`
+    task: str = "translate"
     seed: Seed = 1
     steps: Count = 10_000  # updates of the weights
     data: DataConfig = field(default_factory=DataConfig)

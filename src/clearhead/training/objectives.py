@@ -136,6 +136,8 @@ def pass_through(model: Model, batch: Batch, **asked: bool) -> Any:
         lengths = Boundaries(lengths, batch.packing.target_longest)
     if batch.source is not None:
         return model(batch.source, batch.inputs, source_lengths=sources, target_lengths=lengths, **asked)
+    if "places" in batch.fields:  # scores are wanted for these alone
+        return model(batch.inputs, lengths=lengths, places=batch.fields["places"], **asked)
     if batch.segments is None:
         return model(batch.inputs, lengths=lengths, **asked)
     return model(batch.inputs, lengths=lengths, token_types=batch.segments)

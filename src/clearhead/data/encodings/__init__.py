@@ -6,8 +6,21 @@ its framing, so that decoding follows the model and not these files.
 
 from __future__ import annotations
 
+from clearhead.data.encodings.denoised import Denoised
 from clearhead.data.encodings.labels import SKIP, Labels, Scores, Tags
+from clearhead.data.encodings.masked import Hiding, Masked
 from clearhead.data.encodings.pairs import JoinedPairs, Pairs
 from clearhead.data.encodings.stream import Stream
 
-__all__ = ["SKIP", "JoinedPairs", "Labels", "Pairs", "Scores", "Stream", "Tags"]
+__all__ = [
+    "SKIP",
+    "Denoised",
+    "Hiding",
+    "JoinedPairs",
+    "Labels",
+    "Masked",
+    "Pairs",
+    "Scores",
+    "Stream",
+    "Tags",
+]

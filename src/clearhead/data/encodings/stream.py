@@ -22,22 +22,22 @@ from clearhead.text.framing import Framing, Framings
 
 
 class ChunkExamples:
-    """The stores are long texts, cut into chunks of `context` tokens; every token is predicted once.
+    """The stores are long texts, cut into chunks of `context` tokens; every token is in one of them.
 
-    Where the cuts lie differs from epoch to epoch, except in evaluation. A chunk is fetched with the token
-    after it, which its last place is to predict.
+    Where the cuts lie differs from epoch to epoch, except in evaluation. A chunk is fetched with the tokens
+    after it that the encoding asks for (`ahead`), as a language model's last place is to predict the next.
     """
 
     def __init__(
-        self, stores: Sequence[Store], encoding: Encoding, context: int, seed: int, evaluation: bool
+        self, stores: Sequence[Store], encoding: Stream, context: int, seed: int, evaluation: bool
     ) -> None:
         self._stores = stores
         self._encoding = encoding
-        self._context = context
+        self._context = max(context - encoding.around, 1)
         self._seed = seed
         self._evaluation = evaluation
-        # places that have a next token
-        self._lengths = [max(0, store.tokens("target") - 1) for store in stores]
+        # places that have a next token, where one is asked for
+        self._lengths = [max(0, store.tokens("target") - encoding.ahead) for store in stores]
 
     def counts(self, epoch: int) -> list[int]:
         return [self._count(number, epoch) for number in range(len(self._stores))]
@@ -48,27 +48,34 @@ class ChunkExamples:
             found.append(self._cut(np.arange(count), number, epoch)[1].astype(np.int32))
         whole = joined(found)
         draw = Draw(self._seed, epoch, np.arange(len(whole)))
-        return self._encoding.sizes({"target": whole + np.int32(1)}, draw)
+        return self._encoding.sizes({"target": whole + np.int32(self._encoding.ahead)}, draw)
+
+    def _whole(self, count: int = 1) -> Sizes:
+        """So many chunks, as long as they come."""
+        length = min(self._context, max(self._lengths)) + self._encoding.ahead
+        return self._encoding.sizes({"target": np.full(count, length, np.int32)})
 
     def buckets(self, config: BatchConfig) -> Buckets:
         """One shape, in which the few shorter chunks have padding."""
-        width = min(self._context, max(self._lengths))
-        chunks = sum(-(-length // width) for length in self._lengths)
-        rows = min(config.tokens // width, config.max_rows or config.tokens, chunks)
-        return Buckets.single(max(1, rows), width)
+        one = self._whole()
+        chunks = sum(-(-length // min(self._context, max(self._lengths))) for length in self._lengths)
+        rows = min(config.tokens // int(one.longer()[0]), config.max_rows or config.tokens, chunks)
+        return Buckets.single(
+            max(1, rows), int(one.target[0]), 0 if one.source is None else int(one.source[0])
+        )
 
     def packing(self, config: BatchConfig) -> Packing:
         """Chunks are as long as the context, but for the few at the ends of a text."""
-        width = min(self._context, max(self._lengths))
-        whole = Sizes(None, np.full(max(1, sum(self._lengths) // width), width, np.int32))
+        whole = self._whole(max(1, sum(self._lengths) // min(self._context, max(self._lengths))))
         return Packing.choose(whole, config.tokens, np.arange(len(whole)), config.max_rows)
 
     def gather(self, indices: Integers, epoch: int) -> Mapping[str, Ragged]:
-        parts = []
+        parts: dict[str, list[Ragged]] = {name: [] for name in self._encoding.fields}
         for number, chunks in by_store(indices, np.cumsum([0, *self.counts(epoch)])):
             begins, lengths = self._cut(chunks, number, epoch)
-            parts.append(self._stores[number].runs(begins, lengths + 1, "target"))
-        return {"target": together(parts)}
+            for name, found in parts.items():
+                found.append(self._stores[number].runs(begins, lengths + self._encoding.ahead, name))
+        return {name: together(found) for name, found in parts.items()}
 
     def _first(self, number: int, epoch: int) -> int:
         """The length of the first chunk: 1 … context."""
@@ -97,6 +104,8 @@ class Stream(Encoding):
     """
 
     chunks: ClassVar[Callable[..., ExamplesOf] | None] = ChunkExamples
+    ahead: ClassVar[int] = 1  # tokens behind a chunk that are fetched with it
+    around: ClassVar[int] = 0  # ids that stand around a chunk, of the context's
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -1,0 +1,110 @@
+"""Texts with gaps, filled by models that learnt to: masked tokens scored, or hidden spans written.
+
+A gap is written `[MASK]` in a text. A masked language model is asked for the likeliest tokens there; an
+encoder-decoder that was trained to denoise writes the span of each gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from clearhead.base.errors import UserError
+from clearhead.base.exiting import in_compiled_work
+from clearhead.bundle.folder import Bundle, framings_of, tokenizers_of
+from clearhead.data.encodings.denoised import filled_in
+from clearhead.decoding.backend import Request
+from clearhead.decoding.labels import scores_of
+from clearhead.decoding.options import Options, limit_of
+from clearhead.decoding.writer import Way, Writer
+from clearhead.text.marks import Marks, around_gaps
+
+Device = str | torch.device | None
+SPAN = 16  # most tokens that are written for a gap, its sentinel included
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text with its gaps filled; of a masked model, the likeliest words for each gap, best first."""
+
+    text: str
+    gaps: tuple[tuple[tuple[str, float], ...], ...] = ()  # for each gap: word and probability
+
+
+@in_compiled_work
+def fill(bundle: Bundle, texts: Sequence[str], *, top: int = 5, device: Device = None) -> list[Filled]:
+    """Each text with its gaps, written `[MASK]`, filled."""
+    marks = Marks.of(tokenizers_of(bundle)[0])
+    parts = [around_gaps(tokenizers_of(bundle)[0], text) for text in texts]
+    for number, pieces in enumerate(parts, start=1):
+        if len(pieces) == 1:
+            raise UserError(f"Text {number} has no gap: write [MASK] where a word is missing.")
+    if bundle.config.head.kind == "mlm" and marks is not None and marks.mask is not None:
+        return _masked(bundle, parts, marks, marks.mask, top, device)
+    if bundle.config.family == "encoder-decoder" and marks is not None and marks.sentinels:
+        sources = [_with_sentinels(pieces, marks) for pieces in parts]
+        return [Filled(text) for text in _denoised(bundle, sources, marks, device)]
+    raise UserError("This bundle holds a model that fills no gaps: train one with --task mask or denoise.")
+
+
+def _masked(
+    bundle: Bundle, parts: Sequence[list[list[int]]], marks: Marks, mask: int, top: int, device: Device
+) -> list[Filled]:
+    """The likeliest ordinary tokens at each mask."""
+    tokenizer, framing = tokenizers_of(bundle)[0], framings_of(bundle).source
+    rows = []
+    for pieces in parts:
+        inner = [id for piece in pieces for id in (*piece, mask)][:-1]
+        rows.append(framing.frame(inner))
+    banned = sorted(marks.special)
+    found = []
+    for row, scores in zip(rows, scores_of(bundle, rows, 4096, device), strict=True):
+        places = [place for place, id in enumerate(row.ids) if id == mask]
+        shares = scores[places].softmax(-1)  # (gaps, V)
+        shares[:, banned] = -1.0
+        best = shares.topk(min(top, shares.shape[-1] - len(banned)))
+        ids = list(row.ids)
+        for place, id in zip(places, best.indices[:, 0].tolist(), strict=True):
+            ids[place] = id
+        gaps = tuple(
+            tuple((tokenizer.decode([id]).strip(), share) for id, share in zip(*gap, strict=True))
+            for gap in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        )
+        found.append(Filled(tokenizer.decode(ids), gaps))
+    return found
+
+
+def _with_sentinels(pieces: list[list[int]], marks: Marks) -> list[int]:
+    """What stands around the gaps, and a sentinel for each gap."""
+    gaps = len(pieces) - 1
+    if gaps > len(marks.sentinels):
+        raise UserError(f"A text has {gaps} gaps, and this model knows {len(marks.sentinels)}.")
+    between = [[id] for id in marks.sentinels[:gaps]]
+    return [id for pair in zip(pieces, [*between, []], strict=True) for part in pair for id in part]
+
+
+def _denoised(
+    bundle: Bundle, sources: Sequence[list[int]], marks: Marks, device: Device, way: Way = "auto"
+) -> list[str]:
+    """What the model writes for each gap, put back into it."""
+    writer, framing = Writer(bundle, device=device, way=way), framings_of(bundle).source
+    requests = []
+    for inner in sources:
+        given = framing.around(inner)
+        gaps = sum(id in marks.sentinels for id in inner)
+        requests.append(Request(tuple(given), limit_of(bundle.config, len(given), SPAN * gaps), Options()))
+    written = dict(writer.engine.run(requests))
+    spans = [written[number][0].ids for number in range(len(requests))]
+    texts = [filled_in(inner, ids, marks.sentinels) for inner, ids in zip(sources, spans, strict=True)]
+    return [tokenizers_of(bundle)[1].decode(ids) for ids in texts]
+
+
+def filled_source(bundle: Bundle, source: Sequence[int]) -> str:
+    """The ids of a source with gaps as the text that a model makes of it; for samples of a validation."""
+    marks = Marks.of(tokenizers_of(bundle)[0])
+    assert marks is not None  # its encoding had them
+    stop = framings_of(bundle).source.after
+    inner = [id for id in source if id not in stop]
+    return _denoised(bundle, [inner], marks, None, "torch")[0]
