@@ -117,6 +117,16 @@ MEASURES: dict[str, Measure] = {
         beside=("perplexity",),
         published="none with this vocabulary",
     ),
+    "text-to-text": Measure(
+        what="captions English → German, SST-2 and subject lines of e-mails in one model, by prefixes",
+        figure="mean",
+        beside=(
+            "translate English to German BLEU",
+            "sst2 accuracy",
+            "subject ROUGE-1",
+        ),
+        published="none; the rows multi30k-en-de, sst2 and aeslc are bundles of their own",
+    ),
     "aeslc-denoise": Measure(
         what="hidden spans of e-mails, as a start for their subject lines",
         figure="accuracy",

@@ -44,6 +44,9 @@ def corpora(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     data = table["data"]
     for corpus in data["train"]:
         yield "train", corpus
+        for part in ("validation", "test"):
+            if part in corpus:
+                yield part, corpus[part]
     for part in ("validation", "test"):
         if part in data:
             yield part, data[part]

@@ -94,7 +94,8 @@ SURFACE = {
         "--view",
         "--weight",
     ],
-    "translate": ["--alignments", *ASKING, "BUNDLE", "TEXTS"],
+    "translate": sorted(["--alignments", *ASKING, "--source-prefix", "BUNDLE", "TEXTS"]),
+    "fill": ["--device", "--top", "BUNDLE", "TEXTS"],
     "generate": [*ASKING, "BUNDLE", "PROMPT"],
     "verify": ["--device", "--draft", "--json", "--quick", "--texts", "BUNDLE"],
     "score": [
@@ -136,6 +137,7 @@ SURFACE = {
         "--out",
         "--source",
         "--source-column",
+        "--source-prefix",
         "--target",
         "--target-column",
         "--task",

@@ -159,7 +159,8 @@ def test_the_line_is_where_a_row_begins(tmp_path: Path) -> None:
     ],
 )
 def test_headers_that_are_known(tmp_path: Path, task: str, header: str, source: str, target: str) -> None:
-    path = write(tmp_path / "a.tsv", f"{header}\nA\tB\tC\tD\n")
+    cells = "\t".join("ABCD"[: len(header.split("\t"))])
+    path = write(tmp_path / "a.tsv", f"{header}\n{cells}\n")
     assert pairs_of(CorpusConfig(file=path), task) == [(source, target)]
 
 

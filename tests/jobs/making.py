@@ -48,7 +48,7 @@ def rows(task: str, count: int = 80, seed: int = 0) -> list[tuple[str, str]]:
 
 def write_corpus(folder: Path, task: str = "translate", count: int = 80, seed: int = 0) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    if task == "generate":
+    if task in ("generate", "mask", "denoise"):
         path = folder / "text.txt"
         path.write_text("".join(f"{line}\n" for line in lines(count, seed)), encoding="utf-8")
         return path

@@ -51,6 +51,7 @@ TRAINED = {  # the first is chosen where nobody says
     "classify": ("encoder", "decoder", "encoder-decoder"),
     "regress": ("encoder", "decoder", "encoder-decoder"),
     "tag": ("encoder",),
+    "text": ("encoder-decoder", "decoder"),
     "mask": ("encoder",),
     "denoise": ("encoder-decoder",),
 }

@@ -28,6 +28,9 @@ def evaluate(
         ),
     ] = None,
     target_column: Annotated[str | None, option("NAME", "Column of the target: its name or number.")] = None,
+    source_prefix: Annotated[
+        str | None, option("TEXT", "Put before every source: which task of several in the bundle is meant.")
+    ] = None,
     against: Annotated[
         Path | None, option("BUNDLE", "A second bundle to compare with, by paired bootstrap.")
     ] = None,
@@ -55,12 +58,14 @@ def evaluate(
       clearhead evaluate runs/en-fr --against runs/other --file test.tsv --out report
       clearhead evaluate runs/reviews --file test.csv --json
       clearhead evaluate runs/alike --file test.tsv --source-column a --source-column b
+      clearhead evaluate runs/many --source-prefix "sst2: " --file test.tsv
       clearhead evaluate runs/en-fr --file validation.tsv --formats
     """
     corpus = {
         "source": source,
         "target": target,
         "file": file,
+        "prefix": source_prefix,
         **columns_named(source_column or [], target_column),
     }
     if source is None and target is None and file is None:

@@ -28,7 +28,7 @@ def fill(
     top: Annotated[
         int | None,
         typer.Option(
-            "-k", "--top", metavar="K", help="The K likeliest words for each gap instead, with probabilities."
+            "--top", "-k", metavar="K", help="The K likeliest words for each gap instead, with probabilities."
         ),
     ] = None,
     device: Device = "auto",

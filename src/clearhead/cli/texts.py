@@ -47,17 +47,19 @@ def check_files(files: Files, texts: Sequence[str] | None) -> bool:
     return finished
 
 
-def open_lines(files: Files, texts: Sequence[str] | None, check: Check | None = None) -> Lines:
-    """The texts that were given, wherever they come from."""
+def open_lines(
+    files: Files, texts: Sequence[str] | None, check: Check | None = None, prefix: str = ""
+) -> Lines:
+    """The texts that were given, wherever they come from; `prefix` stands before each that is not empty."""
     # here, so that --help does not wait for torch
     from clearhead.jobs.lines import Lines, file_lines, pipe_lines
     from clearhead.text.tokenizer import checked_text
 
     if texts:
-        return Lines([checked_text(text) for text in texts], "the texts", check)
+        return Lines([checked_text(text) for text in texts], "the texts", check, prefix)
     if files.input is not None:
-        return Lines(file_lines(files.input), f"'{files.input}'", check)
-    return Lines(pipe_lines(), "the input", check)
+        return Lines(file_lines(files.input), f"'{files.input}'", check, prefix)
+    return Lines(pipe_lines(), "the input", check, prefix)
 
 
 def through(

@@ -68,7 +68,8 @@ def train(
         typer.Option(
             "--task",
             metavar="TASK",
-            help="translate, summarise, generate, classify, regress or tag; to pre-train: mask or denoise.",
+            help="translate, summarise, generate, classify, regress or tag; several of them: text; to "
+            "pre-train: mask or denoise.",
         ),
     ] = None,
     recipe: Annotated[

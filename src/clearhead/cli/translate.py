@@ -22,6 +22,10 @@ def translate(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; without any, lines from a pipe.")
     ] = None,
+    source_prefix: Annotated[
+        str | None,
+        option("TEXT", "Put before every line: which task of several in the bundle is meant.", panel=FILES),
+    ] = None,
     alignments: Annotated[
         bool, option(None, "Which source word each word comes from, as i-j.", "--alignments", panel=FILES)
     ] = False,
@@ -40,6 +44,7 @@ def translate(
       clearhead translate runs/en-fr --beam 5 --input lines.en.gz --output lines.fr
       clearhead translate runs/en-fr --beam 8 --nbest 8 --json --input lines.en --output lines.json
       clearhead translate runs/en-fr --sample --top-p 0.9 --nbest 3 "I love deep learning."
+      clearhead translate runs/many --source-prefix "summarise: " < mails.txt
       clearhead translate runs/en-fr --prefix "J'" --ban profond --alignments "I love deep learning."
     """
     asked.check()
@@ -50,11 +55,11 @@ def translate(
     from clearhead.jobs.formats import Format  # here, so that --help does not wait for torch
     from clearhead.jobs.writing import refuse_impossible
 
-    lines = open_lines(files, texts)
+    lines = open_lines(files, texts, prefix=source_prefix or "")
     writer = computing.writer(bundle, continues=False)
     options = asked.options(writer.tokenizer, continues=False, own=writer.defaults)
     refuse_impossible(writer, options)
     aligned = writer.bundle if alignments else None
     format = Format(as_json=files.as_json, nbest=options.nbest > 1, aligned=aligned)
-    extra = {"--json": files.as_json, "--alignments": alignments}
+    extra = {"--json": files.as_json, "--alignments": alignments, "--source-prefix": source_prefix}
     through(writer, options, lines, format, files, settings_of(bundle, writer, asked.given(), **extra))

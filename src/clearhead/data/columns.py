@@ -7,7 +7,7 @@ become text here too, with a sentence for what is none. Knows nothing about file
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from clearhead.base.errors import UserError, counted
@@ -62,6 +62,19 @@ class Columns:
     noun: str = "examples"  # what rows are called
     languages: bool = False  # columns may be named after languages
     pairs: bool = False  # two texts may be read together
+    mixed: bool = False  # corpora say themselves what their targets are, all of which are written as text
+
+    def of(self, corpus: CorpusConfig) -> Columns:
+        """Those of one corpus, where each may have its own."""
+        if not self.mixed:
+            if corpus.answer != "text":
+                raise UserError(
+                    f"What targets are is known from the task '{self.task}': leave 'answer' out, or use the "
+                    f"task 'text'."
+                )
+            return self
+        kinds: dict[str, Literal["class", "number"]] = {"class": "class", "number": "number"}
+        return replace(self, mixed=False, target=kinds.get(corpus.answer, "text"))
 
     @property
     def is_stream(self) -> bool:

@@ -12,6 +12,19 @@ from typing import Annotated, ClassVar, Literal
 from clearhead.base.config import LARGE, Bounds, Config, Count, CountOrZero, Positive, Seed, Share
 from clearhead.base.errors import UserError
 
+Answer = Literal["text", "summary", "class", "number"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFilesConfig(Config):
+    """The validation or test set of one corpus among several; what is not said is as in that corpus."""
+
+    _noun: ClassVar[str] = "corpus"
+
+    source: str | None = None  # file with one source a line …
+    target: str | None = None  # … and its target on the same line of this one
+    file: str | None = None  # or: one file with both
+
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig(Config):
@@ -32,9 +45,16 @@ class CorpusConfig(Config):
     second_column: str | None = None  # of a second text that is read together with the first
     target_column: str | None = None  # for tags several: "upos,ner"
     weight: Positive | None = None  # share of an epoch among several corpora; None: every example once
+    prefix: str = ""  # stands before every source, and says which task of several is meant
+    answer: Answer = "text"  # for the task `text`: what targets are, and so how they are judged
+    # of this corpus alone, in place of [data.validation] and [data.test]; every corpus has one, or none
+    validation: OwnFilesConfig | None = None
+    test: OwnFilesConfig | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.prefix and not self.prefix.strip():
+            raise UserError("A corpus' prefix says which task is meant, and cannot be white space alone.")
         given = [
             self.source is not None or self.target is not None,
             self.file is not None,
@@ -45,6 +65,11 @@ class CorpusConfig(Config):
                 "A corpus is a source and a target file, or one file with both, or a hub data set: "
                 "give exactly one of the three."
             )
+
+    def own(self, files: OwnFilesConfig) -> CorpusConfig:
+        """A validation or test set of its own, read like this corpus."""
+        plain = self.to_dict() | {"hub": None, "validation": None, "test": None, "weight": None}
+        return CorpusConfig.from_dict(plain | files.to_dict())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +139,41 @@ class DataConfig(Config):
     test: CorpusConfig | None = None
     split: SplitConfig = field(default_factory=SplitConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
+    # several corpora: each is drawn in proportion to its examples to the power 1/temperature, so that above 1
+    # small ones are seen more often; None: every example once, or by `weight`
+    temperature: Annotated[float, Bounds(1, 1000)] | None = None
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("validation", "test"):
+            own = [getattr(corpus, name) is not None for corpus in self.train]
+            if any(own) and (not all(own) or getattr(self, name) is not None):
+                raise UserError(
+                    f"Give every corpus a {name} set of its own, without [data.{name}], or give none one."
+                )
+        if self.temperature is not None and any(corpus.weight is not None for corpus in self.train):
+            raise UserError(
+                "data.temperature and the weights of corpora say the same: leave one of them out."
+            )
+
+    def held_out(self, name: Literal["validation", "test"]) -> tuple[CorpusConfig, ...]:
+        """The files given for validation or test: one corpus for all, or one for each; none: a split."""
+        whole: CorpusConfig | None = getattr(self, name)
+        own = [(corpus, getattr(corpus, name)) for corpus in self.train]
+        found = tuple(corpus.own(files) for corpus, files in own if files is not None)
+        return found if whole is None else (whole,)
+
+    def weights(self, counts: Sequence[int]) -> list[float | None]:
+        """The share of each corpus in an epoch, given how many examples each has; None: each of them once.
+
+        >>> two = DataConfig(train=(CorpusConfig(file="a"), CorpusConfig(file="b")), temperature=2.0)
+        >>> two.weights([100, 400])
+        [10.0, 20.0]
+        """
+        if self.temperature is None:
+            return [corpus.weight for corpus in self.train]
+        return [count ** (1 / self.temperature) for count in counts]
 
     @property
     def two(self) -> bool:

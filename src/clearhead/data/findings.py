@@ -85,7 +85,7 @@ class Survey:
 
     columns: Columns
     train: tuple[Part, ...]  # the training corpora; validation and test rows may have been taken from them
-    held: Mapping[int, Part]  # files given for VALIDATION and TEST
+    held: Mapping[int, tuple[Part, ...]]  # files given for VALIDATION and TEST
     source: Lengths  # of training rows
     target: Lengths
     distinct_sources: int  # among training rows
@@ -111,7 +111,7 @@ class Survey:
         return column_sizes(self.labels) if several else ()
 
     def _parts(self) -> list[Part]:
-        return [*self.train, *self.held.values()]
+        return [*self.train, *(part for parts in self.held.values() for part in parts)]
 
     def to_dict(self) -> dict[str, Any]:
         """The findings as plain data."""
@@ -166,7 +166,8 @@ class Survey:
         count = self.count(fate)
         if not count:
             return f"none for {FATES[fate]}"
-        origin = f" from {name_of(self.held[fate].corpus)}" if fate in self.held else ""
+        names = ", ".join(name_of(part.corpus) for part in self.held.get(fate, ()))
+        origin = f" from {names}" if names else ""
         return f"{count:,} for {FATES[fate]}{origin}"
 
     def _lengths(self) -> str:

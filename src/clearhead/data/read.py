@@ -45,6 +45,16 @@ def read_rows(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = N
             for number, name in enumerate(names)
         ]
         return side_by_side(each, names, name_of(corpus))
+    columns = columns.of(corpus)
+    rows = _read(corpus, columns, on_read)
+    if columns.target != "text":
+        rows = (_answered(row, corpus, columns) for row in rows)
+    if corpus.prefix:
+        rows = (row._replace(source=corpus.prefix + row.source) if row.source else row for row in rows)
+    return rows
+
+
+def _read(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Iterator[Row]:
     if corpus.hub is not None:
         rows = read_hub(corpus, columns)
     elif corpus.file is None:
@@ -158,6 +168,16 @@ def _pieces(line: str) -> Iterator[str]:
             end = space if space > start else end
         yield line[start:end]
         start = end
+
+
+def _answered(row: Row, corpus: CorpusConfig, columns: Columns) -> Row:
+    """The row, if a text in it has an answer; nothing at all is an empty row, which is left out."""
+    if row.target or not row.source:
+        return row
+    kind = {"class": "class", "number": "number", "tags": "tag"}[columns.target]
+    raise UserError(
+        f"{name_of(corpus)} line {row.line} has a text but no {kind}: give it one, or leave the line out."
+    )
 
 
 def _tagged(row: Row, corpus: CorpusConfig) -> Row:

@@ -104,11 +104,15 @@ def _from_cells(cells: Iterator[Cells], path: str, corpus: CorpusConfig, columns
         if pick is None:
             header = looks_like_header(row, corpus, columns)
             pick = pick_columns(row if header else [""] * len(row), corpus, columns, f"'{path}'")
-            widest = pick.widest
+            widest, promised = pick.widest, len(row)
             if header:
                 continue
-        if len(row) <= widest:
+        if not widest < len(row) <= promised:
             _check_width(row, pick, f"'{path}' line {number}")
+            raise UserError(
+                f"'{path}' line {number} has {counted(len(row), 'column')}, and the first {promised}: "
+                f"there is one separator too many in it."
+            )
         source = "" if pick.source is None else row[pick.source]
         if pick.second is None:
             yield Row(source, row[pick.target], number)

@@ -59,8 +59,8 @@ class Buckets:
     @classmethod
     def single(cls, rows: int, target: int, source: int = 0) -> Buckets:
         """One shape for everything."""
-        edges, shape = [np.array([one]) for one in (source, target)], np.array([[rows, source, target]])
-        return cls(shape, *edges, np.zeros((1, 1), np.uint8))
+        shape, table = np.array([[rows, source, target]]), np.zeros((1, 1), np.uint8)
+        return cls(shape, np.array([source]), np.array([target]), table)
 
     @property
     def wider(self) -> list[int | None]:

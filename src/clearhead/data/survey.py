@@ -56,7 +56,8 @@ def survey(data: DataConfig, columns: Columns) -> Survey:
     """Read and judge everything a run will use; raises a sentence about the first thing that is wrong."""
     if not data.train:
         raise UserError("There is nothing to train on: give a source and a target file, or one file.")
-    corpora = [*data.train, *(corpus for corpus in (data.validation, data.test) if corpus is not None)]
+    given = {VALIDATION: data.held_out("validation"), TEST: data.held_out("test")}
+    corpora = [*data.train, *given[VALIDATION], *given[TEST]]
     for corpus in corpora:
         check_corpus(corpus, columns)
     if len({corpus.second_column is None for corpus in corpora}) > 1:
@@ -65,12 +66,7 @@ def survey(data: DataConfig, columns: Columns) -> Survey:
     total = None if None in sizes else sum(size for size in sizes if size is not None)
     with progress("Reading", total, unit="MB") as bar:
         train = _Table(columns, data.train, bar.advance)
-        given = {VALIDATION: data.validation, TEST: data.test}
-        held = {
-            fate: _Table(columns, [corpus], bar.advance)
-            for fate, corpus in given.items()
-            if corpus is not None
-        }
+        held = {fate: _Table(columns, some, bar.advance) for fate, some in given.items() if some}
     return _judge(data, columns, train, held)
 
 
@@ -100,14 +96,15 @@ class _Table:
         plain = is_plain(corpus, self.columns)
         rows = read_rows(corpus, self.columns, on_read)
         while chunk := list(islice(rows, _CHUNK)):
-            self._add(chunk, plain)
-            if self.columns.target == "number":
-                self._numbers.extend(number_of(row, corpus) for row in chunk)
+            self._add(chunk, plain, corpus.answer in ("text", "summary"))
+            if self.columns.of(corpus).target == "number":
+                self._numbers.extend([number_of(row, corpus) for row in chunk])
             if len(self.labels) > _MOST_LABELS:
                 raise _not_classes(corpus, len(self.labels), len(self._empty))
         self.bounds.append(len(self._empty))
 
-    def _add(self, rows: Sequence[Row], plain: bool) -> None:
+    def _add(self, rows: Sequence[Row], plain: bool, telling: bool = True) -> None:
+        """`telling`: a target belongs to one source, and not to many, as a class does."""
         sources, targets = [row.texts for row in rows], [row.target for row in rows]
         self._source_lengths.extend(map(len, sources))
         self._target_lengths.extend(map(len, targets))
@@ -118,13 +115,11 @@ class _Table:
             self._keys.frombytes(keys)
             self._empty += bytes(len(rows))
             return
-        self._pairs.frombytes(
-            hashes([f"{source}\0{target}" for source, target in zip(sources, targets, strict=True)])
-        )
+        self._pairs.frombytes(hashes(_together(sources, targets)))
         texts = targets if self.columns.is_stream else sources
         self._keys.frombytes(hashes(plain_forms(texts)))
         if self.columns.has_texts:
-            self._targets.frombytes(hashes(plain_forms(targets)))
+            self._targets.frombytes(hashes(plain_forms(targets) if telling else _together(sources, targets)))
         if self.columns.is_stream:
             empty = [not target or target.isspace() for target in targets]
         else:
@@ -135,6 +130,12 @@ class _Table:
         elif self.columns.target == "tags":
             for target in targets:
                 self.labels.update(target.split())
+
+    def parts(self, fate: int) -> tuple[Part, ...]:
+        """Every corpus with a fate for its rows, but the empty ones."""
+        fates, bounds = self.first_fates(fate), zip(self.bounds, self.bounds[1:], strict=False)
+        pairs = zip(self.corpora, bounds, strict=True)
+        return tuple(Part(corpus, Fates(fates[slice(*each)])) for corpus, each in pairs)
 
     def first_fates(self, fate: int) -> NDArray[np.uint8]:
         """A fate for every row but the empty ones."""
@@ -177,7 +178,7 @@ def _judge(data: DataConfig, columns: Columns, train: _Table, held: Mapping[int,
         columns=columns,
         numbers=numbers,
         train=tuple(parts),
-        held={fate: Part(table.corpora[0], Fates(table.first_fates(fate))) for fate, table in held.items()},
+        held={fate: table.parts(fate) for fate, table in held.items()},
         source=Lengths.of(train.source_lengths[learnt]),
         target=Lengths.of(_without_cuts(train.target_lengths, learnt, spans, parts)),
         distinct_sources=int(np.count_nonzero(learnt & ~repeated(train.keys, learnt))),
@@ -318,6 +319,10 @@ def _overlap(train: _Table, learnt: NDArray[np.bool_], held: _Table, fate: int) 
         for mine, theirs in ((held.pairs, train.pairs), (held.keys, train.keys))
     ]
     return Overlap(rows=int(np.count_nonzero(usable)), examples=found[0], sources=found[1])
+
+
+def _together(sources: Sequence[str], targets: Sequence[str]) -> list[str]:
+    return [f"{source}\0{target}" for source, target in zip(sources, targets, strict=True)]
 
 
 def _found(few: Keys, many: Keys) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from typing import Any
 from clearhead.api import load
 from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
-from clearhead.bundle import is_bundle
+from clearhead.bundle import Bundle, is_bundle
 from clearhead.bundle.folder import undisturbed
 from clearhead.bundle.metadata import read_metadata, replace_notes
 from clearhead.data.columns import Columns
@@ -21,6 +21,7 @@ from clearhead.decoding.number_formats import FORMATS
 from clearhead.evaluation.bootstrap import Bootstrap
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Rows, compare
 from clearhead.evaluation.formats import measure_formats
+from clearhead.evaluation.mixture import answers_of
 from clearhead.evaluation.render import Page
 from clearhead.evaluation.report import Subject, make_report
 from clearhead.tasks import Task, task_of
@@ -52,7 +53,7 @@ def measure(
         raise UserError(
             "This model judges two texts together: name the columns of both (--source-column, twice)."
         )
-    rows = _rows(corpus, chosen.columns)
+    rows = _rows(_meant(loaded[0], corpus, chosen), chosen.columns)
     found = [chosen.judge(one, rows, config, show=True) for one in loaded]
     second = found[1] if len(found) > 1 else None
     comparison = [] if second is None else compare(found[0], second)
@@ -72,7 +73,8 @@ def measure_and_store_formats(
     """Find out what other number formats cost a bundle, and note it there, as `clearhead train` does."""
     bundle = load(folder, device=pick_device(device))
     chosen = task or task_of(bundle)
-    found = measure_formats(bundle, _rows(corpus, chosen.columns), chosen.judge)
+    rows = _rows(_meant(bundle, corpus, chosen), chosen.columns)
+    found = measure_formats(bundle, rows, chosen.judge)
     if not found:
         raise UserError(
             f"The task '{chosen.name}' writes no text, so that there is one number format for it."
@@ -81,6 +83,19 @@ def measure_and_store_formats(
         with undisturbed(folder):
             replace_notes(folder, {**read_metadata(folder).metadata, FORMATS: found})
     return found
+
+
+def _meant(bundle: Bundle, corpus: CorpusConfig, task: Task) -> CorpusConfig:
+    """The corpus, of which the prefix says which task of several is meant, and so what its answers are."""
+    if not corpus.prefix or not task.columns.mixed:
+        return corpus
+    known = answers_of(bundle)
+    if corpus.prefix not in known:
+        every = ", ".join(f"'{prefix}'" for prefix in known)
+        raise UserError(
+            f"This bundle knows no prefix '{corpus.prefix}' (spaces count): it was trained with {every}."
+        )
+    return CorpusConfig.from_dict({**corpus.to_dict(), "answer": known[corpus.prefix]})
 
 
 def _rows(corpus: CorpusConfig, columns: Columns) -> Rows:

@@ -35,9 +35,13 @@ Check = Callable[[int, str], None]  # raises a UserError for a line, counted fro
 
 
 class Lines:
-    """The lines of an input. They end at the first that cannot be used; `problem` then says why."""
+    """The lines of an input. They end at the first that cannot be used; `problem` then says why.
 
-    def __init__(self, lines: Iterable[str], name: str, check: Check | None = None) -> None:
+    `prefix` stands before each line that is not empty.
+    """
+
+    def __init__(self, lines: Iterable[str], name: str, check: Check | None = None, prefix: str = "") -> None:
+        self.prefix = prefix
         self.name = name  # what messages call the input
         self.problem: UserError | None = None
         self.check = check
@@ -52,7 +56,7 @@ class Lines:
             for number, line in enumerate(self._lines, start=1):
                 if self.check is not None:
                     self.check(number, line)
-                yield line
+                yield self.prefix + line if line.strip() else line
         except UserError as error:
             self.problem = error
 

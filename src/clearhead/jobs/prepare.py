@@ -140,7 +140,7 @@ def write_all(
         held = list(found.rows(fate))
         atomic_write_text(folder / f"{name}.jsonl", _as_lines(held))
         if fate == VALIDATION:
-            given = found.held.get(fate) or found.train[0]
+            given = found.held.get(fate, found.train)[0]
             encode = Encoder(
                 encoding, tokenizers, lenient(data.filter), answers, ends_documents(given.corpus)
             )

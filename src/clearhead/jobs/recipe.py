@@ -70,7 +70,10 @@ def read_recipe(path: Path, data: Path | None = None) -> Table:
     plain = table.get("data")
     if isinstance(plain, dict):
         corpora = [plain.get("validation"), plain.get("test")]
-        corpora += plain["train"] if isinstance(plain.get("train"), list) else []
+        train = plain["train"] if isinstance(plain.get("train"), list) else []
+        corpora += train
+        own = [one for one in train if isinstance(one, dict)]
+        corpora += [one.get(name) for one in own for name in ("validation", "test")]
         for corpus in corpora:
             if isinstance(corpus, dict):
                 for key in _FILES:

@@ -50,7 +50,7 @@ def check_settings(said: Table) -> TrainConfig:
     kind = table_in(table_in(said, "model"), "head").get("kind", head)
     if kind != head:
         raise UserError(f"The task '{task.name}' needs model.head.kind={head}, not {kind}: leave it out.")
-    if data.validation is None and data.split.validation == 0:
+    if not data.held_out("validation") and data.split.validation == 0:
         raise UserError(NO_VALIDATION)
     if "vocabulary" in table_in(said, "tokenizer"):
         TokenizerConfig.from_dict(table_in(said, "tokenizer"), "tokenizer")

@@ -352,7 +352,7 @@ def _corpus(
         config.batch,
         specials,
         config.seed,
-        weights=[corpus.weight for corpus in config.data.train],
+        weights=config.data.weights([len(store) for store in prepared.train]),
         pin=device.type == "cuda",
         multiple=multiple,
     )

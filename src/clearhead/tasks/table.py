@@ -12,10 +12,11 @@ from clearhead.tasks.regress import REGRESS
 from clearhead.tasks.summarise import SUMMARISE
 from clearhead.tasks.tag import TAG
 from clearhead.tasks.task import Task
+from clearhead.tasks.text import TEXT
 from clearhead.tasks.translate import TRANSLATE
 
 TASKS: dict[str, Task] = {
-    task.name: task for task in (TRANSLATE, SUMMARISE, GENERATE, CLASSIFY, REGRESS, TAG, MASK, DENOISE)
+    task.name: task for task in (TRANSLATE, SUMMARISE, GENERATE, CLASSIFY, REGRESS, TAG, TEXT, MASK, DENOISE)
 }
 
 

@@ -23,7 +23,7 @@ from clearhead.training.optimiser import OptimiserConfig, ScheduleConfig
 # which metrics grow with quality; every other one is a loss
 HIGHER_IS_BETTER = (
     *("bleu", "chrf", "exact", "rouge1", "rouge2", "rougeL"),
-    *("accuracy", "f1", "matthews", "pearson", "spearman"),
+    *("accuracy", "f1", "matthews", "pearson", "spearman", "mean"),
 )
 
 
@@ -114,7 +114,8 @@ class TrainConfig(Config):
 
     _noun: ClassVar[str] = "recipe"
 
-    # or `summarise`, `generate`, `classify`, `regress`, `tag`; before any of them `mask`, `denoise`
+    # or `summarise`, `generate`, `classify`, `regress`, `tag`; several of them as `text`; before any of them
+    # `mask`, `denoise`
     task: str = "translate"
     seed: Seed = 1
     steps: Count = 10_000  # updates of the weights

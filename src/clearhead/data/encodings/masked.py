@@ -156,7 +156,8 @@ def chosen(
     wanted = np.maximum(np.rint(corruption.rate * wanted), 1)[home[order]]
     found = np.zeros(len(order), bool)
     found[order] = (sizes[order] > 0) & ((taken - before <= wanted) | leading)
-    return found[unit]
+    hidden: NDArray[np.bool_] = found[unit]
+    return hidden
 
 
 def pieces_of_words(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Ragged, Ragged]:
@@ -175,7 +176,7 @@ def _replaced(ids: Integers, chance: NDArray[np.float64], marks: Marks) -> Integ
     others = _ordinary_ids(marks.vocabulary, marks.special)
     at = ((chance - MASKED) / REPLACED * len(others)).clip(0, len(others) - 1).astype(np.int64)
     found = np.where(chance < MASKED + REPLACED, others[at], ids)
-    return np.where(chance < MASKED, marks.mask, found)
+    return np.where(chance < MASKED, -1 if marks.mask is None else marks.mask, found)
 
 
 @cache

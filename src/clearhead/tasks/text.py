@@ -1,0 +1,50 @@
+"""Several tasks in one model, T5's way: every task is text in, text out, and a prefix says which is meant.
+
+The corpora of a recipe have a `prefix` and an `answer` each: translations and summaries are written, and so
+are the names of classes and numbers.
+"""
+
+from __future__ import annotations
+
+from clearhead.data.columns import Columns
+from clearhead.data.encodings import JoinedPairs, Pairs
+from clearhead.evaluation.mixture import Mixture
+from clearhead.tasks.classify import COLUMNS as CLASSES
+from clearhead.tasks.regress import REGRESS
+from clearhead.tasks.summarise import SUMMARISE
+from clearhead.tasks.task import CUT, Family, Task, labels_objective
+from clearhead.tasks.translate import TRANSLATE, pairs_demand
+from clearhead.training.sizes import Passes, Rate
+from clearhead.training.sizing import Choice, Demand, Facts
+
+_KINDS = (TRANSLATE.columns, SUMMARISE.columns, CLASSES, REGRESS.columns)
+_COLUMNS = Columns(
+    task="text",
+    sources=tuple(dict.fromkeys(name for one in _KINDS for name in one.sources)),
+    targets=tuple(dict.fromkeys(name for one in _KINDS for name in one.targets)),
+    noun="examples",
+    languages=True,
+    mixed=True,
+)
+
+
+def _demand(facts: Facts, family: Family) -> Demand:
+    both = (facts.source_tokens + facts.target_tokens) // 2
+    return pairs_demand(facts, family, both, Passes(60, 0.5, 100), Rate(1e-3, 256, 0.5))
+
+
+TEXT = Task(
+    name="text",
+    columns=_COLUMNS,
+    families=(
+        Family("encoder-decoder", "an encoder reads any text, a decoder writes any answer", Pairs(_COLUMNS)),
+        Family("decoder", "text and answer in one row", JoinedPairs(_COLUMNS)),
+    ),
+    objective=labels_objective,
+    demand=_demand,
+    judge=Mixture("text"),
+    defaults=(
+        CUT,
+        Choice("data.filter.source_tokens", 512, "attention grows with the square of the length"),
+    ),
+)
