@@ -25,7 +25,7 @@ from clearhead.data.encodings.masked import Hiding, markless
 from clearhead.data.encodings.pairs import Pairs
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Integers, Ragged
-from clearhead.data.shapes import Sizes
+from clearhead.data.sizes import Sizes
 from clearhead.text.framing import Framings
 from clearhead.text.marks import Marks
 from clearhead.text.parts import SENTINELS

@@ -29,7 +29,7 @@ from clearhead.data.encoding import Encoder, Examples, Specials, Tokenizers, spe
 from clearhead.data.encodings.stream import Stream
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Integers, Ragged
-from clearhead.data.shapes import Sizes
+from clearhead.data.sizes import Sizes
 from clearhead.text.framing import Framing, Framings
 from clearhead.text.marks import Marks
 from clearhead.text.tokenizer import Tokenizer, checked_text
