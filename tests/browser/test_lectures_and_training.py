@@ -51,6 +51,19 @@ def test_every_misprint_is_marked(visit: Open, ask: Ask) -> None:
                 assert example["erratum"] in page.page.get_by_role("article").inner_text()
 
 
+def test_errata_and_answers_wait_for_their_step(visit: Open, ask: Ask) -> None:
+    answer = ask("/api/lectures")
+    example = next(one for one in answer["examples"] if one["answer"] and one["erratum"])
+    last = len(example["steps"]) - 1
+    for step in (0, example["erratum_at"], last):
+        page = visit("lectures", example=example["id"], step=step)
+        text = page.page.get_by_role("article").inner_text()
+        assert example["question"] in text
+        assert (example["erratum"] in text) == (step >= example["erratum_at"])
+        assert (example["answer"] in text) == (step == last)
+    assert f"{len(answer['slips'])} slips" in page.page.locator("main").inner_text()
+
+
 def test_examples_are_saved(visit: Open, ask: Ask) -> None:
     example = ask("/api/lectures")["examples"][0]
     page = visit("lectures", example=example["id"])

@@ -147,7 +147,7 @@ SURFACE = {
     "explore": ["--device", "--host", "--open", "--port", "BUNDLES"],
     "explain": ["--device", "--out", "--target", "BUNDLE", "TEXT"],
     "contexts": ["--device", "--json", "--out", "BUNDLE", "SENTENCES", "WORD"],
-    "examples": ["--list", "--markdown", "NAME"],
+    "examples": ["--list", "--markdown", "--slips", "NAME"],
     "presets": [],
     "plan": [
         "--batch-tokens",

@@ -15,19 +15,23 @@ def examples(
     ] = None,
     markdown: Annotated[bool, option(None, "Write Markdown, as in the documentation.", "--markdown")] = False,
     show_list: Annotated[bool, option(None, "List the names and stop.", "--list")] = False,
+    slips: Annotated[bool, option(None, "List what else the slides have wrong.", "--slips")] = False,
 ) -> None:
-    """Show the Transformer at work on small numbers.
+    """Show the Transformer at work on small numbers: worked examples from five lectures.
 
     \b
     Examples:
       clearhead examples
       clearhead examples contextual-apple
+      clearhead examples --slips
       clearhead examples --markdown > examples.md
     """
     from clearhead import lectures  # here, so that --help does not wait for torch
 
     if show_list:
         typer.echo(lectures.listing())
+    elif slips:
+        lectures.slips_to_terminal()
     elif markdown:
         typer.echo(lectures.to_markdown(lectures.examples(name)), nl=False)
     else:

@@ -8,9 +8,10 @@ written as null; a printed number is a string where it ends in a printed zero.
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 from clearhead.explorer.words import Plain
-from clearhead.lectures import Example, Mark, Step, examples
+from clearhead.lectures import SLIPS, Example, Mark, Step, examples
 from clearhead.lectures.render import TOLERANCE
 from clearhead.lectures.step import Printed, Table
 
@@ -22,7 +23,11 @@ def lectures() -> Plain:
     >>> found["id"], found["steps"][-1]["name"], found["steps"][-1]["wrong"]
     ('tutorial-self-attention', 'H', [[0, 1], [1, 1]])
     """
-    return {"examples": [_example(one) for one in examples()], "tolerance": TOLERANCE}
+    return {
+        "examples": [_example(one) for one in examples()],
+        "slips": [asdict(one) for one in SLIPS],
+        "tolerance": TOLERANCE,
+    }
 
 
 def _example(one: Example) -> Plain:
@@ -32,7 +37,10 @@ def _example(one: Example) -> Plain:
         "deck": one.source.deck,
         "note": one.source.about,
         "steps": [*(_step(step, given=True) for step in one.given()), *(_step(step) for step in one.steps)],
+        "question": one.source.question,
+        "answer": one.source.answer,
         "erratum": one.source.erratum,
+        "erratum_at": None if one.erratum_at is None else len(one.given()) + one.erratum_at,
     }
 
 

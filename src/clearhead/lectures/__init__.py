@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from clearhead.lectures.examples import Example, example, examples, names, summary
-from clearhead.lectures.render import listing, to_markdown, to_terminal
-from clearhead.lectures.step import Mark, Step
+from clearhead.lectures.render import listing, slips_to_terminal, to_markdown, to_terminal
+from clearhead.lectures.step import SLIPS, SOURCES, Mark, Slip, Step
 
 __all__ = [
+    "SLIPS",
+    "SOURCES",
     "Example",
     "Mark",
+    "Slip",
     "Step",
     "example",
     "examples",
     "listing",
     "names",
+    "slips_to_terminal",
     "summary",
     "to_markdown",
     "to_terminal",

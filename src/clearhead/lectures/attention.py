@@ -198,6 +198,19 @@ def _apple_row(source: Source, word: str) -> tuple[Tensor, tuple[str, ...], Tens
     return tensor([source.inputs["similarity"][word]]), words, values
 
 
+def apple_sentence_two(source: Source) -> list[Step]:
+    """The second sentence alone, by the row's sum and by a softmax."""
+    row, words, values = _apple_row(source, "brand")
+    of_two = given_scores(row, masks.Boolean(row > 0), values)
+    whole = given_scores(row, masks.Everything()).weights()[0, 0]
+    mix = "mix by a softmax over brand and apple alone"
+    return [
+        *_apple_by_row_sum(source, "brand"),
+        source.step("softmax_row", "softmax of the row", whole, columns=words),
+        source.step("softmax_apple", mix, attend(of_two, "reference")[0, 0]),
+    ]
+
+
 def _apple_by_row_sum(source: Source, word: str) -> list[Step]:
     """x / Σx is the softmax of log x; what is not alike at all has log 0 = −∞ and is hidden instead."""
     row, words, values = _apple_row(source, word)
@@ -224,27 +237,4 @@ def dot_product_growth(source: Source) -> list[Step]:
     return [
         source.step("dots", "q · k", dots, columns=columns),
         source.step("scaled", "q · k / √d", scaled, "Divided by √d they grow more slowly.", columns=columns),
-    ]
-
-
-def keras_layer(source: Source) -> list[Step]:
-    """Our weights, which are matrices, seen in the shapes Keras gives them."""
-    width, heads, size = (source.inputs[name] for name in ("width", "heads", "key_dim"))
-    attention = MultiHeadAttention(AttentionConfig(width=width, heads=heads, key_dim=size))
-    shapes: list[tuple[int, ...]] = []
-    for linear in (attention.query, attention.key, attention.value):
-        shapes.append(tuple(linear.weight.T.unflatten(1, (heads, size)).shape))
-        shapes.append(tuple(linear.bias.unflatten(0, (heads, size)).shape))
-    shapes.append(tuple(attention.output.weight.T.unflatten(0, (heads, size)).shape))
-    shapes.append(tuple(attention.output.bias.shape))
-    parts = ("query", "key", "value", "output")
-    names = tuple(f"{part} {kind}" for part in parts for kind in ("weight", "bias"))
-    count = sum(parameter.numel() for parameter in attention.parameters())
-    weights = attention.weights(torch.zeros(1, source.inputs["tokens"], width))
-    asked = "shape of the attention weights of six tokens, returned on request"
-    axes = ("batch", "heads", "queries", "keys")
-    return [
-        source.step("shapes", "shape of each parameter", shapes, rows=names),
-        source.step("parameters", "3 · (16·3·2 + 3·2) + 3·2·16 + 16", count),
-        source.step("weights", asked, [tuple(weights.shape)], columns=axes),
     ]

@@ -8,24 +8,39 @@ from dataclasses import dataclass
 from typing import Any
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.lectures import attention, positions
+from clearhead.lectures import attention, layers, positions, questions
 from clearhead.lectures.step import SOURCES, Mark, Source, Step, as_table
 
 Recompute = Callable[[Source], list[Step]]
 
 RECOMPUTE: dict[str, Recompute] = {
     "tutorial-self-attention": attention.tutorial_self_attention,
+    "cat-monkey-dog": questions.cat_monkey_dog,
     "projection-parameters": attention.projection_parameters,
+    "cross-attention-questions": questions.cross_attention_questions,
+    "position-guidelines": questions.position_guidelines,
+    "which-architecture": questions.which_architecture,
     "projections": attention.projections,
     "self-attention-steps": attention.self_attention_steps,
     "attention-matrix-operations": attention.attention_matrix_operations,
+    "multi-head-split": layers.multi_head_split,
     "sinusoidal-positions": positions.sinusoidal_positions,
+    "training-and-inference": layers.training_and_inference,
+    "whole-model": layers.whole_model,
     "masked-attention-quiz": attention.masked_attention_quiz,
-    "masked-self-attention": attention.masked_self_attention,
-    "contextual-apple": attention.contextual_apple,
+    "which-is-correct": questions.which_is_correct,
+    "look-up-table": questions.look_up_table,
     "dot-product-growth": attention.dot_product_growth,
-    "keras-layer": attention.keras_layer,
+    "softmax-gradient": questions.softmax_gradient,
+    "layer-norm": layers.layer_norm,
     "rotary-distance": positions.rotary_distance,
+    "contextual-apple": attention.contextual_apple,
+    "apple-sentence-two": attention.apple_sentence_two,
+    "basic-self-attention": questions.basic_self_attention,
+    "masked-self-attention": attention.masked_self_attention,
+    "cross-attention-student": layers.cross_attention_student,
+    "keras-sizes": layers.keras_sizes,
+    "reading-range": questions.reading_range,
 }
 
 
@@ -41,6 +56,15 @@ class Example:
         """The matrices the example starts from, as steps without a computation."""
         matrices = {name: x for name, x in self.source.inputs.items() if _is_matrix(x)}
         return [Step(name, "given", as_table(matrix)) for name, matrix in matrices.items()]
+
+    @property
+    def erratum_at(self) -> int | None:
+        """The step with which the erratum is shown, and not before; None where there is none."""
+        if self.source.erratum is None:
+            return None
+        named = [number for number, step in enumerate(self.steps) if step.name == self.source.erratum_step]
+        faulty = [number for number, step in enumerate(self.steps) if any(step.faults())]
+        return [*named, *faulty, len(self.steps) - 1][0]
 
     def marks(self) -> Counter[Mark]:
         """How many printed numbers are right, wrong, …"""

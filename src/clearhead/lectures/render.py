@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from clearhead.lectures.examples import Example, names, summary
-from clearhead.lectures.step import SOURCES, Mark, Number, Step, Table, decimals_of
+from clearhead.lectures.step import SLIPS, SOURCES, Mark, Number, Slip, Step, Table, decimals_of
 
 WIDTH = 100  # of a page that is not a terminal
 DECIMALS = 4  # of our own numbers, at most
@@ -39,15 +39,37 @@ TOLERANCE = (
 )
 
 MARKDOWN_HEAD = f"""\
-# Worked examples
+# Worked examples from five lectures
 
 The numbers on the lecture slides, recomputed through the library itself. Each table holds our numbers. Where
 a slide prints something else, that stands beside ours: ~~struck out~~ where it is wrong, in brackets where
-only its last digit is off or was cut instead of rounded. This page is written by `make docs`; the same
-numbers come from `clearhead examples`.
+only its last digit is off or was cut instead of rounded. An erratum stands at the step that shows it. This
+page is written by `make docs`; the same numbers come from `clearhead examples`, and `clearhead quiz` asks the
+questions first and answers those that ask why with an experiment.
+
+Decks: T9 attention tutorial, L13 Transformer architecture, L9 Transformers continued, L7 models: Transformer,
+L3 Transformers for business analytics.
 
 {TOLERANCE}
 """
+
+
+SLIPS_HEAD = "What the slides have wrong besides the numbers above: formulas, words, names and statements."
+
+
+def slips_to_terminal(console: Console | None = None) -> None:
+    """Print the slips one below the other."""
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(Text(f"{len(SLIPS)} slips. {SLIPS_HEAD}"))
+    for one in SLIPS:
+        console.print()
+        console.print(Text.assemble((f"{one.deck}, {one.slide}", "bold"), f" ({one.kind})"))
+        console.print(Padding(Text.assemble(("printed: ", "dim"), one.printed), (0, 0, 0, 2)))
+        console.print(Padding(Text.assemble(("right:   ", "dim"), one.right), (0, 0, 0, 2)))
+        if one.example:
+            console.print(Padding(Text(f"see clearhead examples {one.example}", style="dim"), (0, 0, 0, 2)))
 
 
 def listing() -> str:
@@ -115,13 +137,18 @@ def _print(found: Sequence[Example], console: Console) -> None:
         console.rule(f"[bold]{one.name}[/bold] · {one.source.deck}", align="left")
         console.print(Text(one.source.title, style="bold"))
         console.print(Text(one.source.about))
+        if one.source.question:
+            console.print(Text.assemble(("Question: ", "bold"), one.source.question))
         given = [_given(one, console)] if one.given() else []
-        for part in [*given, *(_step(step, console) for step in one.steps)]:
+        for number, part in enumerate([*given, *(_step(step, console) for step in one.steps)], -len(given)):
             console.print()
             console.print(Padding(part, (0, 0, 0, 2), expand=False))
-        if one.source.erratum is not None:
+            if number == one.erratum_at:
+                console.print()
+                console.print(Text.assemble(("Erratum: ", "bold"), one.source.erratum or ""))
+        if one.source.answer:
             console.print()
-            console.print(Text.assemble(("Erratum: ", "bold"), one.source.erratum))
+            console.print(Text.assemble(("Answer: ", "bold"), one.source.answer))
         console.print()
     if any(True for one in found for step in one.steps for _ in step.faults()):
         signs = [(f"{sign} {mark.value}", style) for mark, (sign, style) in SIGNS.items() if sign.strip()]
@@ -198,13 +225,32 @@ def to_markdown(found: Sequence[Example]) -> str:
     for one in found:
         parts.append(f"## {one.name}\n")
         parts.append(f"**{one.source.title}** ({one.source.deck}). {one.source.about}\n")
+        if one.source.question:
+            parts.append(f"*{one.source.question}*\n")
         parts += [f"`{step.name}` = `{_markdown_given(step)}`\n" for step in one.given()]
-        parts += [_markdown_step(step) for step in one.steps]
-        if one.source.erratum is not None:
-            parts.append(f"> **Erratum.** {one.source.erratum}\n")
+        for number, step in enumerate(one.steps):
+            parts.append(_markdown_step(step))
+            if number == one.erratum_at:
+                parts.append(f"> **Erratum.** {one.source.erratum}\n")
+        if one.source.answer:
+            parts.append(f"**Answer.** {one.source.answer}\n")
+    parts.append(_markdown_slips())
     parts.append("## In all\n")
     parts.append(summary(found) + "\n")
     return "\n".join(parts)
+
+
+def _markdown_slips() -> str:
+    rows = [
+        f"| {one.deck} | {one.slide} | {one.printed} | {one.right}{_worked_out(one)} | {one.kind} |"
+        for one in SLIPS
+    ]
+    head = "| deck | slide | printed | right | kind |\n|---|---|---|---|---|"
+    return "\n".join(["## Slips of the slides\n", SLIPS_HEAD, "", head, *rows, ""])
+
+
+def _worked_out(slip: Slip) -> str:
+    return f" ([{slip.example}](#{slip.example}))" if slip.example else ""
 
 
 def _markdown_given(step: Step) -> str:

@@ -1,4 +1,4 @@
-"""The worked examples as the slides give them (`sources.toml`), and one step: our numbers beside theirs.
+"""The worked examples as the slides give them (the TOML files), and one step: our numbers beside theirs.
 
 A printed number is judged by the decimals it was printed with: a table is taken
 to be printed with as many as its longest number has, and a number is right if it
@@ -110,6 +110,9 @@ class Source:
     inputs: Mapping[str, Any]
     printed: Mapping[str, Any] = field(default_factory=dict)
     erratum: str | None = None  # what the slide has wrong, and what is right
+    erratum_step: str = ""  # where that shows; by default at the first printed number that is not right
+    question: str = ""  # what the lecture asks, and what is right
+    answer: str = ""
 
     def step(
         self,
@@ -125,5 +128,25 @@ class Source:
         return Step(name, formula, as_table(values), printed, note, rows, columns)
 
 
-_READ = tomllib.loads(files(__package__).joinpath("sources.toml").read_text("utf-8"))
-SOURCES: dict[str, Source] = {name: Source(**table) for name, table in _READ.items()}
+@dataclass(frozen=True, kw_only=True)
+class Slip:
+    """Something a slide has wrong besides the numbers of an example."""
+
+    deck: str
+    slide: str
+    printed: str
+    right: str
+    kind: str  # number, formula, word, statement, …
+    example: str = ""  # that works it out
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+SOURCES: dict[str, Source] = {
+    name: Source(**table)
+    for file in ("sources.toml", "questions.toml")
+    for name, table in _read(file).items()
+}
+SLIPS: tuple[Slip, ...] = tuple(Slip(**table) for table in _read("slips.toml")["slip"])

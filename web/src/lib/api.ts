@@ -271,11 +271,27 @@ export interface LectureExample {
   deck: string;
   note: string;
   steps: LectureStep[];
+  /** What the lecture asks, and what is right; empty where it asks nothing. */
+  question: string;
+  answer: string;
   erratum: string | null;
+  /** The step with which the erratum is shown, and not before. */
+  erratum_at: number | null;
+}
+
+/** Something a slide has wrong besides the numbers of an example. */
+export interface Slip {
+  deck: string;
+  slide: string;
+  printed: string;
+  right: string;
+  kind: string;
+  example: string;
 }
 
 export interface LecturesAnswer {
   examples: LectureExample[];
+  slips: Slip[];
   /** How exact the recomputed numbers are, and when a printed one counts as right, as sentences. */
   tolerance: string;
 }

@@ -93,7 +93,8 @@ describe("walking", () => {
 
 describe("export", () => {
   it("sets printed beside recomputed", () => {
-    const example = { id: "e", title: "", deck: "", note: "", steps: [softmax], erratum: null };
+    const words = { title: "", deck: "", note: "", question: "", answer: "" };
+    const example = { id: "e", ...words, steps: [softmax], erratum: null, erratum_at: null };
     const lines = lectureCsv(example).split("\r\n");
     expect(lines[1]).toBe("e,S,1,1,0.2483,0.248,right");
     expect(lines[2]).toBe("e,S,1,2,0.1978,0,wrong");

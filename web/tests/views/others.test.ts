@@ -171,7 +171,10 @@ describe("lectures", () => {
     title: "By hand",
     deck: "T9",
     note: "About it.",
+    question: "Which is it?",
+    answer: "The second.",
     erratum: "One is wrong.",
+    erratum_at: 1,
     steps: [
       { ...step, name: "X", given: true, value: [[1]], printed: null, wrong: [] },
       { ...step, name: "S", value: [[0.5, null]], printed: [[0.4, null]], wrong: [[0, 0]], marks: [{ row: 0, column: 0, mark: "wrong" }] },
@@ -180,6 +183,16 @@ describe("lectures", () => {
   const answers = {
     "/api/lectures": () => ({
       examples: [example, { ...example, id: "e2", title: "Again" }],
+      slips: [
+        {
+          deck: "L9",
+          slide: "Masks",
+          printed: "casual",
+          right: "causal",
+          kind: "word",
+          example: "e2",
+        },
+      ],
       tolerance: "Right within half a unit.",
     }),
   };
@@ -189,8 +202,13 @@ describe("lectures", () => {
     open("#/lectures");
     await until(() => expect(page()).toContain("Step 1 of 2"));
     expect(page()).toContain("Given by the slide.");
+    expect(page()).toContain("Which is it?");
+    expect(page()).not.toContain("The second.");
+    expect(page()).not.toContain("One is wrong.");
     press(find("article"), "ArrowRight");
     await until(() => expect(page()).toContain("Step 2 of 2"));
+    expect(page()).toContain("Answer. The second.");
+    expect(page()).toContain("Erratum. One is wrong.");
     expect(page()).toContain("1 of 2 printed numbers wrong.");
     expect(page()).toContain("Right within half a unit.");
     expect(find("td.wrong.printed").textContent).toContain("0.4");
@@ -207,6 +225,15 @@ describe("lectures", () => {
     open("#/lectures?example=e2&step=1");
     await until(() => expect(find("article").getAttribute("aria-label")).toBe("Again"));
     expect(page()).toContain("Step 2 of 2");
+  });
+
+  it("lists the slips, and leads to the example that works one out", async () => {
+    serve(answers);
+    open("#/lectures");
+    await until(() => expect(page()).toContain("What else the slides have wrong: 1 slips"));
+    expect(page()).toContain("causal");
+    click(button("worked out"));
+    expect(location.hash).toContain("example=e2");
   });
 });
 
