@@ -12,11 +12,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.models import ModelConfig, build
@@ -25,6 +27,7 @@ from clearhead.nn.attention import KERNELS, masks
 from clearhead.nn.attention import short as short_kernel
 from clearhead.nn.attention.problem import Problem
 from clearhead.nn.attention.scores import ScaledDot
+from clearhead.nn.layers import ACTIVATIONS, FUSED
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Boundaries, Tokens
 
@@ -58,18 +61,24 @@ def exact(*tensors: Tensor) -> list[Tensor]:
     return [tensor.detach().float().requires_grad_() for tensor in tensors]
 
 
-def check_add_norm(width: int, dtype: torch.dtype, p: float, stream: bool, device: str) -> None:
+def check_add_norm(width: int, dtype: torch.dtype, p: float, kind: str, device: str) -> None:
     """Output and all gradients, dropout's factors being found out by a pass that shows them.
 
-    Where the stream goes on, what is added has a bias of its own.
+    The result is used once, or twice; or the sum is a stream that goes on. Unless it is used once, what is
+    added has a bias of its own.
     """
     rows = 37
     shapes: list[tuple[int, ...]] = [(rows, width)] * 2 + [(width,)] * 3
-    given = leaves(*shapes, dtype=dtype, device=device)[: 5 if stream else 4]
+    given = leaves(*shapes, dtype=dtype, device=device)[: 4 if kind == "once" else 5]
     slopes = torch.randn_like(given[0]), torch.randn_like(given[0])
     torch.manual_seed(1)
-    x, added, weight, bias = given[:4]
-    y, total = fused_norm.add_norm(x, added, weight, bias, p, 1e-5, stream, given[4] if stream else None)
+    shift = None if kind == "once" else given[4]
+    if kind == "twice":
+        y, other = fused_norm.add_norm_twice(*given[:4], p, 1e-5, shift)
+        assert torch.equal(y, other)
+    else:
+        y, other = fused_norm.add_norm(*given[:4], p, 1e-5, kind == "stream", shift)
+        assert other.requires_grad == (kind == "stream")
     factors = torch.ones(rows, width, device=device)
     if p:
         torch.manual_seed(1)
@@ -78,31 +87,31 @@ def check_add_norm(width: int, dtype: torch.dtype, p: float, stream: bool, devic
         assert abs(float((factors == 0).float().mean()) - p) < 0.15
         torch.testing.assert_close(factors[factors != 0], torch.full_like(factors[factors != 0], 1 / (1 - p)))
     copies = exact(*given)
-    shifted = copies[1] + copies[4] if stream else copies[1]
-    plain = copies[0] + shifted * factors
+    plain = copies[0] + (copies[1] if shift is None else copies[1] + copies[4]) * factors
     plain = plain + (plain.to(dtype).float() - plain).detach()  # the sum is rounded as it is stored
     wanted = F.layer_norm(plain, (width,), copies[2], copies[3], 1e-5)
-    if stream:
-        found = torch.autograd.grad((y, total), given, slopes)
-        known = torch.autograd.grad((wanted, plain), copies, [slope.float() for slope in slopes])
-    else:
-        assert not total.requires_grad
-        found = torch.autograd.grad(y, given, slopes[0])
-        known = torch.autograd.grad(wanted, copies, slopes[0].float())
-    for one, two in zip((y, total, *found), (wanted, plain, *known), strict=True):
+    results = ((y, wanted), (other, wanted if kind == "twice" else plain))
+    both = results[: 1 if kind == "once" else 2]
+    found = torch.autograd.grad([one for one, _ in both], given, slopes[: len(both)])
+    known = torch.autograd.grad(
+        [two for _, two in both], copies, [one.float() for one in slopes[: len(both)]]
+    )
+    for one, two in (*results, *zip(found, known, strict=True)):
         assert error(one, two) < EXACT[dtype]
 
 
-def check_linear(dtype: torch.dtype, relu: bool, device: str) -> None:
+def check_linear(dtype: torch.dtype, activation: str, device: str) -> None:
     x, weight, bias = leaves((3, 50, 32), (300, 32), (300,), dtype=dtype, device=device)
     slope = torch.randn(3, 50, 300, dtype=dtype, device=device)
-    found = (fused.linear_relu if relu else fused.linear)(x, weight, bias)
+    found = fused.linear(x, weight, bias, activation)
     copies = exact(x, weight, bias)
-    wanted = F.relu(F.linear(*copies)) if relu else F.linear(*copies)
+    wanted = F.linear(*copies)
+    if activation != "none":
+        wanted = ACTIVATIONS[activation](wanted)
     gradients = torch.autograd.grad(found, (x, weight, bias), slope)
     known = torch.autograd.grad(wanted, copies, slope.float())
     # what rounding lifts over 0, or pushes below it, passes its whole gradient on, or none
-    wider = 3 if relu else 1
+    wider = 3 if activation == "relu" else 1
     for one, two in zip((found, *gradients), (wanted, *known), strict=True):
         assert error(one, two) < wider * EXACT[dtype]
 
@@ -147,6 +156,37 @@ def check_short(
         assert parts == 3 or torch.equal(found[1], results[0][1])
 
 
+def a_model(family: str, activation: str, place: str, kernel: str) -> nn.Module:
+    plain = {
+        "family": family, "vocabulary": 30, "width": 32, "layers": 2, "dropout": 0.0,
+        "attention": {"heads": 2, "kernel": kernel}, "norm": {"place": place},
+        "feedforward": {"activation": activation},
+    }  # fmt: skip
+    torch.manual_seed(0)
+    return build(ModelConfig.from_dict(plain)).train()
+
+
+def passed(model: nn.Module, family: str, ids: Tensor, lengths: Any) -> Any:
+    if family == "decoder":
+        return model(ids, lengths=lengths)
+    return model(ids, ids, source_lengths=lengths, target_lengths=lengths)
+
+
+def with_gradients(model: nn.Module, found: Tensor) -> list[Tensor]:
+    return [found.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+
+
+def every_model(test: Callable[..., None]) -> Callable[..., None]:
+    """Families, activations and places of the norm."""
+    for name, values in (
+        ("place", ["post", "pre"]),
+        ("activation", ["relu", "gelu_tanh"]),
+        ("family", ["decoder", "encoder-decoder"]),
+    ):
+        test = pytest.mark.parametrize(name, values)(test)
+    return test
+
+
 # -- in the interpreter --------------------------------------------------------------------------------
 
 
@@ -162,17 +202,17 @@ def test_in_tritons_interpreter() -> None:
 
 
 @interpreted
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["once", "stream", "twice"])
 @pytest.mark.parametrize("p", [0.0, 0.3])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_interpreter_adds_and_norms(width: int, p: float, stream: bool) -> None:
-    check_add_norm(width, torch.float32, p, stream, "cpu")
+def test_interpreter_adds_and_norms(width: int, p: float, kind: str) -> None:
+    check_add_norm(width, torch.float32, p, kind, "cpu")
 
 
 @interpreted
-@pytest.mark.parametrize("relu", [False, True])
-def test_interpreter_projects(relu: bool) -> None:
-    check_linear(torch.float32, relu, "cpu")
+@pytest.mark.parametrize("activation", ["none", *FUSED])
+def test_interpreter_projects(activation: str) -> None:
+    check_linear(torch.float32, activation, "cpu")
 
 
 @interpreted
@@ -182,20 +222,12 @@ def test_interpreter_attends(lengths: list[int], others: list[int] | None, causa
 
 
 @interpreted
-@pytest.mark.parametrize("place", ["post", "pre"])
-@pytest.mark.parametrize("activation", ["relu", "gelu_tanh"])
-@pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
+@every_model
 def test_interpreter_runs_whole_models(
     family: str, activation: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Packed tokens through layers that take all tensors for a GPU's: the same outputs and gradients."""
-    plain = {
-        "family": family, "vocabulary": 30, "width": 32, "layers": 2, "dropout": 0.0,
-        "attention": {"heads": 2, "kernel": "reference"}, "norm": {"place": place},
-        "feedforward": {"activation": activation},
-    }  # fmt: skip
-    torch.manual_seed(0)
-    model = build(ModelConfig.from_dict(plain)).train()
+    model = a_model(family, activation, place, "reference")
     ids = torch.randint(30, (11,))
     where = Boundaries(torch.tensor([0, 4, 11], dtype=torch.int32), 7)
     found = []
@@ -203,12 +235,9 @@ def test_interpreter_runs_whole_models(
         model.zero_grad()
         if as_if:
             monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: True))
-        if family == "decoder":
-            hidden = model(ids, lengths=where).hidden
-        else:
-            hidden = model(ids, ids, source_lengths=where, target_lengths=where).hidden
+        hidden = passed(model, family, ids, where).hidden
         hidden.sin().sum().backward()
-        found.append([hidden.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+        found.append(with_gradients(model, hidden))
     monkeypatch.undo()
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=5e-5)
@@ -218,18 +247,18 @@ def test_interpreter_runs_whole_models(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["once", "stream", "twice"])
 @pytest.mark.parametrize("p", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", EXACT, ids=str)
 @pytest.mark.parametrize("width", [48, 512, 768])
-def test_add_and_norm(width: int, dtype: torch.dtype, p: float, stream: bool) -> None:
-    check_add_norm(width, dtype, p, stream, "cuda")
+def test_add_and_norm(width: int, dtype: torch.dtype, p: float, kind: str) -> None:
+    check_add_norm(width, dtype, p, kind, "cuda")
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("relu", [False, True])
-def test_project(relu: bool) -> None:
-    check_linear(torch.bfloat16, relu, "cuda")
+@pytest.mark.parametrize("activation", ["none", *FUSED])
+def test_project(activation: str) -> None:
+    check_linear(torch.bfloat16, activation, "cuda")
 
 
 @pytest.mark.gpu
@@ -243,32 +272,21 @@ def test_attend(lengths: list[int], others: list[int] | None, causal: bool, size
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("place", ["post", "pre"])
-@pytest.mark.parametrize("activation", ["relu", "gelu_tanh"])
-@pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
+@every_model
 def test_whole_models_are_what_they_are_unfused(
     family: str, activation: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outputs and gradients in float32, with and without the fused parts."""
-    plain = {
-        "family": family, "vocabulary": 50, "width": 64, "layers": 2, "dropout": 0.0,
-        "attention": {"heads": 2}, "norm": {"place": place}, "feedforward": {"activation": activation},
-    }  # fmt: skip
-    torch.manual_seed(0)
-    model = build(ModelConfig.from_dict(plain)).cuda().train()
-    ids, lengths = torch.randint(50, (3, 30), device="cuda"), torch.tensor([9, 30, 17], device="cuda")
+    model = a_model(family, activation, place, "auto").cuda()
+    ids, lengths = torch.randint(30, (3, 30), device="cuda"), torch.tensor([9, 30, 17], device="cuda")
     inside = torch.arange(30, device="cuda") < lengths[:, None]
     found = []
     for fits in (fused.fits, lambda x: False):
         monkeypatch.setattr(fused, "fits", fits)
         model.zero_grad()
-        if family == "decoder":
-            out = model(ids, lengths=lengths)
-        else:
-            out = model(ids, ids, source_lengths=lengths, target_lengths=lengths)
-        logits = out.logits[inside]
+        logits = passed(model, family, ids, lengths).logits[inside]
         logits.float().square().mean().backward()
-        found.append([logits.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+        found.append(with_gradients(model, logits))
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
 

@@ -251,7 +251,8 @@ class Stack(nn.Module):
         if look is not None:
             look = look.at(self.name)
             look.give("embedding", x)
-        if may_fuse(self.norm, x, look):  # the norms come first, and the last one ends the sum
+        residual: Any = self.layers[0].attention_residual
+        if may_fuse(self.norm or residual.norm, x, look):  # norms take sums in, or give them twice
             x = Pending(x)
         for i, layer in enumerate(self.layers):
             own = None if state is None else state.own[i]
@@ -268,7 +269,7 @@ class Stack(nn.Module):
             else:
                 x = layer(x, around, own, cross, look.at(i) if look else None, more)
         if isinstance(x, Pending):
-            x, _ = x.normed(self.norm, stream=False)
+            x = x.total() if self.norm is None else x.normed(self.norm, stream=False)[0]
         elif self.norm is not None:
             x = self.norm(x)
         if look is not None:

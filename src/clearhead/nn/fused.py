@@ -1,8 +1,7 @@
-"""Products fused for NVIDIA GPUs, and what all of our kernels for layers share.
+"""Products fused for NVIDIA GPUs, and whether kernels of our own serve.
 
-    linear         x Wᵀ + b, whose backward pass has a kernel of its own for the gradient of b
-    linear_relu    relu(x Wᵀ + b) with the activation inside the product; backward one kernel cuts the
-                   gradient off and sums up that of b
+    linear         f(x Wᵀ + b), with f nothing, ReLU or GELU; backward one kernel makes the gradient before f
+                   and sums up that of b on its way
 
 Written out, each is a handful of operations, each of which reads and writes whole activations. Nothing waits
 for the device, and nothing compiled depends on the number of tokens. Equals the readable definitions in
@@ -14,23 +13,18 @@ Shapes: N tokens, E width.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # it comes with PyTorch's CUDA builds; elsewhere nothing here is called
-    triton = tl = None
+from clearhead.nn.triton_support import kernel, on, tl, triton
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 8192
 _WORKS: dict[torch.device, bool] = {}
-SUM_STEPS = 8  # the same of a kernel that sums up alone
+SUM_STEPS = 16  # how many times a program that sums up columns goes on
 
 
 def fits(x: Tensor) -> bool:
@@ -55,7 +49,7 @@ def works(device: torch.device) -> bool:
 def _tried(device: torch.device) -> bool:
     """Triton needs a C compiler, Python's headers and a GPU that is not too old."""
     try:
-        _sums_of_columns(torch.ones(2, 16, device=device, dtype=torch.bfloat16))
+        _differentiated(torch.ones(2, 16, device=device, dtype=torch.bfloat16), None, "none")
     except Exception as error:  # whatever it is, there is a way without
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(f"Triton does not work here, so training takes the slower way: {reason}", stacklevel=2)
@@ -63,134 +57,89 @@ def _tried(device: torch.device) -> bool:
     return True
 
 
-def on(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be the tensors' own."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def kernel(function: Callable[..., Any]) -> Any:
-    """Compiled by Triton, where there is one, and not anew for another number of rows."""
-    if triton is None:
-        return function
-    names = function.__annotations__
-    return triton.jit(do_not_specialize=[name for name in ("rows", "programs") if name in names])(function)
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`x Wᵀ + b` of x (…, E), whose backward pass sums up the gradient of b faster."""
-    out: Tensor = _linear(x.reshape(-1, x.shape[-1]), weight, bias)
-    return out.view(*x.shape[:-1], weight.shape[0])
+def linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str = "none") -> Tensor:
+    """`f(x Wᵀ + b)` of x (…, E), with f one of "none", "relu", "gelu" and "gelu_tanh"."""
+    out, _ = _linear(x.reshape(-1, x.shape[-1]), weight, bias, activation)
+    result: Tensor = out.view(*x.shape[:-1], weight.shape[0])
+    return result
 
 
 @torch.library.custom_op("clearhead::linear", mutates_args=())
-def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.addmm(bias, x, weight.t())
+def _linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """The result; and what goes into the activation, where the slope cannot be told from what comes out."""
+    if activation == "relu":
+        return torch._addmm_activation(bias, x, weight.t()), x.new_empty(0)
+    inner = torch.addmm(bias, x, weight.t())
+    if activation == "none":
+        return inner, x.new_empty(0)
+    return F.gelu(inner, approximate="tanh" if activation == "gelu_tanh" else "none"), inner
 
 
 @_linear.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
+def _(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    out = x.new_empty(x.shape[0], weight.shape[0])
+    return out, torch.empty_like(out) if activation.startswith("gelu") else x.new_empty(0)
+
+
+@torch.library.custom_op("clearhead::linear_backward", mutates_args=())
+def _before_activation(dy: Tensor, seen: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    return _differentiated(dy, seen, activation)
+
+
+def _differentiated(dy: Tensor, seen: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    """The gradient before the activation, and its sum over the tokens, in float32 within.
+
+    `seen` is what tells the slope. Without an activation the gradient is dy itself, and left empty here.
+    """
+    rows, width = dy.shape
+    dy = dy.contiguous()
+    dx = dy.new_empty(0) if seen is None else torch.empty_like(dy)
+    columns, each = 256, 16
+    programs = triton.cdiv(rows, each * SUM_STEPS)
+    sums = torch.empty(programs, width, dtype=torch.float32, device=dy.device)
+    with on(dy.device):
+        _slope_and_sum[(programs, triton.cdiv(width, columns))](
+            dy, dy if seen is None else seen, dx, sums, rows, width, each, columns, SUM_STEPS, activation,
+            num_warps=4,
+        )  # fmt: skip
+    return dx, finished(sums, dy.dtype)
+
+
+@_before_activation.register_fake
+def _(dy: Tensor, seen: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    return dy.new_empty(0 if seen is None else dy.shape), dy.new_empty(dy.shape[1])
 
 
 def finished(sums: Tensor, dtype: torch.dtype) -> Tensor:
     """The sum over programs of what each has summed up, (programs, E) in float32."""
     programs, width = sums.shape
     out = torch.empty(width, dtype=dtype, device=sums.device)
-    columns = 16
+    columns, whole = 16, max(256, triton.next_power_of_2(programs))
+    at_once = min(whole, 1024)
     with on(sums.device):
         _finish[(triton.cdiv(width, columns),)](
-            sums, out, width, max(256, triton.next_power_of_2(programs)), programs, columns, num_warps=4
+            sums, out, width, whole, at_once, programs, columns, num_warps=at_once // 128
         )
     return out
 
 
-@torch.library.custom_op("clearhead::column_sums", mutates_args=())
-def column_sums(x: Tensor) -> Tensor:
-    """The sum of x (N, E) over the tokens, in float32 within."""
-    return _sums_of_columns(x)
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, _, ctx.activation = inputs
+    out, inner = output
+    ctx.mark_non_differentiable(inner)
+    ctx.set_materialize_grads(False)  # nobody makes zeros for what has no gradient
+    seen = {"none": None, "relu": out}.get(ctx.activation, inner)
+    ctx.save_for_backward(x, weight, seen)
 
 
-def _sums_of_columns(x: Tensor) -> Tensor:
-    rows, width = x.shape
-    x = x.contiguous()
-    columns, each = 256, 16
-    programs = triton.cdiv(rows, each * SUM_STEPS)
-    sums = torch.empty(programs, width, dtype=torch.float32, device=x.device)
-    with on(x.device):
-        _sum_up[(programs, triton.cdiv(width, columns))](
-            x, sums, rows, width, each, columns, SUM_STEPS, num_warps=4
-        )
-    return finished(sums, x.dtype)
+def _differentiate(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    x, weight, seen = ctx.saved_tensors
+    found, dbias = _before_activation(dy, seen, ctx.activation)
+    inner = dy if seen is None else found
+    return inner @ weight if ctx.needs_input_grad[0] else None, inner.t() @ x, dbias, None
 
 
-@column_sums.register_fake
-def _(x: Tensor) -> Tensor:
-    return x.new_empty(x.shape[1])
-
-
-def _keep_linear(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    x, weight, _ = inputs
-    ctx.save_for_backward(x, weight)
-
-
-def _differentiate_linear(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight = ctx.saved_tensors
-    needed = ctx.needs_input_grad
-    return dy @ weight if needed[0] else None, dy.t() @ x, column_sums(dy)
-
-
-_linear.register_autograd(_differentiate_linear, setup_context=_keep_linear)
-
-
-def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`relu(x Wᵀ + b)` of x (…, E)."""
-    out: Tensor = _linear_relu(x.reshape(-1, x.shape[-1]), weight, bias)
-    return out.view(*x.shape[:-1], weight.shape[0])
-
-
-@torch.library.custom_op("clearhead::linear_relu", mutates_args=())
-def _linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch._addmm_activation(bias, x, weight.t())
-
-
-@_linear_relu.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
-
-
-@torch.library.custom_op("clearhead::relu_backward", mutates_args=())
-def _relu_backward(dy: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient before the activation, and its sum over the tokens."""
-    rows, width = y.shape
-    dy = dy.contiguous()
-    dx = torch.empty_like(y)
-    columns, each = 256, 16
-    programs = triton.cdiv(rows, each * SUM_STEPS)
-    sums = torch.empty(programs, width, dtype=torch.float32, device=y.device)
-    with on(y.device):
-        _cut_off[(programs, triton.cdiv(width, columns))](
-            dy, y, dx, sums, rows, width, each, columns, SUM_STEPS, num_warps=4
-        )
-    return dx, finished(sums, y.dtype)
-
-
-@_relu_backward.register_fake
-def _(dy: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(y), y.new_empty(y.shape[1])
-
-
-def _keep_relu(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    x, weight, _ = inputs
-    ctx.save_for_backward(x, weight, output)
-
-
-def _differentiate_relu(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
-    x, weight, y = ctx.saved_tensors
-    inner, dbias = _relu_backward(dy, y)
-    return inner @ weight, inner.t() @ x, dbias
-
-
-_linear_relu.register_autograd(_differentiate_relu, setup_context=_keep_relu)
+_linear.register_autograd(_differentiate, setup_context=_keep)
 
 
 # -- what runs on the device ---------------------------------------------------------------------------
@@ -199,9 +148,24 @@ _linear_relu.register_autograd(_differentiate_relu, setup_context=_keep_relu)
 
 
 @kernel
-def _cut_off(
-    dy: tl.tensor, y: tl.tensor, dx: tl.tensor, sums: tl.tensor, rows: tl.tensor, width: tl.tensor,
-    each: tl.constexpr, columns: tl.constexpr, steps: tl.constexpr,
+def _slope(seen: tl.tensor, activation: tl.constexpr) -> Any:
+    """The slope of an activation: of ReLU by its result, of GELU by what goes in."""
+    if activation == "relu":
+        found = tl.where(seen > 0, 1.0, 0.0)
+    elif activation == "gelu":  # z Φ(z)
+        below = 0.5 + 0.5 * tl.math.erf(seen * 0.7071067811865476)
+        found = below + seen * tl.exp(-0.5 * seen * seen) * 0.3989422804014327
+    else:  # z σ(2u), u = √(2/π) (z + 0.044715 z³): the same as ½ z (1 + tanh u)
+        square = seen * seen
+        share = tl.sigmoid(1.5957691216057308 * seen * (1 + 0.044715 * square))
+        found = share + share * (1 - share) * 1.5957691216057308 * seen * (1 + 0.134145 * square)
+    return found
+
+
+@kernel
+def _slope_and_sum(
+    dy: tl.tensor, seen: tl.tensor, dx: tl.tensor, sums: tl.tensor, rows: tl.tensor, width: tl.tensor,
+    each: tl.constexpr, columns: tl.constexpr, steps: tl.constexpr, activation: tl.constexpr,
 ) -> None:  # fmt: skip
     column = tl.program_id(1) * columns + tl.arange(0, columns)
     total = tl.zeros((each, columns), tl.float32)
@@ -209,37 +173,23 @@ def _cut_off(
         row = (tl.program_id(0) * steps + step) * each + tl.arange(0, each)
         place = row.to(tl.int64)[:, None] * width + column[None, :]
         inside = (row[:, None] < rows) & (column[None, :] < width)
-        alive = tl.load(y + place, mask=inside, other=0.0) > 0
-        slope = tl.where(alive, tl.load(dy + place, mask=inside, other=0.0).to(tl.float32), 0.0)
-        tl.store(dx + place, slope.to(dx.dtype.element_ty), mask=inside)
+        slope = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
+        if activation != "none":
+            slope *= _slope(tl.load(seen + place, mask=inside, other=0.0).to(tl.float32), activation)
+            tl.store(dx + place, slope.to(dx.dtype.element_ty), mask=inside)
         total += slope
     tl.store(sums + tl.program_id(0) * width + column, tl.sum(total, 0), mask=column < width)
 
 
 @kernel
-def _sum_up(
-    x: tl.tensor, sums: tl.tensor, rows: tl.tensor, width: tl.tensor, each: tl.constexpr,
-    columns: tl.constexpr, steps: tl.constexpr,
-) -> None:  # fmt: skip
-    column = tl.program_id(1) * columns + tl.arange(0, columns)
-    total = tl.zeros((each, columns), tl.float32)
-    for step in range(steps):
-        row = (tl.program_id(0) * steps + step) * each + tl.arange(0, each)
-        place = row.to(tl.int64)[:, None] * width + column[None, :]
-        inside = (row[:, None] < rows) & (column[None, :] < width)
-        total += tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(sums + tl.program_id(0) * width + column, tl.sum(total, 0), mask=column < width)
-
-
-@kernel
 def _finish(
-    sums: tl.tensor, out: tl.tensor, width: tl.tensor, whole: tl.constexpr, programs: tl.tensor,
-    columns: tl.constexpr,
+    sums: tl.tensor, out: tl.tensor, width: tl.tensor, whole: tl.constexpr, at_once: tl.constexpr,
+    programs: tl.tensor, columns: tl.constexpr,
 ) -> None:  # fmt: skip
     column = tl.program_id(0) * columns + tl.arange(0, columns)
-    total = tl.zeros((256, columns), tl.float32)
-    for start in range(0, whole, 256):
-        row = start + tl.arange(0, 256)
+    total = tl.zeros((at_once, columns), tl.float32)
+    for start in range(0, whole, at_once):
+        row = start + tl.arange(0, at_once)
         inside = (row[:, None] < programs) & (column[None, :] < width)
         total += tl.load(sums + row[:, None] * width + column[None, :], mask=inside, other=0.0)
     tl.store(out + column, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < width)

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from clearhead.nn.fused import finished, kernel, on, tl, triton  # type: ignore[attr-defined]
+from clearhead.nn.fused import finished
+from clearhead.nn.triton_support import kernel, on, tl, triton
 
 ELEMENTS = 2048  # that a program holds at a time
 STEPS = 16  # backward, how many times a program goes on: it sums up the gradients of parameters on its way
@@ -27,26 +29,53 @@ def draw_seed(x: Tensor) -> Tensor:
     return torch.randint(0, 2**62, (1,), device=x.device)
 
 
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1]).contiguous()
+
+
 def add_norm(
-    x: Tensor,
-    added: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    p: float,
-    eps: float,
-    stream: bool = False,
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, p: float, eps: float, stream: bool = False,
     shift: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`total = x + dropout(added + shift)` of x and added (…, E); its layer norm, and itself.
 
     A share `p` is dropped. Unless it is said to be a `stream` that goes on, the total has no gradient of its
     own. `shift` (E,) is the bias of the product that made `added`, whose gradient costs nothing here.
     """
     seed = draw_seed(x) if p > 0 else None
-    width = x.shape[-1]
-    flat = x.reshape(-1, width).contiguous(), added.reshape(-1, width).contiguous()
-    y, total, _, _ = _add_norm(*flat, weight, bias, seed, shift, p, eps, stream)
+    y, total, _, _ = _add_norm(_flat(x), _flat(added), weight, bias, seed, shift, p, eps, stream)
     return y.view(x.shape), total.view(x.shape)
+
+
+def add_norm_twice(
+    x: Tensor, added: Any, weight: Tensor, bias: Tensor, p: float, eps: float, shift: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The norm of `add_norm` as two tensors in the same memory, whose gradients are added up on the way."""
+    seed = draw_seed(x) if p > 0 else None
+    settings = weight, bias, seed, shift, p, eps
+    one, two = _Twice.apply(_flat(x), _flat(added), *settings)  # type: ignore[no-untyped-call]
+    return one.view(x.shape), two.view(x.shape)
+
+
+class _Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None,
+        shift: Tensor | None, p: float, eps: float,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        y, total, mean, rstd = _add_norm_forward(x, added, weight, bias, seed, p, eps, shift)
+        ctx.save_for_backward(total, mean, rstd, weight, seed)
+        ctx.set_materialize_grads(False)
+        ctx.p, ctx.shifted = p, shift is not None
+        return y, y.data
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = [slope for slope in slopes if slope is not None] or [torch.zeros_like(ctx.saved_tensors[0])]
+        other = given[1] if len(given) > 1 else None
+        found = _add_norm_backward(given[0], other, True, *ctx.saved_tensors, ctx.p, ctx.shifted)
+        return *_named(*found), None, None
 
 
 @torch.library.custom_op("clearhead::add_norm", mutates_args=())
@@ -76,58 +105,48 @@ def _add_norm_forward(
 
 
 @_add_norm.register_fake
-def _(
-    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, shift: Tensor | None,
-    p: float, eps: float, stream: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def _(x: Tensor, *more: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     each = x.new_empty(x.shape[0], dtype=torch.float32)
     return torch.empty_like(x), torch.empty_like(x), each, torch.empty_like(each)
 
 
 @torch.library.custom_op("clearhead::add_norm_backward", mutates_args=())
 def _add_norm_backward(
-    dy: Tensor,
-    dtotal: Tensor | None,
-    total: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor,
-    seed: Tensor | None,
-    p: float,
-    shifted: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, of what is added, and, end to end, of the norm's weight and bias and the shift."""
+    dy: Tensor, other: Tensor | None, before: bool, total: Tensor, mean: Tensor, rstd: Tensor,
+    weight: Tensor, seed: Tensor | None, p: float, shifted: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x, of what is added, and, end to end, of the norm's weight and bias and the shift.
+
+    There may be an `other` gradient: of the norm's result, too (`before`), or of the sum.
+    """
     rows, width = total.shape
     dy = dy.contiguous()
-    stream = dy if dtotal is None else dtotal.contiguous()
-    dx = torch.empty_like(total)
-    dadded = torch.empty_like(total) if seed is not None else dx.new_empty(0)
-    quarter, each, warps = _launch_backward(width)
+    more = dy if other is None else other.contiguous()
+    place = "none" if other is None else "before" if before else "behind"
+    dx, dadded = _room_for_gradients(total, seed)
+    quarter, each, warps, stages = _launch_backward(width)
     programs = triton.cdiv(rows, each * STEPS)
     sums = torch.empty(programs, (2 + shifted) * width, dtype=torch.float32, device=total.device)
     with on(total.device):
         _backward[(programs,)](
-            dy, stream, total, mean, rstd, weight, total if seed is None else seed, dx, dadded, sums, rows,
-            width, _threshold(p), _scale(p), each, quarter, STEPS, seed is not None, dtotal is not None,
-            shifted, num_warps=warps,
+            dy, more, total, mean, rstd, weight, total if seed is None else seed, dx, dadded, sums, rows,
+            width, _threshold(p), _scale(p), each, quarter, STEPS, stages, seed is not None, place, shifted,
+            num_warps=warps,
         )  # fmt: skip
     return dx, dadded, finished(sums, weight.dtype)
 
 
 @_add_norm_backward.register_fake
 def _(
-    dy: Tensor,
-    dtotal: Tensor | None,
-    total: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor,
-    seed: Tensor | None,
-    p: float,
-    shifted: bool,
+    dy: Tensor, other: Tensor | None, before: bool, total: Tensor, *more: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dadded = torch.empty_like(total) if seed is not None else total.new_empty(0)
-    return torch.empty_like(total), dadded, weight.new_empty((2 + shifted) * weight.shape[0])
+    _, _, weight, seed, _, shifted = more
+    return *_room_for_gradients(total, seed), weight.new_empty((2 + shifted) * weight.shape[0])
+
+
+def _room_for_gradients(total: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Of x, and of what is added, which is the same where nothing is dropped."""
+    return torch.empty_like(total), total.new_empty(0 if seed is None else total.shape)
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -144,10 +163,14 @@ def _differentiate(
 ) -> tuple[Tensor | None, ...]:
     dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
     given = dtotal if ctx.stream else None
-    dx, dadded, rest = _add_norm_backward(dy, given, *ctx.saved_tensors, ctx.p, ctx.shifted)
+    found = _add_norm_backward(dy, given, False, *ctx.saved_tensors, ctx.p, ctx.shifted)
+    return *_named(*found), None, None, None
+
+
+def _named(dx: Tensor, dadded: Tensor, rest: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of x, added, weight, bias, the seed (none) and the shift."""
     dweight, dbias, *dshift = rest.split(dx.shape[1])
-    added = dadded if len(dadded) else dx
-    return dx, added, dweight, dbias, None, dshift[0] if dshift else None, None, None, None
+    return dx, dadded if len(dadded) else dx, dweight, dbias, None, dshift[0] if dshift else None
 
 
 _add_norm.register_autograd(_differentiate, setup_context=_keep_for_backward)
@@ -160,10 +183,13 @@ def _launch(width: int) -> tuple[int, int, int]:
     return whole // 4, each, min(16, max(4, whole * each // 512))
 
 
-def _launch_backward(width: int) -> tuple[int, int, int]:
-    """The same for backward: a warp for each row, so that sums over a row and over rows need no other."""
+def _launch_backward(width: int) -> tuple[int, int, int, int]:
+    """The same for backward, where each row has a warp, so that sums over a row and over rows need no other.
+
+    And how many rows a program has on their way from memory at a time.
+    """
     whole = max(64, triton.next_power_of_2(width))
-    return whole // 4, 1, max(1, whole // 1024)
+    return whole // 4, 1, max(1, whole // 1024), 4 if width >= 1024 else 3
 
 
 def _threshold(p: float) -> int:
@@ -251,12 +277,8 @@ def _forward(
     c = b + quarter
     d = c + quarter
     there = row[:, None] < rows
-    in_a, in_b, in_c, in_d = (
-        there & (a < width),
-        there & (b < width),
-        there & (c < width),
-        there & (d < width),
-    )
+    in_a, in_b = there & (a < width), there & (b < width)
+    in_c, in_d = there & (c < width), there & (d < width)
     keep_a, keep_b, keep_c, keep_d = _kept(seed, row, lane, threshold, scale, quarter, dropping)
     za = _summed(x, added, shift, total, start, a, in_a, keep_a, width, shifted)
     zb = _summed(x, added, shift, total, start, b, in_b, keep_b, width, shifted)
@@ -276,12 +298,14 @@ def _forward(
 
 @kernel
 def _slopes(
-    dy: tl.tensor, total: tl.tensor, weight: tl.tensor, mean: tl.tensor, rstd: tl.tensor, start: tl.tensor,
-    columns: tl.tensor, inside: tl.tensor, width: tl.constexpr,
+    dy: tl.tensor, other: tl.tensor, total: tl.tensor, weight: tl.tensor, mean: tl.tensor, rstd: tl.tensor,
+    start: tl.tensor, columns: tl.tensor, inside: tl.tensor, width: tl.constexpr, place: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Of a quarter: the gradient of the norm's result, the normalised sum, the gradient times the gain."""
     gain = tl.load(weight + columns, mask=columns < width, other=0.0).to(tl.float32)
     slope = _read(dy, start, columns, inside)
+    if place == "before":
+        slope += _read(other, start, columns, inside)
     normal = tl.where(inside, (_read(total, start, columns, inside) - mean[:, None]) * rstd[:, None], 0.0)
     return slope, normal, slope * gain
 
@@ -289,13 +313,13 @@ def _slopes(
 @kernel
 def _passed_on(
     g: tl.tensor, normal: tl.tensor, first: tl.tensor, second: tl.tensor, rstd: tl.tensor, factor: tl.tensor,
-    dtotal: tl.tensor, dx: tl.tensor, dadded: tl.tensor, start: tl.tensor, columns: tl.tensor,
-    inside: tl.tensor, dropping: tl.constexpr, streams: tl.constexpr,
+    other: tl.tensor, dx: tl.tensor, dadded: tl.tensor, start: tl.tensor, columns: tl.tensor,
+    inside: tl.tensor, dropping: tl.constexpr, place: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Write a quarter of the gradients of x and of what was added; the latter's sum over the rows."""
     found = (g - first[:, None] - normal * second[:, None]) * rstd[:, None]
-    if streams:
-        found += _read(dtotal, start, columns, inside)
+    if place == "behind":
+        found += _read(other, start, columns, inside)
     tl.store(dx + start + columns, found.to(dx.dtype.element_ty), mask=inside)
     passed = found * factor
     if dropping:
@@ -305,11 +329,11 @@ def _passed_on(
 
 @kernel
 def _backward(
-    dy: tl.tensor, dtotal: tl.tensor, total: tl.tensor, means: tl.tensor, rstds: tl.tensor, weight: tl.tensor,
+    dy: tl.tensor, other: tl.tensor, total: tl.tensor, means: tl.tensor, rstds: tl.tensor, weight: tl.tensor,
     seed: tl.tensor, dx: tl.tensor, dadded: tl.tensor, sums: tl.tensor, rows: tl.tensor,
     width: tl.constexpr, threshold: tl.constexpr, scale: tl.constexpr, each: tl.constexpr,
-    quarter: tl.constexpr, steps: tl.constexpr, dropping: tl.constexpr, streams: tl.constexpr,
-    shifted: tl.constexpr,
+    quarter: tl.constexpr, steps: tl.constexpr, stages: tl.constexpr, dropping: tl.constexpr,
+    place: tl.constexpr, shifted: tl.constexpr,
 ) -> None:  # fmt: skip
     lane = tl.arange(0, quarter)
     a = lane[None, :]
@@ -320,7 +344,7 @@ def _backward(
     wb, wc, wd = wa, wa, wa
     ba, bb, bc, bd = wa, wa, wa, wa
     sa, sb, sc, sd = wa, wa, wa, wa
-    for step in range(steps):
+    for step in tl.range(steps, num_stages=stages):
         row = (tl.program_id(0) * steps + step) * each + tl.arange(0, each)
         start = row.to(tl.int64)[:, None] * width
         there = row[:, None] < rows
@@ -328,25 +352,17 @@ def _backward(
         in_c, in_d = there & (c < width), there & (d < width)
         mean = tl.load(means + row, mask=row < rows, other=0.0)
         rstd = tl.load(rstds + row, mask=row < rows, other=0.0)
-        ya, na, ga = _slopes(dy, total, weight, mean, rstd, start, a, in_a, width)
-        yb, nb, gb = _slopes(dy, total, weight, mean, rstd, start, b, in_b, width)
-        yc, nc, gc = _slopes(dy, total, weight, mean, rstd, start, c, in_c, width)
-        yd, nd, gd = _slopes(dy, total, weight, mean, rstd, start, d, in_d, width)
+        ya, na, ga = _slopes(dy, other, total, weight, mean, rstd, start, a, in_a, width, place)
+        yb, nb, gb = _slopes(dy, other, total, weight, mean, rstd, start, b, in_b, width, place)
+        yc, nc, gc = _slopes(dy, other, total, weight, mean, rstd, start, c, in_c, width, place)
+        yd, nd, gd = _slopes(dy, other, total, weight, mean, rstd, start, d, in_d, width, place)
         first = tl.sum(ga + gb + gc + gd, 1) / width
         second = tl.sum(ga * na + gb * nb + gc * nc + gd * nd, 1) / width
         fa, fb, fc, fd = _kept(seed, row, lane, threshold, scale, quarter, dropping)
-        pa = _passed_on(
-            ga, na, first, second, rstd, fa, dtotal, dx, dadded, start, a, in_a, dropping, streams
-        )
-        pb = _passed_on(
-            gb, nb, first, second, rstd, fb, dtotal, dx, dadded, start, b, in_b, dropping, streams
-        )
-        pc = _passed_on(
-            gc, nc, first, second, rstd, fc, dtotal, dx, dadded, start, c, in_c, dropping, streams
-        )
-        pd = _passed_on(
-            gd, nd, first, second, rstd, fd, dtotal, dx, dadded, start, d, in_d, dropping, streams
-        )
+        pa = _passed_on(ga, na, first, second, rstd, fa, other, dx, dadded, start, a, in_a, dropping, place)
+        pb = _passed_on(gb, nb, first, second, rstd, fb, other, dx, dadded, start, b, in_b, dropping, place)
+        pc = _passed_on(gc, nc, first, second, rstd, fc, other, dx, dadded, start, c, in_c, dropping, place)
+        pd = _passed_on(gd, nd, first, second, rstd, fd, other, dx, dadded, start, d, in_d, dropping, place)
         wa += tl.sum(ya * na, 0)
         wb += tl.sum(yb * nb, 0)
         wc += tl.sum(yc * nc, 0)

@@ -102,9 +102,9 @@ class Residual(nn.Module):
 
     def takes_apart(self, x: Tensor | Pending, look: Look | None) -> bool:
         """Whether what a sub-layer adds to x may come without its last bias."""
-        if self.norm_first:
-            return isinstance(x, Pending) and may_fuse(self.norm, x.stream, look)
-        return not isinstance(x, Pending) and may_fuse(self.norm, x, look)
+        if isinstance(x, Pending):
+            return may_fuse(self.norm, x.stream, look)
+        return not self.norm_first and may_fuse(self.norm, x, look)
 
     def forward(
         self, x: Tensor | Pending, sublayer: Callable[[Tensor], Tensor], look: Look | None = None
@@ -115,7 +115,9 @@ class Residual(nn.Module):
         """
         dropped = self.dropout.p if self.training else 0.0
         if isinstance(x, Pending):
-            if self.norm_first and may_fuse(self.norm, x.stream, look):
+            if may_fuse(self.norm, x.stream, look):
+                if not self.norm_first:
+                    return Pending(x.stream, sublayer(x.total()), dropped).normed_twice(self.norm)
                 normed, stream = x.normed(self.norm)
                 return Pending(stream, sublayer(normed), dropped)
             x = x.total()
@@ -167,8 +169,7 @@ def project(module: nn.Linear, x: Tensor) -> Tensor:
         from clearhead.nn import fused
 
         return fused.linear(x, module.weight, module.bias)
-    out: Tensor = module(x)
-    return out
+    return module(x)  # type: ignore[no-any-return]
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -184,6 +185,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "tanh": torch.tanh,
 }
+FUSED = ("relu", "gelu", "gelu_tanh")  # in training on a GPU, with the product before them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +228,7 @@ class FeedForward(nn.Module):
         if self._fuses(x):
             from clearhead.nn import fused
 
-            hidden = fused.linear_relu(x, self.inner.weight, self.inner.bias)
+            hidden = fused.linear(x, self.inner.weight, self.inner.bias, self.config.activation)
         elif self.gate is None:
             hidden = self.activation(project(self.inner, x))
         else:
@@ -235,7 +237,7 @@ class FeedForward(nn.Module):
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether the first product has its activation inside: in training on a GPU."""
-        if self.gate is not None or self.activation is not F.relu or not x.is_cuda:
+        if not x.is_cuda or self.gate is not None or self.config.activation not in FUSED:
             return False
         inner = self.inner
         plain = type(inner) is nn.Linear and is_plain(inner) and inner.bias is not None

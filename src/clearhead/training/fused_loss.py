@@ -23,8 +23,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -32,20 +30,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from clearhead.data.batch import IGNORED
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # it comes with PyTorch's CUDA builds; elsewhere nothing here is called
-    triton = tl = None
+from clearhead.nn.triton_support import kernel, on, tl, triton
 
 MOST_CLASSES = 131_072
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 # Classes that a program holds in registers at a time, 16 a thread, or 32 for a whole row.
 WHOLE_ROW = 16_384  # forward: rows up to this are held whole
-ROW_PART = 4_096  # forward: longer rows, and two rows at once
+ROW_PART = 8_192  # forward: longer rows, and two rows at once
 GRADIENT_PART = 2_048  # backward, which needs no sums and so no whole rows
+SCALED = 4_096  # numbers that a program multiplies
 
 
 def fits(logits: Tensor) -> bool:
@@ -103,12 +97,20 @@ def loss_and_gradient(
     rows, classes = logits.shape
     block, warps = _launch(classes, ROW_PART)
     objective, plain = (_for_each(rows, logits) for _ in range(2))
-    with _on(logits.device):
+    with on(logits.device):
         _row_both[(rows,)](
             logits, labels, objective, plain, IGNORED, classes, float(smoothing), float(z_loss), block,
             num_warps=warps,
         )  # fmt: skip
     return objective.sum(), plain.sum()
+
+
+def scaled(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+    """x times a number on the device (0-d), as `dtype`; x is contiguous."""
+    out = torch.empty_like(x, dtype=dtype)
+    with on(x.device):
+        _times[(triton.cdiv(x.numel(), SCALED),)](x, factor, out, x.numel(), SCALED, num_warps=8)
+    return out
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -117,7 +119,7 @@ class _CrossEntropy(torch.autograd.Function):
         rows, classes = logits.shape
         block, warps = _launch(classes, WHOLE_ROW if classes <= WHOLE_ROW else ROW_PART)
         normaliser, objective, plain = (_for_each(rows, logits) for _ in range(3))
-        with _on(logits.device):
+        with on(logits.device):
             _row_forward[(rows,)](
                 logits, labels, normaliser, objective, plain,
                 IGNORED, classes, smoothing, block, num_warps=warps,
@@ -135,7 +137,7 @@ class _CrossEntropy(torch.autograd.Function):
         rows, classes = logits.shape
         block, warps = _launch(classes, GRADIENT_PART)
         gradient = torch.empty_like(logits)
-        with _on(logits.device):
+        with on(logits.device):
             _row_backward[(rows, triton.cdiv(classes, block))](
                 logits, labels, normaliser, upstream[0], gradient,
                 IGNORED, classes, ctx.smoothing, block, num_warps=warps,
@@ -152,7 +154,7 @@ class _ConsistentCrossEntropy(torch.autograd.Function):
         block, warps = _launch(classes, ROW_PART)
         kept = _for_each(4 * rows, logits)  # log Σ exp of the first pass, of the second, KL₁, KL₂
         objective, plain = (_for_each(rows, logits) for _ in range(2))
-        with _on(logits.device):
+        with on(logits.device):
             _pair_forward[(rows,)](
                 logits, labels, kept, objective, plain, rows, consistency / 4,
                 IGNORED, classes, smoothing, block, num_warps=warps,
@@ -170,7 +172,7 @@ class _ConsistentCrossEntropy(torch.autograd.Function):
         rows, classes = len(labels), logits.shape[-1]
         block, warps = _launch(classes, GRADIENT_PART)
         gradient = torch.empty_like(logits)
-        with _on(logits.device):
+        with on(logits.device):
             _pair_backward[(rows, triton.cdiv(classes, block))](
                 logits, labels, kept, upstream[0], gradient, rows, ctx.consistency / 4,
                 IGNORED, classes, ctx.smoothing, block, num_warps=warps,
@@ -180,7 +182,7 @@ class _ConsistentCrossEntropy(torch.autograd.Function):
 
 def _launch(classes: int, most: int) -> tuple[int, int]:
     """How many classes a program holds at a time, and how many warps share them."""
-    block = min(triton.next_power_of_2(classes), most)
+    block = min(max(256, triton.next_power_of_2(classes)), most)
     return block, min(16, max(1, block // 512))
 
 
@@ -189,64 +191,51 @@ def _for_each(count: int, logits: Tensor) -> Tensor:
     return torch.empty(count, dtype=torch.float32, device=logits.device)
 
 
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be the tensors' own."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
 # -- what runs on the device ---------------------------------------------------------------------------
 #
 # All pointers are to contiguous tensors. Offsets are int64: N·V can pass 2³¹. Ignored places are never read.
 
 
-def _kernel(function: Callable[..., Any]) -> Any:
-    """Compiled by Triton, where there is one, and not anew for other rows or another alignment of a view."""
-    if triton is None:
-        return function
-    names = function.__annotations__
-    return triton.jit(
-        do_not_specialize=[name for name in ("rows",) if name in names],
-        do_not_specialize_on_alignment=[name for name in ("labels", "upstream") if name in names],
-    )(function)
-
-
-@_kernel
+@kernel
 def _sums(z_row: tl.tensor, classes: tl.constexpr, block: tl.constexpr) -> Any:
-    """log Σ exp z and Σ z of a row."""
-    places = tl.arange(0, block)
-    highest = tl.full((), float("-inf"), tl.float32)
-    exps = tl.zeros((block,), tl.float32)  # Σ exp(z − highest), each lane its share
-    total = tl.zeros((block,), tl.float32)
+    """log Σ exp z and Σ z of a row. Each thread has maxima of its own, one for 8 places."""
+    places = tl.arange(0, block // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    highest = tl.full((block // 8,), float("-inf"), tl.float32)
+    exps = tl.zeros((block // 8,), tl.float32)  # Σ exp(z − highest)
+    total = tl.zeros((block // 8,), tl.float32)
     for start in range(0, classes, block):
         inside = start + places < classes
         z = tl.load(z_row + start + places, mask=inside, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(highest, tl.max(z, 0))
+        higher = tl.maximum(highest, tl.max(z, 1))
         shift = tl.where(higher == float("-inf"), 0.0, higher)  # −inf − −inf would be nan
-        exps = exps * tl.exp(highest - shift) + tl.exp(z - shift)
-        total += tl.where(inside, z, 0.0)
+        exps = exps * tl.exp(highest - shift) + tl.sum(tl.exp(z - shift[:, None]), 1)
+        total += tl.sum(tl.where(inside, z, 0.0), 1)
         highest = higher
-    return highest + tl.log(tl.sum(exps, 0)), tl.sum(total, 0)
+    top = tl.max(highest, 0)
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    return top + tl.log(tl.sum(exps * tl.exp(highest - shift), 0)), tl.sum(total, 0)
 
 
-@_kernel
-def _losses(
-    z_row: tl.tensor,
-    label: tl.tensor,
-    normaliser: tl.tensor,
-    total: tl.tensor,
-    classes: tl.constexpr,
-    smoothing: tl.constexpr,
-) -> Any:
-    """Smoothed and plain cross-entropy of a row. A label that is no class gives nan, and reads nothing."""
+@kernel
+def _right(z_row: tl.tensor, label: tl.tensor, classes: tl.constexpr) -> Any:
+    """The label's logit. One that is no class gives nan, and reads nothing."""
     there = (label >= 0) & (label < classes)
-    plain = normaliser - tl.load(z_row + label, mask=there, other=float("nan")).to(tl.float32)
+    return tl.load(z_row + label, mask=there, other=float("nan")).to(tl.float32)
+
+
+@kernel
+def _losses(
+    right: tl.tensor, normaliser: tl.tensor, total: tl.tensor, classes: tl.constexpr, smoothing: tl.constexpr
+) -> Any:
+    """Smoothed and plain cross-entropy of a row."""
+    plain = normaliser - right
     smoothed = plain
     if smoothing > 0:
         smoothed = (1 - smoothing) * plain + smoothing * (normaliser - total / classes)
     return smoothed, plain
 
 
-@_kernel
+@kernel
 def _row_forward(
     logits: tl.tensor, labels: tl.tensor, normalisers: tl.tensor, objective: tl.tensor, plain: tl.tensor,
     ignored: tl.constexpr, classes: tl.constexpr, smoothing: tl.constexpr, block: tl.constexpr,
@@ -259,13 +248,13 @@ def _row_forward(
     else:
         z_row = logits + row.to(tl.int64) * classes
         normaliser, total = _sums(z_row, classes, block)
-        smoothed, exact = _losses(z_row, label, normaliser, total, classes, smoothing)
+        smoothed, exact = _losses(_right(z_row, label, classes), normaliser, total, classes, smoothing)
         tl.store(normalisers + row, normaliser)
         tl.store(objective + row, smoothed)
         tl.store(plain + row, exact)
 
 
-@_kernel
+@kernel
 def _row_backward(
     logits: tl.tensor, labels: tl.tensor, normalisers: tl.tensor, upstream: tl.tensor, gradient: tl.tensor,
     ignored: tl.constexpr, classes: tl.constexpr, smoothing: tl.constexpr, block: tl.constexpr,
@@ -285,7 +274,7 @@ def _row_backward(
         tl.store(gradient + start + places, slope.to(gradient.dtype.element_ty), mask=inside)
 
 
-@_kernel
+@kernel
 def _row_both(
     logits: tl.tensor, labels: tl.tensor, objective: tl.tensor, plain: tl.tensor, ignored: tl.constexpr,
     classes: tl.constexpr, smoothing: tl.constexpr, z_loss: tl.constexpr, block: tl.constexpr,
@@ -302,13 +291,9 @@ def _row_both(
             tl.store(z_row + places, tl.zeros((block,), kind), mask=places < classes)
     else:
         # read before anybody writes: the sums make all threads wait for each other
-        there = (label >= 0) & (label < classes)
-        right = tl.load(z_row + label, mask=there, other=float("nan")).to(tl.float32)
+        right = _right(z_row, label, classes)
         normaliser, total = _sums(z_row, classes, block)
-        exact = normaliser - right
-        smoothed = exact
-        if smoothing > 0:
-            smoothed = (1 - smoothing) * exact + smoothing * (normaliser - total / classes)
+        smoothed, exact = _losses(right, normaliser, total, classes, smoothing)
         tl.store(objective + row, smoothed + z_loss * normaliser * normaliser)
         tl.store(plain + row, exact)
         rest = 1 + 2 * z_loss * normaliser
@@ -320,7 +305,14 @@ def _row_both(
             tl.store(z_row + places, slope.to(kind), mask=places < classes)
 
 
-@_kernel
+@kernel
+def _times(x: tl.tensor, upstream: tl.tensor, out: tl.tensor, count: tl.tensor, block: tl.constexpr) -> None:
+    places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    found = tl.load(x + places, mask=places < count, other=0.0).to(tl.float32) * tl.load(upstream)
+    tl.store(out + places, found.to(out.dtype.element_ty), mask=places < count)
+
+
+@kernel
 def _pair_forward(
     logits: tl.tensor, labels: tl.tensor, kept: tl.tensor, objective: tl.tensor, plain: tl.tensor,
     rows: tl.tensor, pull: tl.tensor, ignored: tl.constexpr, classes: tl.constexpr,
@@ -346,8 +338,8 @@ def _pair_forward(
             p1, p2 = tl.exp(l1), tl.exp(l2)
             kl1 += tl.where(inside, p1 * (l1 - l2), 0.0)
             both += tl.where(inside, (p1 - p2) * (l1 - l2), 0.0)
-        smoothed1, plain1 = _losses(first, label, normaliser1, total1, classes, smoothing)
-        smoothed2, plain2 = _losses(second, label, normaliser2, total2, classes, smoothing)
+        smoothed1, plain1 = _losses(_right(first, label, classes), normaliser1, total1, classes, smoothing)
+        smoothed2, plain2 = _losses(_right(second, label, classes), normaliser2, total2, classes, smoothing)
         apart, one_way = tl.sum(both, 0), tl.sum(kl1, 0)
         tl.store(kept + row, normaliser1)
         tl.store(kept + rows + row, normaliser2)
@@ -357,7 +349,7 @@ def _pair_forward(
         tl.store(plain + row, (plain1 + plain2) / 2)
 
 
-@_kernel
+@kernel
 def _pair_backward(
     logits: tl.tensor, labels: tl.tensor, kept: tl.tensor, upstream: tl.tensor, gradient: tl.tensor,
     rows: tl.tensor, pull: tl.tensor, ignored: tl.constexpr, classes: tl.constexpr,

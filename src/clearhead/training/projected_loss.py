@@ -89,9 +89,14 @@ class _Projected(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         scale = upstream[0]
         d_hidden, d_weight, d_bias = ctx.saved_tensors
-        scaled = torch.mul(d_weight, scale, out=torch.empty_like(d_weight, dtype=ctx.dtype))
         bias = None if d_bias is None else (d_bias * scale).to(ctx.dtype)
-        return d_hidden * scale, scaled, bias, None, None, None, None
+        if d_hidden.is_cuda and fused_loss.fits(d_hidden):
+            hidden = fused_loss.scaled(d_hidden, scale, d_hidden.dtype)
+            weight = fused_loss.scaled(d_weight, scale, ctx.dtype)
+        else:
+            hidden = d_hidden * scale
+            weight = torch.mul(d_weight, scale, out=torch.empty_like(d_weight, dtype=ctx.dtype))
+        return hidden, weight, bias, None, None, None, None
 
 
 def _add_product(total: Tensor, one: Tensor, other: Tensor) -> None:

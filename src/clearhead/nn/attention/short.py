@@ -19,7 +19,7 @@ from torch import Tensor
 from clearhead.nn import fused
 from clearhead.nn.attention.masks import Causal
 from clearhead.nn.attention.problem import Problem
-from clearhead.nn.fused import kernel, on, tl, triton  # type: ignore[attr-defined]
+from clearhead.nn.triton_support import kernel, on, tl, triton
 
 LONGEST = 128
 HEAD_SIZES = (16, 32, 64, 128)
@@ -97,10 +97,7 @@ def _short(
 
 
 @_short.register_fake
-def _(
-    q: Tensor | None, k: Tensor, v: Tensor | None, q_bounds: Tensor, k_bounds: Tensor, longest: int,
-    scale: float, causal: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _(q: Tensor | None, k: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
     shape = k.unbind(1)[0].shape if q is None else q.shape
     return k.new_empty(shape), k.new_empty(shape[:2], dtype=torch.float32)
 
@@ -113,7 +110,7 @@ def _short_backward(
     """The gradients of q, k and v; empty ones of those that are not given."""
     queries, keys, values = _parts(q, k, v)
     d_out = _rows(d_out)
-    grads = [torch.empty(0 if x is None else x.shape, dtype=k.dtype, device=k.device) for x in (q, k, v)]
+    grads = _room_for_gradients(d_out, q, k, v)
     d_q, d_k, d_v = _parts(None if q is None else grads[0], grads[1], None if v is None else grads[2])
     block, warps = _launch(longest)
     with on(k.device):
@@ -122,14 +119,13 @@ def _short_backward(
             queries.stride(0), keys.stride(0), values.stride(0), d_q.stride(0), d_k.stride(0), scale,
             keys.shape[1], keys.shape[2], block, causal, num_warps=warps,
         )  # fmt: skip
-    return grads[0], grads[1], grads[2]
+    return grads
 
 
 @_short_backward.register_fake
-def _(
-    d_out: Tensor, q: Tensor | None, k: Tensor, v: Tensor | None, out: Tensor, logsum: Tensor,
-    q_bounds: Tensor, k_bounds: Tensor, longest: int, scale: float, causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _room_for_gradients(
+    d_out: Tensor, q: Tensor | None, k: Tensor, v: Tensor | None, *more: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     d_q, d_k, d_v = (k.new_empty(0 if x is None else x.shape) for x in (q, k, v))
     return d_q, d_k, d_v
 
@@ -169,6 +165,13 @@ def _launch(longest: int) -> tuple[int, int]:
 
 
 @kernel
+def _tokens(bounds: tl.tensor, block: tl.constexpr) -> Any:
+    """The tokens of this program's sequence, and which of them there are."""
+    row = tl.load(bounds + tl.program_id(0)) + tl.arange(0, block)
+    return row, row < tl.load(bounds + tl.program_id(0) + 1)
+
+
+@kernel
 def _tile(
     pointer: tl.tensor, row: tl.tensor, there: tl.tensor, stride: tl.tensor, head: tl.tensor,
     size: tl.constexpr,
@@ -203,13 +206,11 @@ def _forward(
     k_bounds: tl.tensor, q_stride: tl.tensor, k_stride: tl.tensor, v_stride: tl.tensor, scale: tl.tensor,
     heads: tl.constexpr, size: tl.constexpr, block: tl.constexpr, causal: tl.constexpr,
 ) -> None:  # fmt: skip
-    sequence, head = tl.program_id(0), tl.program_id(1)
-    q_row = tl.load(q_bounds + sequence) + tl.arange(0, block)
-    k_row = tl.load(k_bounds + sequence) + tl.arange(0, block)
-    in_q, in_k = q_row < tl.load(q_bounds + sequence + 1), k_row < tl.load(k_bounds + sequence + 1)
+    head = tl.program_id(1)
+    q_row, in_q = _tokens(q_bounds, block)
+    k_row, in_k = _tokens(k_bounds, block)
     queries = _tile(q, q_row, in_q, q_stride, head, size)
-    keys = _tile(k, k_row, in_k, k_stride, head, size)
-    values = _tile(v, k_row, in_k, v_stride, head, size)
+    keys, values = _tile(k, k_row, in_k, k_stride, head, size), _tile(v, k_row, in_k, v_stride, head, size)
     seen = _visible(in_q, in_k, block, causal)
     scores = tl.where(seen, tl.dot(queries, tl.trans(keys)) * scale, float("-inf"))
     highest = tl.max(scores, 1)
@@ -230,13 +231,11 @@ def _backward(
     dq_stride: tl.tensor, dk_stride: tl.tensor, scale: tl.tensor, heads: tl.constexpr, size: tl.constexpr,
     block: tl.constexpr, causal: tl.constexpr,
 ) -> None:  # fmt: skip
-    sequence, head = tl.program_id(0), tl.program_id(1)
-    q_row = tl.load(q_bounds + sequence) + tl.arange(0, block)
-    k_row = tl.load(k_bounds + sequence) + tl.arange(0, block)
-    in_q, in_k = q_row < tl.load(q_bounds + sequence + 1), k_row < tl.load(k_bounds + sequence + 1)
+    head = tl.program_id(1)
+    q_row, in_q = _tokens(q_bounds, block)
+    k_row, in_k = _tokens(k_bounds, block)
     queries = _tile(q, q_row, in_q, q_stride, head, size)
-    keys = _tile(k, k_row, in_k, k_stride, head, size)
-    values = _tile(v, k_row, in_k, v_stride, head, size)
+    keys, values = _tile(k, k_row, in_k, k_stride, head, size), _tile(v, k_row, in_k, v_stride, head, size)
     slope = _tile(d_out, q_row, in_q, d_stride, head, size)
     mixed = _tile(out, q_row, in_q, heads * size, head, size)
     top = tl.load(logsum + q_row.to(tl.int64) * heads + head, mask=in_q, other=0.0)
