@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.data.batch import Batch
-from clearhead.training.optimiser import set_rate, step_unless
+from clearhead.training.optimiser import set_rate
 from clearhead.training.step import Stepper, is_out_of_memory
 
 Shape = tuple[tuple[int, ...] | None, ...]
@@ -95,6 +95,8 @@ class GraphStepper(Stepper):
             super().step(batches, rate)
             return
         set_rate(self.optimiser, rate)
+        if self.one_pass is not None:  # recordings do not make its copy of the weights
+            self.one_pass.refresh()
         recording.run(batch, 1.0 / max(batch.tokens, 1))
         self.tell_how()
 
@@ -210,12 +212,12 @@ class GraphStepper(Stepper):
         made = self._reading(batch)
         with self._rehearsing():
             self.begin()
-            self.backward(made.batch, made.weight)
-            self._load_optimiser()
+            self.backward(made.batch, made.weight, alone=True)
+            self.rehearse_update()
 
         def work() -> None:
             self.begin()
-            self.update(self.backward(made.batch, made.weight))
+            self.update(self.backward(made.batch, made.weight, alone=True))
 
         made.replay = self._recorded(work)
         return made
@@ -241,12 +243,8 @@ class GraphStepper(Stepper):
     def _record_update(self, sums: Tensor) -> Work:
         """Clipping, the optimiser's step and the meter, on gradients that are there."""
         with self._aside():
-            self._load_optimiser()
+            self.rehearse_update()
         return self._captured(lambda: super(GraphStepper, self).update(sums))
-
-    def _load_optimiser(self) -> None:
-        """Load the optimiser's kernels, and change nothing: a skipped step."""
-        step_unless(self.optimiser, torch.ones((), device=self.precision.device))
 
     def _reading(self, batch: Batch) -> _Recording:
         """A recording without operations so far: memory for them to read from."""

@@ -12,10 +12,11 @@ Knows nothing about epochs, validation or files.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,9 @@ from clearhead.training.cpu.worker import in_bf16, prepare, without_padding
 from clearhead.training.loss_scale import LossScale
 from clearhead.training.objectives import Objective
 from clearhead.training.optimiser import clip_gradients, set_rate, step_unless
+
+if TYPE_CHECKING:
+    from clearhead.training.one_pass import OnePass
 
 MOST_PARTS = 4096  # a batch is cut into no more parts than this before giving up
 
@@ -174,6 +178,12 @@ class Stepper:
         self.worker = own if worker is None else worker
         self.copies = [parameter for parameter in self.worker.parameters() if parameter.requires_grad]
         self.called: Callable[..., Any] = torch.compile(self.worker) if compile else self.worker
+        self.one_pass: OnePass | None = None  # where update and copy are one
+        if self.copying and precision.device.type == "cuda":
+            from clearhead.training import one_pass  # kernels of GPUs, so only where used
+
+            if one_pass.fits(optimiser, self.parameters):
+                self.one_pass = one_pass.OnePass(optimiser, self.parameters, self.copies, clip)
         self.say: Callable[[str], None] = lambda sentence: None  # what a user is to read
         self.on_split: Callable[[int], None] = lambda parts: self.say(  # told when memory ran out
             f"Memory ran out: from here on each batch is taken in {parts} parts; the gradient is the same."
@@ -222,17 +232,16 @@ class Stepper:
         self.begin()
         labels = sum(batch.tokens for batch in batches)
         weight = torch.full((), 1.0 / max(labels, 1), device=self.precision.device)
-        sums = [
-            self.backward(part.to(self.precision.device), weight)
-            for batch in batches
-            for part in self._cut(batch)
-        ]
+        parts = [part for batch in batches for part in self._cut(batch)]
+        sums = [self.backward(part.to(self.precision.device), weight, len(parts) == 1) for part in parts]
         return torch.stack(sums).sum(0)
 
     def begin(self) -> None:
         """Forget old gradients, and bring the copy of the weights up to date."""
         self.forget()
-        if self.copying:
+        if self.one_pass is not None:
+            self.one_pass.refresh()
+        elif self.copying:
             with torch.no_grad():
                 torch._foreach_copy_(list[Tensor](self.copies), list[Tensor](self.parameters))
 
@@ -241,8 +250,11 @@ class Stepper:
         for parameter in (*self.parameters, *self.copies):
             parameter.grad = None
 
-    def backward(self, batch: Batch, weight: Tensor) -> Tensor:
-        """Add a batch's gradient, weighted, to what is there; returns (objective, nll, labels, extras …)."""
+    def backward(self, batch: Batch, weight: Tensor, alone: bool = False) -> Tensor:
+        """Add a batch's gradient, weighted, to what is there; returns (objective, nll, labels, extras …).
+
+        The gradient of one that is `alone` in its update may stay with the copy of the weights.
+        """
         if self.packs and batch.packing is None:
             batch = without_padding(batch)
         kernels = self.precision.kernels(self.steady)
@@ -252,7 +264,7 @@ class Stepper:
             if self.scale is not None:
                 loss = loss * self.scale.factor
             loss.backward()
-        if self.copying:
+        if self.copying and (self.one_pass is None or not alone):
             self._collect()
         self.meter.expect(losses.extras)
         sums = [losses.objective.detach(), losses.nll, counted(batch.labels).sum(), *losses.extras.values()]
@@ -273,14 +285,24 @@ class Stepper:
         """Clip, step unless something is not finite, and take note."""
         if self.scale is not None:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], self.scale.factor)
-        norm = self.clipped()
-        bad = (~(torch.isfinite(norm) & torch.isfinite(sums[0]))).float()
-        step_unless(self.optimiser, bad)
+        if self.one_pass is not None:
+            norm, bad = self.one_pass.update(sums[0])
+        else:
+            norm = self.clipped()
+            bad = (~(torch.isfinite(norm) & torch.isfinite(sums[0]))).float()
+            step_unless(self.optimiser, bad)
         if self.scale is not None:
             self.scale.update(bad)
         if self.ema is not None:
             self.ema.update(self.parameters)
         self.meter.add(sums, norm, bad)
+
+    def rehearse_update(self) -> None:
+        """Load the update's kernels, and change nothing: a step that is called off."""
+        if self.one_pass is not None:
+            self.one_pass.update(self.meter.values.new_full((), math.nan))
+        else:
+            step_unless(self.optimiser, torch.ones((), device=self.precision.device))
 
     def clipped(self) -> Tensor:
         """Shorten the gradient where it is too long; its length before."""
