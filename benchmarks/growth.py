@@ -1,4 +1,4 @@
-"""How the cost of a training step grows: time and memory against length, width, depth, batch and vocabulary.
+"""How the cost of a training step grows: with length, width, depth, batch, vocabulary, and with ranks.
 
     python benchmarks/growth.py [--device cuda] [--most 131072] [--only length width …] [--rounds 3]
 
@@ -13,20 +13,27 @@ the points, where fixed costs weigh least; beside it stands what theory says:
     depth        time 1                                      memory 1
     batch        time 1                                      memory 1
     vocabulary   time 1 from projection and loss             memory 0 on a GPU, 1 elsewhere
+    ranks        time −1, each rank taking its share         memory −1 from activations
 
-Compare inside one run only.
+Ranks are processes on a CPU that share one update and add its gradients up (gloo), so that their time is the
+processor time of the slowest of them, which does not depend on how many cores there are. Compare inside one
+run only.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+import torch.multiprocessing as processes
 from torch import Tensor
 
 import clearhead
@@ -34,6 +41,8 @@ from clearhead.base.device import name_of_cpu
 from clearhead.data.batch import Batch
 from clearhead.models.build import preset
 from clearhead.models.config import ModelConfig
+from clearhead.training.distributed.ranks import joined
+from clearhead.training.distributed.step import RankStepper
 from clearhead.training.objectives import LabelObjective
 from clearhead.training.optimiser import OptimiserConfig, build_optimiser
 from clearhead.training.step import Precision, Stepper
@@ -62,7 +71,9 @@ THEORY = {
     "depth": ("1", "1"),
     "batch": ("1", "1"),
     "vocabulary": ("1", "0 to 1"),
+    "ranks": ("−1", "−1"),
 }
+RANKS = (1, 2, 4)
 
 
 def ladder(name: str, start: Point, most: int, doublings: int) -> list[Point]:
@@ -90,19 +101,28 @@ def config_of(point: Point) -> ModelConfig:
     )
 
 
-def cost(point: Point, device: torch.device, dtype: torch.dtype, rounds: int) -> Cost:
-    """Seconds and bytes of a step."""
-    torch.manual_seed(0)
-    model = clearhead.build(config_of(point)).to(device).train()
-    optimiser = build_optimiser(model, OptimiserConfig(), device)
-    stepper = Stepper(model, LabelObjective(0.1), optimiser, Precision(device, dtype))
+def batch_of(point: Point) -> Batch:
+    """Rows of made-up words."""
     ids = torch.randint(point.vocabulary, (point.batch, point.length + 1))
-    batch = Batch.of(
+    return Batch.of(
         inputs=ids[:, :-1].contiguous(),
         labels=ids[:, 1:].contiguous(),
         lengths=torch.full((point.batch,), point.length),
         rows=point.batch,
     )
+
+
+def parts_of(point: Point, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
+    """What a stepper is made of."""
+    torch.manual_seed(0)
+    model = clearhead.build(config_of(point)).to(device).train()
+    optimiser = build_optimiser(model, OptimiserConfig(), device)
+    return model, LabelObjective(0.1), optimiser, Precision(device, dtype)
+
+
+def cost(point: Point, device: torch.device, dtype: torch.dtype, rounds: int) -> Cost:
+    """Seconds and bytes of a step."""
+    stepper, batch = Stepper(*parts_of(point, device, dtype)), batch_of(point)
     gpu = device.type == "cuda"
     if gpu:
         stepper.step([batch], 1e-4)
@@ -140,6 +160,39 @@ def kept_bytes(stepper: Stepper, batch: Batch) -> float:
     return float(sum(size for place, size in seen.items() if place not in weights))
 
 
+def costs_of_ranks(point: Point, rounds: int) -> list[Cost]:
+    """Seconds and bytes of the slowest rank, for each number of them that shares the point's batch."""
+    found = []
+    parts_of(point, torch.device("cpu"), torch.float32)  # imports what each process would import otherwise
+    for count in RANKS:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        said = processes.get_context("fork").SimpleQueue()
+        os.environ["WORLD_SIZE"] = str(count)
+        processes.start_processes(be_a_rank, (point, rounds, said), count, start_method="fork")
+        found.append(said.get())
+    return found
+
+
+def be_a_rank(rank: int, point: Point, rounds: int, said: Any) -> None:
+    """One process: its share of the batch, again and again."""
+    os.environ["RANK"] = str(rank)
+    torch.set_num_threads(1)
+    with joined("ddp", cuda=False) as ranks:
+        batch = batch_of(replace(point, batch=point.batch // ranks.count))
+        stepper = RankStepper(ranks, *parts_of(point, torch.device("cpu"), torch.float32))
+        stepper.labels = point.batch * point.length
+        used, times = kept_bytes(stepper, batch), []
+        for _ in range(rounds + 1):
+            began = time.process_time()
+            stepper.step([batch], 1e-4)
+            times.append(time.process_time() - began)
+        everyone = ranks.everyone((min(times), used))
+        if ranks.first:
+            said.put(Cost(max(seconds for seconds, _ in everyone), max(kept for _, kept in everyone)))
+
+
 def exponent(values: Sequence[float], costs: Sequence[float]) -> float:
     """The slope of log cost over log value, fitted to the last half of the points.
 
@@ -155,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--most", type=int, help="longest text; 131,072 on a GPU, 2,048 elsewhere")
-    parser.add_argument("--only", nargs="+", choices=THEORY, default=list(THEORY))
+    parser.add_argument("--only", nargs="+", choices=THEORY, help="ranks: on a CPU alone")
     parser.add_argument(
         "--doublings", type=int, help="of each quantity; 4 on a GPU, 3 elsewhere; length: to --most"
     )
@@ -171,12 +224,15 @@ def main() -> None:
     print(f"a decoder's step, {start}, {dtype}, {where}, torch {torch.__version__}\n")
     print("| quantity | value | ms | MiB |\n|---|---|---|---|")
     fitted = []
-    for name in options.only:
-        # long texts alone, or they would not fit
-        first = replace(start, batch=1) if name == "length" else start
-        points = ladder(name, first, most, 20 if name == "length" else doublings)
-        costs = [cost(point, device, dtype, options.rounds) for point in points]
-        values = [getattr(point, name) for point in points]
+    for name in options.only or [one for one in reversed(THEORY) if not (gpu and one == "ranks")]:
+        if name == "ranks":  # first of all: processes are forked before this one has threads
+            values, costs = list(RANKS), costs_of_ranks(replace(start, length=256, batch=32), options.rounds)
+        else:
+            # long texts alone, or they would not fit
+            first = replace(start, batch=1) if name == "length" else start
+            points = ladder(name, first, most, 20 if name == "length" else doublings)
+            costs = [cost(point, device, dtype, options.rounds) for point in points]
+            values = [getattr(point, name) for point in points]
         for value, one in zip(values, costs, strict=True):
             print(f"| {name} | {value:,} | {1000 * one.seconds:.1f} | {one.bytes / 2**20:.1f} |", flush=True)
         slopes = (
