@@ -45,7 +45,8 @@ class OnePass:
         self.device = self.parameters[0].device
         groups = {id(p): group for group in optimiser.param_groups for p in group["params"]}
         self._held = [groups[id(p)]["lr"] for p in self.parameters]  # their memory must stay theirs
-        rows, owners = [], []
+        rows: list[list[int]] = []
+        owners: list[int] = []  # of the chunks
         for number, (parameter, copied) in enumerate(zip(self.parameters, self.copies, strict=True)):
             rows.append(_row(optimiser.state[parameter], parameter, copied, self._held[number], len(owners)))
             owners += [number] * -(-parameter.numel() // CHUNK)

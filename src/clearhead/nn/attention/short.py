@@ -110,7 +110,7 @@ def _short_backward(
     """The gradients of q, k and v; empty ones of those that are not given."""
     queries, keys, values = _parts(q, k, v)
     d_out = _rows(d_out)
-    grads = _room_for_gradients(d_out, q, k, v)
+    grads: tuple[Tensor, Tensor, Tensor] = _room_for_gradients(d_out, q, k, v)
     d_q, d_k, d_v = _parts(None if q is None else grads[0], grads[1], None if v is None else grads[2])
     block, warps = _launch(longest)
     with on(k.device):
