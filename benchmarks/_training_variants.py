@@ -2,12 +2,13 @@
 
 Each is a function without arguments that changes this process; a run of its own is started for each.
 
-    layers-apart   no kernel of our own for norms, sums, biases and activations
-    varlen         packed attention by PyTorch's kernel instead of our own for short sentences
-    loss-apart     no kernel of our own for the loss
-    whole-scores   projection and loss one after the other, with the scores of all places in memory
-    muon:R         2-D weights but embeddings by Muon, at R times the rate of Adam, which takes the rest
-    fp8            both products of the feed-forward nets in 8 bits, forward and backward
+    layers-apart      no kernel of our own for norms, sums, biases and activations
+    varlen            packed attention by PyTorch's kernel instead of our own for short sentences
+    loss-apart        no kernel of our own for the loss
+    optimiser-apart   gradients, clipping, Adam and the copy of the weights one after the other
+    whole-scores      projection and loss one after the other, with the scores of all places in memory
+    muon:R            2-D weights but embeddings by Muon, at R times the rate of Adam, which takes the rest
+    fp8               both products of the feed-forward nets in 8 bits, forward and backward
 
 Run as a script on a GPU it says how far our Muon is from PyTorch's, and how long a feed-forward net takes.
 """
@@ -56,6 +57,12 @@ def _loss_apart() -> None:
     fused_loss.fits = lambda logits: False
 
 
+def _optimiser_apart() -> None:
+    from clearhead.training import one_pass
+
+    one_pass.fits = lambda *_: False  # type: ignore[assignment]
+
+
 def _whole_scores() -> None:
     LabelObjective._projects = lambda *_: False  # type: ignore[assignment]
 
@@ -68,6 +75,7 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "layers-apart": _layers_apart,
     "varlen": _varlen,
     "loss-apart": _loss_apart,
+    "optimiser-apart": _optimiser_apart,
     "whole-scores": _whole_scores,
     "fp8": _fp8,
 }

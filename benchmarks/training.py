@@ -1,6 +1,6 @@
 """How fast models train: our step beside plain loops around PyTorch's and Hugging Face's models.
 
-    python benchmarks/training.py [--size small|base|big|gpt2 …] [--lengths KIND …]
+    python benchmarks/training.py [--size small|base|big|gpt2 …] [--lengths KIND …] [--also SIZE:KIND …]
                                   [--data DATA] [--compile] [--without REGEX] [--limit 240] [--device cuda]
                                   [--steps 20] [--rounds 3] [--tokens N] [--width 128] [--layers 4]
                                   [--vocabulary 10000] [--dropout 0.1]
@@ -288,7 +288,7 @@ def compare(options: argparse.Namespace, kind: str, lengths: str, turns: Turns |
     compile = ("static" if one_shape else "dynamic") if options.compile else None
     begun: dict[str, Begun] = {}
     for name, make in contenders(size, device, dtype, compile).items():
-        if options.without and re.search(options.without, name):
+        if options.without and re.search(options.without, f"{kind}, {lengths}: {name}"):
             continue
         found = begun_in_time(make, packed if name in PACKED else given, gpu, options.limit)
         if isinstance(found, str):
@@ -331,10 +331,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", nargs="+", choices=SIZES, default=["small"])
     parser.add_argument("--lengths", nargs="+", default=["made-up"], metavar="KIND")
+    parser.add_argument("--also", nargs="+", default=[], metavar="SIZE:KIND", help="more pairs of the two")
     parser.add_argument("--data", type=Path, help="folder of the corpora, for their lengths")
     parser.add_argument("--save-lengths", type=Path, metavar="FILE", help="write a corpus's lengths, and end")
     parser.add_argument("--compile", action="store_true", help="every contender compiled, too")
-    parser.add_argument("--without", metavar="REGEX", help="leave out contenders of such names")
+    parser.add_argument("--without", metavar="REGEX", help="leave out such contenders (size, kind: name)")
     parser.add_argument("--limit", type=int, default=240, help="seconds for a contender to get ready")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     for name in ("width", "layers", "vocabulary", "tokens"):
@@ -350,6 +351,7 @@ def main() -> None:
         return
     kinds = {name: options.lengths if SIZES[name].family != "decoder" else ["rows"] for name in options.size}
     cases = [case for name, lengths in kinds.items() for case in product([name], lengths)]
+    cases += [(name, lengths) for name, _, lengths in (one.partition(":") for one in options.also)]
     if len(cases) == 1:
         compare(options, *cases[0])
         return

@@ -92,6 +92,7 @@ def switches(options: argparse.Namespace) -> list[Run]:
         run("layers not fused", "layers-apart"),
         run("attention by PyTorch's varlen kernel", "varlen"),
         run("loss not fused", "loss-apart"),
+        run("optimiser in steps of its own", "optimiser-apart"),
         run("scores of all places at once", "whole-scores"),
         run("activations recomputed", compute__recompute=True),
         Run(table, "padded", own | padded, "", "multi30k-en-de-fast"),
