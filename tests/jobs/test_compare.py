@@ -253,7 +253,7 @@ def test_the_command_shows_the_table(
     [
         ((), "Say where the comparison goes"),
         (("--out", "x", "--vary", "a=1"), "Say what to train on"),
-        (("--out", "x", "--file", "f", "--seeds", "0"), "0 is not in the range"),
+        (("--out", "x", "--file", "f", "--seeds", "0"), "Invalid value for '--seeds'"),
         (("--out", "x", "--file", "f", "--equal", "size"), "'compare.equal' cannot be 'size'"),
         (("--out", "x", "--file", "f", "--architectures", "lstn"), "did you mean 'lstm'"),
     ],

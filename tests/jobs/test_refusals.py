@@ -13,6 +13,7 @@ import pytest
 from clearhead.base.errors import UserError
 from clearhead.base.settings import read_table
 from clearhead.jobs import refusals
+from clearhead.jobs.members import said_in
 from clearhead.jobs.recipe import merged
 from clearhead.jobs.train import train
 from clearhead.models.build import count_parameters
@@ -72,7 +73,8 @@ def test_a_corpus_of_which_nothing_is_left_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_no_recipe_is_refused(recipe: Path) -> None:
-    refusals.check_settings(merged(read_table(recipe), {"compute": {"device": "cpu", "graphs": None}}))
+    said, _ = said_in(read_table(recipe))
+    refusals.check_settings(merged(said, {"compute": {"device": "cpu", "graphs": None}}))
 
 
 @pytest.mark.parametrize(

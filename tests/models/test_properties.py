@@ -104,8 +104,9 @@ def test_nothing_flows_back_in_time(family: str, scheme: str, kernel: str) -> No
             assert (gradient[0, :t] != 0).any(-1).all(), t
 
 
-def test_recurrence_is_causal_too() -> None:
-    model = model_for("recurrent")
+@pytest.mark.parametrize("family", ["recurrent", "convolutional"])
+def test_the_baselines_are_causal_too(family: str) -> None:
+    model = model_for(family)
     source, target = ids(2, SOURCE), ids(2, T)
     plain = model(source, target).logits
     for t in range(1, T):
@@ -116,7 +117,7 @@ def test_recurrence_is_causal_too() -> None:
         assert not torch.allclose(changed[:, t:], plain[:, t:])
 
 
-@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent"])
+@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent", "convolutional"])
 def test_every_target_token_sees_the_whole_source(family: str) -> None:
     model = model_for(family)
     source, target = ids(1, SOURCE), ids(1, T)
@@ -132,12 +133,12 @@ def test_every_target_token_sees_the_whole_source(family: str) -> None:
 LENGTHS = [4, 1, 6]
 
 
-@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder", "recurrent"])
+@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder", "recurrent", "convolutional"])
 @pytest.mark.parametrize("scheme", POSITION_ROWS)
 def test_padding_never_changes_a_real_token(family: str, scheme: str) -> None:
     """However much padding is added and whatever stands in it; source and target alike."""
-    if family == "recurrent" and scheme != "none":
-        return  # knows no positions
+    if family in ("recurrent", "convolutional") and scheme not in ("none", "sinusoidal"):
+        return  # know no others
     model = model_for(family, scheme=scheme, head__pooling="mean")
     tokens = ids(3, 6)
     more = {"source_lengths": LENGTHS} if has_source(model) else {}
@@ -154,7 +155,7 @@ def test_padding_never_changes_a_real_token(family: str, scheme: str) -> None:
             close(found.pooled, plain.pooled)
 
 
-@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder", "recurrent"])
+@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder", "recurrent", "convolutional"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_rows_do_not_know_of_each_other(family: str, kernel: str) -> None:
     model = model_for(family, attention__kernel=kernel)
@@ -170,13 +171,17 @@ def test_rows_do_not_know_of_each_other(family: str, kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder", "recurrent"])
+@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder", "recurrent", "convolutional"])
 @pytest.mark.parametrize("scheme", ["sinusoidal", "rotary", "t5", "shaw"])
 def test_a_row_of_length_zero(family: str, kernel: str, scheme: str) -> None:
     """An empty row disturbs nobody: all numbers and gradients stay finite, other rows stay as they were."""
-    if family == "recurrent" and (scheme, kernel) != ("sinusoidal", "sdpa"):
+    if family in ("recurrent", "convolutional") and (scheme, kernel) != ("sinusoidal", "sdpa"):
         return
-    head = {} if family == "recurrent" else {"head__pooling": "mean", "head__kind": "classify"}
+    head = (
+        {}
+        if family in ("recurrent", "convolutional")
+        else {"head__pooling": "mean", "head__kind": "classify"}
+    )
     model = model_for(family, scheme=scheme, attention__kernel=kernel, **head)
     tokens, lengths = ids(3, 5), [5, 0, 3]
     more = {"source_lengths": lengths} if has_source(model) else {}
@@ -255,9 +260,10 @@ def test_packed_equals_padded_recurrent(kind: str) -> None:
     packed_and_padded(model_for("recurrent", recurrent=kind), [3, 1, 5], [2, 4, 1])
 
 
-@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder", "recurrent"])
+@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder", "recurrent", "convolutional"])
 def test_packed_equals_padded_with_an_empty_sequence(family: str) -> None:
-    model = model_for(family, scheme="alibi", head__pooling="mean")
+    scheme = "sinusoidal" if family == "convolutional" else "alibi"
+    model = model_for(family, scheme=scheme, head__pooling="mean")
     packed_and_padded(model, [3, 0, 5], [2, 0, 1])
 
 
@@ -303,4 +309,4 @@ def test_two_passes_share_nothing(scheme: str) -> None:
 
 
 def test_every_family_is_looked_at() -> None:
-    assert set(FAMILIES) == {"encoder-decoder", "encoder", "decoder", "vision", "recurrent"}
+    assert set(FAMILIES) == {"encoder-decoder", "encoder", "decoder", "vision", "recurrent", "convolutional"}

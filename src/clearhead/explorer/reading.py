@@ -22,7 +22,7 @@ from clearhead.models.config import ModelConfig
 
 LIMIT = 512  # tokens of a text: a picture of more cannot be read
 MOST_LETTERS = 50_000  # a text beyond this is refused before it is cut into tokens
-FAMILIES = ("encoder-decoder", "recurrent", "decoder", "encoder")
+FAMILIES = (*WITH_SOURCE, "decoder", "encoder")
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,10 @@ def ready(bundle: Bundle) -> Bundle:
     """
     if bundle.config.family not in FAMILIES:
         raise UserError(
-            f"A model of the family '{bundle.config.family}' has nothing that the explorer can draw: it "
-            f"shows Transformers that read text, and recurrent models with attention."
+            f"A model of the family '{bundle.config.family}' reads no text, so the explorer cannot show it."
         )
+    if bundle.config.family == "convolutional":
+        raise UserError("The explorer cannot show convolutions: it knows Transformers and recurrent models.")
     if bundle.config.family == "recurrent" and bundle.config.recurrent.attention == "none":
         raise UserError("The explorer shows where a model looks, and this one has no attention.")
     if bundle.config.unusual_parts is not None:
