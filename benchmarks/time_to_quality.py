@@ -26,8 +26,9 @@ RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 def run(recipe: str, seed: int, data: Path) -> tuple[float, float, str, float, str]:
     """Seconds in all, of them in training; the score's name, the score, the device."""
     with tempfile.TemporaryDirectory() as folder:
-        # Triton and torch.compile keep what they compiled: an empty folder makes them begin anew
-        cold = {"TRITON_CACHE_DIR": f"{folder}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
+        # Triton, torch.compile and we keep what was compiled: an empty folder makes all begin anew
+        names = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
+        cold = {name: f"{folder}/{name}" for name in names}
         command = [sys.executable, "-m", "clearhead", "train", "--recipe", str(RECIPES / f"{recipe}.toml")]
         command += ["--data", str(data), "--out", f"{folder}/run", "--set", f"seed={seed}", "--view", "quiet"]
         began = time.perf_counter()

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.data.batch import IGNORED
+from clearhead.nn import fused as layers
 from clearhead.training import fused_loss, objectives
 from clearhead.training.consistency import (
     ConsistentObjective,
@@ -220,11 +221,11 @@ def test_the_cpu_takes_the_readable_way() -> None:
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does work on a CPU")
 def test_where_triton_does_not_work_a_warning_says_so_once() -> None:
     """No Triton, or none that can run on this device: a reason to be slower, none to fail."""
-    fused_loss._works.cache_clear()
+    layers.forget_what_works()
     with pytest.warns(UserWarning, match="Triton does not work here"):
-        assert not fused_loss._works(torch.device("cpu"))
-    assert not fused_loss._works(torch.device("cpu"))
-    fused_loss._works.cache_clear()
+        assert not layers.works(torch.device("cpu"))
+    assert not layers.works(torch.device("cpu"))
+    layers.forget_what_works()
 
 
 # -- on a GPU ------------------------------------------------------------------------------------------

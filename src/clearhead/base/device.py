@@ -6,6 +6,7 @@ does not have. Knows nothing about models.
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import threading
@@ -127,9 +128,17 @@ def memory_of(device: torch.device) -> int | None:
 
 
 def wake(device: torch.device) -> None:
-    """Let a GPU start while the caller does something else: its first use takes seconds."""
+    """Let a GPU start while the caller does something else: its first use takes seconds.
+
+    So does the import of PyTorch's compiler, for which its optimisers and custom operations ask.
+    """
+
+    def use() -> None:
+        torch.zeros(1, device=device)
+        importlib.import_module("torch._dynamo")
+
     if device.type == "cuda":
-        threading.Thread(target=lambda: torch.zeros(1, device=device), daemon=True).start()
+        threading.Thread(target=use, daemon=True).start()
 
 
 def name_of_cpu() -> str:

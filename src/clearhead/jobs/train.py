@@ -34,6 +34,7 @@ from clearhead.jobs.refusals import (
     family_said,
 )
 from clearhead.jobs.validate import DecodingValidator
+from clearhead.jobs.warm_up import WarmUp
 from clearhead.models.build import build, count_parameters
 from clearhead.models.stack import recompute_activations
 from clearhead.planner.layout import Layout
@@ -104,17 +105,19 @@ def train(
         # torchrun gives its first command again, and not every machine counts how often
         if ranks.any(restarts() > 0) and ranks.word(folder.record.exists()):
             return _go_on(folder, None, watching, ranks)
+        warm_up = WarmUp(alone=not ranks.many)
         if ranks.first:
             if not (replace and folder.is_used()):
                 folder.refuse_occupied()
             plan = _decide(early, settings, minutes, ranks.layout)
+            warm_up.start(plan.config, plan.survey.to_dict())
             _tell(plan, watching)
             config, notes = plan.config, _begin(folder, plan, settings, replace, watching)
         ranks.word()  # the others have waited for it
         if not ranks.first:
             config, record = folder.read_record()
             notes = record["notes"]
-        return _run(folder, config, notes, watching, ranks)
+        return _run(folder, config, notes, watching, ranks, warm_up)
 
 
 def _begin(folder: RunFolder, plan: _Plan, settings: Table, replace: bool, view: View) -> dict[str, Any]:
@@ -151,7 +154,7 @@ def _go_on(folder: RunFolder, settings: Table | None, view: View, ranks: Ranks) 
     if ranks.first and not is_ready(folder.data):
         _prepare_again(folder, config, record["notes"], view)
     ranks.word()
-    return _run(folder, config, record["notes"], view, ranks)
+    return _run(folder, config, record["notes"], view, ranks, WarmUp(alone=not ranks.many))
 
 
 @contextmanager
@@ -301,16 +304,25 @@ def _corpus_facts(found: Survey) -> dict[str, Any]:
     return {"rows": found.to_dict()["rows"], "report": found.report()}
 
 
-def _run(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View, ranks: Ranks) -> Finished:
+def _run(
+    folder: RunFolder,
+    config: TrainConfig,
+    notes: dict[str, Any],
+    view: View,
+    ranks: Ranks,
+    warm_up: WarmUp,
+) -> Finished:
     """Train, from the beginning or from the last checkpoint, and finish."""
     _refuse_unlike(folder, config, ranks)
     task, encoding = task_named(config.task), _encoding(config)
     prepared = prepare.open_all(folder.data, len(config.data.train))
+    warm_up.start(config, prepared.notes["survey"])
     framings = encoding.framings(prepared.tokenizers, bool(prepared.notes["documents"]))
     notes = {**notes, "framing": framings.to_dict(), **length_notes(config, notes, prepared.train)}
     compute: ComputeConfig = config.compute
     use_threads(compute.threads)
     device = pick_device(compute.device)
+    warm_up.wait()
     seed_everything(config.seed)
     model = build(config.model)
     if compute.recompute:

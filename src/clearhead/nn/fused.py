@@ -46,6 +46,11 @@ def works(device: torch.device) -> bool:
     return _WORKS.get(device, False)
 
 
+def forget_what_works() -> None:
+    """Let Triton be tried again."""
+    _WORKS.clear()
+
+
 def _tried(device: torch.device) -> bool:
     """Triton needs a C compiler, Python's headers and a GPU that is not too old."""
     try:

@@ -21,8 +21,6 @@ Shapes: N places, V classes.
 
 from __future__ import annotations
 
-import functools
-import warnings
 from typing import Any
 
 import torch
@@ -30,6 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from clearhead.data.batch import IGNORED
+from clearhead.nn import fused
 from clearhead.nn.triton_support import kernel, on, tl, triton
 
 MOST_CLASSES = 131_072
@@ -50,23 +49,8 @@ def fits(logits: Tensor) -> bool:
         and logits.dtype in DTYPES
         and logits.shape[-1] <= MOST_CLASSES
         and logits.numel() > 0
-        and _works(logits.device)
+        and fused.works(logits.device)
     )
-
-
-@functools.cache
-def _works(device: torch.device) -> bool:
-    """Tried once a device: Triton needs a C compiler, Python's headers and a GPU that is not too old."""
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            logits = torch.zeros(1, 2, dtype=torch.bfloat16, device=device, requires_grad=True)
-            labels = torch.zeros(1, dtype=torch.int64, device=device)
-            fused_cross_entropy(logits, labels, 0.0)[0].backward()
-    except Exception as error:  # whatever it is, there is a way without
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(f"Triton does not work here, so the loss takes the slower way: {reason}", stacklevel=2)
-        return False
-    return True
 
 
 def fused_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
