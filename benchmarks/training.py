@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import random
 import re
 import signal
@@ -308,6 +309,10 @@ def compare(options: argparse.Namespace, kind: str, lengths: str, turns: Turns |
         print(f"ceiling of matrix products {most / 1e12:.2f} TFLOP/s\n", flush=True)
         times = measure(begun, options.rounds, clock, gpu)
         report(begun, times, our_config(size), most)
+        begun.clear()
+        if gpu:  # whoever comes next needs the memory
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 class Turns:
@@ -320,7 +325,8 @@ class Turns:
     @contextmanager
     def mine(self) -> Iterator[None]:
         try:
-            self.ready.wait(self.seconds)
+            if self.ready.wait(self.seconds) == 0:
+                print("  all are ready", flush=True)
         except BrokenBarrierError:
             print("  not all were ready in time: what follows may have been disturbed", flush=True)
         with self.lock:
