@@ -148,6 +148,7 @@ SURFACE = {
     "explain": ["--device", "--out", "--target", "BUNDLE", "TEXT"],
     "contexts": ["--device", "--json", "--out", "BUNDLE", "SENTENCES", "WORD"],
     "examples": ["--list", "--markdown", "--slips", "NAME"],
+    "quiz": ["--list", "NAME"],
     "presets": [],
     "plan": [
         "--batch-tokens",

@@ -31,6 +31,7 @@ def makers() -> dict[str, Bundle]:
         "labelling decoder": labeller("classify", ["good", "bad"], "decoder"),
         "translating decoder": translator(family="decoder"),
         "recurrent": translator(family="recurrent"),
+        "convolutional": translator(family="convolutional"),
     }
 
 
@@ -54,7 +55,7 @@ def test_a_vector_does_not_depend_on_the_texts_beside_it(name: str, pooling: Any
     assert not torch.allclose(whole[0], whole[1], atol=1e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in FOUND if name != "recurrent"])
+@pytest.mark.parametrize("name", [name for name in FOUND if name not in ("recurrent", "convolutional")])
 def test_every_layer_is_the_models_own(name: str) -> None:
     """An oracle without batches: one text, one pass, the taps of `Look`."""
     bundle, text = FOUND[name], texts_of(name)[2]
@@ -100,6 +101,7 @@ def test_what_cannot_be_embedded() -> None:
         ("encoder", {"pooling": "max"}, "There is no pooling 'max'"),
         ("decoder", {"pooling": "first"}, "has read nothing of the text"),
         ("recurrent", {"layer": 0}, "leave the layer out"),
+        ("convolutional", {"layer": 1}, "leave the layer out"),
     ):
         with pytest.raises(UserError, match=sentence):
             embed(FOUND[name], ["a"], **asked)  # type: ignore[arg-type]

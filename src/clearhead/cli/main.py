@@ -43,6 +43,7 @@ COMMANDS = (
         "explain",
         "contexts",
         "examples",
+        "quiz",
         "presets",
         "plan",
         "inspect",

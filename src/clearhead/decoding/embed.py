@@ -21,6 +21,7 @@ from clearhead.base.exiting import in_compiled_work
 from clearhead.bundle.folder import Bundle, tokenizers_of
 from clearhead.decoding.batches import at_work, by_length, padded, refuse_too_long
 from clearhead.decoding.text_requests import opening, read_sources, translates
+from clearhead.models.config import NO_TRANSFORMERS
 from clearhead.models.heads import pool
 from clearhead.models.stack import Surroundings, as_rows
 from clearhead.nn.look import Look
@@ -102,8 +103,8 @@ def check_embedding(bundle: Bundle, pooling: str, layer: int | None) -> None:
         raise UserError(
             f"This model has the layers 1 to {config.layers}, and 0 is its embedding: not {layer}."
         )
-    if config.family == "recurrent" and layer not in (None, config.layers):
-        raise UserError("A recurrent model shows its last layer only: leave the layer out.")
+    if config.family in NO_TRANSFORMERS and layer not in (None, config.layers):
+        raise UserError(f"A {config.family} model shows its last layer only: leave the layer out.")
 
 
 def _read(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
@@ -118,8 +119,9 @@ def _states(bundle: Bundle, ids: Tensor, lengths: Tensor, layer: int | None) -> 
     """The hidden states (B, T, E) at a height of the stack that reads the text."""
     model: Any = bundle.model
     config = bundle.config
-    if config.family == "recurrent":
-        memory: Tensor = model.begin(ids, lengths).memory
+    if config.family in NO_TRANSFORMERS:
+        begun = model.begin(ids, lengths)
+        memory: Tensor = begun.memory if config.family == "recurrent" else begun.source.memory
         return memory
     stack = "decoder" if config.family == "decoder" else "encoder"
     name = f"{stack}.output"
