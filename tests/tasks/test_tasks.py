@@ -222,7 +222,7 @@ class Unjudged(LongTexts):
     has_loss = False
     format_metric = None
 
-    def validate(self, bundle: Bundle, rows: Any, seed: int) -> Validated:
+    def validate(self, bundle: Bundle, rows: Any, seed: int, ranks: Any = None) -> Validated:
         return Validated({}, [])
 
 

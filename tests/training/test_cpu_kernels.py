@@ -242,6 +242,48 @@ def test_product_with_bias(rows: int, width: int, relu: bool) -> None:
         near(one, other)
 
 
+@needs_kernels
+@few
+@given(ROWS, WIDTHS, st.booleans())
+def test_norm_by_the_root_mean_square(rows: int, width: int, adds: bool) -> None:
+    x, added, weight = rough(rows, width), rough(rows, width), rough(width)
+    given = (x, added, weight) if adds else (x, weight)
+    found = layers.add_norm(x, added if adds else None, weight, None, 0.0, 1e-5)
+    same = exact(*given)
+    total = (same[0] + same[1]).bfloat16().float() if adds else same[0]
+    wanted = total / (total.square().mean(-1, keepdim=True) + 1e-5).sqrt() * same[-1]
+    near(found, wanted)
+    slopes = torch.randn(rows, width).bfloat16()
+    mine, theirs = (
+        torch.autograd.grad(found, given, slopes),
+        torch.autograd.grad(wanted, same, slopes.float()),
+    )
+    for one, other in zip(mine, theirs, strict=True):
+        near(one, other, 8)
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", plain.ACTIVATIONS)
+@pytest.mark.parametrize("gated", [False, True])
+def test_activations(name: str, gated: bool) -> None:
+    far = torch.cat([torch.linspace(-12, 12, 601), torch.tensor([-100.0, 100.0])]).bfloat16()
+    x, factor = far.view(3, -1).requires_grad_(), rough(3, 201)
+    given = (x, factor) if gated else (x,)
+    found, slopes = layers.activated(x, factor if gated else None, name), torch.randn(3, 201).bfloat16()
+    same = exact(*given)
+    wanted = plain.ACTIVATIONS[name](same[0]) * (same[1] if gated else 1.0)
+    torch.testing.assert_close(found.float(), wanted, rtol=BF16, atol=1e-6)
+    mine, theirs = (
+        torch.autograd.grad(found, given, slopes),
+        torch.autograd.grad(wanted, same, slopes.float()),
+    )
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=2 * BF16, atol=1e-5)
+    with torch.no_grad():
+        x[0, 0] = float("nan")
+    assert layers.activated(x, None, name)[0, 0].isnan()
+
+
 # -- the loss --------------------------------------------------------------------------------------------
 
 
@@ -300,6 +342,7 @@ def batch() -> Batch:
         {},
         {"norm": {"place": "pre"}},
         {"norm": {"kind": "rms"}, "feedforward": {"gated": True, "activation": "silu"}},
+        {"norm": {"kind": "rms", "place": "pre"}, "feedforward": {"activation": "gelu_tanh", "bias": False}},
         {"position": {"name": "rotary"}, "attention": {"heads": 2, "bias": False}},
     ],
 )

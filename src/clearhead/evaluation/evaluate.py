@@ -22,6 +22,7 @@ from clearhead.evaluation.labels_and_numbers import Confusion
 from clearhead.evaluation.loss import corpus_loss
 from clearhead.evaluation.metrics import CorpusMetric
 from clearhead.text.parts import Tokenisation
+from clearhead.training.distributed.ranks import Ranks
 
 Text = str | tuple[str, str]  # what is read: one text, or two together
 Rows = Sequence[tuple[Text, str]]
@@ -99,11 +100,18 @@ class Asked(NamedTuple):
     references: Sequence[Sequence[str]] | None  # several for each row, in place of its target
     device: Device
     show: bool  # a progress line where there is a terminal
+    ranks: Ranks  # who share the model's work
 
     @property
     def reading(self) -> dict[str, Any]:
         """How texts are read that get labels."""
         return {"batch_tokens": self.config.batch_tokens, "device": self.device}
+
+    @property
+    def writing(self) -> dict[str, Any]:
+        """How texts are written."""
+        how = self.config
+        return {"device": self.device, "dtype": how.dtype, "way": how.way, "show": self.show}
 
 
 class Validated(NamedTuple):
@@ -132,21 +140,24 @@ class Judge(ABC):
         references: Sequence[Sequence[str]] | None = None,
         device: Device = None,
         show: bool = False,
+        ranks: Ranks | None = None,
     ) -> Evaluation:
         """Run a bundle over rows of (source, target) and measure what comes out.
 
         `references`: several for each row, in place of its target, for the metrics that compare texts.
         `show`: a progress line where there is a terminal.
+        `ranks`: who share the model's work; all of them get the same evaluation.
         """
         if not rows:
             raise UserError("There is nothing to evaluate: the test set has no rows.")
-        config = config or EvaluationConfig()
+        config, ranks = config or EvaluationConfig(), ranks or Ranks()
         began = time.perf_counter()
-        found = self.judged(bundle, rows, Asked(config, references, device, show))
+        found = self.judged(bundle, rows, Asked(config, references, device, show, ranks))
         seconds = time.perf_counter() - began
         metrics = found.metrics
         if self.has_loss and (config.loss or not metrics):
-            metrics |= corpus_loss(bundle, rows, batch_tokens=config.batch_tokens, device=device).metrics()
+            loss = corpus_loss(bundle, rows, batch_tokens=config.batch_tokens, device=device, ranks=ranks)
+            metrics |= loss.metrics()
         return replace(found, metrics=metrics, seconds=seconds, config=config)
 
     @abstractmethod
@@ -154,7 +165,7 @@ class Judge(ABC):
         """The figures of this kind of answer, and every example."""
 
     @abstractmethod
-    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+    def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
         """The figures of a validation, found with less effort; `seed` for what is drawn."""
 
     def texts_compared(self, how: EvaluationConfig) -> Sequence[CorpusMetric]:

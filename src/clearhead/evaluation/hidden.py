@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from clearhead.evaluation.evaluate import Asked, Evaluation, Judge, Rows, Valida
 from clearhead.evaluation.loss import batches_loss, context_of, specials_of
 from clearhead.text.marks import Marks
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.distributed.ranks import Ranks
 
 SEED = 1
 SHOWN = 60  # tokens of a text that a validation shows
@@ -70,7 +71,7 @@ class HiddenTokens(Judge):
 
     def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         batches = hidden_batches(bundle, [text for _, text in rows], asked.config.batch_tokens)
-        found = batches_loss(bundle.model, batches, asked.device)
+        found = batches_loss(bundle.model, batches, asked.device, asked.ranks)
         metrics = {
             "accuracy": 100.0 * found.accuracy,
             "perplexity": found.perplexity,
@@ -81,11 +82,12 @@ class HiddenTokens(Judge):
     def _signature(self, tokens: int) -> str:
         return f"of {tokens:,} hidden tokens, 15 % of the text, drawn with the seed {SEED}"
 
-    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+    def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
         """No figures but those of the loss, and the beginning of a text with its gaps filled."""
         texts = [text for _, text in rows if text.strip()]
-        batch = next(hidden_batches(bundle, texts), None)
-        return Validated({}, [] if batch is None else [self.sample(bundle, batch)])
+        first = islice(hidden_batches(bundle, texts), 1)
+        shown = (ranks or Ranks()).shared(first, lambda some: [self.sample(bundle, batch) for batch in some])
+        return Validated({}, shown)
 
     def sample(self, bundle: Bundle, batch: Batch) -> str:
         """The first row of a batch, with what the model puts into the gaps in brackets."""

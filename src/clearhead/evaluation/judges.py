@@ -38,6 +38,7 @@ from clearhead.evaluation.metrics import (
     rouge,
     rouge_scores,
 )
+from clearhead.training.distributed.ranks import Ranks
 
 Right = list[list[str]]  # what would have been right, for each output
 Named = tuple[str, list[float]]  # a score by its name, for each output
@@ -57,8 +58,8 @@ class Translations(Judge):
         right = [[target] for _, target in rows]
         right = right if asked.references is None else [list(texts) for texts in asked.references]
         how = Options(beam=config.beam, length_penalty=config.length_penalty, max_length=config.max_length)
-        written = translate(
-            bundle, sources, how, device=asked.device, dtype=config.dtype, way=config.way, show=asked.show
+        written = asked.ranks.shared(
+            sources, lambda some: translate(bundle, list(some), how, **asked.writing)
         )
         outputs = [one.text for one in written]
         scores = self.scores(outputs, right, config)
@@ -89,13 +90,11 @@ class Translations(Judge):
         by_sentence = bleu_metric(how.tokenise, how.lowercase, sentence=True)
         return "BLEU", by_sentence.sentences(outputs, right)
 
-    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+    def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
         """Some texts, written greedily."""
-        return self.validated(self.written(bundle, rows), rows)
-
-    def written(self, bundle: Bundle, rows: Rows) -> list[str]:
-        """What the model makes of some texts; ranks that train together share them."""
-        return [one.text for one in translate(bundle, [shown(text) for text, _ in rows], way="torch")]
+        texts, ranks = [shown(text) for text, _ in rows], ranks or Ranks()
+        written = ranks.shared(texts, lambda some: translate(bundle, list(some), way="torch"))
+        return self.validated([one.text for one in written], rows)
 
     def validated(self, outputs: list[str], rows: Rows) -> Validated:
         """The figures of what was written."""
@@ -164,10 +163,12 @@ class LongTexts(Judge):
     def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         return Evaluation(self)
 
-    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+    def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
         """No figures, and one text that was drawn."""
         asked = Options(sample=True, temperature=0.8, seed=seed, max_length=CONTINUATION)
-        return Validated({}, [generate(bundle, "", asked, way="torch")])
+        ranks = ranks or Ranks()
+        one = ranks.shared([""], lambda some: [generate(bundle, text, asked, way="torch") for text in some])
+        return Validated({}, one)
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,10 @@ class Classes(Judge):
 
     def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         names = labels_of(bundle, "classify")
-        shares = class_probabilities(bundle, [text for text, _ in rows], **asked.reading)
+        texts = [text for text, _ in rows]
+        shares = asked.ranks.shared(
+            texts, lambda some: class_probabilities(bundle, list(some), **asked.reading)
+        )
         examples = []
         for (text, label), share in zip(rows, shares, strict=True):
             best = max(share, key=lambda name: share[name])
@@ -189,9 +193,9 @@ class Classes(Judge):
         name = "probability of the right class"
         return Evaluation(self, confusion.metrics(), {}, tuple(examples), name, confusion)
 
-    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+    def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
         """F1 and Matthews."""
-        found = self(bundle, rows, EvaluationConfig(loss=False))
+        found = self(bundle, rows, EvaluationConfig(loss=False), ranks=ranks)
         return Validated(
             {"f1": found.metrics["macro F1"], "matthews": found.metrics["Matthews"]}, found.outputs
         )
@@ -208,7 +212,7 @@ class WordTags(Classes):
     def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         names, texts = labels_of(bundle, "tag"), [shown(text) for text, _ in rows]
         several = max(len(bundle.config.head.columns), 1)
-        found = tag_names(bundle, texts, **asked.reading)
+        found = asked.ranks.shared(texts, lambda some: tag_names(bundle, list(some), **asked.reading))
         truth: list[str] = []
         chosen: list[str] = []
         examples = []
@@ -252,7 +256,8 @@ class Numbers(Judge):
     has_loss: ClassVar[bool] = False
 
     def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
-        given = regress(bundle, [text for text, _ in rows], **asked.reading)
+        texts = [text for text, _ in rows]
+        given = asked.ranks.shared(texts, lambda some: regress(bundle, list(some), **asked.reading))
         right = [_number(target, line) for line, (_, target) in enumerate(rows, start=1)]
         span = max(right) - min(right) or 1.0
         examples = tuple(
@@ -263,9 +268,9 @@ class Numbers(Judge):
         undefined = {} if "Pearson" in metrics else {"Pearson": "not defined where one side never changes"}
         return Evaluation(self, metrics, undefined, examples, name)
 
-    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+    def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
         """The correlations; 0 where the model says the same of every text."""
-        found = self(bundle, rows)
+        found = self(bundle, rows, ranks=ranks)
         values = {name: found.metrics.get(name.capitalize(), 0.0) for name in self.validates}
         return Validated(values, found.outputs)
 

@@ -32,6 +32,7 @@ from clearhead.decoding.labels import first_pieces, labels_of, read_texts
 from clearhead.decoding.options import positions_of
 from clearhead.decoding.text_requests import opening, read_sources, symbols_of, translates
 from clearhead.text.framing import Framed
+from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.objectives import run_model
 
 Rows = Sequence[tuple[Any, str]]
@@ -93,23 +94,36 @@ class Loss:
 
 
 def batches_loss(
-    model: nn.Module, batches: Iterable[Batch], device: str | torch.device | None = None
+    model: nn.Module,
+    batches: Iterable[Batch],
+    device: str | torch.device | None = None,
+    ranks: Ranks | None = None,
 ) -> Loss:
-    """The loss over batches of any task, padded or packed; one look at the device for all of them."""
-    count = 0
+    """The loss over batches of any task, padded or packed, of which each rank takes its share."""
+    each = (ranks or Ranks()).shared(batches, lambda some: _sums(model, some, device))
+    nats, tokens, correct = 0.0, 0, 0
+    for its_nats, its_tokens, its_correct in each:  # in their order, so that ranks come to one rank's bits
+        nats, tokens, correct = nats + its_nats, tokens + its_tokens, correct + its_correct
+    return Loss(nats, tokens, correct=correct)
+
+
+def _sums(
+    model: nn.Module, batches: Iterable[Batch], device: str | torch.device | None
+) -> Iterator[tuple[float, int, int]]:
+    """Nats, labels and right answers of each batch; one look at the device for all of them."""
+    sums, tokens = [], []
     with at_work(model, device) as place:
-        nats = torch.zeros((), dtype=widest(place), device=place)
-        correct = torch.zeros((), dtype=torch.long, device=place)
         for batch in batches:
             there = batch.to(place)
             logits, labels = run_model(model, there), there.labels.reshape(-1)
             flat = logits.reshape(-1, logits.shape[-1])  # (B·T, V), (N, V) or (B, V)
             wide = flat if flat.dtype == torch.float64 else flat.float()
             each = F.cross_entropy(wide, labels, ignore_index=IGNORED, reduction="none")
-            nats += each.to(nats.dtype).sum()
-            correct += (wide.argmax(-1) == labels).sum()  # an ignored label equals no class
-            count += batch.tokens
-    return Loss(float(nats), count, correct=int(correct))
+            right = (wide.argmax(-1) == labels).sum()  # an ignored label equals no class
+            sums.append(torch.stack([each.to(widest(place)).sum(), right.to(widest(place))]))
+            tokens.append(batch.tokens)
+        found = torch.stack(sums).tolist() if sums else []
+    return ((nats, count, int(right)) for (nats, right), count in zip(found, tokens, strict=True))
 
 
 def corpus_loss(
@@ -120,6 +134,7 @@ def corpus_loss(
     context: int | None = None,
     documents: bool | None = None,
     device: str | torch.device | None = None,
+    ranks: Ranks | None = None,
 ) -> Loss:
     """The loss of a bundle on rows of (source, target), of whatever kind its model predicts.
 
@@ -131,7 +146,7 @@ def corpus_loss(
     if not texts:
         raise UserError("The loss of no texts at all is not defined: give at least one.")
     batches = batches_of(bundle, rows, batch_tokens=batch_tokens, context=context, documents=documents)
-    found = batches_loss(bundle.model, batches, device)
+    found = batches_loss(bundle.model, batches, device, ranks)
     if bundle.config.head.kind != "none":
         return found
     sizes = sum(map(len, texts)), sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)

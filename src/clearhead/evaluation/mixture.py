@@ -23,6 +23,7 @@ from clearhead.evaluation.evaluate import (
 )
 from clearhead.evaluation.labels_and_numbers import number_metrics
 from clearhead.evaluation.metrics import bleu_metric, chrf_metric, exact_matches, rouge
+from clearhead.training.distributed.ranks import Ranks
 
 SCORE = "chrF of texts, and whether answers are right"
 
@@ -126,8 +127,8 @@ class Mixture(Judge):
         parts, config = parts_of(bundle, rows), asked.config
         how = Options(beam=config.beam, length_penalty=config.length_penalty, max_length=config.max_length)
         sources, right = [shown(source) for source, _ in rows], [target for _, target in rows]
-        written = translate(
-            bundle, sources, how, device=asked.device, dtype=config.dtype, way=config.way, show=asked.show
+        written = asked.ranks.shared(
+            sources, lambda some: translate(bundle, list(some), how, **asked.writing)
         )
         outputs = [one.text for one in written]
         same = exact_matches(outputs, [[one] for one in right])
@@ -147,10 +148,11 @@ class Mixture(Judge):
         metrics = by_task(parts, outputs, right, config)
         return Evaluation(self, metrics, {}, examples, SCORE)
 
-    def validate(self, bundle: Bundle, rows: Rows, seed: int) -> Validated:
+    def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
         """Some texts of every task, written greedily."""
         sources, right = [shown(source) for source, _ in rows], [target for _, target in rows]
-        outputs = [one.text for one in translate(bundle, sources, way="torch")]
+        written = (ranks or Ranks()).shared(sources, lambda some: translate(bundle, list(some), way="torch"))
+        outputs = [one.text for one in written]
         return Validated(by_task(parts_of(bundle, rows), outputs, right), outputs)
 
     def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:

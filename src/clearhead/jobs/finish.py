@@ -35,12 +35,14 @@ from clearhead.tasks import task_named
 from clearhead.training.averaging import average_files
 from clearhead.training.config import TrainConfig
 from clearhead.training.curves import draw_curves
+from clearhead.training.distributed.ranks import Ranks, is_lost
 from clearhead.training.log import read_log
 from clearhead.training.loop import Outcome, Trainer
 from clearhead.training.run_folder import RunFolder
 from clearhead.training.weights import named_weights, set_weights
 
 LAST, BEST, AVERAGE = "last", "best", "average"
+SCORING = "scoring its test set"  # which all ranks do together
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Finished:
     test: Evaluation | None
     said: list[str] = field(default_factory=list)  # what a person should know about it
     failed: list[str] = field(default_factory=list)  # sentences on the figures that the bundle lacks
-    rank: int = 0  # of the process; ranks other than 0 write nothing and measure no more than they must
+    rank: int = 0  # of the process; ranks other than 0 write nothing, and share what takes long
 
 
 @dataclass
@@ -67,6 +69,7 @@ class Ending:
     prepared: Prepared
     bundle: Bundle
     log: list[dict[str, Any]]
+    ranks: Ranks
     test: Evaluation | None = None
     said: list[str] = field(default_factory=list)
 
@@ -93,14 +96,16 @@ def finish(
         judged[name] = dict(trainer.judge().values)
     chosen = min(judged, key=lambda name: trainer.score(judged[name]))
     _use(trainer, candidates[chosen])
-    if not trainer.ranks.first:
+    trainer.model.eval()
+    ranks = trainer.ranks
+    if not ranks.first:
         bundle = Bundle(trainer.model, prepared.tokenizers.target, dict(notes), prepared.source_tokenizer)
-        return Finished(folder.path, bundle, outcome, chosen, judged, None, rank=trainer.ranks.rank)
+        _added(SCORING, _test_set, Ending(folder, config, prepared, bundle, [], ranks))
+        return Finished(folder.path, bundle, outcome, chosen, judged, None, rank=ranks.rank)
     for name in (BEST, AVERAGE):
         if name in candidates:
             plain = {key: tensor.to("cpu").contiguous() for key, tensor in candidates[name].items()}
             atomic_write_bytes(folder.training / f"{name}.safetensors", safetensors.torch.save(plain))
-    trainer.model.eval()
     log = read_log(folder.training, lenient=True)  # what is damaged was told when the run was taken up
     found = [one.get("sentence") for one in log if one["kind"] == "finding"]
     findings = [*notes.get("findings", []), *(one for one in found if isinstance(one, str))]
@@ -114,7 +119,7 @@ def finish(
     }
     bundle = Bundle(trainer.model, prepared.tokenizers.target, known, prepared.source_tokenizer)
     write_bundle(bundle, folder.path)
-    ending = Ending(folder, config, prepared, bundle, log)
+    ending = Ending(folder, config, prepared, bundle, log, ranks)
     failed = [sentence for what, make in FIGURES.items() if (sentence := _added(what, make, ending))]
     doctor = [f"Doctor: {sentence}" for sentence in findings]
     said = [*doctor, *ending.said, flops_in_words(outcome.flops)]
@@ -140,6 +145,8 @@ def _added(what: str, make: Figure, ending: Ending) -> str | None:
             ending.bundle.metadata = {**ending.bundle.metadata, **found}
             replace_notes(folder, ending.bundle.metadata)
     except Exception as error:
+        if is_lost(error):  # the run ends with the rank that has died, and not with a figure less
+            raise
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         return (
             f"The bundle '{folder}' is complete, but {what} failed ({reason}): "
@@ -167,7 +174,10 @@ def _test_set(ending: Ending) -> Mapping[str, Any]:
     config = EvaluationConfig(
         beam=asked.beam, max_length=asked.max_length, tokenise=asked.tokenise, way="torch"
     )
-    test = task_named(ending.config.task).judge(ending.bundle, rows, config, show=True)
+    judge, ranks = task_named(ending.config.task).judge, ending.ranks
+    test = judge(ending.bundle, rows, config, show=ranks.first, ranks=ranks)
+    if not ranks.first:
+        return {}
     name = ending.folder.path.name
     page = make_report(Subject(name, test), title=f"Test set of {name}")
     write_report(page, ending.folder.training, "test")
@@ -187,7 +197,7 @@ def _number_formats(ending: Ending) -> Mapping[str, Any]:
 # By what it is called where it fails. No failure can lose the bundle, or keep the next from being made.
 FIGURES: dict[str, Figure] = {
     "drawing its curves": _curves,
-    "scoring its test set": _test_set,
+    SCORING: _test_set,
     "measuring other number formats": _number_formats,
 }
 

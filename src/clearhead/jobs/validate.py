@@ -12,8 +12,7 @@ from torch import nn
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle import Bundle
-from clearhead.evaluation.evaluate import Validated, shown
-from clearhead.evaluation.judges import Translations
+from clearhead.evaluation.evaluate import shown
 from clearhead.jobs.prepare import Prepared
 from clearhead.tasks import Task
 from clearhead.training import doctor
@@ -42,7 +41,7 @@ def check_metric(config: TrainConfig, task: Task) -> None:
 class DecodingValidator:
     """Lets the task's judge look at some validation examples: metrics, samples, and the doctor's findings.
 
-    Many ranks share the texts that are to be written; what else is judged, rank 0 judges for all.
+    Many ranks share the examples, and all of them find the same.
     """
 
     def __init__(
@@ -66,24 +65,13 @@ class DecodingValidator:
             return Checked()
         tokenizers = self.prepared.tokenizers
         bundle = Bundle(model, tokenizers.target, self.notes, self.prepared.source_tokenizer)
-        values, outputs = self._validated(bundle)
+        values, outputs = self.task.judge.validate(bundle, self.rows, self.config.seed, self.ranks)
         if self.task.columns.is_stream:  # the text goes on from nothing
             return Checked(values, [Sample("", "", text) for text in outputs])
         findings = []
         if self.task.columns.writes:
             findings.append(doctor.outputs_alike(outputs, [target for _, target in self.rows]))
         return Checked(values, self._samples(outputs), doctor.found(findings))
-
-    def _validated(self, bundle: Bundle) -> Validated:
-        judge, ranks = self.task.judge, self.ranks
-        if ranks.many and isinstance(judge, Translations):
-            mine = self.rows[ranks.rank :: ranks.count]
-            shares = ranks.everyone(judge.written(bundle, mine) if mine else [])
-            outputs = [shares[place % ranks.count][place // ranks.count] for place in range(len(self.rows))]
-            return judge.validated(outputs, self.rows)
-        seed = self.config.seed
-        found: Validated = ranks.word(judge.validate(bundle, self.rows, seed) if ranks.first else None)
-        return found
 
     def _samples(self, outputs: Sequence[str]) -> list[Sample]:
         count = self.config.validation.samples

@@ -118,8 +118,6 @@ class Trainer:
         """The model cut up, where the layout says so; then `self.model` becomes this rank's part of it."""
         if not self.ranks.layout.shards:
             return None
-        if self.ranks.layout.tp > 1 and self.config.batch.layout == "packed":
-            raise UserError("tp cuts padded rows: set batch.layout=padded, or leave tp out of the layout.")
         from clearhead.training.distributed.shard import ShardedModel  # takes a second
 
         sharded = ShardedModel(self.model, self.ranks, precision.device, precision.dtype)
@@ -131,7 +129,8 @@ class Trainer:
         if self.sharded is not None:
             from clearhead.training.distributed.shard_step import ShardStepper
 
-            return ShardStepper(self.sharded, self.ranks, *self._parts(), compute.compile)
+            places = self.sharded, self.ranks, self.files.folder.parent
+            return self._heard(ShardStepper(*places, *self._parts(), compute.compile))
         graphs = compute.graphs is not False and (device.type, self.config.batch.shapes) == ("cuda", "fixed")
         if self.ranks.many:
             one = RecordedRankStepper if graphs else RankStepper

@@ -5,6 +5,7 @@
       training/data/            tokenizer, tokenised corpora, held-out texts
       training/checkpoints/     where a resumed run goes on
       training/weights/         weights at the last validations, and the best
+      training/parts.json       into how many parts sharded ranks cut a batch, where their memory ran out
       training/log.jsonl        losses and validations; timing.jsonl beside it has what the clock says
       training/*.png            curves
 
@@ -40,7 +41,7 @@ TARGET_TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"  
 
 # What may lie in `training` and in `training/data` of a run that has not taken a step.
 _OF_A_RUN = re.compile(
-    r"lock|run\.json|(log|timing)\.jsonl|events\.out\..*|data|checkpoints|weights|SHA256SUMS|\..*\.writing-.*"
+    r"lock|(run|parts)\.json|(log|timing)\.jsonl|events\.out\..*|data|checkpoints|weights|SHA256SUMS|\..*\.writing-.*"
 )
 _OF_DATA = re.compile(
     r"(ready|tokenizer|source_tokenizer)\.json|(validation|test)\.jsonl|train-[0-9]+|validation|SHA256SUMS"

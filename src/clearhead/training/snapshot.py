@@ -230,7 +230,7 @@ class Snapshots:
                 place.copy_(parts["scale"][name])
         run.stepper.meter.values.copy_(parts["meter"]["values"])
         run.state = RunState.from_dict(found.facts)
-        run.stepper.parts = run.state.parts
+        run.stepper.parts = max(run.stepper.parts, run.state.parts)
         if run.ranks.first:
             self.checkpoints.forget_old(found.step)
             self._mentioned.extend(self._mentioned_before(found.step))

@@ -15,18 +15,24 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from multiprocessing import Process, get_context
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
+from clearhead.base.errors import UserError
+from clearhead.data.batch import Batch
+from clearhead.training.distributed import checkpoint, heartbeat  # noqa: F401 - before the first fork
 from clearhead.training.distributed.ranks import Ranks, joined, one_voice
+from clearhead.training.distributed.shard_step import RankStepper, ShardStepper
+from clearhead.training.log import read_log
 
 from ..making import model_config, run_config
-from .ranks_at_work import train
-from .test_layouts import free_port
+from .ranks_at_work import free_port, train
 
 RANKS = 4
 FILES = ("end", "log.jsonl")
@@ -47,26 +53,40 @@ CONFIG: dict[str, Any] = run_config(
 ).to_dict()
 
 
-def config_of(layout: str) -> dict[str, Any]:
-    return {**CONFIG, "compute": {**CONFIG["compute"], "layout": layout}}
+PASSES = count()  # that a rank makes
+ABSENT = {"absent-2": 2, "absent-0": 0}  # who never comes; rank 0 would have kept the store
+
+
+def config_of(layout: str, dropout: float = 0.2) -> dict[str, Any]:
+    model = {**CONFIG["model"], "dropout": dropout}
+    return {**CONFIG, "model": model, "compute": {**CONFIG["compute"], "layout": layout}}
 
 
 def _rank(rank: int, folder: Path, name: str, layout: str, port: int, start: int) -> None:
     """One rank; what it says goes to a file of its own."""
     os.environ |= {
         "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(RANKS),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_USE_AGENT_STORE": str(name != "absent-0"),
         "TORCHELASTIC_RESTART_COUNT": str(start),
     }
     said = open(folder / f"{name}-{start}-{rank}.err", "w")  # noqa: SIM115 - as long as the process
     os.dup2(said.fileno(), 2)
     if name == "stuck":
         Ranks.reseed = _stuck  # type: ignore[method-assign]
-    with one_voice(), joined(layout, cuda=False) as ranks:
-        train(folder / "data", folder / name, config_of(layout), ranks)
+    if name == "hungry":
+        ShardStepper.backward = _hungry  # type: ignore[method-assign]
+    if name in ABSENT:
+        heartbeat.HANG = 2.0
+    try:
+        with one_voice(), joined(layout, cuda=False) as ranks:
+            train(folder / "data", folder / name, config_of(layout, 0.0 if name == "hungry" else 0.2), ranks)
+    except UserError as error:  # as the command does it
+        print(f"clearhead: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def attempt(
@@ -81,20 +101,22 @@ def attempt(
     fork, port = get_context("fork"), free_port()
     arguments = folder, name, layout, port, start
     ranks = [fork.Process(target=_rank, args=(rank, *arguments)) for rank in range(RANKS)]
-    for rank in ranks:
+    present = {number: rank for number, rank in enumerate(ranks) if number != ABSENT.get(name)}
+    for rank in present.values():
         rank.start()
     # after the forks, which must not copy its thread; the ranks wait for it
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=timedelta(60))
+    kept = {"is_master": True, "wait_for_workers": False, "timeout": timedelta(60)}
+    store = TCPStore("127.0.0.1", port, **kept) if name != "absent-0" else None
     try:
         if disturb is not None:
             disturb(ranks)  # type: ignore[arg-type]
         end = time.monotonic() + LONGEST
-        for rank in ranks[:2] + ranks[3:]:
-            rank.join(max(end - time.monotonic(), 0.1))
-        ranks[2].join(0.1 if hung else LONGEST)  # stopped for good
+        for number, rank in present.items():
+            if not (hung and number == 2):  # stopped for good
+                rank.join(max(end - time.monotonic(), 0.1))
         return [rank.exitcode for rank in ranks]
     finally:
-        for rank in ranks:
+        for rank in present.values():
             rank.kill()
         del store
 
@@ -144,6 +166,32 @@ def hang(folder: Path, layout: str, name: str) -> dict[str, Any]:
     return {"ends": ended, "said": [text for text in said if text], "took": time.monotonic() - begin}
 
 
+def absent(folder: Path, name: str) -> dict[str, Any]:
+    """One rank never comes."""
+    ended = attempt(folder, name, "ddp", 0, None)
+    said = [path.read_text() for path in sorted(folder.glob(f"{name}-*.err"))]
+    return {
+        "ends": ended,
+        "said": [line for text in said for line in text.splitlines() if "clearhead:" in line],
+    }
+
+
+def hungry(folder: Path, layout: str) -> dict[str, Any]:
+    """Memory runs out on rank 2 in the middle of the run; the next start goes on with smaller parts."""
+    ended = [attempt(folder, "hungry", layout, start, None) for start in range(2)]
+    train(folder / "data", folder / "fed", config_of("ddp", 0.0))
+    said = [path.read_text() for path in sorted(folder.glob("hungry-*.err"))]
+    losses = [[line["loss"] for line in read_log(folder / name)] for name in ("hungry", "fed")]
+    return {"ends": ended, "said": [text for text in said if text], "losses": losses}
+
+
+def _hungry(stepper: ShardStepper, batch: Batch, weight: Tensor) -> Tensor:
+    """In place of `ShardStepper.backward`: rank 2 has no room for whole batches from step 9 on."""
+    if stepper.ranks.rank == 2 and stepper.parts == 1 and next(PASSES) >= 8:
+        raise torch.OutOfMemoryError("There is no more of it.")
+    return RankStepper.backward(stepper, batch, weight)
+
+
 def _stuck(ranks: Ranks, seed: int, step: int) -> None:
     """In place of `Ranks.reseed`: rank 2 waits for ever at step 9."""
     if ranks.rank == 2 and step == 9:
@@ -153,14 +201,12 @@ def _stuck(ranks: Ranks, seed: int, step: int) -> None:
 def main(folder: Path, kills: int, seed: int, only_kills: bool) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    # everything is imported before the first fork
-    import clearhead.training.distributed.checkpoint
-    import clearhead.training.distributed.shard_step  # noqa: F401
-
     train(folder / "data", folder / "one", {**config_of("ddp"), "steps": 1})
     found = {"killed": survive(folder, "ddp2xfsdp2", kills, seed)}
     if not only_kills:
         found |= {name: hang(folder, "ddp", name) for name in ("stopped", "stuck")}
+        found |= {name: absent(folder, name) for name in ABSENT}
+        found["hungry"] = hungry(folder, "ddp2xfsdp2")
     print(json.dumps(found))
 
 

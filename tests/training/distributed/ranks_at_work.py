@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ import torch
 import torch.multiprocessing as processes
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.tensor import DTensor
 
+from clearhead.jobs.train import train as train_from_texts
 from clearhead.training.config import TrainConfig
 from clearhead.training.distributed.ranks import Ranks, joined
 from clearhead.training.distributed.step import RankStepper
@@ -25,7 +29,9 @@ from clearhead.training.loop import Trainer
 from clearhead.training.optimiser import optimiser_tensors
 from clearhead.training.weights import named_weights
 
+from ...jobs.making import settings
 from ..making import a_trainer
+from .judging import fail_on_one, judge_all
 
 RANKS = 4
 
@@ -38,10 +44,30 @@ def train(data: Path, folder: Path, plain: dict[str, Any], ranks: Ranks | None =
     if config.steps == 1:  # somebody wants to know what it takes
         (folder / f"memory-{trainer.ranks.rank}.json").write_text(json.dumps(memory_of(trainer)))
         return
+    keep_first_gradient(trainer, folder)
     trainer.run()
     with trainer.evaluating() as model:
         if trainer.ranks.first:
             save_file(named_weights(model), folder / "end")
+
+
+def keep_first_gradient(trainer: Trainer, folder: Path) -> None:
+    """Leave the gradient of the first update, put together from all ranks, in the folder."""
+    stepper, sharded = trainer.stepper, trainer.sharded
+    clipped = stepper.clipped
+
+    def first() -> Tensor:
+        if trainer.state.step == 1:
+            whole = {}
+            for name, weight in trainer.model.named_parameters():
+                assert weight.grad is not None
+                mine = weight.grad if sharded is None else sharded.as_shard(name, weight.grad)
+                whole[name] = (mine.full_tensor() if isinstance(mine, DTensor) else mine).clone()
+            if trainer.ranks.first:
+                save_file(whole, folder / "gradient")
+        return clipped()
+
+    stepper.clipped = first  # type: ignore[method-assign]
 
 
 def memory_of(trainer: Trainer) -> dict[str, int]:
@@ -69,28 +95,59 @@ def memory_of(trainer: Trainer) -> dict[str, int]:
     }
 
 
-def work(rank: int, folder: Path, cases: list[dict[str, Any]]) -> None:
+def judge(folder: Path, ranks: Ranks) -> None:
+    """Judge models together; what each rank has found goes to a file of its own."""
+    found = {"judged": judge_all(ranks), "failed": fail_on_one(ranks) if ranks.many else ""}
+    (folder / f"judged-{ranks.rank if ranks.many else 'one'}.json").write_text(json.dumps(found))
+
+
+def work(rank: int, folder: Path, cases: list[dict[str, Any]], port: int) -> None:
     """All stages of all cases that have a rank of this number."""
-    os.environ |= {"RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    meetings = count()
+
+    def next_meeting(ranks: int) -> bool:
+        """Whether this rank comes to the next meeting; each has names of its own in the store."""
+        os.environ |= {"WORLD_SIZE": str(ranks), "TORCHELASTIC_RESTART_COUNT": str(next(meetings))}
+        return rank < ranks
+
+    if next_meeting(2):
+        train_from_texts(folder / "run", settings(folder / "pairs.tsv"), view="quiet")
+    if next_meeting(RANKS):
+        with joined("ddp", cuda=False) as ranks:
+            judge(folder, ranks)
     for case in cases:
         for stage in case["stages"]:
             where = folder / case["data"], folder / case["name"], stage["config"]
-            if stage["ranks"] == 1 and rank == 0:
+            if next_meeting(stage["ranks"]) and stage["ranks"] == 1:
                 train(*where)
             elif stage["ranks"] > rank:
-                os.environ |= {"WORLD_SIZE": str(stage["ranks"]), "MASTER_PORT": str(stage["port"])}
                 with joined(stage["config"]["compute"]["layout"], cuda=False) as ranks:
                     train(*where, ranks)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     cases = json.loads((folder / "plan.json").read_text())
+    judge(folder, Ranks())
     for case in cases:
         if not (folder / case["reference"]).exists():
             train(folder / case["data"], folder / case["reference"], case["stages"][-1]["config"])
+    port = free_port()
     # forks: they need not import everything again
-    processes.start_processes(work, (folder, cases), RANKS, start_method="fork")
+    ranks = processes.start_processes(work, (folder, cases, port), RANKS, join=False, start_method="fork")
+    # after the forks, which must not copy its thread; the ranks wait for it
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    while not ranks.join():
+        pass
+    del store
 
 
 if __name__ == "__main__":

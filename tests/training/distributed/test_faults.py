@@ -51,3 +51,21 @@ def test_a_rank_that_stops_is_named(mishaps: dict[str, Any], how: str, words: st
     assert said.startswith("clearhead: Rank 2 (process ")
     assert words in said
     assert [code for rank, code in enumerate(found["ends"]) if rank != 2] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("missing", [2, 0])
+def test_a_rank_that_never_joins_is_named(mishaps: dict[str, Any], missing: int) -> None:
+    found = mishaps[f"absent-{missing}"]
+    assert found["ends"] == [None if rank == missing else 1 for rank in range(4)]
+    [said] = found["said"]
+    assert said.startswith(f"clearhead: Rank {missing} has not joined")
+
+
+def test_memory_that_runs_out_on_one_rank_is_answered_by_smaller_parts(mishaps: dict[str, Any]) -> None:
+    found = mishaps["hungry"]
+    assert found["ends"] == [[1, 1, 1, 1], [0, 0, 0, 0]]
+    [said] = found["said"]
+    assert said.startswith("clearhead: Memory ran out on rank 2: from its next start on")
+    assert "in 2 parts" in said
+    losses, wanted = found["losses"]
+    assert losses == pytest.approx(wanted, rel=1e-5)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,13 @@ import torch
 from safetensors.torch import load_file
 
 import clearhead
+from clearhead.models.config import ModelConfig
 from clearhead.planner.layout import Layout
 from clearhead.training.checkpoint import Checkpoints
 from clearhead.training.log import read_log
 from clearhead.training.unfinished import _judged
 
+from ...jobs.making import write_corpus
 from ..making import model_config, run_config
 
 ROOT = Path(__file__).parents[3]
@@ -38,20 +39,25 @@ class Case:
     task: str = "generate"
     dtype: str = "float64"
     accumulate: int = 2
+    position: str = "sinusoidal"
+    rows: str = "padded"
 
     @property
     def name(self) -> str:
         path = "-".join(f"{layout}.{ranks}" for layout, ranks, _ in self.stages)
-        return f"{path}-{self.task}-{self.dtype}-{self.accumulate}"
+        return f"{path}-{self.kind}"
+
+    @property
+    def kind(self) -> str:
+        return f"{self.task}-{self.dtype}-{self.accumulate}-{self.position}-{self.rows}"
 
     @property
     def reference(self) -> str:
-        return f"one-{self.task}-{self.dtype}-{self.accumulate}-{self.stages[-1][2]}"
+        return f"one-{self.kind}-{self.stages[-1][2]}"
 
     def plan(self) -> dict[str, Any]:
         stages = [
-            {"ranks": ranks, "port": free_port(), "config": self.config(layout, steps)}
-            for layout, ranks, steps in self.stages
+            {"ranks": ranks, "config": self.config(layout, steps)} for layout, ranks, steps in self.stages
         ]
         return {"name": self.name, "data": f"data-{self.task}", "reference": self.reference, "stages": stages}
 
@@ -63,10 +69,11 @@ class Case:
         return run_config(
             task=self.task,
             steps=steps,
-            model=model_config(self.task),
+            model=self.model(),
             batch__tokens=48,
             batch__context=12,
-            batch__shapes="fixed",
+            batch__layout=self.rows,
+            batch__shapes="free" if self.rows == "packed" else "fixed",
             batch__buckets=1,
             batch__accumulate=self.accumulate,
             schedule__steps=1000,
@@ -79,15 +86,30 @@ class Case:
             compute__layout=layout,
         ).to_dict()
 
+    def model(self) -> ModelConfig:
+        if self.position == "sinusoidal":
+            return model_config(self.task)
+        # two layers, which share what is not each layer's own
+        return model_config(self.task, layers=2, position__name=self.position, position__values=True)
 
-CASES = [
+
+LAYOUTS = [
     Case((("ddp", 2, 200),)),
     Case((("ddp", 4, 200),), accumulate=4),
     Case((("fsdp", 2, 200),)),
     Case((("fsdp", 4, 200),), accumulate=4),
     Case((("tp", 2, 200),), accumulate=1),
     Case((("fsdp2xtp2", 4, 200),)),
-    Case((("fsdp", 2, 200),), dtype="float32"),
+]
+HYBRID = Case((("ddp2xfsdp2", 4, 200),), accumulate=4)
+CASES = [
+    *LAYOUTS,
+    *(replace(case, dtype="float32") for case in (*LAYOUTS[:3], *LAYOUTS[4:], HYBRID)),
+    Case((("fsdp", 4, 20),), dtype="float32", accumulate=4),  # in all its length within the hybrid layout
+    # Numbers of each head's own, what layers share, and rows of any length end to end.
+    *(Case((("tp", 2, 4),), position=name) for name in ("alibi", "shaw", "music", "transformer_xl")),
+    Case((("fsdp2xtp2", 4, 4),), position="t5"),
+    Case((("tp", 2, 4),), "translate", position="t5", rows="packed"),
     # Three ranks share four batches: two of them stand in for a fifth and a sixth.
     Case(
         (("ddp2xtp2", 4, 6), ("fsdp", 3, 12), ("one", 1, 18), ("ddp2xfsdp2", 4, 24), ("ddp", 3, 30)),
@@ -102,16 +124,11 @@ MEASURED = [Case(((layout, 4, 1),), dtype="float32") for layout in ("ddp", "fsdp
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which one rank alone and all ranks together have trained all cases."""
     folder = tmp_path_factory.mktemp("layouts")
+    write_corpus(folder)
     (folder / "plan.json").write_text(json.dumps([case.plan() for case in (*CASES, *MEASURED)]))
     command = [sys.executable, "-m", "tests.training.distributed.ranks_at_work", str(folder)]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=600)
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -128,6 +145,11 @@ def test_a_layout_computes_what_one_rank_computes(trained: Path, case: Case) -> 
     # of the first step, before anything has been learnt
     first = 1e-9 if case.dtype == "float64" else 1e-6
     assert math.isclose(lines[1]["gradient_norm"], wanted[1]["gradient_norm"], rel_tol=first)
+    gradient, reference = (load_file(folder / "gradient") for folder in (many, one))
+    assert gradient.keys() == reference.keys()
+    size = torch.stack([part.norm() for part in reference.values()]).norm()
+    for name, part in reference.items():
+        assert float((gradient[name] - part).norm()) <= first * size, name
     if case.dtype == "float64":
         ours, theirs = load_file(many / "end"), load_file(one / "end")
         assert ours.keys() == theirs.keys()
@@ -139,7 +161,7 @@ def test_a_layout_computes_what_one_rank_computes(trained: Path, case: Case) -> 
 
 
 def test_validations_of_many_ranks_are_those_of_one(trained: Path) -> None:
-    for case in CASES[:6]:
+    for case in LAYOUTS:
         lines, wanted = (
             [line for line in read_log(folder) if line["kind"] == "validation"]
             for folder in (trained / case.name, trained / case.reference)
@@ -148,6 +170,30 @@ def test_validations_of_many_ranks_are_those_of_one(trained: Path) -> None:
         assert all(
             math.isclose(a["loss"], b["loss"], rel_tol=1e-9) for a, b in zip(lines, wanted, strict=True)
         )
+
+
+def test_ranks_judge_together_what_one_judges_alone(trained: Path) -> None:
+    alone = json.loads((trained / "judged-one.json").read_text())["judged"]
+    for rank in range(4):
+        found = json.loads((trained / f"judged-{rank}.json").read_text())
+        for task, (whole, outputs, few, few_outputs, validated, texts) in found["judged"].items():
+            assert [outputs, few_outputs, texts] == alone[task][1::2]
+            for figures, wanted in zip((whole, few, validated), alone[task][::2], strict=True):
+                assert figures == pytest.approx(wanted, rel=1e-6)  # rows meet others in their batches
+        reason = "The second share cannot be done."
+        assert found["failed"] == (reason if rank == 1 else f"Rank 1 failed: {reason}")
+
+
+def test_the_test_set_that_ranks_have_shared_is_scored_as_one_process_scores_it(trained: Path) -> None:
+    lines = (trained / "run" / "training" / "data" / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    again = clearhead.evaluate(
+        trained / "run", [(source, target) for source, target in map(json.loads, lines)]
+    )
+    stored = clearhead.load(trained / "run").metadata["test"]
+    assert stored["examples"] == len(lines)
+    assert {name: stored[name] for name in again.metrics} == pytest.approx(again.metrics)
+    report = (trained / "run" / "training" / "test.md").read_text(encoding="utf-8")
+    assert all(output in report for output in again.outputs[:3])
 
 
 def test_no_checkpoint_holds_a_pickle(trained: Path) -> None:

@@ -145,7 +145,8 @@ class ALiBi(Position):
         self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
     ) -> Tensor:
         chosen = torch.arange(self.heads, device=q.device)[heads]
-        bias = by_distance(lambda distance: self.pair_bias(distance.unsqueeze(-1), chosen), queries, keys)
+        slopes = self.slope(chosen)
+        bias = by_distance(lambda distance: -slopes * distance.unsqueeze(-1).abs(), queries, keys)
         return bias.to(q.dtype)
 
 

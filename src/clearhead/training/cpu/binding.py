@@ -79,7 +79,9 @@ class Norm(ctypes.Structure):
 class NormGradient(ctypes.Structure):
     """Its gradient."""
 
-    _fields_ = _fields("p dy total gain mean deviation kept d_total d_added", "l rows width", "f factor")
+    _fields_ = _fields(
+        "p dy total gain mean deviation kept d_total d_added", "l rows width", "f factor", "i centred"
+    )
 
 
 # What each function takes; none gives anything.
@@ -92,6 +94,8 @@ _TAKES = {
     "dropout": "p p p p l l s u f i l",
     "bias": "p p l l i l",
     "bias_backward": "p p p p l l l",
+    "activation": "p p p l l i l",
+    "activation_backward": "p p p p p l l i l",
 }
 
 

@@ -4,6 +4,7 @@
     x + dropout(added), norm(x)     Residual, where it comes first
     dropout(x)                      Dropout
     x Wᵀ + b, relu(x Wᵀ + b)        nn.Linear, FeedForward; the bias's gradient in the walk over dy
+    activation(x), times a factor   FeedForward with another activation, or gated
 
 Dropout draws 16 bits for each number from a counter (Philox), so that a draw depends on one seed of PyTorch's
 generator and on the place alone, and keeps a bit for each number.
@@ -25,6 +26,9 @@ from clearhead.nn.look import Look
 from clearhead.training.cpu import binding
 from clearhead.training.cpu.binding import DRAWS, LANES, fits
 
+# Their numbers in `source/activations.h`.
+KINDS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "quick_gelu": 3, "silu": 4, "tanh": 5}
+
 
 class Residual(plain.Residual):
     """Adds and norms in one walk, where the norm comes last; in one each where it comes first."""
@@ -35,7 +39,7 @@ class Residual(plain.Residual):
 
     def forward(self, x: Any, sublayer: Any, look: Look | None = None) -> Any:
         """x and what the sub-layer adds to it."""
-        if look is not None or not isinstance(self.norm, LayerNorm) or not fits(x):
+        if look is not None or not isinstance(self.norm, LayerNorm | RMSNorm) or not fits(x):
             return super().forward(x, sublayer, look)
         dropped = self.dropout.p if self.training else 0.0
         if not self.norm_first:
@@ -61,6 +65,22 @@ class LayerNorm(nn.Module):
     def of_sum(self, x: Tensor, added: Tensor, dropped: float) -> Tensor:
         """norm(x + dropout(added))."""
         return add_norm(x, added, self.weight, self.bias, dropped, self.eps)
+
+
+class RMSNorm(plain.RMSNorm):
+    """The same, rounded once."""
+
+    def __init__(self, own: plain.RMSNorm) -> None:
+        nn.Module.__init__(self)
+        self.weight, self.eps = own.weight, own.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (…, E) → the same shape."""
+        return add_norm(x, None, self.weight, None, 0.0, self.eps) if fits(x) else super().forward(x)
+
+    def of_sum(self, x: Tensor, added: Tensor, dropped: float) -> Tensor:
+        """norm(x + dropout(added))."""
+        return add_norm(x, added, self.weight, None, dropped, self.eps)
 
 
 class Dropout(plain.Dropout):
@@ -92,20 +112,41 @@ class Linear(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """One with a relu and without a gate."""
+    """With any activation, plain or gated."""
 
     def __init__(self, own: plain.FeedForward) -> None:
         super().__init__()
-        self.inner, self.output, self.dropout = own.inner, own.output, own.dropout
+        self.gate, self.inner, self.output, self.dropout = own.gate, own.inner, own.output, own.dropout
+        self.activation = own.config.activation
 
     def forward(self, x: Tensor) -> Tensor:
         """Works on the last dimension, in any layout."""
-        out: Tensor = self.output(self.dropout(self.inner(x, relu=True)))
+        if self.gate is None and self.activation == "relu" and isinstance(self.inner, Linear):
+            hidden = self.inner(x, relu=True)
+        elif self.gate is None:
+            hidden = activated(self.inner(x), None, self.activation)
+        else:
+            hidden = activated(self.gate(x), self.inner(x), self.activation)
+        out: Tensor = self.output(self.dropout(hidden))
         return out
 
 
-def add_norm(x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, p: float, eps: float) -> Tensor:
-    """`layer_norm(x + dropout(added))` of x and added (…, E), a share p dropped; without `added`, of x."""
+def activated(x: Tensor, factor: Tensor | None, name: str) -> Tensor:
+    """activation(x), times a factor of the same shape where there is one."""
+    if not fits(x):
+        found = plain.ACTIVATIONS[name](x)
+        return found if factor is None else found * factor
+    out: Tensor = _Activation.apply(x, factor, KINDS[name])  # type: ignore[no-untyped-call]
+    return out
+
+
+def add_norm(
+    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor | None, p: float, eps: float
+) -> Tensor:
+    """`norm(x + dropout(added))` of x and added (…, E), a share p dropped; without `added`, of x.
+
+    With a bias it is `layer_norm`, without one `rms_norm`.
+    """
     width = x.shape[-1]
     sides = (None if one is None else one.reshape(-1, width).contiguous() for one in (x, added))
     found: Tensor = _AddNorm.apply(*sides, weight, bias, p, eps)  # type: ignore[no-untyped-call]
@@ -125,7 +166,7 @@ def _bits(rows: int, width: int) -> Tensor:
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, p: float, eps: float
+        ctx: Any, x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor | None, p: float, eps: float
     ) -> Tensor:
         rows, width = x.shape
         y, total = torch.empty_like(x), x if added is None else torch.empty_like(x)
@@ -136,7 +177,7 @@ class _AddNorm(torch.autograd.Function):
         places = [None if one is None else one.data_ptr() for one in (*tensors, kept)]
         binding.call("norm", binding.Norm(*places, rows, width, seed, dropped, factor, eps))
         ctx.save_for_backward(total, weight, mean, deviation, kept)
-        ctx.factor, ctx.adds = factor, added is not None
+        ctx.factor, ctx.adds, ctx.centred = factor, added is not None, bias is not None
         return y
 
     @staticmethod
@@ -150,13 +191,14 @@ class _AddNorm(torch.autograd.Function):
         places = [one.data_ptr() for one in (dy, total, weight, mean, deviation)]
         bits = None if kept is None else kept.data_ptr()
         told = binding.NormGradient(
-            *places, bits, d_total.data_ptr(), d_added.data_ptr(), rows, width, ctx.factor
+            *places, bits, d_total.data_ptr(), d_added.data_ptr(), rows, width, ctx.factor, ctx.centred
         )
         whole = -(-width // LANES) * LANES
         parameters = dy.new_empty(2, whole)
         binding.call("norm_backward", told, parameters)
         added = d_added if ctx.adds else None
-        return d_total, added, parameters[0, :width], parameters[1, :width], None, None
+        gain, shift = parameters[:, :width]
+        return d_total, added, gain, shift if ctx.centred else None, None, None
 
 
 class _Dropout(torch.autograd.Function):
@@ -183,6 +225,27 @@ class _Dropout(torch.autograd.Function):
         dx = torch.empty_like(flat)
         binding.call("dropout", flat, None, dx, kept, len(flat), width, 0, 0, ctx.factor, False)
         return dx.view(upstream[0].shape), upstream[0] if ctx.adds else None, None
+
+
+class _Activation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor | None, kind: int) -> Tensor:
+        given = x.contiguous(), None if factor is None else factor.contiguous()
+        y = torch.empty_like(given[0])
+        binding.call("activation", *given, y, y.numel() // y.shape[-1], y.shape[-1], kind)
+        ctx.save_for_backward(*given)
+        ctx.kind = kind
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        x, factor = ctx.saved_tensors
+        dy, dx = upstream[0].contiguous(), torch.empty_like(x)
+        d_factor = None if factor is None else torch.empty_like(x)
+        shape = x.numel() // x.shape[-1], x.shape[-1]
+        binding.call("activation_backward", dy, x, factor, dx, d_factor, *shape, ctx.kind)
+        return dx, d_factor, None
 
 
 class _Linear(torch.autograd.Function):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from clearhead.base.processor import multiplies_bf16
 from clearhead.data.batch import Batch
@@ -27,7 +27,8 @@ TWINS: Mapping[type[nn.Module], Callable[[Any], nn.Module]] = {
     nn.Linear: lambda own: own if own.bias is None else layers.Linear(own),
     nn.LayerNorm: lambda own: layers.LayerNorm(own) if _has_one_width(own) else own,
     plain.Residual: layers.Residual,
-    plain.FeedForward: lambda own: layers.FeedForward(own) if _is_relu(own) else own,
+    plain.RMSNorm: layers.RMSNorm,
+    plain.FeedForward: lambda own: layers.FeedForward(own) if _is_known(own) else own,
 }
 
 
@@ -63,8 +64,12 @@ def prepare(model: nn.Module) -> nn.Module:
     return model
 
 
-def _is_relu(own: plain.FeedForward) -> bool:
-    return own.gate is None and own.activation is F.relu and isinstance(own.inner, layers.Linear)
+def _is_known(own: plain.FeedForward) -> bool:
+    """Whether its activation is the one that its config names; a `partial` is copied with its module."""
+    named = plain.ACTIVATIONS.get(own.config.activation)
+    return (
+        own.activation is named or isinstance(own.activation, partial) is isinstance(named, partial) is True
+    )
 
 
 def _has_one_width(own: nn.LayerNorm) -> bool:

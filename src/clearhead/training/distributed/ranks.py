@@ -11,10 +11,10 @@ A process that `torchrun` has not started is rank 0 of 1 and talks to nobody.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,12 +25,14 @@ from clearhead.base.seed import seed_everything
 from clearhead.data.plan import drawn
 from clearhead.planner.layout import Layout
 from clearhead.training.distributed.heartbeat import FAILED, Heartbeat, board, speaks
+from clearhead.training.distributed.meeting import NoMeetingPlace, meet
 
-# Heartbeats say who has died, not the patience of a collective: rank 0 may well read a corpus for hours.
-PATIENCE = timedelta(days=7)
 SEEDS = 2**32  # that `seed_everything` takes
 LOST = ("onnection", "roken pipe", "gloo", "NCCL")  # words of what is raised when another rank has gone
 BUCKET = 1 << 24  # numbers that travel together: large enough that starting costs little
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 class Ranks:
@@ -88,6 +90,27 @@ class Ranks:
         found: list[Any] = [None] * self.count
         dist.all_gather_object(found, mine)
         return found
+
+    def shared(self, items: Iterable[Item], work: Callable[[Iterable[Item]], Iterable[Made]]) -> list[Made]:
+        """What `work` makes of each item, in order: each rank does its share, and all of them get everything.
+
+        An error on one rank is raised on all of them, so that none waits for a share that will not come.
+        """
+        if self.count == 1:
+            return list(work(items))
+        made: list[Made] = []
+        failed: Exception | None = None
+        try:
+            made = list(work(islice(items, self.rank, None, self.count)))
+        except Exception as error:
+            failed = error
+        shares = self.everyone((made, None if failed is None else str(failed) or type(failed).__name__))
+        if failed is not None:
+            raise failed
+        for rank, (_, reason) in enumerate(shares):
+            if reason is not None:
+                raise UserError(f"Rank {rank} failed: {reason}")
+        return [shares[n % self.count][0][n // self.count] for n in range(sum(len(s[0]) for s in shares))]
 
     def refuse_unlike(self, what: str, mine: str) -> None:
         """A sentence where ranks hold different things under one name."""
@@ -148,6 +171,11 @@ def started_by_torchrun() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
+def is_lost(error: BaseException) -> bool:
+    """Has a collective failed because another rank has gone?"""
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in LOST)
+
+
 def restarts() -> int:
     """How often `torchrun` has started the ranks of this run anew."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -162,19 +190,13 @@ def joined(layout: str, cuda: bool) -> Iterator[Ranks]:
     made = Layout.parse(layout, int(os.environ["WORLD_SIZE"]))
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
-    except RuntimeError as error:
-        raise UserError(
-            f"Rank {os.environ['RANK']} could not meet the others by way of {os.environ['MASTER_ADDR']}: one "
-            "of them has died while it started, or cannot be reached."
-        ) from error
+    meet("cpu:gloo,cuda:nccl" if cuda else "gloo")
     heart = Heartbeat(dist.get_rank(), made.ranks)
     heart.start()
     try:
         yield Ranks(made)
     except RuntimeError as error:
-        if any(word in str(error) for word in LOST):
+        if is_lost(error):
             heart.suspect()
         raise
     heart.leave()
@@ -190,14 +212,16 @@ def one_voice() -> Iterator[None]:
     """
     try:
         yield
-    except Exception:
-        if started_by_torchrun() and not _speaks():
+    except Exception as error:
+        if started_by_torchrun() and not _speaks(error):
             raise SystemExit(FAILED) from None
         raise
 
 
-def _speaks() -> bool:
-    """Is this the first rank to fail?"""
+def _speaks(error: Exception) -> bool:
+    """Is this the first rank to fail? Where nobody can tell, one of each machine speaks."""
+    if isinstance(error, NoMeetingPlace):
+        return os.environ.get("LOCAL_RANK", "0") == "0" or os.environ["RANK"] == "1"
     try:
         return speaks(board(), int(os.environ["RANK"]))
     except RuntimeError:  # the store has gone with whoever held it: the first rank to fail, or its host

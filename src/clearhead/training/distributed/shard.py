@@ -1,15 +1,6 @@
 """How a model is cut up between ranks, by PyTorch's own engine: `parallelize_module` and `fully_shard`.
 
-The plan stands here, beside the names of a model's parts, and not in `nn`, which knows of no other rank.
-
-Tensor parallel, with T ranks: a layer's first products (q, k, v, inner) are cut by columns, so that each rank
-has some of the heads and some of the inner width; its last ones (output) by rows, whose sum is the result.
-Between products everything else (norms, dropout, residual, the loss) works on 1/T of the sequence:
-
-    slice ── norm ── gather ── first products · heads · last product ── sum and slice ── + ── …
-
-Weights that are not cut (embeddings, norms) see a slice of the sequence on each rank, so that their gradients
-are sums over the ranks of `tp`. Each label is counted on one rank.
+Tensor parallel comes first (`tensor_parallel`).
 
 Fully sharded: what tensor parallelism has left of a layer is cut along its first dimension, and brought
 together for the layer's passes; gradients are added up and cut again (with `ddp`, over replicas too). An
@@ -22,6 +13,8 @@ from __future__ import annotations
 import copy
 import logging
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -29,27 +22,22 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor
 
-from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch
 from clearhead.models.heads import Head
-from clearhead.models.stack import Layer, Stack
-from clearhead.nn.attention.multihead import MultiHeadAttention
-from clearhead.nn.layers import FeedForward, InputEmbedding
+from clearhead.models.stack import Layer
 from clearhead.planner.layout import Layout
 from clearhead.training.distributed.ranks import Ranks
+from clearhead.training.distributed.tensor_parallel import (
+    cut_products,
+    cut_sequences,
+    evened,
+    refuse_tensor_parallel,
+)
 
 # Gathering a whole model is rare: in how many steps it happens is nobody's concern.
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-SEQUENCE = 1  # the dimension that is cut between products: (rows, tokens, width)
 
 
 class ShardedModel:
@@ -65,8 +53,8 @@ class ShardedModel:
         self._by_row = not any(isinstance(module, Head) for module in model.modules())
         if layout.tp > 1:
             refuse_tensor_parallel(model, layout)
-            _cut_products(model, self.mesh["tp"])
-            self._cut_sequences(model)
+            cut_products(model, self.mesh["tp"])
+            cut_sequences(model, self.mesh["tp"], has_head=not self._by_row)
         self.model = _cut_fully(model, self.mesh, layout, dtype)
         self.owners = dict(model.named_parameters())
         self.part = _with_weights(self._skeleton, {name: _local(one) for name, one in self.owners.items()})
@@ -96,9 +84,10 @@ class ShardedModel:
         """The batch with the labels that this rank counts: those of its slice, or all of them on one rank."""
         if self.ranks == 1:
             return batch
+        batch = evened(batch, self.ranks)
         if not self._by_row:
             return batch if self.rank == 0 else batch.unlabelled()
-        labels = batch.labels.chunk(self.ranks, SEQUENCE)[self.rank]
+        labels = batch.labels.chunk(self.ranks, 0 if batch.is_packed else 1)[self.rank]
         return replace(batch, fields={**batch.fields, "labels": labels})
 
     # -- looking at it -------------------------------------------------------------------------------
@@ -125,93 +114,6 @@ class ShardedModel:
             stride=owner.stride(),
         )
 
-    def _cut_sequences(self, model: nn.Module) -> None:
-        """Slices behind the embedding; whole sequences where something must see all of it."""
-        mesh = self.mesh["tp"]
-        has_head = not self._by_row
-
-        def cut(module: nn.Module, args: Any, x: Tensor) -> Tensor:
-            return x.chunk(self.ranks, SEQUENCE)[self.rank]
-
-        def gather(module: nn.Module, args: Any, x: Tensor) -> Tensor:
-            whole = DTensor.from_local(x, mesh, [Shard(SEQUENCE)], run_check=False).redistribute(
-                placements=[Replicate()]
-            )
-            # read by products of all decoder layers, which take it as it is; a head takes a plain tensor
-            return whole.to_local(grad_placements=[Partial()]) if has_head else whole
-
-        for module in model.modules():
-            if isinstance(module, InputEmbedding):
-                module.register_forward_hook(cut)
-            if isinstance(module, Stack) and (module.name == "encoder" or has_head):
-                module.register_forward_hook(gather)
-
-
-def refuse_tensor_parallel(model: nn.Module, layout: Layout) -> None:
-    """Say which part of a model cannot be cut."""
-    layers = [module for module in model.modules() if isinstance(module, Layer)]
-    if not layers:
-        raise UserError(f"The layout '{layout}' cannot cut a {type(model).__name__}: leave tp out.")
-    for layer in layers:
-        if not isinstance(layer.feedforward, FeedForward):
-            raise UserError(
-                f"tp cannot cut a {type(layer.feedforward).__name__}: leave tp out of the layout."
-            )
-        for attention in _attentions(layer):
-            if not isinstance(attention, MultiHeadAttention):
-                raise UserError(f"tp cannot cut a {type(attention).__name__}: leave tp out of the layout.")
-            config, position = attention.config, attention.position
-            if config.heads % layout.tp or config.groups % layout.tp:
-                raise UserError(
-                    f"{config.heads} heads with {config.groups} of keys and values cannot be dealt to "
-                    f"{layout.tp} ranks: choose a tp that divides both."
-                )
-            if any(True for _ in attention.score.parameters()) or position.has_bias or position.adds_values:
-                raise UserError(
-                    f"tp cannot cut the score '{config.score}' with the position scheme "
-                    f"'{type(position).__name__}', which has numbers of its own for each head: leave tp out."
-                )
-        inner = layer.feedforward.inner.out_features
-        if inner % layout.tp:
-            raise UserError(
-                f"An inner width of {inner} cannot be dealt to {layout.tp} ranks: change one of them."
-            )
-
-
-def _attentions(layer: Layer) -> list[Any]:
-    return [part for part in (layer.attention, layer.cross_attention) if part is not None]
-
-
-def _cut_products(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Columns, then rows; what goes in is gathered once for all of a part's first products."""
-    back_to_slices = RowwiseParallel(output_layouts=Shard(SEQUENCE))
-    for layer in (module for module in model.modules() if isinstance(module, Layer)):
-        plan: dict[str, ParallelStyle] = {"feedforward": _gathered()}
-        for name in ("attention", "cross_attention"):
-            part = getattr(layer, name)
-            if part is not None:
-                plan[name] = _gathered(*([None] if name == "cross_attention" else []))
-                plan |= {f"{name}.{first}": ColwiseParallel() for first in ("query", "key", "value")}
-                plan[f"{name}.output"] = back_to_slices
-                sizes = {"query_dim": part.config.query_size, "key_dim": part.config.key_size}
-                part.config = part.config.replace(
-                    heads=part.config.heads // mesh.size(),
-                    kv_heads=part.config.groups // mesh.size(),
-                    value_dim=part.config.value_size,
-                    **sizes,
-                )
-        for first in ("inner", "gate"):
-            if getattr(layer.feedforward, first) is not None:
-                plan[f"feedforward.{first}"] = ColwiseParallel()
-        plan["feedforward.output"] = back_to_slices
-        parallelize_module(layer, mesh, plan)
-
-
-def _gathered(*others: None) -> PrepareModuleInput:
-    return PrepareModuleInput(
-        input_layouts=(Shard(SEQUENCE), *others), desired_input_layouts=(Replicate(), *others)
-    )
-
 
 def _cut_fully(model: nn.Module, mesh: DeviceMesh, layout: Layout, dtype: torch.dtype) -> nn.Module:
     """Layer by layer, and then all that is left. Passes in half precision, sums of gradients in float32."""
@@ -222,8 +124,13 @@ def _cut_fully(model: nn.Module, mesh: DeviceMesh, layout: Layout, dtype: torch.
         else MixedPrecisionPolicy()
     )
     ranks = mesh["ddp", "fsdp"] if layout.ddp > 1 else mesh["fsdp"]
-    for layer in [one for one in model.modules() if isinstance(one, Layer)]:
-        fully_shard(layer, mesh=ranks, mp_policy=policy)
+    layers = [one for one in model.modules() if isinstance(one, Layer)]
+    shared = _owned_by_several(layers)
+    if shared:  # belongs to the model, which must find it outside its layers
+        model.add_module("shared_by_layers", nn.ModuleList(shared))
+    weights = {weight for module in shared for weight in module.parameters(recurse=False)}
+    for layer in layers:
+        fully_shard(layer, mesh=ranks, mp_policy=policy, ignored_params=weights)
     fully_shard(model, mesh=ranks, mp_policy=policy)
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -231,6 +138,12 @@ def _cut_fully(model: nn.Module, mesh: DeviceMesh, layout: Layout, dtype: torch.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return model
+
+
+def _owned_by_several(layers: Sequence[nn.Module]) -> list[nn.Module]:
+    """Modules with weights of their own that stand in more than one layer, such as a table of distances."""
+    found = Counter(module for layer in layers for module in layer.modules())
+    return [module for module, places in found.items() if places > 1 and module._parameters]
 
 
 def _with_weights(model: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:

@@ -6,25 +6,39 @@ the length of a gradient of which every rank has a part.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError
+from clearhead.base.reading import read_json
 from clearhead.data.batch import Batch
 from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.distributed.shard import ShardedModel
 from clearhead.training.distributed.step import RankStepper
+from clearhead.training.step import MOST_PARTS
 
 
 class ShardStepper(RankStepper):
-    """A `RankStepper` whose model is in shards."""
+    """A `RankStepper` whose model is in shards.
 
-    def __init__(self, sharded: ShardedModel, ranks: Ranks, *arguments: Any, **options: Any) -> None:
+    Where memory runs out on one rank, the others wait inside the pass, and nobody can go back. So the run
+    ends, and `parts.json` in its folder says into how many parts a batch is cut from the next start on.
+    """
+
+    def __init__(
+        self, sharded: ShardedModel, ranks: Ranks, folder: Path, *arguments: Any, **options: Any
+    ) -> None:
         super().__init__(ranks, *arguments, worker=sharded.model, **options)
         self.sharded = sharded
+        self.on_split = lambda parts: None
+        self._noted = folder / "parts.json"
+        self.parts = ranks.word(_parts_in(self._noted) if ranks.first else None)
         self.shares = torch.tensor(
             [1.0 / copies for copies in sharded.copies()], device=self.precision.device
         )
@@ -33,14 +47,20 @@ class ShardStepper(RankStepper):
         return self.sharded.my_labels(batch)
 
     def _gradients_if_they_fit(self, batches: Sequence[Batch]) -> Tensor | None:
-        """Other ranks wait inside the pass of one whose memory runs out: nobody can try again."""
         found = super(RankStepper, self)._gradients_if_they_fit(batches)
         if found is None:
+            self.split_further(batches)
+            atomic_write_text(self._noted, json.dumps({"parts": self.parts}) + "\n")
             raise UserError(
-                f"Memory ran out on rank {self.ranks.rank}: lower batch.tokens and raise batch.accumulate, "
-                "or shard further (`clearhead plan --layout` says what fits)."
+                f"Memory ran out on rank {self.ranks.rank}: from its next start on the run takes each batch "
+                f"in {self.parts} parts, with the same gradient. --resume goes on from the last checkpoint."
             )
         return found
+
+    def _cut(self, batch: Batch) -> list[Batch]:
+        """All ranks make equally many passes: who has fewer rows makes the last ones without labels."""
+        pieces = super()._cut(batch)
+        return pieces + [pieces[-1].unlabelled()] * (self.parts - len(pieces))
 
     def add_up(self, sums: Tensor) -> None:
         self.sharded.take_gradients()
@@ -59,3 +79,13 @@ class ShardStepper(RankStepper):
         if self.clip > 0:
             nn.utils.clip_grads_with_norm_([p for p, _ in pairs], self.clip, norm)
         return norm
+
+
+def _parts_in(file: Path) -> int:
+    """Into how many parts a batch is cut; 1 where memory has not run out yet."""
+    if not file.exists():
+        return 1
+    parts = read_json(file).get("parts")
+    if not isinstance(parts, int) or not 1 <= parts <= MOST_PARTS:
+        raise UserError(f"'{file}' is damaged: remove it, and the run finds out anew what fits into memory.")
+    return parts

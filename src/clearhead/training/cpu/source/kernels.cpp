@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "activations.h"
 #include "attention.h"
 #include "loss.h"
 #include "walks.h"
@@ -117,6 +118,37 @@ EXPORT void clearhead_bias_backward(const bf16* dy, const bf16* y, bf16* dx, bf1
                 store(dx + row * width + i, slope, in);
             }
             _mm512_store_ps(sums + i, _mm512_add_ps(_mm512_load_ps(sums + i), slope));
+        }
+    });
+}
+
+// y = activation(x), times `factor` where there is one: the feed-forward net, plain or gated.
+EXPORT void clearhead_activation(const bf16* x, const bf16* factor, bf16* y, int64_t rows, int64_t width,
+                                 int32_t kind, int64_t threads) {
+    share(rows, threads, [&](int64_t begin, int64_t end, int64_t) {
+        for (int64_t i = begin * width; i < end * width; i += LANES) {
+            const __mmask16 in = inside(end * width - i);
+            Vector found = bend(load(x + i, in), kind).value;
+            if (factor) found = _mm512_mul_ps(found, load(factor + i, in));
+            store(y + i, found, in);
+        }
+    });
+}
+
+// Its gradients; d_factor only where there is a factor.
+EXPORT void clearhead_activation_backward(const bf16* dy, const bf16* x, const bf16* factor, bf16* dx,
+                                          bf16* d_factor, int64_t rows, int64_t width, int32_t kind,
+                                          int64_t threads) {
+    share(rows, threads, [&](int64_t begin, int64_t end, int64_t) {
+        for (int64_t i = begin * width; i < end * width; i += LANES) {
+            const __mmask16 in = inside(end * width - i);
+            const Bend found = bend(load(x + i, in), kind);
+            Vector slope = load(dy + i, in);
+            if (factor) {
+                store(d_factor + i, _mm512_mul_ps(slope, found.value), in);
+                slope = _mm512_mul_ps(slope, load(factor + i, in));
+            }
+            store(dx + i, _mm512_mul_ps(slope, found.slope), in);
         }
     });
 }

@@ -33,7 +33,7 @@ inline float as_float(bf16 x) {
     return found;
 }
 
-// e^x to about one unit in the last place; 0 where that is below float32, NaN for NaN.
+// e^x to about one unit in the last place; 0 where the result is too small for a float32, NaN for NaN.
 inline Vector exponential(Vector x) {
     x = _mm512_max_ps(all(-104.0f), x);
     Vector n = _mm512_roundscale_ps(_mm512_mul_ps(x, all(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);

@@ -8,11 +8,11 @@
 #include "vectors.h"
 
 // norm(x + dropout(added)), or norm(x) where nothing is added. A bit for each number says whether dropout
-// kept it.
+// kept it. Without a shift it is the root mean square that rows are divided by, and no mean is taken off.
 struct Norm {
     const bf16 *x, *added, *gain, *shift;
     bf16 *total, *y;
-    float *mean, *deviation;  // of each row; the second as 1/√(σ² + ε)
+    float *mean, *deviation;  // of each row, 0 where none is taken off; the second as 1/√(σ² + ε)
     uint16_t* kept;           // rows × whole words; none: nothing is dropped
     int64_t rows, width;
     uint64_t seed;
@@ -42,7 +42,7 @@ inline void norm_row(const Norm& told, int64_t row, float* sums) {
         total = _mm512_add_ps(total, sum);
         _mm512_store_ps(sums + i, sum);
     }
-    const float mean = _mm512_reduce_add_ps(total) / (float)width;
+    const float mean = told.shift ? _mm512_reduce_add_ps(total) / (float)width : 0.0f;
     Vector squares = _mm512_setzero_ps();
     for (int64_t i = 0; i < width; i += LANES) {
         Vector apart = _mm512_maskz_sub_ps(inside(width - i), _mm512_load_ps(sums + i), all(mean));
@@ -52,7 +52,8 @@ inline void norm_row(const Norm& told, int64_t row, float* sums) {
     for (int64_t i = 0; i < width; i += LANES) {
         const __mmask16 in = inside(width - i);
         Vector normal = _mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(sums + i), all(mean)), all(deviation));
-        store(told.y + row * width + i, _mm512_fmadd_ps(normal, load(told.gain + i, in), load(told.shift + i, in)), in);
+        const Vector shift = told.shift ? load(told.shift + i, in) : all(0.0f);
+        store(told.y + row * width + i, _mm512_fmadd_ps(normal, load(told.gain + i, in), shift), in);
     }
     told.mean[row] = mean;
     told.deviation[row] = deviation;
@@ -65,6 +66,7 @@ struct NormGradient {
     bf16 *d_total, *d_added;  // the second only where something is dropped
     int64_t rows, width;
     float factor;
+    int32_t centred;  // whether a mean was taken off
 };
 
 // `sums` is where gradients of gain and shift are added up: two rows of whole vectors.
@@ -83,7 +85,7 @@ inline void norm_row_backward(const NormGradient& told, int64_t row, float* sums
         _mm512_store_ps(sums + i, _mm512_fmadd_ps(slope, normal, _mm512_load_ps(sums + i)));
         _mm512_store_ps(sums + across + i, _mm512_add_ps(slope, _mm512_load_ps(sums + across + i)));
     }
-    const Vector level = all(_mm512_reduce_add_ps(first) / (float)width);
+    const Vector level = all(told.centred ? _mm512_reduce_add_ps(first) / (float)width : 0.0f);
     const Vector tilt = all(_mm512_reduce_add_ps(second) / (float)width);
     for (int64_t i = 0; i < width; i += LANES) {
         const __mmask16 in = inside(width - i);
