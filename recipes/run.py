@@ -33,7 +33,7 @@ from clearhead.jobs.finish import Finished
 from clearhead.jobs.recipe import Table, merged, nested, read_recipe
 from clearhead.jobs.train import train
 from clearhead.tasks import TASKS, task_of
-from clearhead.training.loop import Interrupted
+from clearhead.training.interrupt import Interrupted
 from measures import MEASURES, Measure
 from table import read_results, taken_in, write_results, write_tables
 from toy import write as write_toy

@@ -11,8 +11,9 @@ import pytest
 
 import clearhead
 from clearhead.base.processor import _quota, usable_cores
+from clearhead.jobs.plan import decide
 from clearhead.jobs.recipe import Table
-from clearhead.jobs.train import _decide, check_settings
+from clearhead.jobs.refusals import check_settings
 from clearhead.planner.devices import CORES, DEVICES, cpu, find_device, gpu
 
 from .making import write_corpus
@@ -72,7 +73,7 @@ def mad_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_is_the_same_on_a_busy_machine(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path, count=2000)
     said: Table = {"data": {"train": [{"file": str(corpus)}]}, "compute": {"device": "cpu"}}
-    first, second = (_decide(check_settings(said), said, 0.2) for _ in range(2))
+    first, second = (decide(check_settings(said), said, 0.2) for _ in range(2))
     assert first.config == second.config
     assert (first.choices, first.minutes) == (second.choices, second.minutes)
     assert first.minutes == pytest.approx(0.2, rel=0.1)

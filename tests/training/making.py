@@ -27,6 +27,7 @@ from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.loop import Corpus, Trainer
 from clearhead.training.objectives import LabelObjective, Objective
 from clearhead.training.optimiser import OptimiserConfig, build_optimiser, optimiser_tensors
+from clearhead.training.start import prepare
 from clearhead.training.step import Precision, Stepper
 from clearhead.training.validation import Validator
 from clearhead.training.view import View
@@ -236,5 +237,6 @@ def a_trainer(
     )
     torch.manual_seed(config.seed)
     model = build(config.model)
+    prepare(model, config.start, [])
     corpus = Corpus(training, validation)
     return Trainer(model, corpus, objective, config, folder, Precision(device, dtype), view, validator, ranks)

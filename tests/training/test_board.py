@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from clearhead.training.board import Board
+from clearhead.training.interrupt import Interrupted
 from clearhead.training.log import read_log
-from clearhead.training.loop import Interrupted
 from clearhead.training.validation import Checked
 from clearhead.training.view import Sample
 

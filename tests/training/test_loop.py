@@ -18,8 +18,9 @@ from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch
 from clearhead.training.checkpoint import Checkpoints
 from clearhead.training.config import TrainConfig
+from clearhead.training.interrupt import Interrupted
 from clearhead.training.log import read_log
-from clearhead.training.loop import LONGEST_STREAK, Interrupted, Trainer
+from clearhead.training.loop import LONGEST_STREAK, Trainer
 from clearhead.training.objectives import LabelObjective, Losses
 from clearhead.training.validation import Checked, validation_loss
 from clearhead.training.weights import WeightFiles, named_weights, set_weights
@@ -43,6 +44,25 @@ RUNS: dict[str, Kind] = {
         tuple(range(1, 11)),
     ),
     "packed, bf16": ({"batch__layout": "packed"}, (30,), None, (3, 4)),
+    "frozen, slower below, opening": (
+        {
+            "start__base": "x",
+            "start__freeze": ["encoder.*"],
+            "start__rate_decay": 0.7,
+            "start__unfreeze_every": 3,
+        },
+        (30,),
+        None,
+        (2, 3, 7),
+    ),
+    "lora": ({"start__base": "x", "start__lora__rank": 2, "averaging__ema": 0.9}, (30,), None, (1, 4, 9)),
+    "lora, bf16": ({"start__base": "x", "start__lora__rank": 2}, (30,), None, (4,)),
+    "lengthened": (
+        {"schedule__begin": 4, "schedule__name": "cosine", "schedule__steps": 10, "schedule__warmup": 2},
+        (30,),
+        None,
+        (4, 6),
+    ),
 }
 
 

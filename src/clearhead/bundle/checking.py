@@ -76,6 +76,13 @@ def _are_numbers(value: Any) -> bool:
     return all(isinstance(one, int | float) and math.isfinite(one) for one in found) and found[1] > 0
 
 
+def _is_adapter(value: Any) -> bool:
+    if not isinstance(value, dict) or not all(isinstance(value.get(one), str) for one in ("base", "sha256")):
+        return False
+    scale = value.get("scale")
+    return isinstance(scale, int | float) and not isinstance(scale, bool) and math.isfinite(scale)
+
+
 def _is_reach(value: Any) -> bool:
     pairs = isinstance(value, list) and all(isinstance(one, list) and len(one) == 2 for one in value)
     if not pairs or not value or not all(_is_count(number) for one in value for number in one):
@@ -98,4 +105,5 @@ _DEMANDS: tuple[tuple[str, Demand], ...] = (
     ("special", _TABLE),
     ("generation", _TABLE),
     ("source", _TABLE),
+    ("adapter", ("a table with a base, its sha256 and a scale", _is_adapter)),
 )

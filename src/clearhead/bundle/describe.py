@@ -18,6 +18,7 @@ from clearhead.base.atomic import sha256_of
 from clearhead.base.errors import UserError
 from clearhead.bundle import checking
 from clearhead.bundle import metadata as manifest
+from clearhead.bundle.adapter import NOTE, base_folder
 from clearhead.bundle.folder import (
     config_of,
     layers_in_words,
@@ -144,7 +145,11 @@ def _problem(folder: Path, files: list[File], facts: manifest.Facts, model: nn.M
     if damaged:
         return f"{damaged[0]} does not match its checksum"
     try:
-        fault = disagreement(read_shapes(folder / manifest.WEIGHTS), shapes_of(model))
+        fault = None
+        if NOTE in facts.metadata:
+            base_folder(folder, facts.metadata[NOTE])
+        else:
+            fault = disagreement(read_shapes(folder / manifest.WEIGHTS), shapes_of(model))
         if fault is None:
             checking.check(config_of(model), facts.metadata, *read_tokenizers(folder, facts))
     except UserError as error:

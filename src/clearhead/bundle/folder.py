@@ -28,8 +28,17 @@ from clearhead.base.lock import held
 from clearhead.base.reading import read_bytes
 from clearhead.bundle import checking
 from clearhead.bundle import metadata as manifest
+from clearhead.bundle.adapter import NOTE, Adapter, base_folder, weights_on
 from clearhead.bundle.mapped import map_file
-from clearhead.bundle.weights import disagreement, fill, read_shapes, shapes_of, write_weights
+from clearhead.bundle.weights import (
+    disagreement,
+    fill,
+    fill_with,
+    read_shapes,
+    shapes_of,
+    tensors_of,
+    write_weights,
+)
 from clearhead.data.encoding import Tokenizers
 from clearhead.data.encodings import Labels, Pairs, Stream, Tags
 from clearhead.models.build import build, count_parameters
@@ -156,9 +165,13 @@ def undisturbed(target: Path) -> Iterator[None]:
         yield
 
 
-def write_bundle(bundle: Bundle, target: Path, overwrite: bool = True) -> None:
-    """`save` for those who hold the lock of the folder."""
-    tokenizer, notes = bundle.tokenizer, bundle.metadata
+def write_bundle(
+    bundle: Bundle, target: Path, overwrite: bool = True, adapter: Adapter | None = None
+) -> None:
+    """`save` for those who hold the lock of the folder; with an `adapter`, the rest is left to its base."""
+    tokenizer = bundle.tokenizer
+    notes = {name: value for name, value in bundle.metadata.items() if name != NOTE}
+    notes |= {} if adapter is None else {NOTE: adapter.note()}
     whole: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)  # what torch.compile wraps
     config = config_of(whole)
     _refuse_unsavable(whole, config)
@@ -167,7 +180,10 @@ def write_bundle(bundle: Bundle, target: Path, overwrite: bool = True) -> None:
     manifest.recover(target)
     _refuse_occupied(target, overwrite)
     with atomic_folder(os.path.abspath(target), new=is_vacant(target)) as fresh:
-        write_weights(whole, fresh / manifest.WEIGHTS)
+        if adapter is None:
+            write_weights(tensors_of(whole), fresh / manifest.WEIGHTS)
+        else:
+            write_weights(adapter.learnt, fresh / manifest.WEIGHTS)
         (fresh / manifest.CONFIG).write_text(manifest.to_json(config.to_dict(), "config"), encoding="utf-8")
         if tokenizer is not None:
             tokenizer.save(fresh / manifest.TOKENIZER)
@@ -227,14 +243,21 @@ def _load_once(
         for name in facts.sha256:
             manifest.check_file(path, facts, name)
     model = read_plan(path)
-    fault = disagreement(read_shapes(path / manifest.WEIGHTS), shapes_of(model))
-    if fault is not None:
-        raise UserError(f"The config and the weights of the bundle '{path}' disagree: {fault}.")
+    adapted = NOTE in facts.metadata
+    if not adapted:
+        fault = disagreement(read_shapes(path / manifest.WEIGHTS), shapes_of(model))
+        if fault is not None:
+            raise UserError(f"The config and the weights of the bundle '{path}' disagree: {fault}.")
     tokenizer, source_tokenizer = read_tokenizers(path, facts)
     try:
         checking.check(config_of(model), facts.metadata, tokenizer, source_tokenizer)
     except UserError as error:
         raise UserError(f"The bundle '{path}' cannot be used. {error}") from error
+    if adapted:
+        base = _load_once(base_folder(path, facts.metadata[NOTE]), device, None, verify, False).model
+        weights = weights_on(path, base, model, facts.metadata[NOTE]["scale"])
+        fill_with(model, lambda name: weights[name].to(device=device, dtype=dtype, copy=True))
+        return Bundle(model.eval(), tokenizer, facts.metadata, source_tokenizer)
     file = None
     if mapped and device.type == "cpu":
         file = map_file(path / manifest.WEIGHTS, facts.sha256[manifest.WEIGHTS] if verify else None)

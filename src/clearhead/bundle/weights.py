@@ -54,9 +54,9 @@ def disagreement(found: Shapes, wanted: Shapes) -> str | None:
     return None
 
 
-def write_weights(model: nn.Module, path: Path) -> None:
-    """Write all tensors as they are, in their own number formats."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()}
+def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write tensors as they are, in their own number formats."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     # "pt" tells other readers of the format that these are torch's numbers, rows before columns
     try:
         save_file(tensors, path, metadata={"format": "pt"})

@@ -65,7 +65,7 @@ def demo(
 def trained(folder: Path, pair: str, **how: Any) -> Bundle:
     """The demonstration's bundle; an interrupted training is saved, and ends the command."""
     from clearhead.jobs.demo import demonstrate  # here, so that --help does not wait for torch
-    from clearhead.training.loop import Interrupted
+    from clearhead.training.interrupt import Interrupted
 
     try:
         return demonstrate(folder, pair, **how)

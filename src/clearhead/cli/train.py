@@ -72,6 +72,16 @@ def train(
             "pre-train: mask or denoise.",
         ),
     ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FOLDER", help="Start from this bundle or Hugging Face model."),
+    ] = None,
+    old_domain: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="With --from: texts on which it is seen what the base has forgotten."
+        ),
+    ] = None,
     recipe: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings in a TOML or JSON file.")
     ] = None,
@@ -82,7 +92,11 @@ def train(
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; may be repeated.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(metavar="N", help="How long training may take; sizes the run to it.")
+        float | None,
+        typer.Option(
+            metavar="N",
+            help="How long training may take; sizes the run to it. With --resume: how much longer.",
+        ),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Go on with the run in this folder.")
@@ -106,7 +120,10 @@ def train(
       clearhead train --file corpus.txt --task mask --out runs/bert
       clearhead train --recipe recipes/multi30k-en-de.toml --data DATA --out runs/m30k
       clearhead train --source a.en --target a.de --set model.layers=4 --set model.dropout=0.2 --out runs/a
+      clearhead train --from runs/en-fr --source new.en --target new.fr --out runs/new
+      clearhead train --from MiniLM --file reviews.csv --task classify --out runs/reviews
       clearhead train --resume runs/en-fr
+      clearhead train --resume runs/en-fr --minutes 60
     """
     changes = parse_settings(settings or [])
     columns = columns_named(source_column or [], target_column)
@@ -115,11 +132,12 @@ def train(
     for name, files in (("validation", validation), ("test", test)):
         if files:
             given[name] = _held_out(files, name, columns)
+    start = _start(from_, old_domain, columns)
     if resume is not None:
-        if out is not None or given or recipe is not None or task is not None or minutes is not None:
+        if out is not None or given or start or recipe is not None or task is not None:
             raise UserError(
-                "--resume goes on with a run as it is: leave the files, --out, --task, --recipe and "
-                "--minutes away."
+                "--resume goes on with a run as it is: leave the files, --out, --task, --from and --recipe "
+                "away."
             )
     elif out is None:
         raise UserError("Say where the run goes: --out runs/NAME.")
@@ -132,15 +150,16 @@ def train(
     from clearhead.bundle import is_bundle  # here, so that --help does not wait for torch
     from clearhead.jobs import train as job
     from clearhead.jobs.recipe import merged, nested, read_recipe
-    from clearhead.training.loop import Interrupted
+    from clearhead.training.interrupt import Interrupted
 
     where = resume if resume is not None else out
     try:
         if resume is not None:
-            finished = job.resume(resume, nested(changes), view=view)
+            finished = job.resume(resume, nested(changes), minutes=minutes, view=view)
         else:
             base = read_recipe(recipe, data) if recipe is not None else {}
-            said = merged(base, {"data": given}, {"task": task} if task else {}, nested(changes))
+            named = {"task": task} if task else {}
+            said = merged(base, {"data": given}, named, {"start": start} if start else {}, nested(changes))
             assert out is not None
             finished = job.train(out, said, minutes=minutes, view=view)
     except Interrupted as stop:
@@ -207,6 +226,14 @@ def _held_out(files: list[Path], name: str, columns: dict[str, str]) -> dict[str
     if len(files) == 2:
         return {"source": str(files[0]), "target": str(files[1])}
     raise UserError(f"--{name} takes one file, or twice: first the sources, then the targets.")
+
+
+def _start(base: Path | None, old_domain: Files, columns: dict[str, str]) -> dict[str, Any]:
+    """The model to start from, as a recipe names it."""
+    found: dict[str, Any] = {} if base is None else {"base": str(base)}
+    if old_domain:
+        found["old_domain"] = _held_out(old_domain, "old-domain", columns)
+    return found
 
 
 def _tell(finished: Any) -> None:

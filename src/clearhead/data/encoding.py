@@ -29,7 +29,7 @@ from clearhead.data.plan import BatchConfig, Draw
 from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.shapes import Buckets
 from clearhead.data.sizes import Sizes
-from clearhead.text.framing import Framings
+from clearhead.text.framing import Framing, Framings
 from clearhead.text.marks import Marks
 from clearhead.text.tokenizer import Tokenizer
 
@@ -74,11 +74,13 @@ class Tokenizers(NamedTuple):
 class Encoding(ABC):
     """One kind of example. It says what stands around texts, which is stored with the trained model.
 
-    `two`: two texts are read together, where `columns.pairs` allows it.
+    `two`: two texts are read together, where `columns.pairs` allows it. `given`: what stands around sources
+    of the model that a run starts from, which has learnt to expect it; None: our own convention.
     """
 
     columns: Columns = NO_COLUMNS
     two: bool = False
+    given: Framing | None = None
     chunks: ClassVar[Callable[..., ExamplesOf] | None] = None  # where rows of stores are no examples
 
     @property

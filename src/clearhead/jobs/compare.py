@@ -35,8 +35,9 @@ from clearhead.jobs.compare_page import write_page
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.gradient_by_distance import gradient_by_distance
 from clearhead.jobs.members import CompareConfig, Comparison, Member, differing, invited
+from clearhead.jobs.plan import decided
 from clearhead.jobs.recipe import Table, merged
-from clearhead.jobs.train import begun, decided, resume, train
+from clearhead.jobs.train import begun, resume, train
 from clearhead.models.build import build, count_parameters
 from clearhead.planner.batch import make_batch
 from clearhead.planner.totals import count_memory

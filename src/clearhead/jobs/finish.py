@@ -17,19 +17,23 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.base.atomic import atomic_write_bytes
 from clearhead.base.device import name_of_cpu
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
+from clearhead.bundle.adapter import NOTE, Adapter
 from clearhead.bundle.folder import write_bundle
 from clearhead.bundle.metadata import read_metadata, replace_notes
 from clearhead.decoding.number_formats import FORMATS
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
 from clearhead.evaluation.formats import measure_formats
 from clearhead.evaluation.report import Subject, make_report, write_report
-from clearhead.jobs.prepare import Prepared
+from clearhead.jobs.lengthen import is_short_of_time
+from clearhead.jobs.prepare import Prepared, from_lines
+from clearhead.jobs.start import OLD_DOMAIN, started_bundle
+from clearhead.nn.lora import fold, merged
 from clearhead.planner.totals import RUNS
 from clearhead.tasks import task_named
 from clearhead.training.averaging import average_files
@@ -96,6 +100,8 @@ def finish(
         judged[name] = dict(trainer.judge().values)
     chosen = min(judged, key=lambda name: trainer.score(judged[name]))
     _use(trainer, candidates[chosen])
+    adapter = _adapter(trainer.model, config)
+    fold(trainer.model)
     trainer.model.eval()
     ranks = trainer.ranks
     if not ranks.first:
@@ -104,7 +110,8 @@ def finish(
         return Finished(folder.path, bundle, outcome, chosen, judged, None, rank=ranks.rank)
     for name in (BEST, AVERAGE):
         if name in candidates:
-            plain = {key: tensor.to("cpu").contiguous() for key, tensor in candidates[name].items()}
+            whole = merged(candidates[name], config.start.lora.scale)
+            plain = {key: tensor.to("cpu").contiguous() for key, tensor in whole.items()}
             atomic_write_bytes(folder.training / f"{name}.safetensors", safetensors.torch.save(plain))
     log = read_log(folder.training, lenient=True)  # what is damaged was told when the run was taken up
     found = [one.get("sentence") for one in log if one["kind"] == "finding"]
@@ -116,14 +123,40 @@ def finish(
         "training": _training_facts(outcome, trainer),
         "validation": judged,
         **_measured_before(folder, chosen, outcome),
+        **({} if adapter is None else {NOTE: adapter.note()}),
     }
     bundle = Bundle(trainer.model, prepared.tokenizers.target, known, prepared.source_tokenizer)
-    write_bundle(bundle, folder.path)
+    write_bundle(bundle, folder.path, adapter=adapter)
     ending = Ending(folder, config, prepared, bundle, log, ranks)
     failed = [sentence for what, make in FIGURES.items() if (sentence := _added(what, make, ending))]
     doctor = [f"Doctor: {sentence}" for sentence in findings]
-    said = [*doctor, *ending.said, flops_in_words(outcome.flops)]
+    more = _more(folder, notes, outcome)
+    said = [*doctor, *ending.said, flops_in_words(outcome.flops), *more]
     return Finished(folder.path, bundle, outcome, chosen, judged, ending.test, said, failed)
+
+
+def _adapter(model: nn.Module, config: TrainConfig) -> Adapter | None:
+    """What a bundle holds that leaves the rest to its base."""
+    if not config.start.lora.apart or config.start.base is None:
+        return None
+    learnt = {
+        name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad
+    }
+    assert config.start.sha256 is not None
+    return Adapter(Path(config.start.base).absolute(), config.start.sha256, config.start.lora.scale, learnt)
+
+
+def _more(folder: RunFolder, notes: Mapping[str, Any], outcome: Outcome) -> list[str]:
+    """How to go on with a run that was short of time and did not end of itself."""
+    outlook = notes.get("outlook") or {}
+    if not is_short_of_time(outlook) or not outlook.get("minutes") or not outcome.why.startswith("all"):
+        return []
+    missing = outlook["minutes"] * (1 - outlook["passes"] / outlook["wanted_passes"])
+    return [
+        f"There was time for about {outlook['passes']:.0f} of {outlook['wanted_passes']:.0f} passes over the "
+        f"corpus: `clearhead train --resume {folder.path} --minutes {max(round(missing), 1)}` goes on from "
+        "here."
+    ]
 
 
 def _measured_before(folder: RunFolder, chosen: str, outcome: Outcome) -> dict[str, Any]:
@@ -188,6 +221,24 @@ def _test_set(ending: Ending) -> Mapping[str, Any]:
     }
 
 
+def _old_domain(ending: Ending) -> Mapping[str, Any]:
+    """How much of what the base could do has been forgotten: both on texts of its own domain."""
+    file = ending.folder.data / OLD_DOMAIN
+    if not file.is_file():
+        return {}
+    rows, judge = from_lines(file), task_named(ending.config.task).judge
+    config = EvaluationConfig(tokenise=ending.config.test.tokenise, way="torch")
+    before = started_bundle(ending.config, ending.folder, ending.bundle)
+    scores = {
+        name: judge(one, rows, config).metrics for name, one in (("base", before), ("now", ending.bundle))
+    }
+    figures = [f"{name} {value:.4g} → {scores['now'][name]:.4g}" for name, value in scores["base"].items()]
+    ending.said.append(
+        f"On {len(rows):,} texts of the base's own domain, before and after: {', '.join(figures)}."
+    )
+    return {"old_domain": {"examples": len(rows), **scores}}
+
+
 def _number_formats(ending: Ending) -> Mapping[str, Any]:
     rows = ending.prepared.held_out["validation"]
     found = measure_formats(ending.bundle, rows, task_named(ending.config.task).judge)
@@ -198,6 +249,7 @@ def _number_formats(ending: Ending) -> Mapping[str, Any]:
 FIGURES: dict[str, Figure] = {
     "drawing its curves": _curves,
     SCORING: _test_set,
+    "measuring what it has forgotten": _old_domain,
     "measuring other number formats": _number_formats,
 }
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError
@@ -89,6 +89,17 @@ def learn_tokenizers(found: Survey, config: TokenizerConfig) -> tuple[Tokenizers
     return tokenizers, _measured(found, tokenizers, [listener, listener])
 
 
+def known_tokenizers(found: Survey, tokenizers: Tokenizers, config: TokenizerConfig) -> Facts:
+    """The corpus measured in tokens of vocabularies that are there already, by a sample."""
+    rows = min(found.count(TRAIN), config.sample)
+    sides: tuple[Literal["source", "target"], ...] = ("source", "target")
+    heard = [_Listener(sample_texts(found, config.sample, side), rows) for side in sides]
+    for listener in heard:
+        for _ in listener:
+            pass
+    return _measured(found, tokenizers, heard)
+
+
 def _measured(found: Survey, tokenizers: Tokenizers, heard: Sequence[_Listener]) -> Facts:
     def tokens(characters: int, listener: _Listener, tokenizer: Tokenizer) -> int:
         length = sum(len(text) for text in listener.kept)
@@ -115,9 +126,17 @@ def words_in(found: Survey) -> int:
 
 
 def write_all(
-    found: Survey, data: DataConfig, tokenizers: Tokenizers, encoding: Encoding, folder: Path
+    found: Survey,
+    data: DataConfig,
+    tokenizers: Tokenizers,
+    encoding: Encoding,
+    folder: Path,
+    beside: Sequence[str] = (),
 ) -> list[str]:
-    """Tokenise everything into the run's folder; returns what should be said about it."""
+    """Tokenise everything into the run's folder; returns what should be said about it.
+
+    `beside` are files that lie in it already and belong to the run.
+    """
     give_memory_back()  # what learning the tokenizers has left behind
     folder.mkdir(parents=True, exist_ok=True)
     tokenizers.target.save(folder / TARGET_TOKENIZER)
@@ -138,7 +157,7 @@ def write_all(
             )
     for fate, name in HELD_OUT.items():
         held = list(found.rows(fate))
-        atomic_write_text(folder / f"{name}.jsonl", _as_lines(held))
+        atomic_write_text(folder / f"{name}.jsonl", as_lines(held))
         if fate == VALIDATION:
             given = found.held.get(fate, found.train)[0]
             encode = Encoder(
@@ -160,7 +179,7 @@ def write_all(
     stores = [f"{name}/{MANIFEST}" for name in counts]  # which have the checksums of the stores' files
     texts = [f"{name}.jsonl" for name in HELD_OUT.values()]
     own = [] if tokenizers.source is tokenizers.target else [SOURCE_TOKENIZER]
-    write_ready(folder, notes, [TARGET_TOKENIZER, *own, *texts, *stores])
+    write_ready(folder, notes, [TARGET_TOKENIZER, *own, *texts, *stores, *beside])
     give_memory_back()
     return said
 
@@ -171,7 +190,7 @@ def open_all(folder: Path, corpora: int) -> Prepared:
     target = Tokenizer.load(folder / TARGET_TOKENIZER)
     own = folder / SOURCE_TOKENIZER
     source = Tokenizer.load(own) if own.is_file() else target
-    held_out = {name: _from_lines(folder / f"{name}.jsonl") for name in HELD_OUT.values()}
+    held_out = {name: from_lines(folder / f"{name}.jsonl") for name in HELD_OUT.values()}
     return Prepared(
         tokenizers=Tokenizers(source, target),
         labels=tuple(notes["labels"]),
@@ -196,12 +215,14 @@ def lenient(filter: FilterConfig) -> FilterConfig | None:
     return filter.replace(target_tokens=2**30, ratio=1e9) if filter.too_long == "cut" else None
 
 
-def _as_lines(rows: Iterable[Row]) -> str:
+def as_lines(rows: Iterable[Row]) -> str:
+    """Rows as they stand in a run's folder."""
     plain = ([row.source, row.target] if row.second is None else [*row[:2], row.second] for row in rows)
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in plain)
 
 
-def _from_lines(path: Path) -> list[Pair]:
+def from_lines(path: Path) -> list[Pair]:
+    """What `as_lines` gave, read from a file."""
     try:
         rows = [parse_json(line) for line in read_bytes(path, LARGEST).split(b"\n")[:-1]]
     except Unreadable as error:

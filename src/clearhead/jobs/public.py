@@ -41,6 +41,8 @@ def train(
     source_column: str | Sequence[str] = (),
     target_column: str | None = None,
     task: str | None = None,
+    from_: Where | None = None,
+    old_domain: Where | Pair | None = None,
     validation: Where | Pair | None = None,
     test: Where | Pair | None = None,
     recipe: Where | None = None,
@@ -55,7 +57,9 @@ def train(
     Two files aligned line by line (`source`, `target`), or one `file`, of which columns can be named: for two
     texts that are read together, `source_column=("a", "b")`; or a `recipe` whose files lie below `data`.
     `task` is "translate" unless the recipe says otherwise. What is not set is chosen; `settings` are those of
-    a recipe, with two underscores for the dot: `model__layers=2`. `resume=True` goes on with a run.
+    a recipe, with two underscores for the dot: `model__layers=2`. `from_` is a bundle or a Hugging Face
+    folder to start from, `old_domain` texts on which it is seen what was forgotten. `resume=True` goes on
+    with a run, and with `minutes` or more `steps` lengthens one that has ended.
 
     >>> import clearhead, pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -75,19 +79,22 @@ def train(
         [source_column] if isinstance(source_column, str) else source_column, target_column
     )
     if resume:
-        if named or columns or recipe is not None or minutes is not None or task or validation or test:
-            raise UserError("resume=True goes on with a run as it is: leave files, task and minutes away.")
-        return job.resume(out, said, view=view)
+        if named or columns or recipe is not None or task or validation or test or from_ or old_domain:
+            raise UserError("resume=True goes on with a run as it is: leave files, task and from_ away.")
+        return job.resume(out, said, minutes=minutes, view=view)
     if not named and recipe is None:
         raise UserError("Say what to train on: source and target, or file, or recipe.")
     table: Table = {"train": [{**named, **columns}]} if named else {}
-    for name, given in (("validation", validation), ("test", test)):
+    start: Table = {} if from_ is None else {"base": str(from_)}
+    more = (("validation", validation, table), ("test", test, table), ("old_domain", old_domain, start))
+    for name, given, where in more:
         if isinstance(given, (str, Path)):
-            table[name] = {"file": str(given), **columns}
+            where[name] = {"file": str(given), **columns}
         elif given is not None:
-            table[name] = dict(zip(("source", "target"), map(str, given), strict=True))
+            where[name] = dict(zip(("source", "target"), map(str, given), strict=True))
     base = read_recipe(Path(recipe), None if data is None else Path(data)) if recipe is not None else {}
-    whole = merged(base, {"data": table}, {"task": task} if task else {}, said)
+    named_start = {"start": start} if start else {}
+    whole = merged(base, {"data": table}, {"task": task} if task else {}, named_start, said)
     return job.train(out, whole, minutes=minutes, view=view)
 
 

@@ -79,6 +79,9 @@ def read_recipe(path: Path, data: Path | None = None) -> Table:
                 for key in _FILES:
                     if isinstance(corpus.get(key), str):
                         corpus[key] = _found(corpus[key], data or path.parent)
+    start = table.get("start")
+    if isinstance(start, dict) and isinstance(start.get("base"), str):
+        start["base"] = _found(start["base"], data or path.parent)
     return table
 
 
@@ -88,14 +91,20 @@ def _found(name: str, folder: Path) -> str:
     return str(folder / name)
 
 
-def compose(choices: Sequence[Choice], said: Table, vocabulary: Mapping[str, int | None]) -> TrainConfig:
+def compose(
+    choices: Sequence[Choice],
+    said: Table,
+    vocabulary: Mapping[str, int | None],
+    model: Mapping[str, Any] | None = None,
+) -> TrainConfig:
     """The whole config: defaults, under what was chosen, under what the user said.
 
-    `vocabulary` holds the sizes the tokenizers came out with, which nobody can set otherwise.
+    `vocabulary` holds the sizes the tokenizers came out with, which nobody can set otherwise. `model` are the
+    settings of a base, which take the place of the defaults.
     """
-    model = said.get("model")
+    base = {} if model is None else {"model": model}
     for name, size in vocabulary.items():
-        wanted = model.get(name) if isinstance(model, dict) else None
+        wanted = table_in(said, "model").get(name)
         if wanted is not None and size is None:
             raise UserError(
                 f"model.{name}={wanted} cannot be: the tokenizer is shared. Set tokenizer.shared=false."
@@ -104,7 +113,7 @@ def compose(choices: Sequence[Choice], said: Table, vocabulary: Mapping[str, int
             raise UserError(
                 f"model.{name}={wanted} cannot be: the tokenizer has {size} tokens. Set tokenizer.vocabulary."
             )
-    table = merged(as_table(choices), said, {"model": dict(vocabulary)})
+    table = merged(base, as_table(choices), said, {"model": dict(vocabulary)})
     schedule = table.setdefault("schedule", {})
     if isinstance(schedule, dict) and "steps" not in table_in(said, "schedule"):
         schedule["steps"] = table.get("steps", TrainConfig().steps)

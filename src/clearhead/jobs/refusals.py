@@ -20,6 +20,7 @@ from clearhead.data.read import name_of
 from clearhead.data.split import TRAIN, VALIDATION, rows_with_fate
 from clearhead.jobs.prepare import lenient
 from clearhead.jobs.recipe import Table, compose, merged, table_in
+from clearhead.jobs.start import Base
 from clearhead.jobs.validate import check_metric
 from clearhead.models.build import count_parameters
 from clearhead.models.config import NO_TRANSFORMERS, ModelConfig
@@ -36,7 +37,7 @@ NO_VALIDATION = "There is no validation example: give validation files, or set d
 SMALLEST_VOCABULARY = 300  # about what the smallest corpus gives
 
 
-def check_settings(said: Table) -> TrainConfig:
+def check_settings(said: Table, base: Base | None = None) -> TrainConfig:
     """Refuse what cannot be trained whatever the corpus is; what is left open has a provisional value."""
     TrainConfig.check_names(said)
     plain: Table = {name: said[name] for name in ("task", "seed", "compute") if name in said}
@@ -46,7 +47,7 @@ def check_settings(said: Table) -> TrainConfig:
     pick_dtype(early.compute.dtype, device)
     task = task_named(early.task)
     data = DataConfig.from_dict(table_in(merged(as_table(task.defaults), said), "data"), "data")
-    head = task.family(family_said(said)).head
+    head = task.family(family_of(said, base)).head
     kind = table_in(table_in(said, "model"), "head").get("kind", head)
     if kind != head:
         raise UserError(f"The task '{task.name}' needs model.head.kind={head}, not {kind}: leave it out.")
@@ -57,7 +58,7 @@ def check_settings(said: Table) -> TrainConfig:
     failure: UserError | None = None
     for size in SIZES:
         try:
-            config = _tried(said, task, data, int(min(size.tokens, 10**9)), device)
+            config = _tried(said, task, data, int(min(size.tokens, 10**9)), device, base)
             check_together(config, device)
             return config
         except UserError as error:
@@ -66,13 +67,17 @@ def check_settings(said: Table) -> TrainConfig:
     raise failure
 
 
-def family_said(said: Table) -> str | None:
-    """The family of models that a user asked for."""
+def family_of(said: Table, base: Base | None = None) -> str | None:
+    """The family of models that a user asked for, or that the base asks for."""
     family = table_in(said, "model").get("family")
+    if base is not None:
+        return base.family.name
     return family if isinstance(family, str) else None
 
 
-def _tried(said: Table, task: Task, data: DataConfig, tokens: int, device: torch.device) -> TrainConfig:
+def _tried(
+    said: Table, task: Task, data: DataConfig, tokens: int, device: torch.device, base: Base | None
+) -> TrainConfig:
     """The run as it would be for a corpus of so many tokens."""
     model, tokenizer = table_in(said, "model"), table_in(said, "tokenizer")
     size = model.get("vocabulary") or min(
@@ -80,20 +85,27 @@ def _tried(said: Table, task: Task, data: DataConfig, tokens: int, device: torch
     )
     columns, classes = task.columns, table_in(model, "head").get("classes")
     apart = tokenizer.get("shared") is False and columns.has_texts
-    sizes = {
+    sizes: dict[str, int | None] = {
         "vocabulary": size,
         "source_vocabulary": model.get("source_vocabulary") or size if apart else None,
     }
+    if base is not None:
+        sizes = base.sizes()
     facts = Facts(
         max(tokens // 20, 50),
         0 if columns.is_stream else tokens,
         tokens if columns.writes else 0,
-        classes=(classes if isinstance(classes, int) else 2) if columns.has_labels else 0,
-        **sizes,
+        sizes["vocabulary"] or size,
+        sizes["source_vocabulary"],
+        (classes if isinstance(classes, int) else 2) if columns.has_labels else 0,
     )
-    demand = task.sized(facts, family_said(said), data.two)
-    choices = choose(demand, Machine(device.type == "cuda", None), Asked.of(said))
-    return compose([*task.defaults, *choices], said, sizes)
+    demand = task.sized(facts, family_of(said, base), data.two)
+    machine = Machine(device.type == "cuda", None)
+    if base is not None:
+        return compose(
+            [*task.defaults, *base.choices(demand, machine, said)], said, sizes, base.model(data.two)
+        )
+    return compose([*task.defaults, *choose(demand, machine, Asked.of(said))], said, sizes)
 
 
 def check_together(config: TrainConfig, device: torch.device) -> None:

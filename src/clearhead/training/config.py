@@ -19,6 +19,7 @@ from clearhead.text.learn import TokenizerConfig
 from clearhead.text.parts import Tokenisation
 from clearhead.training.averaging import AveragingConfig
 from clearhead.training.optimiser import OptimiserConfig, ScheduleConfig
+from clearhead.training.start import StartConfig
 
 # which metrics grow with quality; every other one is a loss
 HIGHER_IS_BETTER = (
@@ -122,6 +123,7 @@ class TrainConfig(Config):
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    start: StartConfig = field(default_factory=StartConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)

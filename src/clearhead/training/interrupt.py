@@ -55,3 +55,12 @@ def _leave_dead_terminal() -> None:
         with suppress(OSError):  # closed already
             if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
+class Interrupted(Exception):
+    """A signal ended the run, and all is saved."""
+
+    def __init__(self, step: int, name: str) -> None:
+        super().__init__(f"stopped by {name} after step {step}")
+        self.step = step
+        self.name = name

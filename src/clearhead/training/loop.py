@@ -23,6 +23,7 @@ from torch import nn
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch
 from clearhead.data.load import Loader
+from clearhead.nn.lora import folded
 from clearhead.training import doctor
 from clearhead.training.averaging import Ema
 from clearhead.training.board import Board
@@ -32,12 +33,13 @@ from clearhead.training.distributed.step import RankStepper, RecordedRankStepper
 from clearhead.training.doctor import Finding
 from clearhead.training.flops import StepFlops, peak_of
 from clearhead.training.graphs import GraphStepper
-from clearhead.training.interrupt import Interrupts
+from clearhead.training.interrupt import Interrupted, Interrupts
 from clearhead.training.log import NoLog, RunLog
 from clearhead.training.objectives import Objective
 from clearhead.training.optimiser import build_optimiser, rate_at
 from clearhead.training.progress import Clock
 from clearhead.training.snapshot import RunState, Snapshots
+from clearhead.training.start import open_groups, pace_of
 from clearhead.training.step import Precision, Stepper
 from clearhead.training.validation import Checked, Validator, validation_loss
 from clearhead.training.view import View
@@ -107,7 +109,8 @@ class Trainer:
         self.board = Board(folder, config.saving.tensorboard and self.ranks.first)
         self.files = WeightFiles(folder)
         self.ema = Ema(self.model, config.averaging.ema) if config.averaging.ema else None
-        self.optimiser = build_optimiser(self.model, config.optimiser, device)
+        pace = pace_of(config.start, config.model)
+        self.optimiser = build_optimiser(self.model, config.optimiser, device, pace)
         self.stepper = self._stepper(device)
         self.state = RunState()
         self.snapshots = Snapshots(self, folder, config.saving.keep)
@@ -152,6 +155,8 @@ class Trainer:
         """Train to the end; goes on from the last checkpoint where there is one."""
         for sentence in self.snapshots.restore():
             self.view.say(sentence)
+        if self.state.step <= self.config.schedule.begin:  # it had ended, and was then lengthened
+            self.state.why, self.state.waited = "", 0
         self.model.train()
         self.clock.start(self.state.step, self.state.seconds)
         self.board.resumed_after = self.state.step or None
@@ -202,6 +207,7 @@ class Trainer:
         state.step += 1
         rate = rate_at(self.config.schedule, state.step, self.config.model.width)
         self.ranks.reseed(self.config.seed, state.step)
+        open_groups(self.optimiser, state.step)
         self.stepper.labels = sum(count for _, count in facts.spent)
         self.stepper.step(group, rate)
         for cost, count in facts.spent:
@@ -305,11 +311,12 @@ class Trainer:
         return Checked({**values, **found.values}, found.samples, found.findings)
 
     @contextmanager
-    def evaluating(self) -> Iterator[nn.Module]:
-        """The model as it would be used: no dropout, and the running mean of its weights if there is one."""
+    def evaluating(self, fold: bool = True) -> Iterator[nn.Module]:
+        """The model as it would be used: no dropout, any running mean of its weights, LoRA's folded in."""
         self.model.eval()
+        mean = self.ema.applied(self.model) if self.ema is not None else nullcontext()
         try:
-            with torch.no_grad(), self.ema.applied(self.model) if self.ema is not None else nullcontext():
+            with torch.no_grad(), mean, folded(self.model) if fold else nullcontext():
                 yield self.model if self.sharded is None else self.sharded.whole()
         finally:
             self.model.train()
@@ -330,7 +337,7 @@ class Trainer:
         found = self.judge()
         score = self.score(found.values)
         best = score < state.best_score or not state.weights
-        with self.evaluating() as model:
+        with self.evaluating(fold=False) as model:
             weights = named_weights(model)
             checksum = self.ranks.word(self.files.write(state.step, weights) if self.ranks.first else None)
         state.take_note(state.step, score, checksum, best, max(self.config.averaging.snapshots, 1))
@@ -388,12 +395,3 @@ class Trainer:
             labels=state.labels,
             seconds=self.clock.elapsed(),
         )
-
-
-class Interrupted(Exception):
-    """A signal ended the run, and all is saved."""
-
-    def __init__(self, step: int, name: str) -> None:
-        super().__init__(f"stopped by {name} after step {step}")
-        self.step = step
-        self.name = name

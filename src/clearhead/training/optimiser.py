@@ -12,7 +12,7 @@ Below them the learning rate at every step. Knows nothing about losses or files.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +32,8 @@ from clearhead.base.config import (
 from clearhead.base.errors import UserError
 from clearhead.nn.layers import TokenEmbedding
 
+Pace = Callable[[str], tuple[float, int]]  # a share of the learning rate, and after which step it holds
+
 # What torch's Adam keeps for each parameter: the number of its updates and the two moments.
 KEPT = ("step", "exp_avg", "exp_avg_sq")
 
@@ -50,15 +52,18 @@ class OptimiserConfig(Config):
 
 
 def build_optimiser(
-    model: nn.Module, config: OptimiserConfig, device: torch.device | str
+    model: nn.Module, config: OptimiserConfig, device: torch.device | str, pace: Pace | None = None
 ) -> torch.optim.Optimizer:
     """Adam or AdamW over a model's trainable parameters, its state already in memory.
+
+    `pace` says of a parameter's name at what share of the rate it learns (`training/start.py`); None: all
+    of it.
 
     The state exists from the start, so that memory which does not suffice shows at once and a recorded
     step finds everything in its place. `set_rate` before the first step.
     """
     device = torch.device(device)
-    groups = _groups(model, config.weight_decay)
+    groups = _groups(model, config.weight_decay, pace)
     for group in groups:
         group["lr"] = torch.zeros((), dtype=torch.float32, device=device)
     if not groups:
@@ -81,7 +86,7 @@ def build_optimiser(
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     """Change the learning rate where it stands, so that a recorded step sees it."""
     for group in optimiser.param_groups:
-        group["lr"].fill_(rate)
+        group["lr"].fill_(rate * group.get("factor", 1.0))
 
 
 def step_unless(optimiser: torch.optim.Optimizer, found_inf: Tensor) -> None:
@@ -145,19 +150,17 @@ def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """All parameters in one group, or those that shrink and those that do not in two."""
+def _groups(model: nn.Module, weight_decay: float, pace: Pace | None) -> list[dict[str, Any]]:
+    """All parameters in one group, or those that shrink and those that do not in two; of each pace."""
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, TokenEmbedding)}
-    shrinking: list[nn.Parameter] = []
-    kept: list[nn.Parameter] = []
-    for _, parameter in _trained(model):
+    found: dict[tuple[bool, tuple[float, int]], list[nn.Parameter]] = {}
+    for name, parameter in _trained(model):
         spared = weight_decay == 0 or parameter.ndim < 2 or id(parameter) in embeddings
-        (kept if spared else shrinking).append(parameter)
-    groups = [
-        {"params": shrinking, "weight_decay": weight_decay},
-        {"params": kept, "weight_decay": 0.0},
+        found.setdefault((spared, (1.0, 0) if pace is None else pace(name)), []).append(parameter)
+    return [
+        {"params": found[key], "weight_decay": 0.0 if key[0] else weight_decay, "pace": key[1]}
+        for key in sorted(found)
     ]
-    return [group for group in groups if group["params"]]
 
 
 def _fresh_state(parameter: nn.Parameter) -> dict[str, Tensor]:
@@ -194,13 +197,14 @@ class ScheduleConfig(Config):
     steps: Count = 100_000  # where cosine and linear end; a run sets it to its own length
     rate: Positive | None = None  # the peak; None: the paper's, from width and warm-up
     floor: Fraction = 0.0  # cosine and linear: the rate at the end as a share of the peak
+    begin: CountOrZero = 0  # the step that it is planned from: where a run ended that was then lengthened
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.name in ("cosine", "linear") and self.warmup >= self.steps:
+        if self.name in ("cosine", "linear") and self.warmup >= self.steps - self.begin:
             raise UserError(
-                f"A {self.name} schedule of {self.steps} steps has no room for a warm-up of {self.warmup}: "
-                "make schedule.warmup smaller than the number of steps."
+                f"A {self.name} schedule of {self.steps - self.begin} steps has no room for a warm-up of "
+                f"{self.warmup}: make schedule.warmup smaller than the number of steps."
             )
 
 
@@ -221,6 +225,7 @@ def rate_at(config: ScheduleConfig, step: int, width: int) -> float:
     """
     if step < 1:
         raise ValueError(f"Steps are counted from 1, not {step}.")
+    step, length = max(step - config.begin, 1), config.steps - config.begin
     warmup = max(config.warmup, 1)
     if config.name == "inverse-sqrt" and config.rate is None:
         return float(width**-0.5 * min(step**-0.5, step * warmup**-1.5))
@@ -232,7 +237,7 @@ def rate_at(config: ScheduleConfig, step: int, width: int) -> float:
     if config.name == "constant":
         return peak
     # p, the way gone from the end of the warm-up (0) to the end of the run (1)
-    gone = min(1.0, (step - config.warmup) / (config.steps - config.warmup))
+    gone = min(1.0, (step - config.warmup) / (length - config.warmup))
     if config.name == "cosine":
         left = (1 + math.cos(math.pi * gone)) / 2
     else:

@@ -44,7 +44,8 @@ _OF_A_RUN = re.compile(
     r"lock|(run|parts)\.json|(log|timing)\.jsonl|events\.out\..*|data|checkpoints|weights|SHA256SUMS|\..*\.writing-.*"
 )
 _OF_DATA = re.compile(
-    r"(ready|tokenizer|source_tokenizer)\.json|(validation|test)\.jsonl|train-[0-9]+|validation|SHA256SUMS"
+    r"(ready|tokenizer|source_tokenizer)\.json|(validation|test|old-domain)\.jsonl|start\.safetensors"
+    r"|train-[0-9]+|validation|SHA256SUMS"
     r"|\..*\.(writing-.*|previous)"
 )
 

@@ -132,25 +132,44 @@ def choose_vocabulary(words: int, gpu: bool, writes: bool = True) -> Choice:
 def choose(demand: Demand, machine: Machine, asked: Asked | None = None) -> list[Choice]:
     """Every setting of a run that depends on the corpus or the device, with the reason."""
     asked = asked or Asked()
-    size, size_reason = _size(demand, machine)
-    size = asked.sized(size)
-    restraint = _restraint(demand, machine, size)
-    if restraint.consistency:
-        machine = replace(machine, efficiency=machine.efficiency / 2)  # every example passes twice
-    work = _steps(demand, machine, size, asked.batch)
+    size, size_reason, restraint, work = _planned(demand, machine, asked)
     return [
         Choice("model.family", demand.family, demand.why),
         *_model(demand, size, size_reason, asked.adds_positions),
         Choice("model.dropout", restraint.dropout, restraint.reason),
         Choice("model.embedding.dropout", restraint.dropout, "as the layers"),
         Choice("objective.consistency", restraint.consistency, restraint.second_reason),
-        *_batch(demand, machine, work.batch),
+        *batch_choices(demand, machine, work.batch),
         Choice("steps", work.steps, work.reason),
         *_learning(demand, size, work),
         Choice("validation.every", looks(work.steps), "25 looks at the model in a run"),
         *demand.judging,
         Choice("averaging.snapshots", 10, "the mean of the last 10 looks is smoother than any of them"),
     ]
+
+
+def _planned(demand: Demand, machine: Machine, asked: Asked) -> tuple[Size, str, Restraint, Work]:
+    size, reason = _size(demand, machine)
+    size = asked.sized(size)
+    restraint = _restraint(demand, machine, size)
+    if restraint.consistency:
+        machine = replace(machine, efficiency=machine.efficiency / 2)  # every example passes twice
+    return size, reason, restraint, steps_for(demand, machine, size, asked.batch)
+
+
+def minutes_wanted(demand: Demand, machine: Machine, asked: Asked | None = None) -> int | None:
+    """About how many minutes suffice for all the passes that are wanted; None: nobody has so many."""
+    given = machine.minutes or (GPU_MINUTES if machine.gpu else CPU_MINUTES)
+    for tries in range(60):
+        minutes = given * 1.1**tries
+        if not _planned(demand, replace(machine, minutes=minutes), asked or Asked())[3].hurried:
+            return math.ceil(minutes / 10) * 10 if minutes > 20 else math.ceil(minutes)
+    return None
+
+
+def passes_of(config: TrainConfig, facts: Facts) -> float:
+    """About how often a run reads its corpus."""
+    return config.steps * FILLED * config.batch.tokens * config.batch.accumulate / facts.batched_tokens
 
 
 def dealt(choices: Sequence[Choice], shares: int) -> list[Choice]:
@@ -227,12 +246,11 @@ def flops_per_epoch(demand: Demand, size: Size) -> float:
 
 def minutes_for(demand: Demand, machine: Machine, config: TrainConfig) -> float:
     """About how long a run takes by the same tables, whoever has chosen its settings."""
-    model, batch = config.model, config.batch
+    model = config.model
     inner = model.feedforward.width or 4 * model.width
     size = Size(math.inf, model.width, model.layers, model.attention.heads, inner, model.dropout)
-    epochs = config.steps * FILLED * batch.tokens * batch.accumulate / demand.facts.batched_tokens
-    passes = 2 if config.objective.consistency else 1
-    return passes * epochs * flops_per_epoch(demand, size) / machine.rate(size.width)
+    passes = passes_of(config, demand.facts) * (2 if config.objective.consistency else 1)
+    return passes * flops_per_epoch(demand, size) / machine.rate(size.width)
 
 
 def _affordable_epochs(demand: Demand, machine: Machine, size: Size) -> float:
@@ -248,7 +266,7 @@ class Work(NamedTuple):
     reason: str
 
 
-def _steps(demand: Demand, machine: Machine, size: Size, asked: int | None) -> Work:
+def steps_for(demand: Demand, machine: Machine, size: Size, asked: int | None) -> Work:
     """Updates, and tokens in a batch: small ones on a CPU, which gains little from large ones."""
     facts = demand.facts
     batch = min(max(facts.batched_tokens / 50, 1024), 16_384 if machine.gpu else 2048, demand.most_batch)
@@ -292,7 +310,8 @@ def _model(demand: Demand, size: Size, reason: str, adds_positions: bool) -> Ite
         yield Choice("model.head.pooling", demand.pooling, why[demand.pooling])
 
 
-def _batch(demand: Demand, machine: Machine, tokens: int) -> Iterator[Choice]:
+def batch_choices(demand: Demand, machine: Machine, tokens: int) -> Iterator[Choice]:
+    """How large batches are, and in which shapes they come."""
     facts = demand.facts
     why = "what this device computes well at once"
     if abs(tokens - facts.batched_tokens / 50) < 256:

@@ -26,6 +26,7 @@ from clearhead.bundle.weights import disagreement, fill_with, shapes_of
 from clearhead.data.encoding import Tokenizers
 from clearhead.data.store import Store
 from clearhead.models.build import build
+from clearhead.nn.lora import merged
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoint import Checkpoint, Checkpoints
 from clearhead.training.config import TrainConfig
@@ -33,7 +34,7 @@ from clearhead.training.log import read_log
 from clearhead.training.run_data import length_notes, read_ready
 from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENIZER, RunFolder
 from clearhead.training.snapshot import FOLDER as CHECKPOINTS
-from clearhead.training.weights import WeightFiles
+from clearhead.training.weights import START, WeightFiles, read_tensors, set_weights
 
 ATTEMPTS = 20  # at weights that training replaces again and again
 BEST, CHECKPOINT, NONE = "best", "checkpoint", "none"
@@ -189,8 +190,13 @@ def _model(
 ) -> nn.Module:
     if found.weights is None:
         with seeded(config.seed):
-            return build(config.model).to(device=device, dtype=dtype)
-    weights = found.weights
+            begun = build(config.model)
+        start = RunFolder(folder).data / START
+        if config.start.base is not None and start.is_file():
+            with torch.no_grad():
+                set_weights(begun, read_tensors(start))
+        return begun.to(device=device, dtype=dtype)
+    weights = merged(found.weights, config.start.lora.scale)
     model = build(config.model, device="meta")
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     fault = disagreement(shapes, shapes_of(model))

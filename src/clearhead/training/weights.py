@@ -19,6 +19,7 @@ from clearhead.base.atomic import atomic_write_bytes, sha256_of
 from clearhead.base.errors import UserError
 
 FOLDER = "weights"
+START = "start.safetensors"  # in a run's data: the weights that it took from its base
 CHECKSUM = "sha256"  # of the tensors, in the file's own notes
 
 
@@ -44,7 +45,7 @@ def set_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """A file of tensors that carries their checksum."""
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    note = {CHECKSUM: _digest(plain)}  # one entry: several are written in an order that chance decides
+    note = {CHECKSUM: digest(plain)}  # one entry: several are written in an order that chance decides
     atomic_write_bytes(path, safetensors.torch.save(plain, metadata=note))
 
 
@@ -58,12 +59,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             note = file.metadata()
     except (SafetensorError, ValueError, RuntimeError) as error:
         raise _damaged(path, "are damaged or cut off") from error
-    if note is not None and note.get(CHECKSUM) != _digest(tensors):
+    if note is not None and note.get(CHECKSUM) != digest(tensors):
         raise _damaged(path, "do not match their checksum")
     return tensors
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
+def digest(tensors: Mapping[str, Tensor]) -> str:
     """The SHA-256 of names, number formats, shapes and numbers."""
     found = hashlib.sha256()
     for name in sorted(tensors):

@@ -37,11 +37,19 @@ class Labels(Encoding):
     family: Literal["encoder", "decoder", "encoder-decoder"] = "encoder"
 
     def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:
+        if (given := self._given()) is not None:
+            return Framings(source=given if self.two else given.replace(pair=()))
         start = special(tokenizers.source, "start")
         needs_stop = self.two or self.family != "encoder"
         return Framings(source=self._framing(start, special(tokenizers.source, "stop") if needs_stop else 0))
 
+    def _given(self) -> Framing | None:
+        """What the base puts around its texts, if it knows what to do with as many."""
+        return self.given if self.given is not None and (self.given.pair or not self.two) else None
+
     def _framing(self, start: int, stop: int) -> Framing:
+        if (given := self._given()) is not None:
+            return given
         end: tuple[Slot, ...] = () if self.family == "encoder" else ((stop, 0),)
         single: tuple[Slot, ...] = ((start, 0), (FIRST, 0), *end)
         second = 1 if self.family == "encoder" else 0
@@ -141,7 +149,11 @@ class Tags(Encoding):
     """
 
     def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:
-        return Framings()
+        return Framings(source=self._framing)
+
+    @property
+    def _framing(self) -> Framing:
+        return Framing() if self.given is None else self.given.replace(pair=())
 
     def ranges(self, tokenizers: Tokenizers, labels: Sequence[str] = ()) -> dict[str, int | None]:
         return {**super().ranges(tokenizers), "target": SKIP + 1}
@@ -171,18 +183,27 @@ class Tags(Encoding):
             targets[pieces.begins] = tagged
             columns.append(by.shortened(Ragged(targets, lengths)))
         target = Ragged(np.stack([one.items for one in columns], 1).reshape(-1), several * columns[0].lengths)
-        keep = by.keep(len(rows), [("empty", lengths == 0), *by.too_long(source.lengths)])
+        keep = by.keep(len(rows), [("empty", lengths == 0), *by.too_long(source.lengths + by.framing.extra)])
         return {"source": source.keep(keep), "target": target.keep(keep)}
 
     def sizes(self, lengths: Mapping[str, Integers], draw: Draw | None = None) -> Sizes:
-        return Sizes(None, lengths["source"])
+        return Sizes(None, lengths["source"] + np.int32(self._framing.extra))
 
     def collate(
         self, examples: Examples, widths: Widths, specials: Specials, draw: Draw | None = None
     ) -> Batch:
-        source = examples["source"].filled(widths.rows)
-        several = len(examples["target"].items) // max(len(source.items), 1) or 1
-        labels = examples["target"].filled(widths.rows).padded(several * widths.target, SKIP)
+        texts, tags = examples["source"], examples["target"]
+        several = len(tags.items) // max(len(texts.items), 1) or 1
+        for id in reversed(self._framing.before):
+            texts = texts.framed(before=id)
+        for id in self._framing.after:
+            texts = texts.framed(after=id)
+        for _ in range(several * len(self._framing.before)):
+            tags = tags.framed(before=SKIP)
+        for _ in range(several * len(self._framing.after)):
+            tags = tags.framed(after=SKIP)
+        source = texts.filled(widths.rows)
+        labels = tags.filled(widths.rows).padded(several * widths.target, SKIP)
         labels[labels == SKIP] = IGNORED
         if several > 1:
             labels = labels.reshape(widths.rows, widths.target, several)

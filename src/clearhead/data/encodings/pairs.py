@@ -37,22 +37,26 @@ class Pairs(Encoding):
 
     def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:
         source, target = (Framing.of(after=special(tokenizer, "stop")) for tokenizer in tokenizers)
-        return Framings(source=source, target=target)
+        return Framings(source=source if self.given is None else self.given.replace(pair=()), target=target)
 
     def encode(self, rows: Sequence[Row], by: Encoder) -> dict[str, Ragged]:
         source = by.cut(by.source.encode([row.source for row in rows]))
         target = by.target.encode([row.target for row in rows])
         reasons = [
             ("empty", (source.lengths == 0) | (target.lengths == 0)),
-            *by.too_long(source.lengths + 1, target.lengths + 1),
+            *by.too_long(source.lengths + by.framing.extra, target.lengths + 1),
         ]
         if by.filter is not None and self.alike:
             longer = np.maximum(source.lengths, target.lengths)
             shorter = np.minimum(source.lengths, target.lengths)
             reasons.append(("ratio", (longer >= _RATIO_FROM) & (longer > by.filter.ratio * shorter)))
         keep = by.keep(len(rows), reasons)
-        [end] = by.framing.after
-        return {"source": source.keep(keep).framed(after=end), "target": target.keep(keep)}
+        source = source.keep(keep)
+        for id in reversed(by.framing.before):
+            source = source.framed(before=id)
+        for id in by.framing.after:
+            source = source.framed(after=id)
+        return {"source": source, "target": target.keep(keep)}
 
     def sizes(self, lengths: Mapping[str, Integers], draw: Draw | None = None) -> Sizes:
         return Sizes(lengths["source"], lengths["target"] + np.int32(1))  # start before it, or stop after it

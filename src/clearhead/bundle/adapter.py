@@ -1,0 +1,77 @@
+"""A small bundle that holds only what was learnt on top of a base: LoRA's factors, and weights that are new.
+
+Its metadata names the base: the folder and the checksum of its weights. Whoever reads such a bundle gets a
+whole model, with the changes in its weights. Knows nothing about training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from clearhead.base.atomic import sha256_of
+from clearhead.base.errors import UserError
+from clearhead.bundle import metadata as manifest
+from clearhead.bundle.transfer import name_in_base
+from clearhead.bundle.weights import disagreement, shapes_of
+from clearhead.nn.lora import A, B, merged
+
+NOTE = manifest.ADAPTER
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What was learnt, and on top of what."""
+
+    base: Path
+    sha256: str  # of the base's weights
+    scale: float  # of LoRA's changes
+    learnt: dict[str, Tensor]
+
+    def note(self) -> dict[str, Any]:
+        """For the metadata."""
+        return {"base": str(self.base), "sha256": self.sha256, "scale": self.scale}
+
+
+def base_folder(folder: Path, note: Mapping[str, Any]) -> Path:
+    """Where the base lies: where it lay, or beside the adapter. A sentence if it is gone or has changed."""
+    noted = Path(note["base"])
+    places = (noted, folder.absolute().parent / noted.name)
+    for place in places:
+        if (place / manifest.WEIGHTS).is_file():
+            if sha256_of(place / manifest.WEIGHTS) == note["sha256"]:
+                return place
+            raise UserError(
+                f"The bundle '{folder}' was trained on top of '{noted}', and the weights of '{place}' are "
+                f"others (they do not match the checksum): put back those that it was trained on."
+            )
+    raise UserError(
+        f"The bundle '{folder}' holds only what was learnt on top of '{noted}', which is missing: put that "
+        f"bundle back there, or beside this one."
+    )
+
+
+def weights_on(folder: Path, base: nn.Module, model: nn.Module, scale: float) -> dict[str, Tensor]:
+    """Every weight of `model`, which may be empty: the adapter's own, and the base's with their changes."""
+    try:
+        with safe_open(folder / manifest.WEIGHTS, framework="pt") as file:
+            learnt = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"The weights of the bundle '{folder}' are damaged: copy them here again.") from error
+    there, family = base.state_dict(), (model.config.family, base.config.family)  # type: ignore[union-attr]
+    wanted = shapes_of(model)
+    known = {name: there.get(name_in_base(name, *family)) for name in wanted}
+    found = {name: tensor for name, tensor in known.items() if tensor is not None} | learnt
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.items() if not name.endswith((A, B))}
+    fault = disagreement(shapes, wanted)
+    if fault is not None:
+        raise UserError(f"The bundle '{folder}' does not fit its base: {fault}.")
+    with torch.no_grad():
+        device = next(iter(there.values())).device
+        return merged({name: tensor.to(device) for name, tensor in found.items()}, scale)

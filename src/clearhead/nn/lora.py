@@ -1,0 +1,115 @@
+"""LoRA: a linear layer that learns a change of low rank, W + (α / r) · B A, while W itself rests.
+
+While it trains, a layer computes both paths. Whoever looks at the model folds the change into W first, for
+a while (`folded`) or for good (`fold`), so that nobody else has to know of such layers.
+
+Shapes: r rank, I features in, O features out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.base.errors import UserError
+
+A, B = ".lora_a", ".lora_b"  # how the names of the two factors end, behind that of their layer
+
+
+class LoraLinear(nn.Linear):
+    """`x (W + s · B A)ᵀ + b` with A (r, I) and B (O, r); B is 0 at first, so that nothing has changed yet."""
+
+    def __init__(self, own: nn.Linear, rank: int, scale: float) -> None:
+        super().__init__(own.in_features, own.out_features, own.bias is not None, device="meta")
+        self.weight, self.bias = own.weight, own.bias
+        self.scale = scale
+        self.is_folded = False  # W has the change in it
+        self.lora_a = nn.Parameter(own.weight.new_empty(rank, own.in_features))
+        self.lora_b = nn.Parameter(own.weight.new_zeros(own.out_features, rank))
+        nn.init.normal_(self.lora_a, std=own.in_features**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, I) to (…, O)."""
+        found = F.linear(x, self.weight, self.bias)
+        if self.is_folded:
+            return found
+        return found + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
+
+    def change(self) -> Tensor:
+        """s · B A, (O, I)."""
+        return self.scale * (self.lora_b @ self.lora_a)
+
+
+def attach(model: nn.Module, targets: Sequence[str], rank: int, scale: float) -> list[str]:
+    """Replace the linear layers whose names match a pattern; returns their names."""
+    found = [
+        name
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and any(fnmatchcase(name, pattern) for pattern in targets)
+    ]
+    if not found:
+        some = [name for name, module in model.named_modules() if type(module) is nn.Linear]
+        raise UserError(
+            f"start.lora.targets={list(targets)} matches no linear layer of this model: its layers have "
+            f"names such as '{some[0] if some else 'none'}'."
+        )
+    for name in found:
+        place, _, last = name.rpartition(".")
+        setattr(model.get_submodule(place), last, LoraLinear(model.get_submodule(name), rank, scale))  # type: ignore[arg-type]
+    return found
+
+
+def layers_of(model: nn.Module) -> list[LoraLinear]:
+    """The layers that learn in this way."""
+    return [module for module in model.modules() if isinstance(module, LoraLinear)]
+
+
+@contextmanager
+def folded(model: nn.Module) -> Iterator[None]:
+    """Within the block every W has its change in it; afterwards W is back, bit for bit."""
+    layers = layers_of(model)
+    with torch.no_grad():
+        kept = [layer.weight.detach().clone() for layer in layers]
+        for layer in layers:
+            layer.weight.add_(layer.change())
+            layer.is_folded = True
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for layer, weight in zip(layers, kept, strict=True):
+                layer.weight.copy_(weight)
+                layer.is_folded = False
+
+
+def fold(model: nn.Module) -> None:
+    """Put plain linear layers in place of these, with the change in their weights."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, LoraLinear):
+            plain = nn.Linear(module.in_features, module.out_features, module.bias is not None, device="meta")
+            with torch.no_grad():
+                module.weight.add_(module.change())
+            plain.weight, plain.bias = module.weight, module.bias
+            place, _, last = name.rpartition(".")
+            setattr(model.get_submodule(place), last, plain.train(module.training))
+
+
+def merged(tensors: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """Weights by name with each change in the weight it belongs to.
+
+    >>> parts = {"x.weight": torch.eye(2), "x.lora_a": torch.ones(1, 2), "x.lora_b": torch.ones(2, 1)}
+    >>> merged(parts, 0.5)["x.weight"].tolist()
+    [[1.5, 0.5], [0.5, 1.5]]
+    """
+    found = {name: tensor for name, tensor in tensors.items() if not name.endswith((A, B))}
+    for name in tensors:
+        if name.endswith(A):
+            layer = name.removesuffix(A)
+            change = scale * (tensors[f"{layer}{B}"] @ tensors[name])
+            found[f"{layer}.weight"] = tensors[f"{layer}.weight"] + change
+    return found

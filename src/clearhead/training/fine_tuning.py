@@ -1,0 +1,79 @@
+"""What to choose for a run that starts from another model's weights: little, because most is learnt already.
+
+The rules are those of `sizing`, with a fifth of the passes and a fifth of the learning rate: enough for a
+small corpus to be learnt, and little enough for what the base knows to be kept. The model is the base's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from clearhead.models.config import ModelConfig
+from clearhead.training.sizes import Asked, Passes, Size
+from clearhead.training.sizing import Choice, Demand, Machine, Work, batch_choices, steps_for
+
+LESS = 5  # of passes and of the rate: such a share of what training from scratch takes
+LOOKS = 10  # validations in a run
+BATCH = 1024  # tokens of a batch of labelled texts: few passes must still be many updates
+
+
+def choose_from(
+    demand: Demand, machine: Machine, model: ModelConfig, asked: Asked, lora: bool, same_head: bool
+) -> list[Choice]:
+    """Every setting of such a run that depends on the corpus or the device, with the reason."""
+    usual = demand.passes
+    gentle = replace(demand, passes=Passes(usual.usual / LESS, usual.power, usual.most / LESS))
+    if demand.head != "none":
+        gentle = replace(gentle, most_batch=min(demand.most_batch, BATCH))
+    size = size_of(model)
+    work = steps_for(gentle, machine, size, asked.batch)
+    return [
+        *(_head(demand) if demand.head != "none" and not same_head else ()),
+        *_classes(demand),
+        Choice("objective.consistency", 0.0, "the base has learnt what keeps a model from guessing"),
+        *batch_choices(gentle, machine, work.batch),
+        Choice("steps", work.steps, f"{work.reason}; a fifth of those from scratch"),
+        *_learning(demand, size, work, lora),
+        Choice("validation.every", max(work.steps // LOOKS, 1), f"{LOOKS} looks at the model in a run"),
+        Choice("validation.patience", LOOKS // 2, "what is learnt by heart shows in half of the looks"),
+        *demand.judging,
+        Choice("averaging.snapshots", 3, "the mean of the last 3 looks is smoother than any of them"),
+    ]
+
+
+def size_of(model: ModelConfig) -> Size:
+    """A model's size, as sizing reckons with it."""
+    inner = model.feedforward.width or 4 * model.width
+    return Size(math.inf, model.width, model.layers, model.attention.heads, inner, model.dropout)
+
+
+def _head(demand: Demand) -> Iterator[Choice]:
+    yield Choice("model.head.kind", demand.head, "the task")
+    yield Choice("model.head.dropout", 0.1, "customary on a head that begins from nothing")
+    if demand.pooling:
+        why = {
+            "mean": "every word has its say, which needs less text to learn",
+            "last": "the last place has read all others",
+        }
+        yield Choice("model.head.pooling", demand.pooling, why[demand.pooling])
+
+
+def _classes(demand: Demand) -> Iterator[Choice]:
+    if demand.head != "none" and demand.facts.classes:
+        yield Choice("model.head.classes", demand.facts.classes, "labels in the training text")
+    if demand.head == "tag":
+        yield Choice("model.head.columns", list(demand.facts.tag_columns), "tags in each column, if several")
+
+
+def _learning(demand: Demand, size: Size, work: Work, lora: bool) -> Iterator[Choice]:
+    scratch = min(demand.rate.at(size.width), 5e-3)
+    rate = scratch if lora else scratch / LESS
+    why = "as from scratch: LoRA's changes begin at nothing" if lora else "a fifth of that from scratch"
+    yield Choice("schedule.rate", float(f"{rate:.1g}"), why)
+    yield Choice("schedule.warmup", max(work.steps // 10, 1), "the first steps disturb what is known most")
+    yield Choice("schedule.name", "linear", "falls to nothing")
+    yield Choice("objective.label_smoothing", demand.smoothing, "as from scratch")
+    yield Choice("optimiser.name", "adamw", "weight decay apart from the gradient")
+    yield Choice("optimiser.weight_decay", 0.01, "customary in fine-tuning")
