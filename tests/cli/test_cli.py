@@ -78,8 +78,10 @@ SURFACE = {
     "train": [
         "--data",
         "--file",
+        "--from",
         "--hub",
         "--minutes",
+        "--old-domain",
         "--out",
         "--recipe",
         "--resume",

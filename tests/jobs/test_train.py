@@ -17,7 +17,7 @@ from clearhead.data.store import Store
 from clearhead.decoding.options import Options
 from clearhead.decoding.run import generate, translate
 from clearhead.decoding.writer import Writer
-from clearhead.jobs import train as job
+from clearhead.jobs import plan
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.recipe import merged
 from clearhead.jobs.train import resume, train
@@ -212,7 +212,7 @@ def test_the_second_of_two_commands_is_refused_before_it_reads(
             train(tmp_path / "runs" / "one", settings(corpus, model={"width": 32}), view="quiet")
         raise UserError("This corpus is of no use.")
 
-    monkeypatch.setattr(job, "survey", survey)
+    monkeypatch.setattr(plan, "survey", survey)
     with pytest.raises(UserError, match="of no use"):
         train(tmp_path / "runs" / "one", settings(corpus), view="quiet")
     assert read == ["first"]

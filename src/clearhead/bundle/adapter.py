@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from clearhead.base.atomic import sha256_of
 from clearhead.base.errors import UserError
 from clearhead.bundle import metadata as manifest
-from clearhead.bundle.transfer import name_in_base
+from clearhead.bundle.transfer import name_in_base, settings_of
 from clearhead.bundle.weights import disagreement, shapes_of
 from clearhead.nn.lora import A, B, merged
 
@@ -64,7 +64,7 @@ def weights_on(folder: Path, base: nn.Module, model: nn.Module, scale: float) ->
             learnt = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UserError(f"The weights of the bundle '{folder}' are damaged: copy them here again.") from error
-    there, family = base.state_dict(), (model.config.family, base.config.family)  # type: ignore[union-attr]
+    there, family = base.state_dict(), (settings_of(model).family, settings_of(base).family)
     wanted = shapes_of(model)
     known = {name: there.get(name_in_base(name, *family)) for name in wanted}
     found = {name: tensor for name, tensor in known.items() if tensor is not None} | learnt

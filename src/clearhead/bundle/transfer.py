@@ -48,7 +48,7 @@ def name_in_base(name: str, family: str, base: str) -> str:
 
 def transfer(model: nn.Module, base: nn.Module, same_head: bool) -> Transfer:
     """Find a beginning for every weight. `same_head`: both heads say the same things in the same order."""
-    here, there = _config(model), _config(base)
+    here, there = settings_of(model), settings_of(base)
     offered: Mapping[str, Tensor] = base.state_dict(keep_vars=True)  # by all their names
     taken: dict[str, str] = {}
     new: list[str] = []
@@ -88,7 +88,8 @@ def in_words(names: Iterable[str], model: nn.Module) -> str:
     return f"{', '.join(dict.fromkeys(parts))} ({sum(sizes[name] for name in chosen):,} parameters)"
 
 
-def _config(model: nn.Module) -> ModelConfig:
+def settings_of(model: nn.Module) -> ModelConfig:
+    """What one of our models was built from."""
     config = model.config
     assert isinstance(config, ModelConfig)
     return config

@@ -6,7 +6,7 @@ The weights that are taken are copied into the run's folder, so that the run goe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,13 +135,13 @@ class Base:
         limits = limits if config.position.name == "learned" else limits[:1] if noted else []
         return choice._replace(value=min([choice.value, *limits]))
 
-    def transfer(self, model: ModelConfig, labels: Sequence[str]) -> Transfer:
+    def transfer(self, model: ModelConfig, labels: Collection[str]) -> Transfer:
         """What a model takes from it."""
         known = self.bundle.metadata.get("labels") or []
         same = self.has_same_head and list(known) == list(labels)
         return transfer(build(model, device="meta"), self.bundle.model, same)
 
-    def report(self, model: ModelConfig, labels: Sequence[str]) -> list[str]:
+    def report(self, model: ModelConfig, labels: Collection[str]) -> list[str]:
         """What is taken, what is new, what is dropped."""
         found, empty = self.transfer(model, labels), build(model, device="meta")
         return [
@@ -216,7 +216,7 @@ def _refuse_unlike(base: Base, said: Table) -> None:
 # -- in a run's folder ------------------------------------------------------------------------------------
 
 
-def write_start(base: Base, config: TrainConfig, labels: Sequence[str], folder: RunFolder) -> list[str]:
+def write_start(base: Base, config: TrainConfig, labels: Collection[str], folder: RunFolder) -> list[str]:
     """Put down what a run takes from its base; returns the names of the files."""
     folder.data.mkdir(parents=True, exist_ok=True)
     found = base.transfer(config.model, labels)
