@@ -25,7 +25,7 @@ from clearhead.base.checksums import with_checksum
 from clearhead.base.errors import UserError
 
 FORMAT = "clearhead-bundle"
-FORMAT_VERSION = 2  # that of an adapter, which needs its base; a bundle that is whole has version 1
+FORMAT_VERSION = 1
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -88,7 +88,7 @@ def write_metadata(folder: Path, parameters: int, metadata: Mapping[str, Any]) -
     package = sys.modules[__name__.partition(".")[0]]
     plain = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION if ADAPTER in metadata else 1,
+        "format_version": FORMAT_VERSION,
         "created": datetime.now(UTC).isoformat(timespec="microseconds"),
         "versions": {
             "clearhead": package.__version__,
@@ -131,7 +131,7 @@ def read_metadata(folder: Path, *, verify: bool = True) -> Facts:
             f"{FORMAT_VERSION}): upgrade clearhead."
         )
     facts = _facts(plain)
-    if version not in (1, FORMAT_VERSION) or isinstance(version, bool) or facts is None:
+    if version != FORMAT_VERSION or isinstance(version, bool) or facts is None:
         raise UserError(
             f"The bundle '{folder}' is damaged: {METADATA} is not as clearhead writes it. {AGAIN}"
         )
