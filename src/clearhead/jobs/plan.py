@@ -19,7 +19,14 @@ from clearhead.data.survey import survey
 from clearhead.jobs import prepare
 from clearhead.jobs.lengthen import is_short_of_time, machine_here
 from clearhead.jobs.recipe import Table, compose, explained, laid_out, merged, padded_if_need_be
-from clearhead.jobs.refusals import check_corpus, check_labels, check_lengths, check_settings, check_together, family_of
+from clearhead.jobs.refusals import (
+    check_corpus,
+    check_labels,
+    check_lengths,
+    check_settings,
+    check_together,
+    family_of,
+)
 from clearhead.jobs.start import Base, framed, read_base, write_start
 from clearhead.models.build import count_parameters
 from clearhead.planner.layout import Layout
