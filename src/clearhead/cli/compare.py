@@ -85,7 +85,7 @@ def compare(
     from clearhead.jobs.compare_page import page
     from clearhead.jobs.members import CompareConfig, said_in
     from clearhead.jobs.recipe import merged, nested, read_recipe
-    from clearhead.training.loop import Interrupted
+    from clearhead.training.interrupt import Interrupted
 
     try:
         if only is not None:
