@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+import clearhead
 from clearhead.models import ModelConfig, build
 from clearhead.models.stack import recompute_activations
 
@@ -73,3 +77,14 @@ def test_not_in_evaluation() -> None:
     recompute_activations(model)
     with torch.no_grad():
         assert torch.equal(model(torch.arange(6)[None]).logits, wanted)
+
+
+def test_backward_passes_read_what_they_saved_once() -> None:
+    """What is computed again can be unpacked only once: a second look at it raises amid a step."""
+    twice = []
+    for path in sorted(Path(clearhead.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                looks = [one for one in ast.walk(node) if getattr(one, "attr", "") == "saved_tensors"]
+                twice += [f"{path.name}: {node.name}"] * (len(looks) > 1)
+    assert twice == []

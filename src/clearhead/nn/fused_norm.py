@@ -72,9 +72,10 @@ class _Twice(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
-        given = [slope for slope in slopes if slope is not None] or [torch.zeros_like(ctx.saved_tensors[0])]
+        saved = ctx.saved_tensors  # asked for once: what is recomputed can be read only once
+        given = [slope for slope in slopes if slope is not None] or [torch.zeros_like(saved[0])]
         other = given[1] if len(given) > 1 else None
-        found = _add_norm_backward(given[0], other, True, *ctx.saved_tensors, ctx.p, ctx.shifted)
+        found = _add_norm_backward(given[0], other, True, *saved, ctx.p, ctx.shifted)
         return *_named(*found), None, None
 
 
@@ -161,9 +162,10 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 def _differentiate(
     ctx: Any, dy: Tensor | None, dtotal: Tensor | None, *_: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
+    saved = ctx.saved_tensors  # asked for once: what is recomputed can be read only once
+    dy = torch.zeros_like(saved[0]) if dy is None else dy
     given = dtotal if ctx.stream else None
-    found = _add_norm_backward(dy, given, False, *ctx.saved_tensors, ctx.p, ctx.shifted)
+    found = _add_norm_backward(dy, given, False, *saved, ctx.p, ctx.shifted)
     return *_named(*found), None, None, None
 
 

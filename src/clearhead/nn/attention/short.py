@@ -138,9 +138,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _differentiate(ctx: Any, d_out: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    given = ctx.saved_tensors[:3]
-    found = _short_backward(d_out, *ctx.saved_tensors, *ctx.settings)
-    slopes = (None if one is None else slope for one, slope in zip(given, found, strict=True))
+    saved = ctx.saved_tensors  # asked for once, as activations that are computed again can be read only once
+    found = _short_backward(d_out, *saved, *ctx.settings)
+    slopes = (None if one is None else slope for one, slope in zip(saved[:3], found, strict=True))
     return *slopes, None, None, None, None, None
 
 
