@@ -247,8 +247,8 @@ def _number_formats(ending: Ending) -> Mapping[str, Any]:
 
 # By what it is called where it fails. No failure can lose the bundle, or keep the next from being made.
 FIGURES: dict[str, Figure] = {
-    "drawing its curves": _curves,
     SCORING: _test_set,
+    "drawing its curves": _curves,
     "measuring what it has forgotten": _old_domain,
     "measuring other number formats": _number_formats,
 }
