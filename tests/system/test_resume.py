@@ -237,6 +237,10 @@ CORNERS = {
     "generate": ("text.txt", settings(tokenizer__kind="bpe", batch__context=24, batch__workers=0)),
     "classify": ("classes.tsv", settings(optimiser__name="adamw")),
     "tag": ("tags.tsv", settings(batch__shapes="fixed", batch__workers=2)),
+    "tag with columns": (
+        "tags.conll",
+        [*settings(batch__layout="packed", batch__shapes="fixed"), "--target-column", "2,3"],
+    ),
 }
 
 
@@ -248,9 +252,13 @@ def test_kills_in_every_task(warm: Warm, home: Path, run: Path, task: str) -> No
     (home / "text.txt").write_text("\n".join(sources * 3) + "\n", "utf-8")
     (home / "classes.tsv").write_text("".join(f"{text}\t{text[0]}\n" for text in sources), "utf-8")
     (home / "tags.tsv").write_text("".join(f"{text}\t{text.upper()}\n" for text in sources), "utf-8")
+    words = (
+        "\n".join(f"{word} {word.upper()} {ord(word[0]) % 2}" for word in text.split()) for text in sources
+    )
+    (home / "tags.conll").write_text("".join(f"{text}\n\n" for text in words), "utf-8")
     file, corner = CORNERS[task]
     common = [*SETTINGS, *settings(validation__metric="loss"), *corner]
-    start = ("train", "--file", file, "--task", task, "--out", "run", "--view", "plain", *common)
+    start = ("train", "--file", file, "--task", task.split()[0], "--out", "run", "--view", "plain", *common)
     first = warm(*start, folder=home)
     assert first.code == 0, first.stderr
     undisturbed = run.rename(home / task)

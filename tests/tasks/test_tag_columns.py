@@ -233,8 +233,16 @@ def test_a_tagger_is_trained_and_used(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)["metrics"]["3 accuracy"] == 100
     assert main(["explain", out, "a b", "--out", str(tmp_path / "a.html")]) == 2
     assert "several tags a word" in capsys.readouterr().err
+    smooth = ["--out", str(tmp_path / "smooth"), "--set", "objective.label_smoothing=0.1"]
+    assert main(["train", "--task", "tag", *file, *settings, *smooth]) == 2
+    assert "are for one tag a word" in capsys.readouterr().err
+    assert not (tmp_path / "smooth").exists()
+    same = tmp_path / "same.conll"
+    same.write_text("\n\n".join(f"a{n}\tX{n % 2}\tY" for n in range(30)) + "\n", "utf-8")
+    capsys.readouterr()
     assert (
-        main(["train", "--task", "tag", *file, "--out", out, "--set", "objective.label_smoothing=0.1"]) == 2
+        main(["train", "--task", "tag", "--file", str(same), *file[2:], "--out", str(tmp_path / "no")]) == 2
     )
+    assert "have the tag 'Y' in the column '3'" in capsys.readouterr().err
     save(bundle, tmp_path / "again")
     assert tag(load_bundle(tmp_path / "again"), ["c d"]) == [["C|C", "D|C"]]

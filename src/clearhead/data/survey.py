@@ -257,11 +257,11 @@ def _labels(train: _Table, held: Mapping[int, _Table], usable: int) -> dict[str,
         return {}
     what = "class" if columns.target == "class" else "tag"
     several = columns_asked(train.corpora[0]) if columns.target == "tags" else []
-    found = by_column(sorted(train.labels)).values() if several else [list(train.labels)]
-    for one in found:
-        if len(one) < 2:
+    for name, found in (by_column(sorted(train.labels)) if several else {"": list(train.labels)}).items():
+        if len(found) < 2:
+            where = f" in the column '{name}'" if name else ""
             raise UserError(
-                f"All examples of {name_of(train.corpora[0])} have the {what} '{one[0]}': "
+                f"All examples of {name_of(train.corpora[0])} have the {what} '{found[0]}'{where}: "
                 "there is nothing to tell apart."
             )
     if columns.target == "class" and len(train.labels) > max(20, usable // 2):

@@ -7,6 +7,7 @@ written as null; a printed number is a string where it ends in a printed zero.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import asdict
 
@@ -16,6 +17,7 @@ from clearhead.lectures.render import TOLERANCE
 from clearhead.lectures.step import Printed, Table
 
 
+@functools.cache
 def lectures() -> Plain:
     """All examples, in the order of the decks, and by what rule a printed number is called wrong.
 
