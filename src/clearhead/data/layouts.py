@@ -33,8 +33,13 @@ def pack_batch(batch: Batch) -> Batch:
     plain = {id(sizes): _plain(sizes)[: batch.rows] for sizes in batch.sizes.values()}
     sizes = {name: plain[id(lengths)] for name, lengths in batch.sizes.items()}
     fields = {name: tensor[: batch.rows] for name, tensor in batch.fields.items()}
-    for name, lengths in sizes.items():
-        fields[name] = fields[name][_inside(lengths, fields[name])]
+    inside: dict[tuple[int, int], Tensor] = {}  # found once for the fields that stand beside each other
+    for name, lengths in batch.sizes.items():
+        kind = id(lengths), fields[name].shape[1]
+        if kind not in inside:
+            real = torch.as_tensor(lengths, device=fields[name].device)[: batch.rows]
+            inside[kind] = torch.arange(kind[1], device=real.device) < real.unsqueeze(1)
+        fields[name] = fields[name][inside[kind]]
     return replace(batch, fields=fields, sizes=sizes)
 
 
@@ -99,9 +104,3 @@ def _part(batch: Batch, begin: int, end: int) -> Batch:
 
 def _plain(lengths: Lengths) -> tuple[int, ...]:
     return tuple(lengths.tolist()) if isinstance(lengths, Tensor) else lengths
-
-
-def _inside(lengths: Lengths, ids: Tensor) -> Tensor:
-    """(rows, T): True on real tokens."""
-    places = torch.arange(ids.shape[1], device=ids.device)
-    return places < torch.as_tensor(lengths, device=ids.device).unsqueeze(1)
