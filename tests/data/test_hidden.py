@@ -156,19 +156,23 @@ def test_special_tokens_are_never_hidden_and_words_go_together() -> None:
 
 
 def spans_oracle(ids: list[int], example: int, seed: int, epoch: int, rate: float, span: float) -> Any:
-    """Source and target, by walking along the text."""
+    """Source and target, by walking along the text and stopping where a span stands."""
     noise = min(max(round(rate * len(ids)), 1), len(ids) - 1)
-    spans = min(max(round(noise / span), 1), noise, len(ids) - noise, 100)
-    draw, cut = Draw(seed, epoch, np.array([example])), {}
-    for purpose, total in (("kept spans", len(ids) - noise), ("hidden spans", noise)):
-        chance = draw.uniform(np.array([total - 1]), purpose).rows()[0]
-        places = sorted(sorted(range(total - 1), key=chance.__getitem__)[: spans - 1])
-        cut[purpose] = np.diff([0, *(place + 1 for place in places), total]).tolist()
-    left, source, target = list(ids), [], []
-    for number, (kept, hidden) in enumerate(zip(cut["kept spans"], cut["hidden spans"], strict=True)):
-        source += [*left[:kept], SENTINELS[number]]
-        target += [SENTINELS[number], *left[kept : kept + hidden]]
-        left = left[kept + hidden :]
+    spans = min(max(round(noise / span), 1), noise, len(ids) - noise + 1, 100)
+    draw = Draw(seed, epoch, np.array([example]))
+    where = draw.uniform(np.array([len(ids) - noise + 1]), "places of spans").rows()[0]
+    cuts = draw.uniform(np.array([noise - 1]), "lengths of spans").rows()[0]
+    stops = {place for _, place in sorted(zip(where, range(len(where)), strict=True))[:spans]}
+    ends = sorted(place + 1 for _, place in sorted(zip(cuts, range(noise - 1), strict=True))[: spans - 1])
+    lengths, left = np.diff([0, *ends, noise]).tolist(), list(ids)
+    source: list[int] = []
+    target: list[int] = []
+    for kept in range(len(ids) - noise + 1):
+        if kept in stops:
+            number = sum(id in SENTINELS for id in source)
+            source.append(SENTINELS[number])
+            target += [SENTINELS[number], *(left.pop(0) for _ in range(lengths[number]))]
+        source += [left.pop(0)] if left and kept < len(ids) - noise else []
     assert left == []
     return source, target
 

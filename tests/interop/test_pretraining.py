@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 
 from clearhead.data.batch import IGNORED, Batch, Widths
@@ -16,8 +17,12 @@ from clearhead.data.encoding import Specials
 from clearhead.data.encodings import Denoised, Hiding, Masked
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Ragged
-from clearhead.interop import import_folder
+from clearhead.decoding.fill import fill
+from clearhead.interop import export_folder, import_folder
+from clearhead.tasks import task_named
+from clearhead.text.framing import bert_framing, with_template
 from clearhead.text.marks import Marks
+from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.objectives import LabelObjective, run_model
 
 from .conftest import PAD, VOCABULARY
@@ -58,6 +63,34 @@ def test_masked_language_modelling(
     here = LabelObjective(0.0)(ours, batch)
     torch.testing.assert_close(here.objective / batch.tokens, there.loss, atol=1e-5, rtol=1e-5)
     assert run_model(ours, batch).shape == (*batch.labels.shape, VOCABULARY)
+
+
+def test_an_imported_model_fills_gaps_and_is_evaluated(
+    saved: Callable[[str], Path], transformers: Any, tmp_path: Path
+) -> None:
+    names = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *(chr(97 + n) for n in range(26))]
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({n: i for i, n in enumerate(names)}, "[UNK]"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.add_special_tokens(names[:5])
+    bundle = import_folder(saved("bert, words"))
+    bundle.tokenizer = with_template(Tokenizer(backend), bert_framing(1, 2))
+    theirs = transformers.BertForMaskedLM.from_pretrained(saved("bert, words")).eval()
+    [found] = fill(bundle, ["a b [MASK] d"], top=3)
+    with torch.no_grad():
+        scores = theirs(torch.tensor([[1, 5, 6, 4, 8, 2]])).logits[0, 3].double().softmax(-1)
+    best = scores[5:31].topk(3)
+    assert [word for word, _ in found.gaps[0]] == [names[5 + int(id)] for id in best.indices]
+    torch.testing.assert_close(
+        torch.tensor([share for _, share in found.gaps[0]], dtype=torch.double),
+        best.values,
+        atol=1e-5,
+        rtol=1e-4,
+    )
+    judged = task_named("mask").judge(bundle, [("", " ".join("abcdefgh" * 9))])
+    assert judged.metrics["perplexity"] > 1
+    export_folder(bundle, tmp_path / "out")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (again.mask_token, again.mask_token_id) == ("[MASK]", 4)
 
 
 def test_span_corruption(saved: Callable[[str], Path], transformers: Any) -> None:

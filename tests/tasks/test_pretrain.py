@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,34 @@ def test_whole_words_and_documents(tmp_path: Path) -> None:
         done = train(tmp_path / task, merged(said(tmp_path, task), corpus), view="quiet")
         assert done.failed == []
         assert done.bundle.metadata["documents"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_gaps_that_can_be_known_are_filled_rightly(task: str, tmp_path: Path) -> None:
+    """Letters in the order of the alphabet, beginning anywhere: what is hidden follows from what is not."""
+    chance, file = random.Random(1), tmp_path / "letters.txt"
+    letters = "abcdefghijklmnopqrstuvwxyz" * 3
+    starts = [chance.randrange(26) for _ in range(2500)]
+    file.write_text("".join(" ".join(letters[start : start + 20]) + "\n" for start in starts))
+    said = {
+        "task": task,
+        "data": {"train": [{"file": str(file)}]},
+        "steps": 500 if task == "mask" else 1500,
+        "tokenizer": {"kind": "words"},
+        "model": {"width": 64, "layers": 2, "dropout": 0.0, "embedding": {"dropout": 0.0}},
+        "batch": {"context": 40, "tokens": 1280},
+        "schedule": {"rate": 3e-3},
+        "compute": {"device": "cpu"},
+    }
+    done = train(tmp_path / "run", said, view="quiet")
+    assert done.test is not None
+    assert done.test.metrics["accuracy"] > 85
+    right = 0
+    for start, second in zip(range(20), range(20, 0, -1), strict=True):
+        lines = [letters[start : start + 20], letters[second : second + 20]]
+        hidden = 1 if task == "mask" else 3
+        gaps = [" ".join([*line[:6], "[MASK]", *line[6 + hidden :]]) for line in lines]
+        [found] = fill(done.bundle, [" ".join(gaps)])
+        right += found.text == " ".join("".join(lines))
+    assert right >= 12

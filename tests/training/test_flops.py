@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clearhead.data import batch as data
 from clearhead.data.layouts import pack_batch
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
@@ -86,3 +87,13 @@ def test_the_peak_of_a_gpu_is_known_or_none() -> None:
     half, full = peak_of(device, torch.bfloat16), peak_of(device, torch.float32)
     if "h200" in torch.cuda.get_device_name(device).lower():
         assert (half, full) == (990e12, 67e12)
+
+
+def test_a_masked_language_model_scores_its_hidden_tokens_alone() -> None:
+    words = ModelConfig.from_dict({**SMALL, "family": "encoder", "head": {"kind": "mlm"}})
+    rows, length, hidden = 3, 20, 4
+    ids, places = torch.ones(rows, length, dtype=torch.long), torch.zeros(rows, hidden, dtype=torch.long)
+    fields = {"inputs": ids, "labels": places, "places": places}
+    batch = data.Batch(fields, {"inputs": torch.full((rows,), length)}, rows, rows * hidden)
+    bare = StepFlops(words.replace(head__kind="none"))(rows, 0, length)
+    assert StepFlops(words).of(batch) == pytest.approx(bare + rows * hidden * 6 * 16 * (50 + 16))

@@ -58,8 +58,11 @@ def fill(
     settle()
     if top is not None and model.config.head.kind != "mlm":
         raise UserError("--top is for masked language models: this one writes a span for each gap.")
+    first = 1
     for lines in chunks(texts):
-        for found in fill_gaps(model, lines, top=top or 1):
+        filled = fill_gaps(model, lines, top=top or 1, first=first)
+        first += len(lines)
+        for found in filled:
             if top is None:
                 typer.echo(found.text)
                 continue

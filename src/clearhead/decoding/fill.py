@@ -34,11 +34,13 @@ class Filled:
 
 
 @in_compiled_work
-def fill(bundle: Bundle, texts: Sequence[str], *, top: int = 5, device: Device = None) -> list[Filled]:
-    """Each text with its gaps, written `[MASK]`, filled."""
+def fill(
+    bundle: Bundle, texts: Sequence[str], *, top: int = 5, first: int = 1, device: Device = None
+) -> list[Filled]:
+    """Each text with its gaps, written `[MASK]`, filled; messages count the texts from `first`."""
     marks = Marks.of(tokenizers_of(bundle)[0])
     parts = [around_gaps(tokenizers_of(bundle)[0], text) for text in texts]
-    for number, pieces in enumerate(parts, start=1):
+    for number, pieces in enumerate(parts, start=first):
         if len(pieces) == 1:
             raise UserError(f"Text {number} has no gap: write [MASK] where a word is missing.")
     if bundle.config.head.kind == "mlm" and marks is not None and marks.mask is not None:
@@ -58,19 +60,19 @@ def _masked(
     for pieces in parts:
         inner = [id for piece in pieces for id in (*piece, mask)][:-1]
         rows.append(framing.frame(inner))
-    banned = sorted(marks.special)
+    words = [id for id in range(marks.vocabulary) if id not in marks.special]  # some models have more rows
     found = []
     for row, scores in zip(rows, scores_of(bundle, rows, 4096, device), strict=True):
         places = [place for place, id in enumerate(row.ids) if id == mask]
-        shares = scores[places].softmax(-1)  # (gaps, V)
-        shares[:, banned] = -1.0
-        best = shares.topk(min(top, shares.shape[-1] - len(banned)))
+        shares = scores[places].softmax(-1)[:, words]  # (gaps, words)
+        best = shares.topk(min(top, len(words)))
+        chosen = [[words[at] for at in each] for each in best.indices.tolist()]
         ids = list(row.ids)
-        for place, id in zip(places, best.indices[:, 0].tolist(), strict=True):
-            ids[place] = id
+        for place, each in zip(places, chosen, strict=True):
+            ids[place] = each[0]
         gaps = tuple(
             tuple((tokenizer.decode([id]).strip(), share) for id, share in zip(*gap, strict=True))
-            for gap in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            for gap in zip(chosen, best.values.tolist(), strict=True)
         )
         found.append(Filled(tokenizer.decode(ids), gaps))
     return found

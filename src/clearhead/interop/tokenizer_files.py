@@ -29,6 +29,7 @@ from clearhead.text.framing import (
     template_of,
     with_template,
 )
+from clearhead.text.marks import Marks
 from clearhead.text.tokenizer import FILE_NAME, LARGEST, Tokenizer
 
 SETTINGS = "tokenizer_config.json"
@@ -186,6 +187,9 @@ def _tokenizer_settings(tokenizer: Tokenizer, config: ModelConfig, limit: Any) -
     if config.family == "encoder":
         names |= {"start": "cls_token", "stop": "sep_token"}
     found = {names[role]: tokenizer.token(id) for role, id in tokenizer.specials.items()}
+    marks = Marks.of(tokenizer)
+    if marks is not None and marks.mask is not None:
+        found["mask_token"] = tokenizer.token(marks.mask)
     segments = ["token_type_ids"] if config.embedding.token_types else []
     plain: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -40,6 +40,9 @@ class StepFlops:
         counts = [count_flops(model, Shape(1, s, t), 1).step for s, t in points]
         rows = [self._terms(s, t, pair) for s, t in points]
         self._pair = pair
+        # a masked token's way to its scores: dense layer and vocabulary, forward and backward
+        transform = config.width if config.head.transform else 0
+        self._word = 6.0 * config.width * (config.vocabulary + transform)
         self._factors = numpy.linalg.solve(numpy.array(rows, dtype=float), numpy.array(counts, dtype=float))
 
     @staticmethod
@@ -67,7 +70,9 @@ class StepFlops:
             sources = batch.source_lengths if batch.source_lengths is not None else [0] * len(targets)
             return sum(self(1, int(s), int(t)) for s, t in zip(sources, targets, strict=True))
         width = 0 if batch.source is None else batch.source.shape[1]
-        return self(batch.inputs.shape[0], width, batch.inputs.shape[1])
+        rows, length = batch.inputs.shape
+        unscored = 0 if "places" not in batch.fields else length - batch.fields["places"].shape[1]
+        return self(rows, width, length) - rows * unscored * self._word
 
 
 def peak_of(device: torch.device, dtype: torch.dtype, threads: int | None = None) -> float | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -53,7 +52,7 @@ class Denoised(Hiding):
         """How many tokens of chunks of these lengths are hidden, and in how many spans."""
         noise = np.minimum(np.maximum(np.rint(self.corruption.rate * lengths), 1), lengths - 1)
         spans = np.maximum(np.rint(noise / self.corruption.span), 1)
-        most = np.minimum(np.minimum(noise, lengths - noise), len(SENTINELS))
+        most = np.minimum(np.minimum(noise, lengths - noise + 1), len(SENTINELS))
         return noise.astype(np.int32), np.minimum(spans, most).astype(np.int32)
 
     def sizes(self, lengths: Mapping[str, Integers], draw: Draw | None = None) -> Sizes:
@@ -69,14 +68,13 @@ class Denoised(Hiding):
         draw = draw or Draw(0, 0, np.arange(len(chunks.lengths)))
         assert specials.marks is not None  # `framings` has looked
         noise, spans = self.counts(chunks.lengths)
-        cuts = [
-            draw.uniform(np.maximum(tokens.astype(np.int64) - 1, 0), purpose).rows()
-            for tokens, purpose in ((chunks.lengths - noise, "kept spans"), (noise, "hidden spans"))
-        ]
+        kept = chunks.lengths - noise
+        where = draw.uniform(kept.astype(np.int64) + 1, "places of spans").rows()
+        cuts = draw.uniform(np.maximum(noise.astype(np.int64) - 1, 0), "lengths of spans").rows()
         pairs = [
-            corrupted(ids, pieces([len(ids) - hide, hide], count, chances), specials.marks.sentinels)
-            for ids, hide, count, chances in zip(
-                chunks.rows(), noise.tolist(), spans.tolist(), zip(*cuts, strict=True), strict=True
+            corrupted(ids, spans_of(hide, count, *chances), specials.marks.sentinels)
+            for ids, hide, count, *chances in zip(
+                chunks.rows(), noise.tolist(), spans.tolist(), where, cuts, strict=True
             )
         ]
         source, target = (Ragged.of([pair[side] for pair in pairs]) for side in (0, 1))
@@ -84,44 +82,48 @@ class Denoised(Hiding):
         return Pairs().collate(both, widths, specials)
 
 
-def pieces(totals: Sequence[int], count: int, chances: Sequence[Sequence[float]]) -> list[int]:
-    """Lengths of spans that are kept and hidden by turns, `count` of each, which add up to the totals.
+def spans_of(hidden: int, count: int, where: Sequence[float], cuts: Sequence[float]) -> list[tuple[int, int]]:
+    """`count` spans that hide so many tokens together: how many tokens stay before each, and its length.
 
-    Each total is cut where its chances are smallest; no span is empty.
+    Spans stand where the chances `where` are smallest, of one for each place between tokens that stay and one
+    for either end, so that no two of them touch. Lengths are what cutting all that is hidden where the
+    chances `cuts` are smallest gives, so that none is empty. T5's own way ends every text with a span; here
+    each place is as likely as any other, the end too.
 
-    >>> pieces([5, 3], 2, [[0.9, 0.2, 0.8, 0.7], [0.4, 0.1]])
-    [2, 2, 3, 1]
+    >>> spans_of(3, 2, [0.4, 0.9, 0.2, 0.8], [0.4, 0.1])
+    [(0, 2), (2, 1)]
     """
-    if not count:
-        return [totals[0]]
-    both = []
-    for total, chance in zip(totals, chances, strict=True):
-        cuts = sorted(sorted(range(len(chance)), key=lambda place: chance[place])[: count - 1])
-        ends = [*(place + 1 for place in cuts), total]
-        both.append([end - begin for begin, end in zip([0, *ends], ends, strict=False)])
-    return list(chain.from_iterable(zip(*both, strict=True)))
+    ends = [*(place + 1 for place in smallest(cuts, count - 1)), hidden]
+    lengths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+    return list(zip(smallest(where, count), lengths, strict=False)) if count else []
+
+
+def smallest(chances: Sequence[float], count: int) -> list[int]:
+    """The places of the smallest numbers, in rising order.
+
+    >>> smallest([0.3, 0.1, 0.9, 0.2], 2)
+    [1, 3]
+    """
+    return sorted(sorted(range(len(chances)), key=lambda place: chances[place])[: max(count, 0)])
 
 
 def corrupted(
-    ids: Sequence[int], lengths: Sequence[int], sentinels: Sequence[int]
+    ids: Sequence[int], spans: Sequence[tuple[int, int]], sentinels: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Source and target of a text whose spans are kept and hidden by turns.
+    """Source and target of a text with some spans hidden.
 
-    >>> corrupted([5, 6, 7, 8, 9], [2, 1, 1, 1], [90, 91])
+    >>> corrupted([5, 6, 7, 8, 9], [(2, 1), (3, 1)], [90, 91])
     ([5, 6, 90, 8, 91], [90, 7, 91, 9])
     """
     source: list[int] = []
     target: list[int] = []
-    begin = 0
-    for number, length in enumerate(lengths):
-        span = ids[begin : begin + length]
-        begin += length
-        if number % 2:
-            source.append(sentinels[number // 2])
-            target += [sentinels[number // 2], *span]
-        else:
-            source += span
-    return source, target
+    begin = gone = 0
+    for sentinel, (stays, length) in zip(sentinels, spans, strict=False):
+        end = stays + gone  # where the span begins, those before it included
+        source += [*ids[begin:end], sentinel]
+        target += [sentinel, *ids[end : end + length]]
+        begin, gone = end + length, gone + length
+    return [*source, *ids[begin:]], target
 
 
 def filled_in(source: Iterable[int], target: Iterable[int], sentinels: Sequence[int]) -> list[int]:
