@@ -268,4 +268,6 @@ def _next(finished: Any) -> str:
     from clearhead.tasks import task_of
 
     texts = '"…" "…"' if finished.bundle.metadata["framing"]["source"].get("pair") else '"…"'
-    return f"clearhead {task_of(finished.bundle).command} {finished.folder} {texts}"
+    command = task_of(finished.bundle).command
+    texts = '"… [MASK] …"' if command == "fill" else texts
+    return f"clearhead {command} {finished.folder} {texts}"

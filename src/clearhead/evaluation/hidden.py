@@ -108,7 +108,9 @@ class HiddenSpans(HiddenTokens):
     """The same of the tokens of hidden spans, which are written one after the other."""
 
     def _signature(self, tokens: int) -> str:
-        return f"of {tokens:,} tokens of hidden spans, sentinels included; {super()._signature(tokens)}"
+        return (
+            f"of {tokens:,} tokens, sentinels included: 15 % of the text in spans, drawn with the seed {SEED}"
+        )
 
     def sample(self, bundle: Bundle, batch: Batch) -> str:
         assert batch.source is not None
