@@ -174,7 +174,8 @@ def _widths(model: ModelConfig, goal: float, measure: Callable[[ModelConfig], fl
     """The settings with which a model is as large as it can be made to the goal; none where it is."""
     if abs(measure(model) / goal - 1) <= NEAR:
         return
-    unit = 8 if model.family in NO_TRANSFORMERS else 2 * model.attention.heads
+    # heads divide a Transformer's width; multiples of 8 suit a GPU, and are too coarse for small models
+    unit = (8 if model.width >= 128 else 2) if model.family in NO_TRANSFORMERS else 2 * model.attention.heads
 
     def at(count: int) -> ModelConfig:
         return model.replace(**{name.replace(".", "__"): value for name, value in flat(table(count)).items()})
