@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.models.build import build
@@ -26,6 +27,7 @@ from clearhead.models.stack import Layer, Surroundings
 from clearhead.nn.attention import MultiHeadAttention
 from clearhead.nn.attention.kernels import attend
 from clearhead.nn.attention.masks import Everything
+from clearhead.nn.attention.problem import Problem
 from clearhead.nn.tokens import Tokens
 from clearhead.planner.batch import Batch
 from clearhead.planner.families import products
@@ -107,7 +109,7 @@ def _powers(most: int) -> Iterator[tuple[int, tuple[None, None]]]:
 
 @torch.no_grad()
 def _measured(one: ModelConfig, device: torch.device) -> Iterator[tuple[int, tuple[float, float]]]:
-    """Seconds of what attention does between its projections, and of all else in the layer."""
+    """Seconds of what attention does between its projections, and of the layer without that."""
     model: Any = build(one).to(device).eval()
     layer = model.encoder.layers[0]
     assert isinstance(layer, Layer)
@@ -118,11 +120,18 @@ def _measured(one: ModelConfig, device: torch.device) -> Iterator[tuple[int, tup
         around = Surroundings(Tokens.padded(tokens, device=device), Everything())
         problem = attention.problem(x, queries=around.tokens)
         square = _quickest(lambda problem=problem: attend(problem, attention.kernel), device)  # type: ignore[misc]
-        whole = _quickest(lambda x=x, around=around: layer(x, around), device)  # type: ignore[misc]
-        yield tokens, (square, max(whole - square, 0.0))
-        if whole > ENOUGH or square > 2 * (whole - square) or tokens >= 2**17:
+        layer.attention.kernel = _nothing
+        linear = _quickest(lambda x=x, around=around: layer(x, around), device)  # type: ignore[misc]
+        layer.attention.kernel = one.attention.kernel
+        yield tokens, (square, linear)
+        if square + linear > ENOUGH or square > 2 * linear or tokens >= 2**17:
             return
         tokens *= 2
+
+
+def _nothing(problem: Problem) -> Tensor:
+    """In place of attention: the values as they are, so that what is left of a layer is linear in n."""
+    return problem.spread(problem.v)
 
 
 def _quickest(do: Callable[[], object], device: torch.device) -> float:
