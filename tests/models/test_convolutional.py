@@ -48,7 +48,7 @@ def reference(net: Any, source: list[int], target: list[int]) -> Tensor:
         for i in range(len(x)):
             v = gated(layer.convolution.weights, wide[i : i + k])
             d = half * (look.query.weight @ v + look.query.bias + g[i])
-            a = torch.softmax(torch.stack([d @ one for one in z]), 0)
+            a = torch.softmax(torch.stack([d @ one / math.sqrt(width) for one in z]), 0)
             mixed = sum(a[j] * half * (z[j] + e[j]) for j in range(len(z))) * math.sqrt(len(z))
             c = look.output.weight @ mixed + look.output.bias
             found.append(half * (x[i] + half * (v + c)))

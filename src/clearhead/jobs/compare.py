@@ -25,9 +25,12 @@ from typing import Any
 import torch
 
 from clearhead.base.atomic import atomic_write_text
+from clearhead.base.device import pick_device
 from clearhead.base.errors import UserError
 from clearhead.base.reading import Unreadable, read_json
 from clearhead.base.settings import parse_setting
+from clearhead.data.encoding import Encoding
+from clearhead.data.load import Loader
 from clearhead.evaluation.evaluate import Evaluation
 from clearhead.evaluation.report import BUCKETS
 from clearhead.jobs import prepare
@@ -36,10 +39,10 @@ from clearhead.jobs.finish import Finished
 from clearhead.jobs.gradient_by_distance import gradient_by_distance
 from clearhead.jobs.members import CompareConfig, Comparison, Member, differing, invited
 from clearhead.jobs.plan import decided
-from clearhead.jobs.recipe import Table, merged
+from clearhead.jobs.recipe import Table, merged, table_in
 from clearhead.jobs.train import begun, resume, train
 from clearhead.models.build import build, count_parameters
-from clearhead.planner.batch import make_batch
+from clearhead.planner.batch import Batch
 from clearhead.planner.totals import count_memory
 from clearhead.tasks import task_named
 from clearhead.training.config import TrainConfig
@@ -109,12 +112,19 @@ def _opened(
         raise UserError(f"The folder '{folder}' is not empty: give another --out.")
     task = task_named(str(settings.get("task", TrainConfig().task)))
     differing(asked, task.columns.writes)  # refuses names that nobody knows before the corpus is read
-    plain = merged({"batch": {"layout": "padded"}}, settings)  # the same batches: not every family packs them
+    plain = merged(_alike(settings), settings)
     members = invited(asked, plain, decided(plain, minutes), task.columns.writes)
     listed = [{"name": one.name, "settings": one.settings, "refused": one.refused} for one in members]
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write_text(record, as_json({"format": 1, "task": task.name, **said, "members": listed}))
     return read(folder)
+
+
+def _alike(settings: Table) -> Table:
+    """The same batches and numbers for all: not every family has packed batches, nor every width bf16."""
+    device = pick_device(table_in(settings, "compute").get("device", "auto"))
+    exact = {"compute": {"dtype": "float32"}} if device.type == "cpu" else {}
+    return {"batch": {"layout": "padded"}, **exact}
 
 
 def _runs(found: Comparison) -> Iterator[tuple[Member, int]]:
@@ -209,10 +219,6 @@ def measured(finished: Finished, asked: CompareConfig) -> dict[str, Any]:
     encoding = task.encoding(config.model.family, config.data.two)
     facts = finished.bundle.metadata["training"]
     gradients = gradient_by_distance(finished.bundle.model, config, encoding, prepared, asked.rows)
-    on_cpu = "cuda" not in str(next(finished.bundle.model.parameters()).device)
-    batch = make_batch(config.model, config.batch.tokens, None, None)
-    dtype = "bf16" if facts["dtype"] in ("bfloat16", "float16") else "float32"
-    memory = count_memory(build(config.model, device="meta"), config.model, batch, dtype, on_cpu)
     return {
         "figures": _figures(finished),
         "parameters": count_parameters(finished.bundle.model),
@@ -224,7 +230,7 @@ def measured(finished: Finished, asked: CompareConfig) -> dict[str, Any]:
         "dtype": facts["dtype"],
         "train_tokens_per_second": _training_speed(folder),
         "decode_tokens_per_second": _decoding_speed(finished),
-        "planned_bytes": memory.training,
+        "planned_bytes": _planned_bytes(finished, config, prepared, encoding),
         "by_length": [] if finished.test is None else _by_length(finished.test),
         "gradients": [one._asdict() for one in gradients],
         "curve": [
@@ -233,6 +239,21 @@ def measured(finished: Finished, asked: CompareConfig) -> dict[str, Any]:
             if one["kind"] == "validation" and isinstance(one.get("loss"), float)
         ],
     }
+
+
+def _planned_bytes(
+    finished: Finished, config: TrainConfig, prepared: prepare.Prepared, encoding: Encoding
+) -> int:
+    """What the planner counts for training on the largest batch of an epoch."""
+    loader = Loader(prepared.train, encoding, config.batch, prepared.tokenizers.specials(), config.seed)
+    rows, source, target = max(loader.plan(0).shape.tolist(), key=lambda one: one[0] * sum(one[1:]))
+    if config.model.family == "encoder":  # which has one sequence, and that is read
+        source, target = target, 0
+    used = finished.bundle.metadata["training"]["dtype"]
+    dtype = "bf16" if used in ("bfloat16", "float16") else "float32"
+    on_cpu = next(finished.bundle.model.parameters()).device.type == "cpu"
+    model, batch = build(config.model, device="meta"), Batch(rows, source, target)
+    return count_memory(model, config.model, batch, dtype, on_cpu).training
 
 
 def _figures(finished: Finished) -> dict[str, float]:

@@ -6,12 +6,13 @@ L·(K−1)+1 of them. With e and g the embedded source and target tokens:
     encoder   x ← √½ (x + GLU(convolution(x)))                     GLU(a, b) = a ∘ σ(b)
     decoder   v = GLU(convolution over this token and the K−1 before it)
               d = √½ (W v + g)                                     what is asked of the source
-              c = W′ Σ_j softmax_j(d·z_j) · √½ (z_j + e_j) · √S    z: the encoder's output
+              c = W′ Σ_j softmax_j(d·z_j / √E) · √½ (z_j + e_j) · √S    z: the encoder's output
               x ← √½ (x + √½ (v + c))
 
-The factors √½ keep the variance of sums, √S that of a mean of S tokens. (The paper's weight normalisation,
-another width inside the layers, and gradients of the encoder divided by the number of attentions are left
-out.) The same interface as the Transformer's encoder-decoder. In decoding, a layer remembers the last K−1
+The factors √½ keep the variance of sums, √S that of a mean of S tokens. 1/√E is ours: the paper's embeddings
+begin at a tenth of the size of ours, and with ours plain products would begin with one-hot weights. (The
+paper's weight normalisation, another width inside the layers, and gradients of the encoder divided by the
+number of attentions are left out.) The same interface as the Transformer's encoder-decoder. In decoding, a layer remembers the last K−1
 tokens that it read, however long the text gets.
 
 Shapes: B rows, S source tokens, T target tokens, E width, K tokens of a kernel.
@@ -122,7 +123,7 @@ class SourceAttention(nn.Module):
 
     def forward(self, x: Tensor, words: Tensor, source: ConvolutionalSource) -> tuple[Tensor, Tensor]:
         """What is found for x (B, T, E), and the weights (B, 1, T, S)."""
-        asked = (self.query(x) + words) * HALF
+        asked = (self.query(x) + words) * (HALF / math.sqrt(x.shape[-1]))
         scores = (asked @ source.memory.transpose(1, 2)).unsqueeze(1)
         asking, there = (Tokens.padded(one.shape[1], device=x.device) for one in (x, source.memory))
         weights = masked_softmax(scores, source.mask.allowed(asking, there))
