@@ -12,8 +12,8 @@ L·(K−1)+1 of them. With e and g the embedded source and target tokens:
 The factors √½ keep the variance of sums, √S that of a mean of S tokens. 1/√E is ours: the paper's embeddings
 begin at a tenth of the size of ours, and with ours plain products would begin with one-hot weights. (The
 paper's weight normalisation, another width inside the layers, and gradients of the encoder divided by the
-number of attentions are left out.) The same interface as the Transformer's encoder-decoder. In decoding, a layer remembers the last K−1
-tokens that it read, however long the text gets.
+number of attentions are left out.) The same interface as the Transformer's encoder-decoder. In decoding, a
+layer remembers the last K−1 tokens that it read, however long the text gets.
 
 Shapes: B rows, S source tokens, T target tokens, E width, K tokens of a kernel.
 """
