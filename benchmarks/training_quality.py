@@ -32,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -75,6 +76,7 @@ def switches(options: argparse.Namespace) -> list[Run]:
     own = {
         "steps": steps,
         "schedule.warmup": max(steps // 6, 1),
+        "batch.tokens": 6400,  # real ones: about as many as padded batches of 8192 hold
         "model.dropout": DROPOUT,
         "model.embedding.dropout": DROPOUT,
     }
@@ -103,7 +105,9 @@ def switches(options: argparse.Namespace) -> list[Run]:
 def muon(options: argparse.Namespace) -> list[Run]:
     """Adam with all steps and with fewer, beside Muon with fewer at three rates."""
     found = []
-    for recipe, all_steps, warmup in (("multi30k-en-de-fast", 4800, 800), ("tiny-shakespeare", 4000, 100)):
+    for recipe in ("multi30k-en-de-fast", "tiny-shakespeare"):
+        plain = tomllib.loads((RECIPES / f"{recipe}.toml").read_text(encoding="utf-8"))
+        all_steps, warmup = plain["steps"], plain["schedule"]["warmup"]
         steps = options.steps or all_steps
         for name, variant, share in (
             ("Adam", "", 1.0),
