@@ -167,17 +167,17 @@ def costs_of_ranks(point: Point, rounds: int) -> list[Cost]:
     for count in RANKS:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+            port = str(free.getsockname()[1])
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
         said = processes.get_context("fork").SimpleQueue()
-        os.environ["WORLD_SIZE"] = str(count)
-        processes.start_processes(be_a_rank, (point, rounds, said), count, start_method="fork")
+        processes.start_processes(be_a_rank, (where, point, rounds, said), count, start_method="fork")
         found.append(said.get())
     return found
 
 
-def be_a_rank(rank: int, point: Point, rounds: int, said: Any) -> None:
+def be_a_rank(rank: int, where: dict[str, str], point: Point, rounds: int, said: Any) -> None:
     """One process: its share of the batch, again and again."""
-    os.environ["RANK"] = str(rank)
+    os.environ |= {**where, "RANK": str(rank)}
     torch.set_num_threads(1)
     with joined("ddp", cuda=False) as ranks:
         batch = batch_of(replace(point, batch=point.batch // ranks.count))

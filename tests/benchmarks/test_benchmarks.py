@@ -124,3 +124,13 @@ def test_growth_of_costs_is_fitted(
     monkeypatch.setattr(sys, "argv", arguments)
     growth.main()
     assert capsys.readouterr().out.splitlines()[-1].startswith("| depth | depth^")
+
+
+@pytest.mark.slow
+def test_ranks_share_what_one_would_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forked before this process has threads of its own: each rank keeps its share of the activations."""
+    growth = load("growth")
+    monkeypatch.setattr(growth, "RANKS", (1, 2))
+    one, two = growth.costs_of_ranks(growth.Point(64, 64, 2, 8, 256), 1)
+    assert one.bytes == pytest.approx(2 * two.bytes, rel=0.05)
+    assert min(one.seconds, two.seconds) > 0
