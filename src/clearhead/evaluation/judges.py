@@ -220,8 +220,8 @@ class WordTags(Classes):
             wanted, tags = target.split(), list(chain.from_iterable(words))
             if len(wanted) != len(tags):
                 raise UserError(
-                    f"Row {number} has {counted(len(words), 'word')} but {counted(len(wanted), 'tag')}: this "
-                    f"model gives {several} a word."
+                    f"Row {number} has {counted(len(words), 'word')} but {counted(len(wanted), 'tag')}"
+                    + ("." if several == 1 else f": this model gives {several} a word.")
                 )
             if several > 1:
                 wanted = _in_order(wanted, list(by_column(names)), number)
