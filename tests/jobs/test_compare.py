@@ -157,7 +157,10 @@ def test_gradients_equal_those_of_the_embeddings_given_by_hand(family: str) -> N
                 wanted.append((far, norm))
     assert sorted(far for far, _ in found) == sorted(far for far, _ in wanted)
     assert sorted(norm for _, norm in found) == pytest.approx(sorted(norm for _, norm in wanted), rel=1e-4)
-    assert all(embedding._forward_hooks == {} for _ in (0,))
+    assert embedding._forward_hooks == {}
+    if family == "encoder-decoder":
+        deaf = model_for(family, dtype=torch.float32, cross_attention=False)
+        assert all(not norms.any() for _, norms in gradients._of_batch(deaf, batch))
 
 
 def gradients_tokens(tokens: torch.Tensor) -> Any:
@@ -233,6 +236,29 @@ def test_it_goes_on_where_it_was(
         job.compare(out / "gru-seed1", said, config)
     with pytest.raises(UserError, match="no comparison in"):
         job.compare(out / "nowhere")
+
+
+def test_a_run_that_fails_keeps_no_other_from_its_end(
+    compared: tuple[Path, dict[str, Any], CompareConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out, _, _ = compared
+    kept = {path: path.read_text() for path in (out / "results").iterdir()}
+    for path in kept:
+        path.unlink()
+
+    def broken(place: Path, **_: Any) -> None:
+        raise UserError(f"The loss of '{place.name}' was not finite.")
+
+    monkeypatch.setattr(job, "resume", broken)
+    assert main(["compare", "--out", str(out)]) == 1
+    said = capsys.readouterr()
+    assert "gru-seed1 did not come to its end: The loss of 'gru-seed1' was not finite." in said.out
+    assert "gru-seed2 did not" in said.out
+    assert "tries what failed again" in said.err
+    for path, text in kept.items():
+        path.write_text(text)
 
 
 def test_the_command_shows_the_table(

@@ -121,6 +121,9 @@ def compare(
             typer.echo(note)
         typer.echo()
     typer.echo(f"The charts are in {found.page}.")
+    if found.failed:
+        print(f"clearhead: `clearhead compare --out {out}` tries what failed again.", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _listed(text: str) -> list[str]:

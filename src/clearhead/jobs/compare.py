@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,24 @@ def compare(
     waiting = [one for one in _runs(found) if not _result(folder, *one).exists()]
     count = max(torch.cuda.device_count(), 1) if processes is None else processes
     if count > 1 and len(waiting) > 1:
-        _side_by_side(folder, waiting, count)
+        failed = _side_by_side(folder, waiting, count)
     else:
-        for member, seed in waiting:
-            measure(folder, found, member, seed, view)
-    done = read(folder)
-    return Comparison(done.config, done.task, done.members, done.results, write_page(done, folder / PAGE))
+        failed = [
+            sentence
+            for member, seed in waiting
+            if (sentence := _tried(folder, found, member, seed, view)) is not None
+        ]
+    done = replace(read(folder), failed=tuple(failed))
+    return replace(done, page=write_page(done, folder / PAGE))
+
+
+def _tried(folder: Path, found: Comparison, member: Member, seed: int, view: str) -> str | None:
+    """Train and measure one; a sentence where it does not come to its end, so that the others still do."""
+    try:
+        measure(folder, found, member, seed, view)
+    except UserError as error:
+        return f"{name_of_run(member, seed)} did not come to its end: {error}"
+    return None
 
 
 def read(folder: Path) -> Comparison:
@@ -143,12 +156,15 @@ def _result(folder: Path, member: Member, seed: int) -> Path:
     return folder / RESULTS / f"{name_of_run(member, seed)}.json"
 
 
-def _side_by_side(folder: Path, waiting: Sequence[tuple[Member, int]], count: int) -> None:
-    """Each run in a process of its own, `count` at a time, dealt to the GPUs; output goes to OUT/NAME.log."""
+def _side_by_side(folder: Path, waiting: Sequence[tuple[Member, int]], count: int) -> list[str]:
+    """Each run in a process of its own, `count` at a time, dealt to the GPUs; output goes to OUT/NAME.log.
+
+    Returns sentences on those that did not come to their end.
+    """
     gpus = torch.cuda.device_count()
     free = list(range(count))
     active: dict[int, tuple[subprocess.Popen[bytes], str]] = {}
-    left, failed = list(waiting), []
+    left, failed = list(waiting), list[str]()
     try:
         while left or active:
             while left and free:
@@ -164,17 +180,15 @@ def _side_by_side(folder: Path, waiting: Sequence[tuple[Member, int]], count: in
                 if process.poll() is not None:
                     del active[place]
                     free.append(place)
-                    failed += [name] if process.returncode else []
+                    if process.returncode:
+                        log_of = folder / f"{name}.log"
+                        failed.append(f"{name} did not come to its end: '{log_of}' says why.")
     finally:  # an interrupt: each run saves what it has, and ends
         for process, _ in active.values():
             process.terminate()
         for process, _ in active.values():
             process.wait()
-    if failed:
-        raise UserError(
-            f"{len(failed)} of {len(waiting)} runs did not come to their end, the first of them {failed[0]}: "
-            f"'{folder / failed[0]}.log' says why. `clearhead compare --out {folder}` tries them again."
-        )
+    return failed
 
 
 def _visible(number: int) -> str:

@@ -145,6 +145,7 @@ def page(found: Comparison, draw: bool = True) -> Page:
     notes = [
         f"{one.name} cannot take part: {one.refused}" for one in found.members if one.refused is not None
     ]
+    notes += found.failed
     how = {
         "parameters": "Widths are chosen so that all have as many parameters.",
         "flops": "Widths are chosen so that a training step takes as many FLOPs.",

@@ -84,8 +84,10 @@ def _of_batch(model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]
         for t in range(0, told.shape[1], -(-told.shape[1] // POSITIONS)):
             there = known_labels[: batch.rows, t]
             if bool(there.any()):
+                total = told[: batch.rows, t][there].sum()
+                # 0 where a decoder without cross-attention has read nothing
                 (gradient,) = torch.autograd.grad(
-                    told[: batch.rows, t][there].sum(), read[0], retain_graph=True
+                    total, read[0], retain_graph=True, allow_unused=True, materialize_grads=True
                 )
                 norms = gradient[: batch.rows].float().norm(dim=-1)  # (R, S)
                 yield _pairs(batch, norms, lengths, t, there)

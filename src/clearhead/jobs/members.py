@@ -97,6 +97,7 @@ class Comparison:
     members: list[Member]
     results: dict[str, list[dict[str, Any]]]  # name → what was measured, seed by seed
     page: Path | None = None
+    failed: tuple[str, ...] = ()  # sentences on runs that did not come to their end this time
 
 
 def differing(config: CompareConfig, writes: bool) -> dict[str, Table]:
