@@ -21,8 +21,11 @@ from clearhead.evaluation.evaluate import EvaluationConfig
 from clearhead.interop import export_folder
 from clearhead.jobs import finish
 from clearhead.jobs.finish import Finished
+from clearhead.jobs.lengthen import is_short_of_time
+from clearhead.jobs.plan import decide, tell
 from clearhead.jobs.prepare import from_lines
 from clearhead.jobs.recipe import merged
+from clearhead.jobs.refusals import check_settings
 from clearhead.jobs.train import resume, train
 from clearhead.models.build import build, preset
 from clearhead.tasks import task_named
@@ -30,6 +33,7 @@ from clearhead.text.framing import bert_framing
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.weights import read_tensors
 
+from ..training.making import Listening
 from .making import TINY, WORDS, settings, write_corpus
 
 HERE = {"query": "encoder.layers.0.attention.query.weight", "key": "encoder.layers.0.attention.key.weight"}
@@ -347,3 +351,38 @@ def test_an_unfinished_run_is_not_lengthened(finished: Finished, tmp_path: Path)
     shutil.rmtree(run / "training" / "checkpoints")
     with pytest.raises(UserError, match="has not come to its end"):
         resume(run, {"steps": 24}, view="quiet")
+
+
+def test_a_run_short_of_time_says_what_would_do(tmp_path: Path) -> None:
+    said = settings(write_corpus(tmp_path, count=3000))
+    del said["steps"], said["model"], said["batch"], said["schedule"]
+    early = check_settings(said)
+    short = decide(early, said, 1e-4).outlook
+    assert is_short_of_time(short)
+    assert short["minutes"] is not None
+    assert not is_short_of_time(decide(early, said, short["minutes"]).outlook)
+    listening = Listening()
+    tell(decide(early, said, 1e-4), listening)
+    assert any(f"--minutes {short['minutes']:.0f} would do" in sentence for sentence in listening.said)
+
+
+@pytest.mark.parametrize("before, after", [("mask", "classify"), ("denoise", "summarise")])
+def test_pre_trained_here(before: str, after: str, tmp_path: Path) -> None:
+    text, file = write_corpus(tmp_path, "generate"), write_corpus(tmp_path / "answers", after)
+    plain = settings(text, before, batch={"context": 16}, steps=4, tokenizer={"vocabulary": 400})
+    plain = merged(plain, {"validation": {"decode": 1, "metric": "loss"}})
+    train(tmp_path / "base", plain, view="quiet")
+    train(tmp_path / "run", starting(tmp_path / "base", file, after, steps=4), view="quiet")
+    base, bundle = load(tmp_path / "base"), load(tmp_path / "run")
+    assert bundle.metadata["task"] == after
+    assert bundle.tokenizer is not None
+    assert base.tokenizer is not None
+    assert bundle.tokenizer.to_json() == base.tokenizer.to_json()
+    name = "encoder.layers.0.feedforward.inner.weight"
+    taken = read_tensors(tmp_path / "run" / "training" / "data" / "start.safetensors")
+    assert torch.equal(taken[name], weights_of(base)[name])
+    if after == "classify":
+        assert not any(one.startswith("head.") for one in taken)
+        assert len(classify(bundle, ["the old cat"])) == 1
+    else:
+        assert len(translate(bundle, ["the old cat"])) == 1

@@ -36,10 +36,10 @@ from clearhead.training.distributed.ranks import Ranks, joined, one_voice, resta
 from clearhead.training.loop import Corpus, Trainer
 from clearhead.training.run_data import is_ready, length_notes
 from clearhead.training.run_folder import READY, RunFolder, as_json
+from clearhead.training.sizing import MOST_MINUTES
 from clearhead.training.step import Precision
 from clearhead.training.view import View, make_view
 
-MOST_MINUTES = 1_000_000  # about two years
 VALIDATION_TOKENS = 8192  # places of a validation batch
 
 

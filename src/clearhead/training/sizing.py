@@ -23,6 +23,7 @@ GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
 SMALL = 2_000_000  # target tokens below which a corpus is soon known by heart
 MANY_EPOCHS = 50.0  # passes in which a small model learns its corpus by heart
 FEWEST_EPOCHS = 4.0  # a model that would see its corpus less often is too large for the time
+MOST_MINUTES = 1_000_000  # about two years
 MOST_STEPS = 10**9  # nobody waits for so many; a batch of one token would ask for more
 FILLED = 0.85  # of a batch; the rest is padding
 FEWEST_EXAMPLES = 32  # in a batch of long texts: with fewer, each step follows chance
@@ -160,10 +161,10 @@ def _planned(demand: Demand, machine: Machine, asked: Asked) -> tuple[Size, str,
 def minutes_wanted(demand: Demand, machine: Machine, asked: Asked | None = None) -> int | None:
     """About how many minutes suffice for all the passes that are wanted; None: nobody has so many."""
     given = machine.minutes or (GPU_MINUTES if machine.gpu else CPU_MINUTES)
-    for tries in range(60):
-        minutes = given * 1.1**tries
-        if not _planned(demand, replace(machine, minutes=minutes), asked or Asked())[3].hurried:
-            return math.ceil(minutes / 10) * 10 if minutes > 20 else math.ceil(minutes)
+    while given < MOST_MINUTES:
+        if not _planned(demand, replace(machine, minutes=given), asked or Asked())[3].hurried:
+            return math.ceil(given / 10) * 10 if given > 20 else math.ceil(given)
+        given *= 1.1
     return None
 
 
