@@ -21,6 +21,8 @@ def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))  # as Python does for a script: they import their parts from there
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look their module up
     spec.loader.exec_module(module)
@@ -37,8 +39,7 @@ def test_contenders_have_like_models(training: ModuleType) -> None:
     size = training.Size(width=32, layers=2, vocabulary=100, tokens=200)
     models = [
         clearhead.build(training.our_config(size)),
-        training.TorchTranslator(size),
-        training.marian(size),
+        *(training.peers(size)[name](size) for name in ("torch.nn", "Hugging Face (Marian)")),
     ]
     counts = [sum(p.numel() for p in model.parameters() if p.requires_grad) for model in models]
     assert max(counts) < 1.01 * min(counts)  # PyTorch's has a norm more at the end of each stack
@@ -81,13 +82,13 @@ def test_decoders_and_packed_batches_of_the_same_corpus(training: ModuleType) ->
 def test_a_plain_loop_learns(training: ModuleType) -> None:
     size = training.Size(width=32, layers=1, vocabulary=20, tokens=300, dropout=0.0)
     batch = training.batches(size, 1, torch.device("cpu"))[0]
-    model = training.TorchTranslator(size)
-    scores = training.torch_scores(model)
-    step = training.plain_loop(model, scores, torch.device("cpu"), torch.float32)
+    model = training.peers(size)["torch.nn"](size)
+    step = training.plain_loop(model, torch.device("cpu"), torch.float32, None)
+    seen = torch.arange(batch.source.shape[1]) < batch.source_lengths[:, None]
 
     def loss() -> float:
         with torch.no_grad():
-            logits = scores(batch).flatten(0, 1)
+            logits = model(batch.source, batch.inputs, seen).flatten(0, 1)
             return float(
                 torch.nn.functional.cross_entropy(logits, batch.labels.flatten(), ignore_index=IGNORED)
             )
