@@ -201,6 +201,7 @@ def test_a_comparison_measures_and_draws(compared: tuple[Path, dict[str, Any], C
     assert [row[0] for row in shown.rows] == ["gru", "encoder"]
     assert shown.rows[1][1] == "cannot"
     assert " ± " in shown.rows[0][1]
+    assert (out / "compare.md").read_text(encoding="utf-8").startswith("# Comparison: translate")
     html = (out / "compare.html").read_text(encoding="utf-8")
     assert html.count("<svg") == 4
     assert "http-equiv" not in html

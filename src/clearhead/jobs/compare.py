@@ -3,7 +3,7 @@
     OUT/compare.json           what is compared: settings of all members, written before the first run
     OUT/NAME-seed1/            an ordinary run and its bundle, for each member and seed
     OUT/results/NAME-seed1.json  what was measured of it
-    OUT/compare.html           the tables and charts, in one file
+    OUT/compare.html           the tables and charts, in one file; compare.md has the tables
 
 A comparison that was stopped goes on where it was: runs that are measured are not touched again, and one that
 had begun is resumed. `processes` runs go on side by side, dealt to the GPUs that there are.

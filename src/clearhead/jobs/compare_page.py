@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError, nearest
-from clearhead.evaluation.render import Page, Section, Table, to_html
+from clearhead.evaluation.render import Page, Section, Table, to_html, to_markdown
 from clearhead.jobs.members import Comparison
 from clearhead.planner.report import bytes_in_words
 from clearhead.training.curves import INK, RULE, SOFT, quietly
@@ -196,12 +196,13 @@ def _spread(title: str, lines: Lines, form: str) -> Table:
 
 
 def write_page(found: Comparison, path: Path) -> Path:
-    """Write the page, whole or not at all; without Matplotlib it has its tables alone."""
+    """Write the page, and its tables as Markdown beside it; without Matplotlib it has its tables alone."""
     try:
         text = to_html(page(found))
     except ImportError:
         text = to_html(page(found, draw=False))
     atomic_write_text(path, text)
+    atomic_write_text(path.with_suffix(".md"), to_markdown(page(found, draw=False)))
     return path
 
 
