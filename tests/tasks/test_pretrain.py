@@ -99,6 +99,9 @@ def test_the_commands(runs: dict[str, Finished], tmp_path: Path, capsys: pytest.
         assert main(["evaluate", bundle, "--file", str(text)]) == 0
         assert "perplexity" in capsys.readouterr().out
         assert main(["inspect", bundle]) == 0
+        page = tmp_path / "page.html"
+        assert main(["explain", bundle, "the [MASK] cat", "--out", str(page)]) == 0
+        assert f"&lt;{'mask' if bundle == masked else 'extra_id_0'}&gt;" in page.read_text()
         capsys.readouterr()
 
 

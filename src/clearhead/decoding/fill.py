@@ -18,6 +18,7 @@ from clearhead.data.encodings.denoised import filled_in
 from clearhead.decoding.backend import Request
 from clearhead.decoding.labels import scores_of
 from clearhead.decoding.options import Options, limit_of
+from clearhead.decoding.text_requests import read_sources
 from clearhead.decoding.writer import Way, Writer
 from clearhead.text.marks import Marks, around_gaps
 
@@ -56,10 +57,7 @@ def _masked(
 ) -> list[Filled]:
     """The likeliest ordinary tokens at each mask."""
     tokenizer, framing = tokenizers_of(bundle)[0], framings_of(bundle).source
-    rows = []
-    for pieces in parts:
-        inner = [id for piece in pieces for id in (*piece, mask)][:-1]
-        rows.append(framing.frame(inner))
+    rows = [framing.frame(_with_masks(pieces, mask)) for pieces in parts]
     words = [id for id in range(marks.vocabulary) if id not in marks.special]  # some models have more rows
     found = []
     for row, scores in zip(rows, scores_of(bundle, rows, 4096, device), strict=True):
@@ -76,6 +74,23 @@ def _masked(
         )
         found.append(Filled(tokenizer.decode(ids), gaps))
     return found
+
+
+def read_with_gaps(bundle: Bundle, text: str) -> list[int]:
+    """The ids that a model reads for a text; a gap is a mask or a sentinel, where the model knows such."""
+    marks, pieces = Marks.of(tokenizers_of(bundle)[0]), around_gaps(tokenizers_of(bundle)[0], text)
+    inner = None
+    if marks is not None and len(pieces) > 1:
+        if bundle.config.head.kind == "mlm" and marks.mask is not None:
+            inner = _with_masks(pieces, marks.mask)
+        elif bundle.config.family == "encoder-decoder" and marks.sentinels:
+            inner = _with_sentinels(pieces, marks)
+    return read_sources(bundle, [text])[0] if inner is None else framings_of(bundle).source.around(inner)
+
+
+def _with_masks(pieces: list[list[int]], mask: int) -> list[int]:
+    """What stands around the gaps, and a mask for each gap."""
+    return [id for piece in pieces for id in (*piece, mask)][:-1]
 
 
 def _with_sentinels(pieces: list[list[int]], marks: Marks) -> list[int]:

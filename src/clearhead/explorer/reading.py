@@ -14,10 +14,11 @@ from torch import nn
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle, framings_of, tokenizers_of
+from clearhead.decoding.fill import read_with_gaps
 from clearhead.decoding.labels import reads_two
 from clearhead.decoding.options import WITH_SOURCE, Options, positions_of
 from clearhead.decoding.run import translate
-from clearhead.decoding.text_requests import opening, read_sources, symbols_of, translates
+from clearhead.decoding.text_requests import opening, symbols_of, translates
 from clearhead.models.config import ModelConfig
 
 LIMIT = 512  # tokens of a text: a picture of more cannot be read
@@ -92,7 +93,7 @@ def read_text(bundle: Bundle, text: str) -> tuple[int, ...]:
     if config.family == "decoder" and config.head.kind == "none" and not translates(bundle):
         ids = opening(bundle, text)
     else:
-        [ids] = read_sources(bundle, [text])
+        ids = read_with_gaps(bundle, text)
     if not ids:
         raise UserError("Nothing is left of the text when it is cut into tokens: give at least one word.")
     _refuse_long(len(ids), limit_of(config), "text")
