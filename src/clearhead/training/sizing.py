@@ -17,7 +17,9 @@ from clearhead.training.sizes import SIZES, Asked, Passes, Rate, Size
 
 CPU_MINUTES = 40.0  # what a person may wait for on a laptop
 GPU_MINUTES = 20.0
-QUICKER = 2.6  # a step in bf16 beside one in float32, on a CPU that multiplies bf16
+# What a CPU gains that multiplies bf16, chosen so that a planned run ends within its minutes (39 of 40 on two
+# quiet cores at width 128: docs/performance.md). Steps alone gain less: the plan of float32 ends early.
+QUICKER = 2.6
 CPU_EFFICIENCY = 0.2  # of the planner's peak: what a step of a model 128 wide reaches, validations included
 GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
 SMALL = 2_000_000  # target tokens below which a corpus is soon known by heart
