@@ -104,7 +104,8 @@ def smallest(chances: Sequence[float], count: int) -> list[int]:
     >>> smallest([0.3, 0.1, 0.9, 0.2], 2)
     [1, 3]
     """
-    return sorted(sorted(range(len(chances)), key=lambda place: chances[place])[: max(count, 0)])
+    found: list[int] = np.sort(np.argsort(chances, kind="stable")[: max(count, 0)]).tolist()
+    return found
 
 
 def corrupted(

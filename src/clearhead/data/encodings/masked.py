@@ -141,22 +141,27 @@ def chosen(
     the chance at their first token, as long as no more tokens than the share are hidden; the first in any
     case.
     """
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    first = np.concatenate([[True], rows[1:] != rows[:-1]]) if len(rows) else np.zeros(0, bool)
-    starts = begins | first | ~ordinary  # (N,)
+    rows = np.repeat(np.arange(len(lengths)), lengths)  # (N,)
+    first = np.zeros(len(rows), bool)
+    first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+    starts = begins | first | ~ordinary
     starts[1:] |= ~ordinary[:-1]
     unit = np.cumsum(starts) - 1  # (N,)
-    sizes = np.bincount(unit, ordinary, minlength=int(starts.sum())).astype(np.int64)  # (U,)
-    home = rows[starts]
-    order = np.lexsort((np.where(sizes > 0, chance.items[starts], 2.0), home))  # (U,)
-    taken = np.cumsum(sizes[order])
-    leading = np.concatenate([[True], home[order][1:] != home[order][:-1]]) if len(order) else first
-    before = np.maximum.accumulate(np.where(leading, taken - sizes[order], 0))
-    wanted = np.bincount(rows, ordinary, minlength=len(lengths))
-    wanted = np.maximum(np.rint(corruption.rate * wanted), 1)[home[order]]
-    found = np.zeros(len(order), bool)
-    found[order] = (sizes[order] > 0) & ((taken - before <= wanted) | leading)
-    hidden: NDArray[np.bool_] = found[unit]
+    home = rows[starts]  # (U,)
+    slot = np.arange(len(home)) - np.searchsorted(home, home)
+    shape = len(lengths), int(slot.max(initial=-1)) + 1
+    sizes, chances = np.zeros(shape, np.int64), np.full(shape, 2.0)  # (B, units of a row)
+    sizes[home, slot] = np.bincount(unit, ordinary, minlength=len(home))
+    chances[home, slot] = chance.items[starts]
+    chances[sizes == 0] = 2.0  # no ordinary token in it: comes last
+    order = np.argsort(chances, axis=1, kind="stable")
+    sizes = np.take_along_axis(sizes, order, axis=1)
+    wanted = np.maximum(np.rint(corruption.rate * sizes.sum(1)), 1)
+    taken = np.cumsum(sizes, axis=1) <= wanted[:, None]
+    taken[:, :1] = True
+    found = np.zeros(shape, bool)
+    np.put_along_axis(found, order, taken & (sizes > 0), axis=1)
+    hidden: NDArray[np.bool_] = found[home, slot][unit]
     return hidden
 
 
