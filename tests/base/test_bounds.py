@@ -60,7 +60,8 @@ def test_every_number_has_bounds_and_refuses_what_lies_outside_by_its_full_name(
                 plain = {**NEEDED.get(kind.__name__, {}), **SOURCES.get(kind.__name__, {}), name: wrong}
                 with pytest.raises(UserError) as caught:
                     kind.from_dict(plain, "a.b")
-                assert f"'a.b.{name}' must be" in str(caught.value), label
+                # of a list, the item that is wrong
+                assert f"'a.b.{name}' must be" in str(caught.value).replace("[0]'", "'"), label
                 with pytest.raises(UserError) as caught:
                     kind.check_names({name: wrong}, "a.b")
                 assert f"'a.b.{name}' must be" in str(caught.value), label

@@ -81,6 +81,17 @@ def test_members_are_made_equal_by_their_widths(tmp_path: Path, equal: str) -> N
     }
 
 
+def test_what_a_member_sets_itself_is_left_alone(tmp_path: Path) -> None:
+    base, said = base_of(tmp_path), settings(write_corpus(tmp_path), **BASE)
+    config = CompareConfig(vary={"model.width": (64, 128), "steps": (6, 12)})
+    members = invited(config, said, base, True)
+    found = [(one.model.width if one.model else None, one.settings["steps"]) for one in members]
+    assert found == [(64, 6), (64, 12), (128, 6), (128, 12)]
+    assert [check_settings(one.settings).schedule.steps for one in members] == [6, 12, 6, 12]
+    with pytest.raises(UserError, match="'seed' cannot vary"):
+        differing(CompareConfig(vary={"seed": (1, 2)}), True)
+
+
 def test_a_member_that_cannot_be_trained_is_told_and_left_out(tmp_path: Path) -> None:
     base, said = base_of(tmp_path), settings(write_corpus(tmp_path), **BASE)
     config = CompareConfig(architectures=("encoder", "decoder"))

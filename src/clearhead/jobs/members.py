@@ -105,6 +105,9 @@ def differing(config: CompareConfig, writes: bool) -> dict[str, Table]:
     for name in config.architectures:
         if name not in ARCHITECTURES:
             raise UserError(f"There is no architecture '{name}': {nearest(name, ARCHITECTURES)}")
+    for path in config.vary:
+        if path in ("seed", "task"):
+            raise UserError(f"A comparison is of one task, with seeds of its own: '{path}' cannot vary.")
     found: dict[str, Table] = {name: ARCHITECTURES[name] for name in config.architectures}
     found |= config.members
     if not found and not config.vary:
@@ -132,10 +135,10 @@ def invited(config: CompareConfig, settings: Table, base: TrainConfig, writes: b
     shared = _settings_of(base, settings)
     measure = MEASURES[config.equal]
     goal = None if measure is None else measure(base.model, base)
-    found = [
-        _member(name, merged(shared, table), base, measure, goal)
-        for name, table in differing(config, writes).items()
-    ]
+    found = []
+    for name, table in differing(config, writes).items():
+        own = "width" in table_in(table, "model")  # who has a width of its own keeps it
+        found.append(_member(name, merged(shared, table), base, None if own else measure, goal))
     if all(one.refused for one in found):
         raise UserError(found[0].refused or "")
     return found
@@ -146,6 +149,7 @@ def _settings_of(base: TrainConfig, settings: Table) -> Table:
     chosen = flat(base.to_dict())
     parts = ("tokenizer", "batch", "objective", "optimiser", "schedule", "averaging", "validation")
     kept = {name: value for name, value in chosen.items() if name == "steps" or name.split(".")[0] in parts}
+    del kept["schedule.steps"]  # follows from the steps, which may differ
     kept |= {
         f"model.{name}": chosen[f"model.{name}"] for name in _SHARED if chosen[f"model.{name}"] is not None
     }
@@ -168,7 +172,8 @@ def _model(said: Table, base: TrainConfig) -> ModelConfig:
     """The model that training would build; `base` knows the sizes that follow from the corpus."""
     found = check_settings(said).model
     sizes = {"vocabulary": base.model.vocabulary, "source_vocabulary": base.model.source_vocabulary}
-    return found.replace(**sizes, head__classes=base.model.head.classes)
+    head = {f"head__{name}": getattr(base.model.head, name) for name in ("classes", "columns")}
+    return found.replace(**sizes, **head)
 
 
 def _widths(model: ModelConfig, goal: float, measure: Callable[[ModelConfig], float]) -> Iterator[Table]:
