@@ -91,7 +91,7 @@ QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def build_muon(
-    model: nn.Module, config: OptimiserConfig, device: torch.device | str, ratio: float = 1.0
+    model: nn.Module, config: OptimiserConfig, device: torch.device | str, *_: Any, ratio: float = 1.0
 ) -> torch.optim.Optimizer:
     """What `build_optimiser` builds, with Muon for the matrices of a model but its embeddings."""
     device = torch.device(device)
