@@ -117,6 +117,31 @@ def test_a_comparison_is_of_whole_runs(name: str) -> None:
     assert len(members) == {"architectures": 7, "build-up": 14}.get(name, 3)
 
 
+def test_continuations_say_each_character_once(tmp_path: Path) -> None:
+    script_ = script("continuations")
+    text = "".join(chr(97 + number % 26) + ("\n" if number % 40 == 0 else "") for number in range(5000))
+    found = script_.pairs(text)
+    flat = text.replace("\n", "¶")
+    assert "".join(target for _, target in found) == flat[128 : 128 * (len(flat) // 128)]
+    assert [source for source, _ in found[1:]] == [target for _, target in found[:-1]]
+    (tmp_path / "tiny-shakespeare").mkdir()
+    (tmp_path / "tiny-shakespeare" / "input.txt.gz").write_bytes(gzip.compress(text.encode()))
+    folder = script_.write(tmp_path)
+    rows = {
+        name: (folder / f"{name}.tsv").read_text().splitlines() for name in ("train", "validation", "test")
+    }
+    assert all(len(line.split("\t")) == 2 for lines in rows.values() for line in lines)
+    assert len(rows["train"]) > len(rows["test"])
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", COMPARED)
+def test_the_files_of_a_comparison_are_where_it_says(name: str) -> None:
+    folder = data_folder()
+    for file in files(said_in(read_table(FOLDER / f"{name}.toml"))[0]):
+        assert file.startswith("continuations/") or (folder / file).is_file(), file
+
+
 @pytest.mark.data
 @pytest.mark.parametrize("name", NAMES)
 def test_the_files_of_a_recipe_are_where_it_says(name: str) -> None:
