@@ -21,8 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.base.config import Config
+from clearhead.models.config import ModelConfig
+from clearhead.nn.parts import ATTENTIONS, FEEDFORWARDS
 from clearhead.training.config import TrainConfig
 
+KINDS = {"attention": ATTENTIONS, "feedforward": FEEDFORWARDS}
 PAGE = Path(__file__).resolve().parent / "settings.md"
 HEAD = """# Every setting of a run
 
@@ -49,6 +52,10 @@ def tables(kind: type[Config], path: str) -> Iterator[tuple[str, type[Config]]]:
         yield path, kind
         for name, inner in inner_configs(kind).items():
             yield from walk(inner, f"{path}.{name}" if path else name)
+            if kind is ModelConfig:
+                for row in KINDS.get(name, {}).values():
+                    if row.config not in seen and set(vars(row.config)["__annotations__"]) > {"kind"}:
+                        yield from walk(row.config, f"{path}.{name}")
 
     yield from walk(kind, path)
 
@@ -68,14 +75,17 @@ def section(path: str, kind: type[Config]) -> str:
     """One table of settings."""
     said = comments(kind)
     inner = inner_configs(kind)
+    own = set(vars(kind).get("__annotations__", {}))  # of a kind of part: what the usual one has not
     rows = [
         f"| `{field.name}` | {default_of(kind, field)} | {what_of(kind, field.name, said)} |"
         for field in dataclasses.fields(kind)
-        if field.name not in inner
+        if field.name not in inner and (field.name in own or is_usual(kind))
     ]
     if not rows:
         return ""
     title = f"`[{path}]`" if path else "at the top"
+    if not is_usual(kind):
+        title += f' with `kind = "{kind.__dataclass_fields__["kind"].default}"`'
     if path == "data.train":
         title = "`[[data.train]]`, `[data.validation]`, `[data.test]`"
     if path == "model.layer_pattern":
@@ -84,6 +94,11 @@ def section(path: str, kind: type[Config]) -> str:
     head = ["| setting | default | what it is |", "|---|---|---|"]
     lines = [f"## {title}", "", " ".join(about.split()), "", *head]
     return "\n".join([*lines, *rows, ""])
+
+
+def is_usual(kind: type[Config]) -> bool:
+    """Whether a config is no other kind of one, of which the table shows what is new alone."""
+    return Config in kind.__bases__
 
 
 def default_of(kind: type[Config], field: dataclasses.Field[Any]) -> str:

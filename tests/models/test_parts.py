@@ -25,6 +25,7 @@ from clearhead.interop.onnx import export_onnx
 from clearhead.models import ModelConfig, build
 from clearhead.models.config import LayerRule
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
+from clearhead.nn.experts import ExpertsConfig
 from clearhead.nn.layers import FeedForward, FeedForwardConfig
 from clearhead.nn.parts import build_attention
 
@@ -34,6 +35,8 @@ from .test_decoding_state import Rows, close
 
 LINEAR = LinearConfig(heads=2)
 EVERY_SECOND = (LayerRule(first=1, every=2, attention=LINEAR, cross_attention=AttentionConfig(heads=4)),)
+
+EXPERTS_ABOVE = (LayerRule(first=1, feedforward=ExpertsConfig(width=8, experts=4, shared=1)),)
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +57,7 @@ KINDS: dict[str, nn.Module] = {
     "keys and values, a source": model_for("encoder-decoder", scheme="t5", heads="grouped"),
     "hidden states": model_for("recurrent"),
     "running sums": with_own_parts("decoder", attention=LINEAR),
+    "experts above a dense layer": model_for("decoder", scheme="rotary", layer_pattern=EXPERTS_ABOVE),
     "every second layer": with_own_parts("decoder", scheme="rotary", layer_pattern=EVERY_SECOND),
     "every second layer, a source": with_own_parts("encoder-decoder", layer_pattern=EVERY_SECOND),
 }

@@ -36,6 +36,17 @@ DIALS: dict[str, dict[str, Any]] = {
     "no norm": {"norm": {"kind": "none"}},
     "no norm, pre": {"norm": {"kind": "none", "place": "pre"}},
     "no residual": {"residual": False},
+    "experts": {"feedforward": {"kind": "experts", "dispatch": "segments"}},
+    "experts, gated and shared": {
+        "feedforward": {
+            "kind": "experts",
+            "gated": True,
+            "activation": "silu",
+            "score": "sigmoid",
+            "shared": 1,
+            "dispatch": "loop",
+        }
+    },
     "no feed-forward": {"feedforward": {"kind": "none"}},
     "no cross-attention": {"cross_attention": False},
     "no causal mask": {"causal_mask": False},

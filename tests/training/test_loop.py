@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch
+from clearhead.nn.experts import ExpertsConfig
 from clearhead.training.checkpoint import Checkpoints
 from clearhead.training.config import TrainConfig
 from clearhead.training.interrupt import Interrupted
@@ -27,6 +28,7 @@ from clearhead.training.weights import WeightFiles, named_weights, set_weights
 
 from .making import Listening, a_trainer, run_config, same, state_of
 
+EXPERTS = ExpertsConfig(experts=4, width=8, balance_loss=0.01, z_loss=0.001, bias_rate=0.01)
 # Name → changes to the config; the corpora's sizes and weights; from which steps it is resumed.
 Kind = tuple[dict[str, Any], tuple[int, ...], list[float | None] | None, tuple[int, ...]]
 RUNS: dict[str, Kind] = {
@@ -54,6 +56,18 @@ RUNS: dict[str, Kind] = {
         (30,),
         None,
         (2, 3, 7),
+    ),
+    "experts": (
+        {"model__feedforward": EXPERTS, "averaging__ema": 0.9, "batch__accumulate": 2},
+        (30,),
+        None,
+        (1, 4, 9),
+    ),
+    "experts, packed, bf16": (
+        {"model__feedforward": EXPERTS, "batch__layout": "packed"},
+        (30,),
+        None,
+        (3,),
     ),
     "lora": ({"start__base": "x", "start__lora__rank": 2, "averaging__ema": 0.9}, (30,), None, (1, 4, 9)),
     "lora, bf16": ({"start__base": "x", "start__lora__rank": 2}, (30,), None, (4,)),

@@ -107,6 +107,9 @@ def fill_with(model: nn.Module, weights: Callable[[str], Tensor]) -> None:
         own = list(module.named_parameters(recurse=False, remove_duplicate=False))
         for name, empty in own:
             setattr(module, name, filled[id(empty)])  # not `_parameters[name] =`: recurrent layers watch this
+        for name, unfilled in module.named_buffers(recurse=False):
+            if id(unfilled) in filled:  # the others are made anew and not stored
+                module._buffers[name] = filled[id(unfilled)].data
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()  # on CUDA its kernels want all weights of a layer in one piece
 

@@ -154,9 +154,9 @@ class Layer(nn.Module):
         def more(part: Any, place: str, residual: Any, **given: Any) -> dict[str, Any]:
             if type(part) in (MultiHeadAttention, FeedForward) and residual.takes_apart(x, looks[place]):
                 return {"apart": True}
-            if extras is None or not getattr(part, "gives_extras", False):
+            if not getattr(part, "gives_extras", False):
                 return {}
-            return {"extras": extras.at(place), **given}
+            return given if extras is None else {"extras": extras.at(place), **given}
 
         def attend_to_self(y: Tensor) -> Any:
             return self.attention(

@@ -17,6 +17,8 @@ from clearhead.base.errors import UserError
 class Extras:
     """Losses by name, as (sum over the batch, weight in the objective), and statistics by where they stand.
 
+    Counts are sums over the batch, too: those of an update's batches are added up.
+
     >>> import torch
     >>> extras = Extras()
     >>> for layer in range(2):
@@ -28,11 +30,12 @@ class Extras:
 
     losses: dict[str, tuple[Tensor, float]] = field(default_factory=dict)
     statistics: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, Tensor] = field(default_factory=dict)
     place: str = ""
 
     def at(self, place: str) -> Extras:
         """The same extras, seen from one place in the model."""
-        return Extras(self.losses, self.statistics, f"{self.place}{place}.")
+        return Extras(self.losses, self.statistics, self.counts, f"{self.place}{place}.")
 
     def loss(self, name: str, value: Tensor, weight: float) -> None:
         """Add to a loss: what the layers give under one name is summed."""
@@ -44,3 +47,7 @@ class Extras:
     def statistic(self, name: str, value: Tensor) -> None:
         """A number or several that a log shows, kept apart from the gradients."""
         self.statistics[self.place + name] = value.detach()
+
+    def count(self, name: str, value: Tensor) -> None:
+        """Several numbers that are sums over the batch, such as how many tokens chose each expert."""
+        self.counts[self.place + name] = value.detach()

@@ -24,7 +24,10 @@ def initialise(model: nn.Module, kind: InitialisationName, layers: int) -> None:
             _weight(module.weight, kind)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, (TokenEmbedding, Output)) and kind == "scaled":
+        for stacked in getattr(module, "stacked_weights", list)():
+            for weight in stacked:
+                _weight(weight, kind)
+        if isinstance(module, (TokenEmbedding, Output)) and kind == "scaled":
             nn.init.normal_(module.weight, std=0.02)
     if kind == "scaled":
         # Each of the 2·layers sub-layers adds to one stream: shrink each so that the sum keeps its size.

@@ -2,9 +2,10 @@
 
 A layer asks of an attention `forward(x, memory, *, mask, queries, keys, state, memo, look)`, `new_state()`
 for what it remembers, and `new_memory()` if it can look at a source; of a feed-forward, `forward(x)`. Either
-has its `config`, may name its `residual_weights()`, which some initialisations shrink, and may set
-`gives_extras = True`: then, while training, it is also called with `extras`, and a feed-forward with the
-`tokens` it works on, because padding must not enter a loss.
+has its `config`, may name its `residual_weights()`, which some initialisations shrink, and those that hold a
+matrix for each of several nets, `stacked_weights()`. It may set `gives_extras = True`: then a feed-forward is
+also told the `tokens` it works on, because padding must not enter a loss, and while training either is given
+`extras`.
 
 A kind of your own is its config (a subclass of the multi-head or the dense one with another `kind`), its
 class, and its costs: one row.
@@ -22,6 +23,8 @@ from clearhead.base.config import Config, Kinds
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
 from clearhead.nn.costs import DENSE, MULTIHEAD, NOTHING, Costs
+from clearhead.nn.expert_costs import EXPERTS
+from clearhead.nn.experts import Experts, ExpertsConfig
 from clearhead.nn.layers import FeedForward, FeedForwardConfig
 from clearhead.nn.positions import Position
 
@@ -46,6 +49,7 @@ class Kind:
 ATTENTIONS: dict[str, Kind] = {"multihead": Kind(AttentionConfig, MultiHeadAttention, MULTIHEAD)}
 FEEDFORWARDS: dict[str, Kind] = {
     "dense": Kind(FeedForwardConfig, FeedForward, DENSE),
+    "experts": Kind(ExpertsConfig, Experts, EXPERTS),
     "none": Kind(NoFeedForwardConfig, lambda width, config: None, NOTHING),
 }
 

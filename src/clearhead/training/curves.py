@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from clearhead.base.atomic import atomic_write_bytes
+from clearhead.training.load import draw_load, summed_up
 from clearhead.training.view.words import SHARES, counted, figure, metric_name, metric_value, visible
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def draw_curves(records: Sequence[Record], folder: str | Path) -> list[Path]:
 
     `curves.png` holds the training and validation loss with the best validation
     marked, `metrics.png` a panel for each other validation metric, `rate.png` the
-    learning rate, `extras.png` a panel for each auxiliary loss and statistic. The best
+    learning rate, `extras.png` a panel for each auxiliary loss and statistic, `load.png`
+    the load of each expert. The best
     is the last validation record that says `"best": true`, or else the one with the
     lowest loss. Values that are missing or not finite are skipped.
     """
@@ -71,6 +73,9 @@ def draw_curves(records: Sequence[Record], folder: str | Path) -> list[Path]:
             if panels := panels_of(records):
                 atomic_write_bytes(Path(folder) / name, _png(draw(title, panels)))
                 written.append(Path(folder) / name)
+        if (load := draw_load(records)) is not None:
+            atomic_write_bytes(Path(folder) / "load.png", _png(load))
+            written.append(Path(folder) / "load.png")
     return written
 
 
@@ -103,7 +108,11 @@ def _rate(records: Sequence[Record]) -> list[Panel]:
 
 
 def _extras(records: Sequence[Record]) -> list[Panel]:
-    told = [record for record in records if isinstance(record.get("extras"), Mapping)]
+    told = [
+        {**record, "extras": summed_up(record["extras"])}
+        for record in records
+        if isinstance(record.get("extras"), Mapping)
+    ]
     names = dict.fromkeys(name for record in told for name in record["extras"])
     flat = [{**record["extras"], "kind": record.get("kind"), "step": record.get("step")} for record in told]
     found = {visible(str(name)): points for name in names if (points := _points(flat, "train", name))}

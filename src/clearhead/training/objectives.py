@@ -155,6 +155,8 @@ def with_extras(losses: Losses, extras: Extras | None, batch: Batch, passes: int
     objective = losses.objective
     for loss, weight in extras.losses.values():
         objective = objective + weight / passes * loss
+    for name, counts in extras.counts.items():
+        noted |= {f"{name}.{i}": count for i, count in enumerate(counts / passes)}
     labels = counted(batch.labels).sum()
     for name, statistic in extras.statistics.items():
         each = (statistic.detach() * labels).reshape(-1)

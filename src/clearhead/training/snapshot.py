@@ -119,7 +119,7 @@ class Snapshots:
         run = self.run
         state = run.state
         state.parts = run.stepper.parts
-        facts = {**state.to_dict(), "log": run.log.position()}
+        facts = {**state.to_dict(), "log": run.log.position(), "extras": list(run.stepper.meter.names)}
         mentioned = set(state.weights)
 
         def done() -> None:
@@ -182,7 +182,7 @@ class Snapshots:
             "optimiser": optimiser_tensors(run.optimiser, run.model),
             "ema": run.ema.tensors() if run.ema is not None else {},
             "scale": run.stepper.scale.tensors() if run.stepper.scale is not None else {},
-            "meter": {"values": run.stepper.meter.values},
+            "meter": {"values": run.stepper.meter.values, "extras": run.stepper.meter.extras},
             "rng": rng_tensors(),
         }
         return {f"{part}/{name}": tensor for part, table in parts.items() for name, tensor in table.items()}
@@ -229,6 +229,9 @@ class Snapshots:
             for name, place in run.stepper.scale.tensors().items():
                 place.copy_(parts["scale"][name])
         run.stepper.meter.values.copy_(parts["meter"]["values"])
+        if names := found.facts.get("extras"):  # there were none in checkpoints of release 0.1
+            run.stepper.meter.expect(names)
+            run.stepper.meter.extras.copy_(parts["meter"]["extras"])
         run.state = RunState.from_dict(found.facts)
         run.stepper.parts = max(run.stepper.parts, run.state.parts)
         if run.ranks.first:

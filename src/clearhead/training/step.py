@@ -27,6 +27,7 @@ from clearhead.base.errors import UserError
 from clearhead.data.batch import Batch, counted
 from clearhead.data.layouts import halves
 from clearhead.training.averaging import Ema
+from clearhead.training.balance import LoadBalance
 from clearhead.training.cpu import binding
 from clearhead.training.cpu.worker import in_bf16, prepare, without_padding
 from clearhead.training.loss_scale import LossScale
@@ -176,6 +177,8 @@ class Stepper:
             prepare(own)
             self.packs = getattr(own, "projects", False)
         self.worker = own if worker is None else worker
+        experts = any(getattr(module, "gives_extras", False) for module in model.modules())
+        self.balance = LoadBalance(model, self.worker) if experts else None
         self.copies = [parameter for parameter in self.worker.parameters() if parameter.requires_grad]
         self.called: Callable[..., Any] = torch.compile(self.worker) if compile else self.worker
         self.one_pass: OnePass | None = None  # where update and copy are one
@@ -295,6 +298,8 @@ class Stepper:
             self.scale.update(bad)
         if self.ema is not None:
             self.ema.update(self.parameters)
+        if self.balance is not None:
+            self.balance.update(self.meter.names, sums[3:], bad)
         self.meter.add(sums, norm, bad)
 
     def rehearse_update(self) -> None:

@@ -19,7 +19,8 @@ import torch
 from safetensors.torch import load_file
 
 import clearhead
-from clearhead.models.config import ModelConfig
+from clearhead.models.config import LayerRule, ModelConfig
+from clearhead.nn.experts import ExpertsConfig
 from clearhead.planner.layout import Layout
 from clearhead.training.checkpoint import Checkpoints
 from clearhead.training.log import read_log
@@ -41,6 +42,7 @@ class Case:
     accumulate: int = 2
     position: str = "sinusoidal"
     rows: str = "padded"
+    experts: bool = False
 
     @property
     def name(self) -> str:
@@ -49,7 +51,8 @@ class Case:
 
     @property
     def kind(self) -> str:
-        return f"{self.task}-{self.dtype}-{self.accumulate}-{self.position}-{self.rows}"
+        parts = "-experts" if self.experts else ""
+        return f"{self.task}-{self.dtype}-{self.accumulate}-{self.position}-{self.rows}{parts}"
 
     @property
     def reference(self) -> str:
@@ -87,12 +90,16 @@ class Case:
         ).to_dict()
 
     def model(self) -> ModelConfig:
+        if self.experts:
+            return model_config(self.task, layers=2, layer_pattern=(LayerRule(first=1, feedforward=EXPERTS),))
         if self.position == "sinusoidal":
             return model_config(self.task)
         # two layers, which share what is not each layer's own
         return model_config(self.task, layers=2, position__name=self.position, position__values=True)
 
 
+# A rate so high that the choice soon hangs on the biases, which all ranks must move alike.
+EXPERTS = ExpertsConfig(experts=4, width=8, shared=1, balance_loss=0.01, z_loss=0.001, bias_rate=0.02)
 LAYOUTS = [
     Case((("ddp", 2, 200),)),
     Case((("ddp", 4, 200),), accumulate=4),
@@ -110,6 +117,8 @@ CASES = [
     *(Case((("tp", 2, 4),), position=name) for name in ("alibi", "shaw", "music", "transformer_xl")),
     Case((("fsdp2xtp2", 4, 4),), position="t5"),
     Case((("tp", 2, 4),), "translate", position="t5", rows="packed"),
+    Case((("ddp", 2, 10),), experts=True),
+    Case((("fsdp", 4, 5), ("ddp", 4, 10)), accumulate=4, experts=True),
     # Three ranks share four batches: two of them stand in for a fifth and a sixth.
     Case(
         (("ddp2xtp2", 4, 6), ("fsdp", 3, 12), ("one", 1, 18), ("ddp2xfsdp2", 4, 24), ("ddp", 3, 30)),

@@ -147,8 +147,11 @@ def _owned_by_several(layers: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _with_weights(model: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
-    """A copy of a model that has other weights, or none yet; those that are one under two names stay one."""
-    memo: dict[int, Any] = {}
+    """A copy of a model that has other weights, or none yet; those that are one under two names stay one.
+
+    Copies share their buffers, which are not cut: what training moves in one is moved in all.
+    """
+    memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
     for name, parameter in model.named_parameters():
         empty = nn.Parameter(
             torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TextIO
 
+from clearhead.training.load import summed_up
 from clearhead.training.view.records import Progress, Sample, View
 from clearhead.training.view.words import (
     counted,
@@ -114,7 +115,7 @@ def measured(progress: Progress) -> dict[str, str]:
     }
     if math.isfinite(progress.loss) and math.isnan(progress.perplexity):
         del found["perplexity"]
-    return {**found, **{name: figure(value) for name, value in progress.extras.items()}}
+    return {**found, **{name: figure(value) for name, value in summed_up(progress.extras).items()}}
 
 
 def write_line(line: str, file: TextIO | None = None) -> None:

@@ -1,0 +1,140 @@
+"""How tokens come to their experts and back: three ways with one result.
+
+- `loop`: expert by expert, each with the tokens that chose it: the readable reference;
+- `segments`: choices sorted by expert, and a product for each run of them; the host learns the runs' lengths;
+- `grouped`: the same with one call for all runs (`torch.nn.functional.grouped_mm`), whose lengths stay on
+  the device, so that a GPU is never waited for and steps can be recorded.
+
+A choice of expert E, one more than there are, is nobody's: it adds nothing and gets no gradient.
+
+Shapes: N tokens, E experts, K chosen for a token, C = N·K choices, D model width, F inner width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+BYTES = 16  # rows of matrices in a grouped product must be multiples of this
+
+
+class Nets(Protocol):
+    """What is asked of experts."""
+
+    inner: Any  # (E, F, D)
+
+    def nets(self, x: Tensor, product: Any) -> Tensor:
+        """Their nets on rows."""
+
+
+class Dispatch(Protocol):
+    """The weighted sum of each token's experts."""
+
+    def __call__(self, experts: Nets, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """x (N, D), chosen and weights (N, K), to (N, D)."""
+
+    def fits(self, matrices: Tensor, x: Tensor) -> bool:
+        """Whether it can compute this, and fast."""
+
+
+class Loop:
+    """Expert by expert."""
+
+    def fits(self, matrices: Tensor, x: Tensor) -> bool:
+        return True
+
+    def __call__(self, experts: Nets, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        for number in range(experts.inner.shape[0]):
+            token, place = (chosen == number).nonzero(as_tuple=True)
+            result = experts.nets(x[token], lambda rows, all, at=number: F.linear(rows, all[at]))
+            out = out.index_add(0, token, result * weights[token, place].unsqueeze(-1))
+        return out
+
+
+class Sorted:
+    """Choices sorted by expert: their nets see one run of rows for each expert."""
+
+    def fits(self, matrices: Tensor, x: Tensor) -> bool:
+        return True
+
+    def __call__(self, experts: Nets, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        count = experts.inner.shape[0]
+        number, order = chosen.flatten().sort(stable=True)  # (C,)
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        ends = torch.searchsorted(
+            number, torch.arange(count, device=number.device), right=True, out_int32=True
+        )
+        somebodys = (number < count).unsqueeze(-1)
+        rows = torch.where(somebodys, _spread(x, order, back), 0)  # (C, D)
+        out = experts.nets(rows, self.product(ends, len(number)))
+        # what lies behind the last run is whatever memory held: it must be left out, not multiplied away
+        out = torch.where(somebodys, out, 0) * _spread(weights.reshape(-1, 1), order, back)
+        return _gather(out, order, back, len(x))
+
+    def product(self, ends: Tensor, choices: int) -> Any:
+        """`product(rows, matrices)`, each run of rows with its own expert's matrix."""
+        sizes = torch.diff(ends, prepend=ends.new_zeros(1)).tolist()
+        behind = choices - sum(sizes)
+
+        def product(rows: Tensor, matrices: Tensor) -> Tensor:
+            *runs, rest = rows.split([*sizes, behind])
+            found = [F.linear(run, one) for run, one in zip(runs, matrices, strict=True)]
+            return torch.cat([*found, rest.new_zeros(behind, matrices.shape[1])])
+
+        return product
+
+
+class Grouped(Sorted):
+    """As `Sorted`, with one product for all runs."""
+
+    def fits(self, matrices: Tensor, x: Tensor) -> bool:
+        """PyTorch multiplies bf16 in groups on both devices, and float32 on a CPU, in rows of 16 bytes."""
+        known = x.dtype == torch.bfloat16 or (x.dtype == torch.float32 and x.device.type == "cpu")
+        same = x.dtype == matrices.dtype and not torch.is_autocast_enabled(x.device.type)
+        return known and same and all(size * x.element_size() % BYTES == 0 for size in matrices.shape[1:])
+
+    def product(self, ends: Tensor, choices: int) -> Any:
+        return lambda rows, matrices: F.grouped_mm(rows, matrices.mT, offs=ends)
+
+
+class _Spread(torch.autograd.Function):
+    """Rows of tokens as rows of choices in order of experts. Its gradient is `_Gather`, without atomics."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(order, back)
+        ctx.tokens = len(x)
+        return x[order // (len(order) // max(len(x), 1) or 1)]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        order, back = ctx.saved_tensors
+        return _gather(gradients[0], order, back, ctx.tokens), None, None
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of choices summed for each token. Its gradient is `_Spread`."""
+
+    @staticmethod
+    def forward(ctx: Any, choices: Tensor, order: Tensor, back: Tensor, tokens: int) -> Tensor:
+        ctx.save_for_backward(order, back)
+        return choices[back].view(tokens, -1, choices.shape[-1]).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return _spread(gradients[0], *ctx.saved_tensors), None, None, None
+
+
+def _spread(x: Tensor, order: Tensor, back: Tensor) -> Tensor:
+    return _Spread.apply(x, order, back)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _gather(choices: Tensor, order: Tensor, back: Tensor, tokens: int) -> Tensor:
+    return _Gather.apply(choices, order, back, tokens)  # type: ignore[no-any-return, no-untyped-call]
+
+
+DISPATCHES: dict[str, Dispatch] = {"loop": Loop(), "segments": Sorted(), "grouped": Grouped()}

@@ -1,0 +1,234 @@
+"""Mixture of experts: many feed-forward nets, of which a router chooses a few for each token.
+
+    s = softmax(x W_r)   or   σ(x W_r)            one score for each expert
+    chosen = the K best of s + b                  b balances the load; it is used for the choice only
+    g = s[chosen], divided by their sum, · scale
+    y = Σ g_i · expert_i(x)  +  shared(x)         shared: experts that every token passes (DeepSeekMoE)
+
+Experts have no capacity: no token is ever dropped, and what a token gets does not depend on the others.
+Padding is not routed. With one expert, chosen always, this is the dense feed-forward.
+
+Three ways to keep the load even, alone or together: `balance_loss` (Switch Transformer: E · Σ f_i P_i, with f
+the share of choices and P the mean score of an expert; 1 where both are even), `z_loss` (ST-MoE: the square
+of log Σ exp of the router's logits, which keeps them small), and `bias_rate` (arXiv 2408.15664): after each
+update b grows by that much for experts with less than the mean load and shrinks for those with more, without
+any gradient. Whoever trains counts the load of all batches and ranks of an update and moves b
+(`training/balance.py`).
+
+Shapes: N tokens, E experts, K chosen for a token, D model width, F inner width of an expert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.base.config import Count, CountOrZero, Positive, PositiveOrZero
+from clearhead.base.errors import UserError
+from clearhead.nn.dispatch import DISPATCHES, Dispatch
+from clearhead.nn.extras import Extras
+from clearhead.nn.layers import ACTIVATIONS, Dropout, FeedForward, FeedForwardConfig
+from clearhead.nn.tokens import Tokens
+
+ROUND = 8  # an inner width that nobody chose is a multiple of this, as fast products want it
+TINY = 1e-20  # keeps a sum of scores that all are 0 from dividing by 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsConfig(FeedForwardConfig):
+    """Experts, of which each token passes a few. `width` is that of one expert; None: as much arithmetic for
+    a token as a dense net of four times the model's width.
+    """
+
+    kind: Literal["experts"] = "experts"
+    bias: bool = False  # experts have no biases
+    experts: Count = 8  # among which the router chooses
+    chosen: Count = 2  # of these, for each token
+    shared: CountOrZero = 0  # further experts that every token passes
+    score: Literal["softmax", "sigmoid"] = "softmax"  # how the router's logits become scores
+    normalise: bool = True  # the weights of the chosen ones sum to 1
+    scale: Positive = 1.0  # a factor on what the chosen ones give
+    groups: Count = 1  # into which experts are divided; a token's experts come from the best groups alone
+    groups_chosen: Count = 1  # how many groups those are
+    balance_loss: PositiveOrZero = 0.0  # weight of the auxiliary loss that evens the load; 0: none
+    z_loss: PositiveOrZero = 0.0  # weight of the loss that keeps the router's logits small; 0: none
+    bias_rate: PositiveOrZero = 0.001  # how fast the bias that evens the load moves; 0: not at all
+    dispatch: Literal["auto", "loop", "segments", "grouped"] = "auto"  # how it is computed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bias:
+            raise UserError("Experts have no biases: leave feedforward.bias out, or set it to false.")
+        if self.chosen > self.experts:
+            raise UserError(
+                f"{self.chosen} of {self.experts} experts cannot be chosen: lower feedforward.chosen."
+            )
+        if self.experts % self.groups or self.groups_chosen > self.groups:
+            raise UserError(
+                f"{self.experts} experts do not divide into {self.groups} groups of which "
+                f"{self.groups_chosen} are chosen: change feedforward.groups or groups_chosen."
+            )
+        if self.chosen > self.experts // self.groups * self.groups_chosen:
+            raise UserError(
+                f"{self.groups_chosen} groups of {self.experts // self.groups} experts hold fewer than the "
+                f"{self.chosen} that a token passes: raise feedforward.groups_chosen."
+            )
+        if self.groups > 1 and self.experts // self.groups < 2:
+            raise UserError("Groups of experts are ranked by their two best: each needs two or more.")
+
+    def inner(self, width: int) -> int:
+        """The inner width of one expert in a model of this width."""
+        if self.width is not None:
+            return self.width
+        return max(round(4 * width / (self.chosen + self.shared) / ROUND), 1) * ROUND
+
+
+class Routing(NamedTuple):
+    """Which experts each token passes, and by how much each counts."""
+
+    logits: Tensor  # (N, E)
+    scores: Tensor  # (N, E)
+    chosen: Tensor  # (N, K) numbers of experts
+    weights: Tensor  # (N, K)
+
+
+class Router(nn.Module):
+    """Chooses experts. Everything is float32 at least: a choice must not hang on the rounding of bf16."""
+
+    balance: Tensor
+
+    def __init__(self, width: int, config: ExpertsConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.project = nn.Linear(width, config.experts, bias=False)
+        # moved by training without a gradient; part of the model, because it decides who is chosen
+        self.register_buffer("balance", torch.zeros(config.experts))
+
+    def forward(self, x: Tensor) -> Routing:
+        """(N, D) to choices and weights."""
+        config = self.config
+        exact = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        with torch.autocast(x.device.type, enabled=False):
+            logits = F.linear(exact, self.project.weight.to(exact.dtype))
+        scores = logits.softmax(-1) if config.score == "softmax" else logits.sigmoid()
+        with torch.no_grad():
+            chosen = self._within_groups(scores + self.balance.to(scores.dtype)).topk(config.chosen).indices
+        weights = scores.gather(-1, chosen)
+        if config.normalise:
+            weights = weights / (weights.sum(-1, keepdim=True) + TINY)
+        return Routing(logits, scores, chosen, weights * config.scale)
+
+    def _within_groups(self, ranked: Tensor) -> Tensor:
+        """What experts are ranked by, −∞ outside the best groups; a group is worth its two best."""
+        groups, kept = self.config.groups, self.config.groups_chosen
+        if kept == groups:
+            return ranked
+        grouped = ranked.unflatten(-1, (groups, -1))
+        best = grouped.topk(2).values.sum(-1).topk(kept).indices  # (N, groups_chosen)
+        outside = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter(-1, best, False)
+        inside: Tensor = grouped.masked_fill(outside.unsqueeze(-1), -torch.inf).flatten(-2)
+        return inside
+
+
+class Experts(nn.Module):
+    """The chosen experts' results, weighted and summed, and those of the shared ones."""
+
+    gives_extras = True
+
+    def __init__(self, width: int, config: ExpertsConfig) -> None:
+        super().__init__()
+        self.config = config
+        count, inner = config.experts, config.inner(width)
+        self.router = Router(width, config)
+        # one net's matrices are (out, in), as a linear layer's
+        self.gate = nn.Parameter(torch.empty(count, inner, width)) if config.gated else None
+        self.inner = nn.Parameter(torch.empty(count, inner, width))
+        self.output = nn.Parameter(torch.empty(count, width, inner))
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = Dropout(config.dropout)
+        self.shared = FeedForward(width, self._shared_config(inner)) if config.shared else None
+        for weights in self.stacked_weights():
+            for one in weights:
+                nn.init.xavier_uniform_(one)
+
+    def _shared_config(self, inner: int) -> FeedForwardConfig:
+        """The shared experts side by side: the sum of several nets is one of their whole width."""
+        config = self.config
+        return FeedForwardConfig(
+            width=config.shared * inner,
+            activation=config.activation,
+            gated=config.gated,
+            bias=False,
+            dropout=config.dropout,
+        )
+
+    def stacked_weights(self) -> list[nn.Parameter]:
+        """Those that hold a matrix for each expert."""
+        return [one for one in (self.gate, self.inner, self.output) if one is not None]
+
+    def residual_weights(self) -> list[Tensor]:
+        """Those that write to the residual stream; of the shared experts, they are named by these."""
+        return [self.output]
+
+    def forward(self, x: Tensor, tokens: Tokens | None = None, extras: Extras | None = None) -> Tensor:
+        """(…, D) to (…, D). `tokens`: where x stands, so that padding is left out."""
+        flat = x.reshape(-1, x.shape[-1])
+        routing = self.router(flat)
+        real = real_places(tokens, x)
+        chosen = routing.chosen
+        if real is not None:  # one number above all experts: nobody's
+            chosen = chosen.masked_fill(~real.unsqueeze(-1), self.config.experts)
+        out = self._dispatch(flat)(self, flat, chosen, routing.weights.to(flat.dtype)).view_as(x)
+        if self.shared is not None:
+            out = out + self.shared(x)
+        if extras is not None:
+            self._tell(extras, routing._replace(chosen=chosen), real)
+        return out
+
+    def nets(self, x: Tensor, product: Any) -> Tensor:
+        """Experts' nets on rows, with `product(x, weights)` for what multiplies rows with their matrices."""
+        if self.gate is None:
+            hidden = self.activation(product(x, self.inner))
+        else:
+            hidden = self.activation(product(x, self.gate)) * product(x, self.inner)
+        return product(self.dropout(hidden), self.output)  # type: ignore[no-any-return]
+
+    def _dispatch(self, x: Tensor) -> Dispatch:
+        name = self.config.dispatch
+        if name == "auto":
+            name = "grouped" if DISPATCHES["grouped"].fits(self.inner, x) else "segments"
+        return DISPATCHES[name]
+
+    def _tell(self, extras: Extras, routing: Routing, real: Tensor | None) -> None:
+        """The load of each expert, and the losses that have a weight."""
+        config, experts = self.config, self.config.experts
+        choices = routing.chosen.flatten()
+        load = torch.zeros(experts + 1, dtype=routing.scores.dtype, device=choices.device)
+        load = load.scatter_add(0, choices, torch.ones_like(choices, dtype=load.dtype))[:experts]
+        extras.count("load", load)
+
+        def total(values: Tensor) -> Tensor:
+            """(N, …) summed over real tokens."""
+            return (values if real is None else torch.where(real.unsqueeze(-1), values, 0)).sum(0)
+
+        # sums over tokens, as all losses here are: N · E · Σ f P, and N times the mean of the squares
+        if config.balance_loss:
+            scores = routing.scores
+            if config.score == "sigmoid":
+                scores = scores / (scores.sum(-1, keepdim=True) + TINY)
+            share = load / load.sum().clamp(min=1.0)
+            extras.loss("balance", experts * (share * total(scores)).sum(), config.balance_loss)
+        if config.z_loss:
+            squares = routing.logits.logsumexp(-1, keepdim=True).square()
+            extras.loss("router_z", total(squares).sum(), config.z_loss)
+
+
+def real_places(tokens: Tokens | None, x: Tensor) -> Tensor | None:
+    """(N,): which rows of x, (R, T, D), are no padding; None: all of them."""
+    if tokens is None or tokens.real is None:
+        return None
+    return (torch.arange(x.shape[-2], device=x.device) < tokens.real.unsqueeze(-1)).flatten()

@@ -1,0 +1,47 @@
+"""The load of experts, evened without a loss: after each update the routers' biases move by a fixed step.
+
+    b_i ← b_i + rate · sign(mean load − load_i)            arXiv 2408.15664
+
+The load is that of all batches and ranks of an update: it is one of the sums that are added up over them
+anyway. A skipped update moves nothing. Nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.models.stack import Stack
+from clearhead.nn.experts import Experts, Router
+
+
+class LoadBalance:
+    """The routers of a model whose biases are to move."""
+
+    def __init__(self, model: nn.Module, worker: nn.Module) -> None:
+        """`worker`: what makes the passes, maybe a copy in other numbers; it shares the biases."""
+        self.routers = dict(_routers(model))
+        for place, router in _routers(worker):
+            if place in self.routers:
+                router.balance = self.routers[place].balance
+
+    @torch.no_grad()
+    def update(self, names: Sequence[str], extras: Tensor, bad: Tensor) -> None:
+        """Take in an update's `extras` by their names; `bad` is 1.0 if the update was skipped."""
+        for place, router in self.routers.items():
+            begin = names.index(f"{place}.load.0")
+            load = extras[begin : begin + len(router.balance)]
+            error = load.sum() - len(load) * load  # whole numbers: an even load is exactly 0
+            step = router.config.bias_rate * torch.sign(error)
+            router.balance.add_(torch.where(bad.bool(), 0, step).to(router.balance.dtype))
+
+
+def _routers(model: nn.Module) -> Iterator[tuple[str, Router]]:
+    """Routers with a rate, by the place under which their layers tell their load."""
+    for stack in (module for module in model.modules() if isinstance(module, Stack)):
+        for number, layer in enumerate(stack.layers):
+            part = getattr(layer, "feedforward", None)
+            if isinstance(part, Experts) and part.config.bias_rate:
+                yield f"{stack.name}.{number}.feedforward", part.router
