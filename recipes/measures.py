@@ -126,7 +126,7 @@ MEASURES: dict[str, Measure] = {
         what="captions English → German, SST-2 and subject lines of e-mails in one model, by prefixes",
         figure="mean",
         beside=(
-            "translate English to German BLEU",
+            "translate English to German tokenised BLEU",
             "sst2 accuracy",
             "subject ROUGE-1",
         ),
