@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .once import made_once
 from .test_layouts import ROOT
 
 KILLS = 1
@@ -17,18 +19,16 @@ KILLS = 1
 
 @pytest.fixture(scope="module")
 def mishaps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.training.distributed.mishaps"]
-    around = {**os.environ, "OMP_NUM_THREADS": "1", "CLEARHEAD_HANG_SECONDS": "8"}
-    folder = str(tmp_path_factory.mktemp("mishaps"))
-    ended = subprocess.run(
-        [*command, folder, str(KILLS), "1"],
-        cwd=ROOT,
-        env=around,
-        check=True,
-        timeout=600,
-        capture_output=True,
-    )
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    def make(folder: Path) -> None:
+        command = [sys.executable, "-m", "tests.training.distributed.mishaps", str(folder), str(KILLS), "1"]
+        around = {**os.environ, "OMP_NUM_THREADS": "1", "CLEARHEAD_HANG_SECONDS": "8"}
+        ended = subprocess.run(
+            command, cwd=ROOT, env=around, check=True, timeout=600, stdout=subprocess.PIPE, text=True
+        )
+        (folder / "found.json").write_text(ended.stdout.splitlines()[-1])
+
+    folder = made_once(tmp_path_factory, "mishaps", make)
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from clearhead.training.unfinished import _judged
 
 from ...jobs.making import write_corpus
 from ..making import model_config, run_config
+from .once import made_once
 
 ROOT = Path(__file__).parents[3]
 
@@ -108,11 +110,15 @@ LAYOUTS = [
     Case((("tp", 2, 200),), accumulate=1),
     Case((("fsdp2xtp2", 4, 200),)),
 ]
-HYBRID = Case((("ddp2xfsdp2", 4, 200),), accumulate=4)
+# Those that take longest; the quick tests see their beginning.
+LONG = [
+    *(replace(case, dtype="float32") for case in LAYOUTS[3::2]),
+    Case((("ddp2xfsdp2", 4, 200),), dtype="float32", accumulate=4),
+]
 CASES = [
     *LAYOUTS,
-    *(replace(case, dtype="float32") for case in (*LAYOUTS[:3], *LAYOUTS[4:], HYBRID)),
-    Case((("fsdp", 4, 20),), dtype="float32", accumulate=4),  # in all its length within the hybrid layout
+    *(replace(case, dtype="float32") for case in LAYOUTS if case not in LAYOUTS[3::2]),
+    *(replace(case, stages=((case.stages[0][0], 4, 20),)) for case in LONG),
     # Numbers of each head's own, what layers share, and rows of any length end to end.
     *(Case((("tp", 2, 4),), position=name) for name in ("alibi", "shaw", "music", "transformer_xl")),
     Case((("fsdp2xtp2", 4, 4),), position="t5"),
@@ -129,15 +135,25 @@ CASES = [
 MEASURED = [Case(((layout, 4, 1),), dtype="float32") for layout in ("ddp", "fsdp", "fsdp2xtp2", "ddp2xfsdp2")]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which one rank alone and all ranks together have trained all cases."""
-    folder = tmp_path_factory.mktemp("layouts")
+def train_all(folder: Path, cases: list[Case]) -> None:
+    """One rank alone and all ranks together train all cases."""
     write_corpus(folder)
-    (folder / "plan.json").write_text(json.dumps([case.plan() for case in (*CASES, *MEASURED)]))
+    (folder / "plan.json").write_text(json.dumps([case.plan() for case in cases]))
     command = [sys.executable, "-m", "tests.training.distributed.ranks_at_work", str(folder)]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=600)
-    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which all cases have been trained."""
+    return made_once(tmp_path_factory, "layouts", lambda folder: train_all(folder, [*CASES, *MEASURED]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LONG, ids=lambda case: case.name)
+def test_four_ranks_stay_with_one_in_float32(tmp_path_factory: pytest.TempPathFactory, case: Case) -> None:
+    folder = made_once(tmp_path_factory, "long-layouts", lambda folder: train_all(folder, LONG))
+    test_a_layout_computes_what_one_rank_computes(folder, case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -223,8 +239,8 @@ def test_one_process_puts_a_checkpoint_of_many_together(trained: Path) -> None:
             assert torch.equal(_judged(found)[name], weight), (case.name, name)
 
 
-def test_a_damaged_shard_is_noticed(trained: Path) -> None:
-    folder = trained / CASES[0].name / "checkpoints"
+def test_a_damaged_shard_is_noticed(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained / CASES[0].name / "checkpoints", tmp_path / "checkpoints"))
     [*_, last] = sorted(folder.glob("step-*/shard-00002*"))
     with open(last, "r+b") as file:
         file.seek(-1, os.SEEK_END)
