@@ -30,6 +30,7 @@ SETTINGS = settings(
     saving__seconds=1e9,
     saving__log_every=3,
 )
+SAVING = settings(saving__every=4, saving__seconds=1e9, saving__log_every=3)
 TRAIN = ("train", "--file", "pairs.tsv", "--out", "run", "--view", "plain", *SETTINGS)
 RESUME = ("train", "--resume", "run", "--view", "plain")
 

@@ -24,7 +24,7 @@ from clearhead.bundle import is_bundle
 from clearhead.training.run_folder import RunFolder
 
 from .commands import Warm, cold, settings
-from .small_run import RESUME, SETTINGS, TRAIN, assert_same, go
+from .small_run import RESUME, SAVING, SETTINGS, TRAIN, assert_same, go
 
 SEED = 20
 KILLS = 30
@@ -267,5 +267,34 @@ def test_kills_in_every_task(warm: Warm, home: Path, run: Path, task: str) -> No
         ended = warm(*(RESUME if begun else start), folder=home, **strike)
         assert ended.code in (-signal.SIGKILL, 0), ended.stderr
     last = warm(*RESUME, folder=home)
+    assert last.code == 0, last.stderr
+    assert_same(run, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["from", "lora", "longer"])
+def test_kills_of_a_run_that_starts_from_another(
+    warm: Warm, home: Path, run: Path, whole: Path, kind: str
+) -> None:
+    """Fine-tuned with frozen weights that open later, with LoRA kept apart, or more of the same run."""
+    base = [*settings(steps=30, validation__every=7, validation__metric="loss"), *SAVING]
+    start = ("train", "--from", "whole", "--file", "pairs.tsv", "--out", "run", "--view", "plain", *base)
+    if kind == "longer":
+        shutil.copytree(whole, run)
+        start = (*RESUME, "--set", "steps=90")
+    elif kind == "lora":
+        start = (*start, *settings(start__lora__rank=2, start__lora__apart=True))
+    else:
+        start = (*start, *settings(start__freeze=["encoder.*"], start__unfreeze_every=8))
+    first = warm(*start, folder=home)
+    assert first.code == 0, first.stderr
+    undisturbed = run.rename(home / kind)
+    if kind == "longer":
+        shutil.copytree(whole, run)
+    for number, strike in enumerate(plan(random.Random(SEED), 10, first.took / 3)):
+        begun = (run / "training" / "run.json").exists() and (kind != "longer" or number > 0)
+        ended = warm(*(RESUME if begun else start), folder=home, **strike)
+        assert ended.code in (-signal.SIGKILL, 0), ended.stderr
+    last = warm(*(start if kind == "longer" else RESUME), folder=home)
     assert last.code == 0, last.stderr
     assert_same(run, undisturbed)

@@ -10,8 +10,12 @@ import torch
 from clearhead.base.errors import UserError
 from clearhead.models.build import build
 from clearhead.nn.lora import layers_of
+from clearhead.tasks import TASKS
 from clearhead.training.config import TrainConfig
+from clearhead.training.fine_tuning import choose_from
 from clearhead.training.optimiser import OptimiserConfig, build_optimiser, set_rate
+from clearhead.training.sizes import Asked
+from clearhead.training.sizing import Facts, Machine, choose
 from clearhead.training.start import StartConfig, distance_from_top, open_groups, pace_of, prepare
 
 from .making import a_trainer, model_config, run_config
@@ -96,3 +100,33 @@ def test_what_cannot_be(settings: dict[str, object], sentence: str) -> None:
 def test_settings_without_a_base() -> None:
     with pytest.raises(UserError, match="for a run that starts from a model"):
         TrainConfig.from_dict({"start": {"rate_decay": 0.9}})
+
+
+@pytest.mark.parametrize(
+    "task, rows", [("classify", 500), ("classify", 60_000), ("translate", 2000), ("tag", 900)]
+)
+@pytest.mark.parametrize("gpu", [False, True])
+def test_what_fine_tuning_chooses(task: str, rows: int, gpu: bool) -> None:
+    """A fifth of the rate and of the passes from scratch, never fewer than three; LoRA has the whole rate."""
+    kind, model = TASKS[task], model_config(task, width=384)
+    classes = 0 if task == "translate" else 2
+    demand = kind.sized(Facts(rows, 25 * rows, 0 if classes else 25 * rows, 8000, classes=classes))
+    machine = Machine(gpu, 1e12, minutes=1000.0)
+    scratch, gentle, low = (
+        {one.name: one.value for one in choices}
+        for choices in (
+            choose(demand, machine, Asked(width=384, layers=1)),
+            choose_from(demand, machine, model, Asked(), lora=False, same_head=False),
+            choose_from(demand, machine, model, Asked(), lora=True, same_head=False),
+        )
+    )
+    assert gentle["schedule.rate"] == pytest.approx(scratch["schedule.rate"] / 5, rel=0.3)
+    assert low["schedule.rate"] == pytest.approx(scratch["schedule.rate"], rel=0.1)
+    passes = gentle["steps"] * 0.85 * gentle["batch.tokens"] / (25 * rows)
+    assert passes == pytest.approx(
+        min(max(demand.wanted_passes / 5, 3.0), 8.0 if classes else 30.0), rel=0.2
+    ) or (gentle["steps"] == 100)
+    if classes:
+        assert 32 <= gentle["batch.tokens"] / 25 <= 64
+    assert gentle["validation.every"] <= gentle["steps"] // 10
+    assert not any(name.startswith("model.") and "head" not in name for name in gentle)

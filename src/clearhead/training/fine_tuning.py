@@ -17,6 +17,7 @@ from clearhead.training.sizing import Choice, Demand, Machine, Work, batch_choic
 LESS = 5  # of passes and of the rate: such a share of what training from scratch takes
 LOOKS = 10  # validations in a run
 BATCH = 1024  # tokens of a batch of labelled texts: few passes must still be many updates
+MOST_PASSES = 8.0  # over labelled texts: a model of this kind knows a thousand of them by heart after seven
 
 
 def choose_from(
@@ -26,7 +27,8 @@ def choose_from(
     usual = demand.passes
     gentle = replace(demand, passes=Passes(usual.usual / LESS, usual.power, usual.most / LESS))
     if demand.head != "none":
-        gentle = replace(gentle, most_batch=min(demand.most_batch, BATCH))
+        few = gentle.passes._replace(most=min(gentle.passes.most, MOST_PASSES))
+        gentle = replace(gentle, passes=few, most_batch=min(demand.most_batch, BATCH))
     size = size_of(model)
     work = steps_for(gentle, machine, size, asked.batch)
     return [
