@@ -23,7 +23,7 @@ from clearhead.data.encoding import Encoder, Examples, Specials, Tokenizers
 from clearhead.data.encodings.masked import Hiding, markless
 from clearhead.data.encodings.pairs import Pairs
 from clearhead.data.plan import Draw
-from clearhead.data.ragged import Integers, Ragged
+from clearhead.data.ragged import Integers, Ragged, side_by_side
 from clearhead.data.sizes import Sizes
 from clearhead.text.framing import Framings
 from clearhead.text.marks import Marks
@@ -67,64 +67,62 @@ class Denoised(Hiding):
         chunks = examples["target"]
         draw = draw or Draw(0, 0, np.arange(len(chunks.lengths)))
         assert specials.marks is not None  # `framings` has looked
-        noise, spans = self.counts(chunks.lengths)
+        noise, spans = (one.astype(np.int64) for one in self.counts(chunks.lengths))
         kept = chunks.lengths - noise
-        where = draw.uniform(kept.astype(np.int64) + 1, "places of spans").rows()
-        cuts = draw.uniform(np.maximum(noise.astype(np.int64) - 1, 0), "lengths of spans").rows()
-        pairs = [
-            corrupted(ids, spans_of(hide, count, *chances), specials.marks.sentinels)
-            for ids, hide, count, *chances in zip(
-                chunks.rows(), noise.tolist(), spans.tolist(), where, cuts, strict=True
-            )
-        ]
-        source, target = (Ragged.of([pair[side] for pair in pairs]) for side in (0, 1))
+        stays = smallest(draw.uniform(kept + 1, "places of spans"), spans)
+        cuts = smallest(draw.uniform(np.maximum(noise - 1, 0), "lengths of spans"), np.maximum(spans - 1, 0))
+        source, target = corrupted(chunks, noise, stays, cuts, specials.marks.sentinels)
         both = {"source": source.framed(after=specials.stop), "target": target}
         return Pairs().collate(both, widths, specials)
 
 
-def spans_of(hidden: int, count: int, where: Sequence[float], cuts: Sequence[float]) -> list[tuple[int, int]]:
-    """`count` spans that hide so many tokens together: how many tokens stay before each, and its length.
+def smallest(chances: Ragged, counts: Integers) -> Ragged:
+    """The places of so many of the smallest numbers of each row, in rising order.
 
-    Spans stand where the chances `where` are smallest, of one for each place between tokens that stay and one
-    for either end, so that no two of them touch. Lengths are what cutting all that is hidden where the
-    chances `cuts` are smallest gives, so that none is empty. T5's own way ends every text with a span; here
-    each place is as likely as any other, the end too.
-
-    >>> spans_of(3, 2, [0.4, 0.9, 0.2, 0.8], [0.4, 0.1])
-    [(0, 2), (2, 1)]
+    >>> smallest(Ragged(np.array([0.3, 0.1, 0.9, 0.2, 0.5]), np.array([4, 1])), np.array([2, 1])).rows()
+    [[1, 3], [0]]
     """
-    ends = [*(place + 1 for place in smallest(cuts, count - 1)), hidden]
-    lengths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-    return list(zip(smallest(where, count), lengths, strict=False)) if count else []
-
-
-def smallest(chances: Sequence[float], count: int) -> list[int]:
-    """The places of the smallest numbers, in rising order.
-
-    >>> smallest([0.3, 0.1, 0.9, 0.2], 2)
-    [1, 3]
-    """
-    found: list[int] = np.sort(np.argsort(chances, kind="stable")[: max(count, 0)]).tolist()
-    return found
+    table = np.full((len(counts), int(chances.lengths.max(initial=0))), 2.0)
+    table[np.arange(table.shape[1]) < chances.lengths[:, None]] = chances.items
+    order = np.argsort(table, axis=1, kind="stable")
+    found = np.zeros(table.shape, bool)
+    np.put_along_axis(found, order, np.arange(table.shape[1]) < counts[:, None], axis=1)
+    return Ragged(np.nonzero(found)[1], counts)
 
 
 def corrupted(
-    ids: Sequence[int], spans: Sequence[tuple[int, int]], sentinels: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """Source and target of a text with some spans hidden.
+    texts: Ragged, noise: Integers, stays: Ragged, cuts: Ragged, sentinels: Sequence[int]
+) -> tuple[Ragged, Ragged]:
+    """Sources and targets of texts that lose `noise` tokens each.
 
-    >>> corrupted([5, 6, 7, 8, 9], [(2, 1), (3, 1)], [90, 91])
-    ([5, 6, 90, 8, 91], [90, 7, 91, 9])
+    `stays`: before each span, how many tokens that stay; one place for each gap between such tokens and for
+    either end, so that no two spans touch. `cuts`: after how many of the hidden tokens, less one, a span
+    ends, but for the last; so that none is empty. T5's own way ends every text with a span; here each place
+    is as likely as any other.
+
+    >>> text, spans = Ragged.of([[5, 6, 7, 8, 9]]), (Ragged.of([[2, 3]]), Ragged.of([[0]]))
+    >>> [side.rows() for side in corrupted(text, np.array([2]), *spans, [90, 91])]
+    [[[5, 6, 90, 8, 91]], [[90, 7, 91, 9]]]
     """
-    source: list[int] = []
-    target: list[int] = []
-    begin = gone = 0
-    for sentinel, (stays, length) in zip(sentinels, spans, strict=False):
-        end = stays + gone  # where the span begins, those before it included
-        source += [*ids[begin:end], sentinel]
-        target += [sentinel, *ids[end : end + length]]
-        begin, gone = end + length, gone + length
-    return [*source, *ids[begin:]], target
+    spans = stays.lengths
+    row = np.repeat(np.arange(len(spans)), spans)  # of each span
+    number = np.arange(len(row)) - np.searchsorted(row, row)
+    has = spans > 0
+    ends = side_by_side(
+        [Ragged(cuts.items + 1, cuts.lengths), Ragged(noise[has], has.astype(np.int64))]
+    ).items
+    before = np.where(number > 0, np.concatenate([[0], ends[:-1]])[: len(ends)], 0)  # hidden, in its row
+    begins = texts.begins[row] + stays.items + before
+    change = np.zeros(len(texts.items) + 1, np.int64)
+    np.add.at(change, begins, 1)
+    np.add.at(change, begins + ends - before, -1)
+    hidden = np.cumsum(change[:-1]) > 0
+    signs = np.asarray(sentinels)[number]
+    left, marked = ~hidden, texts.items.astype(np.int64)
+    left[begins], marked[begins] = True, signs  # a sentinel takes the place of a span's first token
+    source = Ragged(marked[left], texts.lengths - noise + spans)
+    firsts = np.cumsum(hidden)[begins] - 1  # among all that is hidden
+    return source, Ragged(np.insert(texts.items[hidden].astype(np.int64), firsts, signs), noise + spans)
 
 
 def filled_in(source: Iterable[int], target: Iterable[int], sentinels: Sequence[int]) -> list[int]:
