@@ -103,7 +103,7 @@ def switches(options: argparse.Namespace) -> list[Run]:
 
 
 def muon(options: argparse.Namespace) -> list[Run]:
-    """Adam with all steps and with fewer, beside Muon with fewer at three rates."""
+    """Adam with all steps and with fewer, beside Muon with fewer at four rates."""
     found = []
     for recipe in ("multi30k-en-de-fast", "tiny-shakespeare"):
         plain = tomllib.loads((RECIPES / f"{recipe}.toml").read_text(encoding="utf-8"))
@@ -112,7 +112,10 @@ def muon(options: argparse.Namespace) -> list[Run]:
         for name, variant, share in (
             ("Adam", "", 1.0),
             (f"Adam, {FEWER:.0%} of the steps", "", FEWER),
-            *((f"Muon at {r} × the rate, {FEWER:.0%} of the steps", f"muon:{r}", FEWER) for r in (0.5, 1, 2)),
+            *(
+                (f"Muon at {r} × the rate, {FEWER:.0%} of the steps", f"muon:{r}", FEWER)
+                for r in (1, 2, 4, 8)
+            ),
         ):
             count = round(steps * share)
             settings = {"steps": count, "schedule.warmup": max(round(warmup * count / all_steps), 1)}
