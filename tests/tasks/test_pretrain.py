@@ -24,6 +24,7 @@ TASKS = ("mask", "denoise")
 
 def said(folder: Path, task: str, **more: Any) -> Table:
     own = {"tokenizer": {"vocabulary": 420}, "batch": {"context": 24}, "validation": {"samples": 1}}
+    own["saving"] = {"every": 4, "keep": 5}
     return merged(settings(write_corpus(folder, "generate", 120), task), own, more)
 
 
