@@ -15,7 +15,7 @@ from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, describe, save
 from clearhead.bundle.folder import framings_of
 from clearhead.bundle.transfer import transfer
-from clearhead.decoding.labels import classify, tag
+from clearhead.decoding.labels import classify, regress, tag
 from clearhead.decoding.run import generate, translate
 from clearhead.evaluation.evaluate import EvaluationConfig
 from clearhead.interop import export_folder
@@ -107,11 +107,16 @@ def test_a_translator_goes_on_in_another_domain(finished: Finished, other: Path,
     assert any("before and after: BLEU" in sentence for sentence in done.said)
 
 
-def test_an_old_domain_of_ones_own(finished: Finished, other: Path, tmp_path: Path) -> None:
+def test_an_old_domain_of_ones_own_and_the_task_of_the_base(
+    finished: Finished, other: Path, tmp_path: Path
+) -> None:
     old = write_corpus(tmp_path / "old", count=9, seed=11)
     said = starting(finished.folder, other, start={"old_domain": {"file": str(old)}}, steps=4)
+    del said["task"]
     train(tmp_path / "run", said, view="quiet")
-    assert load(tmp_path / "run").metadata["old_domain"]["examples"] == 9
+    notes = load(tmp_path / "run").metadata
+    assert notes["old_domain"]["examples"] == 9
+    assert notes["task"] == "translate"
 
 
 def test_the_encoder_of_a_translator_learns_to_classify(
@@ -130,7 +135,25 @@ def test_the_encoder_of_a_translator_learns_to_classify(
     assert all(name.startswith("decoder.") for name in found.dropped)
 
 
-@pytest.mark.parametrize("task", ["classify", "regress", "tag"])
+def test_a_foreign_encoder_reads_two_texts(reader: Path, tmp_path: Path) -> None:
+    rows = [f"{one}\t{other}\t{len(one) - len(other)}\n" for one in WORDS for other in WORDS[:6]]
+    (tmp_path / "two.tsv").write_text("a\tb\tscore\n" + "".join(rows))
+    said = starting(reader, tmp_path / "two.tsv", "regress", steps=4)
+    said["data"]["train"][0] |= {"source_column": "a", "second_column": "b", "target_column": "score"}
+    train(
+        tmp_path / "run",
+        merged(said, {"model": {"head": {"pooler": True, "pooling": "first"}}}),
+        view="quiet",
+    )
+    bundle = load(tmp_path / "run")
+    assert framings_of(bundle).source.frame([7], [8]).segments == [0, 0, 0, 1, 1]
+    assert len(regress(bundle, [("the", "old"), ("a", "cat")])) == 2
+    taken = read_tensors(tmp_path / "run" / "training" / "data" / "start.safetensors")
+    assert torch.equal(taken["head.pooler.weight"], weights_of(load(reader))["head.pooler.weight"])
+    assert "embedding.types.weight" in taken
+
+
+@pytest.mark.parametrize("task", ["classify", "tag"])
 def test_a_foreign_encoder(task: str, reader: Path, tmp_path: Path) -> None:
     file = write_corpus(tmp_path, task, seed=7)
     train(tmp_path / "run", starting(reader, file, task), view="quiet")
@@ -149,6 +172,7 @@ def test_a_foreign_encoder(task: str, reader: Path, tmp_path: Path) -> None:
         assert [len(tags) for tags in tag(bundle, ["the old cat"])] == [3]
 
 
+@pytest.mark.slow
 def test_a_language_model_goes_on_and_labels(tmp_path: Path) -> None:
     text, labelled = write_corpus(tmp_path, "generate"), write_corpus(tmp_path / "c", "classify")
     train(tmp_path / "base", settings(text, "generate", batch={"context": 16}), view="quiet")
@@ -158,13 +182,6 @@ def test_a_language_model_goes_on_and_labels(tmp_path: Path) -> None:
     assert isinstance(generate(load(tmp_path / "more"), "the "), str)
     train(tmp_path / "labels", starting(tmp_path / "base", labelled, "classify", steps=4), view="quiet")
     assert load(tmp_path / "labels").config.family == "decoder"
-
-
-def test_the_task_is_the_bases_where_nobody_says(finished: Finished, other: Path, tmp_path: Path) -> None:
-    said = starting(finished.folder, other, steps=4)
-    del said["task"]
-    train(tmp_path / "run", said, view="quiet")
-    assert load(tmp_path / "run").metadata["task"] == "translate"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +279,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(one, marks=[pytest.mark.slow] if one in ("all", "lora") else []) for one in KINDS]
+    "kind",
+    [pytest.param(one, marks=[pytest.mark.slow] if one != "frozen and opening" else []) for one in KINDS],
 )
 def test_a_killed_run_goes_on_without_its_base(
     kind: str, finished: Finished, other: Path, tmp_path: Path
@@ -366,7 +384,9 @@ def test_a_run_short_of_time_says_what_would_do(tmp_path: Path) -> None:
     assert any(f"--minutes {short['minutes']:.0f} would do" in sentence for sentence in listening.said)
 
 
-@pytest.mark.parametrize("before, after", [("mask", "classify"), ("denoise", "summarise")])
+@pytest.mark.parametrize(
+    "before, after", [("mask", "classify"), pytest.param("denoise", "summarise", marks=pytest.mark.slow)]
+)
 def test_pre_trained_here(before: str, after: str, tmp_path: Path) -> None:
     text, file = write_corpus(tmp_path, "generate"), write_corpus(tmp_path / "answers", after)
     plain = settings(text, before, batch={"context": 16}, steps=4, tokenizer={"vocabulary": 400})
