@@ -67,6 +67,12 @@ LLAMA = {
     "max_position_embeddings": 256,
     "rms_norm_eps": 1e-5,
 }
+MIXTRAL = LLAMA | {
+    "num_key_value_heads": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
+}
 BERT = {
     "vocab_size": VOCABULARY,
     "hidden_size": 24,
@@ -135,6 +141,12 @@ TWO_VOCABULARIES = {
 }
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 GROUPED = {"num_key_value_heads": 2, "tie_word_embeddings": True}
+ONE_OF_THREE = {
+    "num_local_experts": 3,
+    "num_experts_per_tok": 1,
+    "num_key_value_heads": 2,
+    "rope_theta": 500.0,
+}
 BIASES = {"attention_bias": True, "mlp_bias": True, "head_dim": 12}
 
 SPECS = [
@@ -155,6 +167,8 @@ SPECS = [
     Spec("llama, yarn", "decoder", "LlamaForCausalLM", LLAMA | rope(**YARN)),
     Spec("llama, yarn dials", "decoder", "LlamaForCausalLM", LLAMA | rope(**YARN, **YARN_DIALS)),
     Spec("llama, llama3", "decoder", "LlamaForCausalLM", LLAMA | rope(**LLAMA3)),
+    Spec("mixtral", "decoder", "MixtralForCausalLM", MIXTRAL),
+    Spec("mixtral, one of three", "decoder", "MixtralForCausalLM", MIXTRAL | ONE_OF_THREE),
     Spec("bert", "encoder", "BertModel", BERT),
     Spec("bert, words", "encoder", "BertForMaskedLM", BERT),
     Spec("bert, text classes", "encoder", "BertForSequenceClassification", BERT),

@@ -15,7 +15,7 @@ import pytest
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.cli import main as cli
-from clearhead.models import PRESETS
+from clearhead.models import PRESETS, ModelConfig
 from clearhead.planner import DEVICES, Device, render
 from clearhead.planner.devices import find_device
 from clearhead.planner.totals import OTHER, parameters_by_part
@@ -253,3 +253,21 @@ def test_the_page_tells_the_truth(capsys: pytest.CaptureFixture[str]) -> None:
         rates = [device.bf16, device.float32, device.bandwidth]
         assert [None if cell == "–" else float(cell) for cell in cells[:3]] == rates
         assert float(cells[3].removesuffix(" GB")) * 1e9 == device.memory
+
+
+def test_active_parameters_leave_out_experts_that_are_not_chosen() -> None:
+    """As if the model had only the experts that a token chooses."""
+    experts = {"kind": "experts", "experts": 6, "chosen": 2, "shared": 1, "width": 16, "gated": True}
+    pattern = [{"first": 1, "feedforward": experts}]
+    plain = {"family": "decoder", "vocabulary": 50, "width": 8, "layers": 3, "attention": {"heads": 2}}
+    full = clearhead.plan(ModelConfig.from_dict({**plain, "layer_pattern": pattern}))
+    experts["experts"] = 2
+    least = clearhead.plan(ModelConfig.from_dict({**plain, "layer_pattern": pattern}))
+    router = 2 * 4 * 8  # which has a row for each expert
+    assert full.active == least.parameters + router
+    assert full.parameters - full.active == 2 * 4 * 3 * 16 * 8
+    assert full.to_dict()["parameters"]["active"] == full.active
+    assert f"({full.active:,} active for a token)" in str(full)
+    dense = clearhead.plan(ModelConfig.from_dict(plain))
+    assert dense.active == dense.parameters
+    assert "active" not in str(dense)

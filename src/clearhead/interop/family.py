@@ -91,7 +91,10 @@ class Family:
         flat = filled(config)
         flat["feedforward.activation"] = THEIR_ACTIVATIONS[config.feedforward.activation]
         plain: dict[str, Any] = {"architectures": [self.architecture(config)], "model_type": self.model_type}
-        plain |= {name: flat[several(row.ours)[0]] for row in self.settings for name in several(row.theirs)}
+        # a part of another kind may not have a setting: what is then read back says that it does not fit
+        plain |= {
+            name: flat.get(several(row.ours)[0]) for row in self.settings for name in several(row.theirs)
+        }
         if config.family == "encoder-decoder":
             plain["is_encoder_decoder"] = True
         if config.head.kind in ("classify", "tag"):
@@ -102,7 +105,8 @@ class Family:
 
     def misfits(self, config: ModelConfig) -> list[str]:
         """The settings of our model that do not survive the way there and back, as `name=value`."""
-        names = Names([row.theirs for row in expand(self.rows(config), config)], self.prefix)
+        stored = [name for row in expand(self.rows(config), config) for name in row.stored]
+        names = Names(stored, self.prefix)
         before, after = essence(config), essence(self.read(Settings(self.write(config)), names))
         every = dict.fromkeys([*before, *after])
         return [f"{name}={before.get(name)!r}" for name in every if before.get(name) != after.get(name)]
@@ -128,6 +132,10 @@ _SCALING_SETTINGS: dict[str, Collection[str]] = {
 }
 
 
+# What acts in the training of experts alone, or does not change what they compute.
+_EXPERTS_IN_TRAINING = ("balance_loss", "z_loss", "bias_rate", "dispatch")
+
+
 def filled(config: ModelConfig) -> Flat:
     """A config as one flat table, with what is None for "as usual" filled in."""
     attention = config.attention.replace(width=config.width)
@@ -141,7 +149,7 @@ def filled(config: ModelConfig) -> Flat:
         "attention.value_dim": attention.value_size,
         "attention.memory_width": attention.memory_width or config.width,
         "attention.output_bias": attention.bias if attention.output_bias is None else attention.output_bias,
-        "feedforward.width": config.feedforward.width or 4 * config.width,
+        "feedforward.width": config.feedforward.inner(config.width),
         "norm.final": config.norm.place == "pre" if config.norm.final is None else config.norm.final,
     }
     if config.position.name == "rotary":
@@ -164,6 +172,7 @@ def essence(config: ModelConfig) -> Flat:
     rules = {
         ("initialisation", "attention.width", "attention.kernel", "embedding.tie_output", *unused): True,
         ("*dropout",): True,  # acts in training alone, and is carried as well as it goes
+        tuple(f"feedforward.{name}" for name in _EXPERTS_IN_TRAINING): True,
         ("embedding.output_scale",): not config.embedding.tie_output,
         ("embedding.output_bias", "embedding.output_scale"): family == "encoder" and kind != "mlm",
         ("attention.score_rank",): config.attention.score not in ("reduced_rank", "additive"),

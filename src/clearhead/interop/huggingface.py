@@ -28,6 +28,7 @@ from clearhead.interop.gpt2 import GPT2
 from clearhead.interop.llama import LLAMA
 from clearhead.interop.mapping import Names, check_copies, check_names, expand, fill, to_theirs
 from clearhead.interop.marian_bart import BART, MARIAN
+from clearhead.interop.mixtral import MIXTRAL
 from clearhead.interop.place import whole_model, write_json
 from clearhead.interop.settings import Settings, labels
 from clearhead.interop.t5 import T5
@@ -38,7 +39,9 @@ from clearhead.text.framing import Framings
 from clearhead.text.tokenizer import FILE_NAME as TOKENIZER
 
 # Where several can hold a model of ours, the first that fits is written.
-FAMILIES: dict[str, Family] = {one.model_type: one for one in (MARIAN, BART, T5, BERT, GPT2, LLAMA, VIT)}
+FAMILIES: dict[str, Family] = {
+    one.model_type: one for one in (MARIAN, BART, T5, BERT, GPT2, LLAMA, MIXTRAL, VIT)
+}
 _WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, SETTINGS}
 
 _STARTS = ("decoder_start_token_id", "bos_token_id", "pad_token_id")  # as their decoding looks for a start
@@ -164,7 +167,7 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
     """Write a bundle as a folder that transformers reads."""
     config = bundle.config
     family = family_for(config, bundle.metadata)
-    ours = dict(whole_model(bundle).named_parameters(remove_duplicate=False))
+    ours = dict(whole_model(bundle).state_dict(keep_vars=True))  # with the buffers that are stored
     _refuse_left_over(family, config, ours)
     tensors = exported_tensors(family, config, _in_real_units(bundle, ours))
     plain = _config_json(family, bundle, tensors)

@@ -74,11 +74,24 @@ def several(names: str | tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: their name, our name or names, and the change of shape."""
+    """One line of a table: their name, our name or names, and the change of shape.
+
+    `{e}` in their name stands for the number of an expert: theirs are `experts` tensors, ours is one of all
+    of them. A row without a name of theirs is about a tensor that only we have, and that must be 0.
+    """
 
     theirs: str
     ours: str | tuple[str, ...]
     change: Change = SAME
+    experts: int = 0
+    layers: tuple[int, int | None] = (0, None)  # which `{i}` it is about: from the first to before the second
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The names of their tensors."""
+        if self.experts:
+            return tuple(self.theirs.replace("{e}", str(e)) for e in range(self.experts))
+        return (self.theirs,) if self.theirs else ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,10 +147,10 @@ def expand(rows: Iterable[Row], config: ModelConfig) -> Iterator[Row]:
         "decoder": config.layers if config.family == "decoder" else config.depth_of_decoder,
     }
     for row in rows:
-        if "{i}" not in row.theirs:
+        if "{i}" not in row.names[0]:
             yield row
             continue
-        for layer in range(depths[row.names[0].split(".")[0]]):
+        for layer in range(depths[row.names[0].split(".")[0]])[slice(*row.layers)]:
             theirs, *ours = (name.replace("{i}", str(layer)) for name in (row.theirs, *row.names))
             yield replace(row, theirs=theirs, ours=tuple(ours))
 
@@ -190,7 +203,7 @@ def check_names(
     rows: Iterable[Row], config: ModelConfig, names: Names, copies: Iterable[Copy], ignored: Iterable[str]
 ) -> None:
     """Every row finds its tensor, and every tensor its row: else an error that names the tensor."""
-    used = {names.get(row.theirs) for row in expand(rows, config)}
+    used = {names.get(name) for row in expand(rows, config) for name in row.stored}
     used |= {actual for copy in copies if (actual := names.find(copy.name)) is not None}
     patterns = tuple(ignored)
     left = sorted(
@@ -217,9 +230,13 @@ def fill(
         if name not in places:
             raise UserError(f"The checkpoint has nothing for this model's '{name}'.")
         row, at = places[name]
-        actual = names.get(row.theirs)
+        if not row.stored:
+            return torch.zeros(shapes[name])
+        actual = names.get(row.stored[0])
         tensor = theirs[actual]
         try:
+            if row.experts:
+                tensor = torch.stack([theirs[names.get(one)] for one in row.stored])
             part = row.change.to_ours(tensor)[at]
         except (RuntimeError, IndexError, ValueError) as error:
             raise _misshapen(actual, tensor) from error
@@ -237,12 +254,17 @@ def fill(
 
 def to_theirs(rows: Iterable[Row], config: ModelConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our tensors (weights, or anything of their shapes) under their names and in their shapes."""
-    result = {}
+    result: dict[str, Tensor] = {}
     for row in expand(rows, config):
+        if not row.stored:
+            if row.names[0] in ours and bool(ours[row.names[0]].any()):
+                raise UserError(f"This model cannot be exported: its kind there has no '{row.names[0]}'.")
+            continue
         for name in row.names:
             if name not in ours:
                 raise UserError(f"This model has no '{name}', which an export of its kind needs.")
-        result[row.theirs] = row.change.to_theirs(*(ours[name] for name in row.names))
+        whole = row.change.to_theirs(*(ours[name] for name in row.names))
+        result |= dict(zip(row.stored, whole if row.experts else (whole,), strict=True))
     return result
 
 

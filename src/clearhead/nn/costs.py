@@ -94,6 +94,7 @@ class Costs:
     products: Callable[[str, Any, Sight], Iterator[Product]]
     kept: Callable[[Any, Sight, Storage], int]  # bytes for the backward pass
     state: Callable[[Any, int], int] = lambda part, tokens: 0  # numbers remembered of a row of so many tokens
+    idle: Callable[[Any], int] = lambda part: 0  # parameters that one token has nothing to do with
 
 
 def linear(part: str, layer: nn.Linear, tokens: int, kind: Kind = "weights") -> Product:

@@ -51,4 +51,10 @@ def experts_kept(layer: Experts, sight: Sight, storage: Storage) -> int:
     return found
 
 
-EXPERTS = Costs(experts_products, experts_kept)
+def idle_experts(layer: Experts) -> int:
+    """Parameters of the experts that a token does not choose."""
+    others = layer.config.experts - layer.config.chosen
+    return others * sum(weights[0].numel() for weights in layer.stacked_weights())
+
+
+EXPERTS = Costs(experts_products, experts_kept, idle=idle_experts)

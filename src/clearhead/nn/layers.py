@@ -205,6 +205,10 @@ class FeedForwardConfig(Config):
         super().__post_init__()
         self._refuse_other_kind()
 
+    def inner(self, width: int) -> int:
+        """The inner width in a model of this width."""
+        return self.width or 4 * width
+
 
 class FeedForward(nn.Module):
     """`activation(x W₁) W₂`, or its gated form."""
@@ -212,7 +216,7 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, config: FeedForwardConfig) -> None:
         super().__init__()
         self.config = config
-        inner = config.width or 4 * width
+        inner = config.inner(width)
         self.gate = nn.Linear(width, inner, bias=config.bias) if config.gated else None
         self.inner = nn.Linear(width, inner, bias=config.bias)
         self.output = nn.Linear(inner, width, bias=config.bias)

@@ -21,6 +21,7 @@ from clearhead.planner.totals import (
     Memory,
     compare,
     count_flops,
+    count_idle,
     count_memory,
     parameters_by_part,
 )
@@ -80,12 +81,14 @@ def plan(
                 f"The layout '{layout}' cannot cut this model: tp must divide its heads and inner width."
             )
         spreads = [one for one in made if one is not None]
+    parts = parameters_by_part(model)
     return Plan(
         name=name,
         config=config,
         dtype=number,
         batch=batch,
-        parts=parameters_by_part(model),
+        parts=parts,
+        active=sum(part.count for part in parts) - count_idle(model),
         flops=flops,
         memory=memory,
         timings=tuple(timing for timing in timings if timing is not None),
@@ -141,12 +144,12 @@ def _timing(device: Device, dtype: str, flops: Flops, memory: Memory, reading: i
 
 
 def _read_when_decoding(model: nn.Module, config: ModelConfig) -> int:
-    """Parameters that each step of decoding multiplies with."""
+    """Parameters that each step of decoding multiplies with, for one sequence."""
     if config.family not in (*PAIRS, "decoder"):
         return 0
     parts = [getattr(model, name) for name in _WRITING if hasattr(model, name)]
     found = {id(parameter): parameter.numel() for part in parts for parameter in part.parameters()}
-    return sum(found.values())
+    return int(sum(found.values())) - sum(count_idle(part) for part in parts)
 
 
 def _assumptions(config: ModelConfig, batch: Batch, dtype: str) -> tuple[str, ...]:

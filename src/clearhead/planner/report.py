@@ -49,6 +49,7 @@ class Plan:
     dtype: str
     batch: Batch
     parts: tuple[Part, ...]
+    active: int  # how many of the parameters one token meets: without experts that it does not choose
     flops: Flops
     memory: Memory
     timings: tuple[Timing, ...]
@@ -68,7 +69,7 @@ class Plan:
             "config": self.config.to_dict(),
             "dtype": self.dtype,
             "batch": _plain(self.batch),
-            "parameters": {"total": self.parameters, "parts": [_plain(part) for part in self.parts]},
+            "parameters": {"total": self.parameters, "active": self.active, "parts": _plain(self.parts)},
             "flops": _plain(self.flops),
             "memory": _plain(self.memory),
             "timings": [_plain(timing) for timing in self.timings],
@@ -89,9 +90,9 @@ def render(plan: Plan) -> str:
 
 
 def _tables(plan: Plan) -> Iterator[Table]:
-    title = (
-        f"Plan for '{plan.name}': {plan.parameters:,} parameters, {plan.flops.steps:,} steps, {plan.dtype}"
-    )
+    active = f" ({plan.active:,} active for a token)" if plan.active < plan.parameters else ""
+    steps = f"{plan.flops.steps:,} steps, {plan.dtype}"
+    title = f"Plan for '{plan.name}': {plan.parameters:,} parameters{active}, {steps}"
     yield Table(title, (), (), plan.assumptions)
     yield _parts(plan)
     yield _flops(plan)

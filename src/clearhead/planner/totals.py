@@ -20,7 +20,7 @@ from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.models.recurrent import Recurrent
 from clearhead.models.stack import Layer
 from clearhead.nn.costs import FLOAT, Kind, Product, Storage
-from clearhead.nn.parts import attention_kind
+from clearhead.nn.parts import attention_kind, feedforward_kind
 from clearhead.nn.positions import Position
 from clearhead.planner.batch import Batch, make_batch
 from clearhead.planner.devices import DEVICES
@@ -97,6 +97,12 @@ def _part(path: str, schemes: Iterable[str]) -> str:
         found = [name for word, name in _IN_STACK.items() if word in inner]
         return f"{top} {found[0] if found else 'recurrence'}"
     return _OUTSIDE.get(top, OTHER)
+
+
+def count_idle(model: nn.Module) -> int:
+    """Parameters that one token has nothing to do with: those of experts that it does not choose."""
+    nets = [module.feedforward for module in model.modules() if isinstance(module, Layer)]
+    return sum(feedforward_kind(net.config.kind).costs.idle(net) for net in nets if net is not None)
 
 
 @dataclass(frozen=True)
