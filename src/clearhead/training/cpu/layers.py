@@ -112,7 +112,7 @@ class Linear(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """With any activation, plain or gated."""
+    """One with a relu, or gated with any activation."""
 
     def __init__(self, own: plain.FeedForward) -> None:
         super().__init__()
