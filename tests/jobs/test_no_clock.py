@@ -26,7 +26,7 @@ WATCHES = {
     "base/compiler.py",  # how long to wait before compilers are asked again whether they are done
     "decoding/native/weight_memory.py",  # how old packed weights or an abandoned file are
     "evaluation/evaluate.py",  # says how long writing took
-    "jobs/compare.py",  # tokens a second, which a comparison shows
+    "jobs/compare.py",  # how long to wait before runs are asked again whether they are done
     "jobs/resumable_output.py",  # when what was written is flushed to disk
     "planner/crossing.py",  # where two costs are equal, measured to be shown
     "training/distributed/heartbeat.py",  # how long a rank has been silent
