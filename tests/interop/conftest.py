@@ -73,6 +73,23 @@ MIXTRAL = LLAMA | {
     "num_experts_per_tok": 2,
     "tie_word_embeddings": False,
 }
+DEEPSEEK = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "first_k_dense_replace": 2,
+    "num_mtp_layers": 0,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "intermediate_size": 40,
+    "kv_lora_rank": 20,
+    "q_lora_rank": 12,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 6,
+    "v_head_dim": 10,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+}
 BERT = {
     "vocab_size": VOCABULARY,
     "hidden_size": 24,
@@ -147,6 +164,7 @@ ONE_OF_THREE = {
     "num_key_value_heads": 2,
     "rope_theta": 500.0,
 }
+PLAIN_QUERIES = {"q_lora_rank": None, "attention_bias": True, "rope_interleave": False}
 BIASES = {"attention_bias": True, "mlp_bias": True, "head_dim": 12}
 
 SPECS = [
@@ -169,6 +187,9 @@ SPECS = [
     Spec("llama, llama3", "decoder", "LlamaForCausalLM", LLAMA | rope(**LLAMA3)),
     Spec("mixtral", "decoder", "MixtralForCausalLM", MIXTRAL),
     Spec("mixtral, one of three", "decoder", "MixtralForCausalLM", MIXTRAL | ONE_OF_THREE),
+    Spec("deepseek_v3", "decoder", "DeepseekV3ForCausalLM", DEEPSEEK),
+    Spec("deepseek_v3, dials", "decoder", "DeepseekV3ForCausalLM", DEEPSEEK | PLAIN_QUERIES),
+    Spec("deepseek_v3, yarn", "decoder", "DeepseekV3ForCausalLM", DEEPSEEK | rope(**YARN, **YARN_DIALS)),
     Spec("bert", "encoder", "BertModel", BERT),
     Spec("bert, words", "encoder", "BertForMaskedLM", BERT),
     Spec("bert, text classes", "encoder", "BertForSequenceClassification", BERT),

@@ -25,6 +25,7 @@ from clearhead.interop.onnx import export_onnx
 from clearhead.models import ModelConfig, build
 from clearhead.models.config import LayerRule
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
+from clearhead.nn.attention.latent import LatentConfig
 from clearhead.nn.experts import ExpertsConfig
 from clearhead.nn.layers import FeedForward, FeedForwardConfig
 from clearhead.nn.parts import build_attention
@@ -34,6 +35,7 @@ from .families import SOURCE, begin, ids, model_for, one_pass, step
 from .test_decoding_state import Rows, close
 
 LINEAR = LinearConfig(heads=2)
+LATENT = LatentConfig(heads=2, latent_dim=5, query_latent_dim=6)
 EVERY_SECOND = (LayerRule(first=1, every=2, attention=LINEAR, cross_attention=AttentionConfig(heads=4)),)
 
 EXPERTS_ABOVE = (LayerRule(first=1, feedforward=ExpertsConfig(width=8, experts=4, shared=1)),)
@@ -56,6 +58,7 @@ KINDS: dict[str, nn.Module] = {
     "keys and values": model_for("decoder", scheme="rotary"),
     "keys and values, a source": model_for("encoder-decoder", scheme="t5", heads="grouped"),
     "hidden states": model_for("recurrent"),
+    "latents": model_for("decoder", scheme="rotary", attention=LATENT),
     "running sums": with_own_parts("decoder", attention=LINEAR),
     "experts above a dense layer": model_for("decoder", scheme="rotary", layer_pattern=EXPERTS_ABOVE),
     "every second layer": with_own_parts("decoder", scheme="rotary", layer_pattern=EVERY_SECOND),
@@ -304,6 +307,7 @@ def test_without_a_pattern_weights_begin_as_they_always_did() -> None:
     "change",
     [
         {"attention__kind": "linear"},
+        {"attention__kind": "latent"},
         {"feedforward__kind": "telling"},
         {"layer_pattern": (LayerRule(first=1, feedforward=FeedForwardConfig(width=3)),)},
     ],

@@ -84,6 +84,24 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         for dial, settings in ((dial, DIALS[dial]) for dial in dials)
     },
     **{
+        f"{family}: latent, {name}": (
+            "tiny",
+            {
+                "family": family,
+                "layers": 1,
+                "attention": {"kind": "latent", "latent_dim": 24, **dials},
+                "position": {"name": scheme},
+            },
+        )
+        for family in ("decoder", "encoder")
+        for name, scheme, dials in (
+            ("rotary", "rotary", {}),
+            ("compressed queries", "rotary", {"query_latent_dim": 20, "value_dim": 12}),
+            ("no rotary part", "sinusoidal", {"rotary_dim": 0}),
+            ("alibi", "alibi", {}),
+        )
+    },
+    **{
         f"head {kind}, pooler {pooler}": (
             "tiny",
             {"family": "encoder", "head": {"kind": kind, "pooler": pooler}},

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import clearhead
-from clearhead.models import ModelConfig
+from clearhead.models import PRESETS, ModelConfig
 from clearhead.nn.costs import Storage
 from clearhead.planner.families import kept
 from clearhead.planner.totals import count_memory
@@ -113,6 +113,22 @@ def test_decoder_only_state() -> None:
         2 * 64 * planned_state(model.config)[0]
     )
     assert planned_state(model.config)[1:] == (0, 0)
+
+
+@pytest.mark.parametrize("dial", ["rotary", "compressed queries", "no rotary part"])
+@torch.no_grad()
+def test_latents(dial: str) -> None:
+    """The plan's bytes are the state's; a latent may be an eighth of the same heads' keys and values."""
+    model = model_of(f"decoder: latent, {dial}").eval()
+    state = model.begin()
+    model(torch.randint(100, (2, 64)), state=state)
+    assert state.bytes == 2 * 64 * planned_state(model.config)[0]
+    wide = clearhead.plan("gpt2").memory.state_per_token
+    config = clearhead.ModelConfig.from_dict(
+        {**PRESETS["gpt2"], "attention": {"kind": "latent", "heads": 12}}
+    )
+    narrow = config.replace(attention__latent_dim=160, attention__rotary_dim=32, position__name="rotary")
+    assert clearhead.plan(narrow).memory.state_per_token == wide // 8
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])

@@ -17,6 +17,7 @@ from torch import Tensor
 from clearhead.interop.mapping import Copy, Names, Row, Table, expand, several
 from clearhead.interop.settings import REQUIRED, THEIR_ACTIVATIONS, Settings
 from clearhead.models.config import ModelConfig
+from clearhead.nn.attention.latent import LatentConfig
 
 Tensors = Mapping[str, Tensor]
 Flat = dict[str, Any]  # a config of ours as one flat table (`attention.heads`)
@@ -152,6 +153,9 @@ def filled(config: ModelConfig) -> Flat:
         "feedforward.width": config.feedforward.inner(config.width),
         "norm.final": config.norm.place == "pre" if config.norm.final is None else config.norm.final,
     }
+    if isinstance(attention, LatentConfig):
+        flat["attention.latent_dim"] = attention.latent_size
+        flat["attention.rotary_dim"] = attention.position_size
     if config.position.name == "rotary":
         scaling = config.position.scaling
         used = () if scaling is None else _SCALING_SETTINGS.get(scaling.kind, ())
@@ -194,7 +198,7 @@ def rotary_base(config: ModelConfig) -> float:
     base, scaling = config.position.base, config.position.scaling
     if scaling is None or scaling.kind != "ntk":
         return base
-    size = config.attention.replace(width=config.width).key_size
+    size = config.attention.replace(width=config.width).position_size
     return base * float(scaling.factor ** (size / (size - 2)))
 
 

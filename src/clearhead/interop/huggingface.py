@@ -23,6 +23,7 @@ from clearhead.bundle.folder import is_imported
 from clearhead.bundle.metadata import SOURCE_TOKENIZER
 from clearhead.interop.bert_vit import BERT, VIT
 from clearhead.interop.checkpoint import CONFIG, GENERATION, WEIGHTS, Checkpoint, read_json
+from clearhead.interop.deepseek import DEEPSEEK
 from clearhead.interop.family import Family
 from clearhead.interop.gpt2 import GPT2
 from clearhead.interop.llama import LLAMA
@@ -40,7 +41,7 @@ from clearhead.text.tokenizer import FILE_NAME as TOKENIZER
 
 # Where several can hold a model of ours, the first that fits is written.
 FAMILIES: dict[str, Family] = {
-    one.model_type: one for one in (MARIAN, BART, T5, BERT, GPT2, LLAMA, MIXTRAL, VIT)
+    one.model_type: one for one in (MARIAN, BART, T5, BERT, GPT2, LLAMA, MIXTRAL, DEEPSEEK, VIT)
 }
 _WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, SETTINGS}
 
@@ -195,9 +196,13 @@ def _in_real_units(bundle: Bundle, ours: Mapping[str, Tensor]) -> dict[str, Tens
 def family_for(config: ModelConfig, metadata: Mapping[str, Any]) -> Family:
     """The family a bundle came from, or else the first that can hold its model."""
     origin = (metadata.get("source") or {}).get("model_type")
-    candidates = [FAMILIES[origin]] if origin in FAMILIES else list(FAMILIES.values())
     if config.family in NO_TRANSFORMERS:
         raise UserError(f"A {config.family} model cannot be exported: Hugging Face has no family like it.")
+    kind = config.attention.kind
+    candidates = [one for one in FAMILIES.values() if one.ours.get("attention.kind", "multihead") == kind]
+    if not candidates:
+        raise UserError(f"This model cannot be exported: no known family has attention of the kind '{kind}'.")
+    candidates = [one for one in candidates if one.model_type == origin] or candidates
     misfits = {family.model_type: _misfits(family, config) for family in candidates}
     for name, found in misfits.items():
         if not found:

@@ -20,12 +20,12 @@ _WHY_NOT_DYNAMIC = (
     "dynamic scaling turns all earlier positions anew as the text grows, so cached and uncached decoding "
     "would differ; 'linear', 'yarn' and 'llama3' can be imported"
 )
-_NORMS = {
+NORMS = {
     "input_layernorm": "attention_residual.norm",
     "post_attention_layernorm": "feedforward_residual.norm",
 }
 _ATTENTION = {"self_attn.v_proj": "attention.value", "self_attn.o_proj": "attention.output"}
-_FEEDFORWARD = {
+FEEDFORWARD = {
     "mlp.gate_proj": "feedforward.gate",
     "mlp.up_proj": "feedforward.inner",
     "mlp.down_proj": "feedforward.output",
@@ -38,9 +38,9 @@ def _table(config: ModelConfig) -> Table:
     bias = attention.bias
     table: Table = [
         Row("model.embed_tokens.weight", "embedding.table.weight"),
-        *linears(there, here, _NORMS, bias=False),
+        *linears(there, here, NORMS, bias=False),
         *linears(there, here, _ATTENTION, bias),
-        *linears(there, here, _FEEDFORWARD, config.feedforward.bias),
+        *linears(there, here, FEEDFORWARD, config.feedforward.bias),
         *linear("model.norm", "decoder.norm", bias=False),
         output(config, "model.embed_tokens.weight"),
     ]
@@ -50,7 +50,7 @@ def _table(config: ModelConfig) -> Table:
     return table
 
 
-def _read_position(settings: Settings, names: Names, flat: Flat) -> Flat:
+def read_rotary(settings: Settings, names: Names, flat: Flat) -> Flat:
     """Rotary settings, as written before (`rope_scaling`) or since (`rope_parameters`) version 5."""
     name = "rope_parameters" if settings.has("rope_parameters") else "rope_scaling"
     rope = Settings(settings.table(name), f"{settings.where} ({name})")
@@ -96,7 +96,7 @@ def _yarn_temperature(rope: Settings, factor: float) -> float | None:
     return (0.1 * above * math.log(factor) + 1) / (0.1 * below * math.log(factor) + 1)
 
 
-def _write(config: ModelConfig) -> dict[str, Any]:
+def write_rotary(config: ModelConfig) -> dict[str, Any]:
     """The scaling, as readers before and since version 5 know it."""
     names = {
         "kind": "rope_type",
@@ -148,8 +148,8 @@ LLAMA = Family(
         "embedding.scale": False,
         "initialisation": "scaled",
     },
-    read_more=_read_position,
-    write_more=_write,
+    read_more=read_rotary,
+    write_more=write_rotary,
     table=_table,
     # the angles' speeds, which are computed here
     ignored=("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),

@@ -31,7 +31,7 @@ def _position(config: ModelConfig, attention: AttentionConfig, causal: bool) -> 
         config.position,
         width=config.width,
         heads=attention.heads,
-        head_dim=attention.key_size,
+        head_dim=attention.position_size,
         value_dim=attention.value_size,
         causal=causal,
     )

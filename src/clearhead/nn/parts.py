@@ -22,6 +22,8 @@ from torch import nn
 from clearhead.base.config import Config, Kinds
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
+from clearhead.nn.attention.latent import LatentAttention, LatentConfig
+from clearhead.nn.attention.latent_costs import LATENT
 from clearhead.nn.costs import DENSE, MULTIHEAD, NOTHING, Costs
 from clearhead.nn.expert_costs import EXPERTS
 from clearhead.nn.experts import Experts, ExpertsConfig
@@ -46,7 +48,10 @@ class Kind:
     costs: Costs
 
 
-ATTENTIONS: dict[str, Kind] = {"multihead": Kind(AttentionConfig, MultiHeadAttention, MULTIHEAD)}
+ATTENTIONS: dict[str, Kind] = {
+    "multihead": Kind(AttentionConfig, MultiHeadAttention, MULTIHEAD),
+    "latent": Kind(LatentConfig, LatentAttention, LATENT),
+}
 FEEDFORWARDS: dict[str, Kind] = {
     "dense": Kind(FeedForwardConfig, FeedForward, DENSE),
     "experts": Kind(ExpertsConfig, Experts, EXPERTS),

@@ -166,6 +166,9 @@ def _cut(layer: Layer) -> Iterator[int]:
 def _divides(model: nn.Module, ranks: int) -> bool:
     attentions = [module.config for module in model.modules() if isinstance(module, MultiHeadAttention)]
     inner = [module.inner.out_features for module in model.modules() if isinstance(module, FeedForward)]
+    layers = [module.attention for module in model.modules() if isinstance(module, Layer)]
+    if not all(isinstance(one, MultiHeadAttention) for one in layers):
+        return False
     counts = [*inner, *(one.heads for one in attentions), *(one.groups for one in attentions)]
     return bool(attentions) and all(count % ranks == 0 for count in counts)
 

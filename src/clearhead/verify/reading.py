@@ -17,6 +17,7 @@ from clearhead.decoding.batches import padded
 from clearhead.decoding.options import positions_of
 from clearhead.models.stack import ModelOutput
 from clearhead.nn.attention.kernels import KERNELS
+from clearhead.nn.attention.latent import LatentAttention
 from clearhead.nn.attention.multihead import MultiHeadAttention
 from clearhead.verify.passes import Ids, largest_difference, walk
 from clearhead.verify.report import Check, skip, within
@@ -64,7 +65,9 @@ def batch(subject: Subject) -> Check:
 @torch.no_grad()
 def kernels(subject: Subject) -> Check:
     """The model's output with every attention kernel that can serve it here, against the reference kernel."""
-    if not any(isinstance(one, MultiHeadAttention) for one in subject.exact.model.modules()):
+    if not any(
+        isinstance(one, MultiHeadAttention | LatentAttention) for one in subject.exact.model.modules()
+    ):
         return skip(KERNEL, "This model has no attention layer with a choice of kernels.")
     pairs = [(given, subject.target(number)) for number, given in enumerate(subject.given)]
     found: dict[str, float] = {}
@@ -93,7 +96,9 @@ def kernels(subject: Subject) -> Check:
 def _kernel_difference(subject: Subject, pairs: Sequence[Pair], kernel: str, dtype: torch.dtype) -> float:
     own = subject.exact.model
     model = own if next(own.parameters()).dtype == dtype else copy.deepcopy(own).to(dtype)
-    before = [(one, one.kernel) for one in model.modules() if isinstance(one, MultiHeadAttention)]
+    before = [
+        (one, one.kernel) for one in model.modules() if isinstance(one, MultiHeadAttention | LatentAttention)
+    ]
     results = []
     try:
         for name in (kernel, "reference"):

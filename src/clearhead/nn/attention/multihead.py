@@ -91,6 +91,11 @@ class AttentionConfig(Config):
         return self.key_dim or (self.width or 0) // self.heads
 
     @property
+    def position_size(self) -> int:
+        """How much of one head a position scheme acts on."""
+        return self.key_size
+
+    @property
     def query_size(self) -> int:
         """Size of one head's queries."""
         return self.query_dim or self.key_size
@@ -202,7 +207,7 @@ class MultiHeadAttention(nn.Module):
         """
         problem = self.problem(x, memory, mask=mask, queries=queries, keys=keys, state=state, memo=memo)
         if look is not None:
-            self._show(problem, look)
+            show(problem, look)
         mixed = attend(problem, self.kernel)  # (B,H,T,V)
         if x.is_cuda and self.training and not torch.compiler.is_compiling():
             self.served_by = served_by(problem, self.kernel)
@@ -224,13 +229,13 @@ class MultiHeadAttention(nn.Module):
         memo: dict[Hashable, Any] | None = None,
     ) -> Problem:
         """Project and place: the problem a kernel is then asked to compute."""
-        x, queries = _rows(x, queries)
+        x, queries = as_rows(x, queries)
         together = state is None and self._projects_together(x)
         if together and memory is None:
             raw, *both = self._together(x, self.query, self.key, self.value)
         else:
             raw, both = project(self.query, x) if together else self.query(x), []
-        q = self._turned(_split(raw, self.config.heads), queries)
+        q = self._turned(split_heads(raw, self.config.heads), queries)
         if state is not None:
             refuse_unknown_state(state, KeyValues, Memory)
         if isinstance(state, Memory) and state.k is not None and state.v is not None:
@@ -242,7 +247,7 @@ class MultiHeadAttention(nn.Module):
             k, v = state.append(*self._keys_values(x, queries), queries)
             keys = keys or Tokens.padded(k.shape[2], device=k.device)
         else:
-            source, keys = (x, queries) if memory is None else _rows(memory, keys)
+            source, keys = (x, queries) if memory is None else as_rows(memory, keys)
             _refuse_unequal(queries, keys)
             if together and not both:
                 both = self._together(source, self.key, self.value)
@@ -267,7 +272,9 @@ class MultiHeadAttention(nn.Module):
         self, source: Tensor, tokens: Tokens, both: Sequence[Tensor] = ()
     ) -> tuple[Tensor, Tensor]:
         key, value = both or (self.key(source), self.value(source))
-        return self._turned(_split(key, self.config.groups), tokens), _split(value, self.config.groups)
+        return self._turned(split_heads(key, self.config.groups), tokens), split_heads(
+            value, self.config.groups
+        )
 
     def _projects_together(self, x: Tensor) -> bool:
         """Whether projections of the same tokens are one product: in training on a GPU.
@@ -312,16 +319,18 @@ class MultiHeadAttention(nn.Module):
         """The exact attention weights (B, heads, T, S), whatever kernel computes the output."""
         return self.problem(x, memory, mask=mask, queries=queries, keys=keys).weights(heads)
 
-    def _show(self, problem: Problem, look: Look) -> None:
-        for name, tensor in (("q", problem.q), ("k", problem.k), ("v", problem.v)):
-            look.give(name, tensor)
-        for name in ("scaled", "scores", "masked", "weights"):
-            if look.asks(name) if name in ("scaled", "masked") else look.wants(name):
-                chosen = look.heads(name)
-                look.give(name, problem.stage(name, None if chosen is None else list(chosen)))
+
+def show(problem: Problem, look: Look) -> None:
+    """Give the tensors and stages of a problem that somebody looks at."""
+    for name, tensor in (("q", problem.q), ("k", problem.k), ("v", problem.v)):
+        look.give(name, tensor)
+    for name in ("scaled", "scores", "masked", "weights"):
+        if look.asks(name) if name in ("scaled", "masked") else look.wants(name):
+            chosen = look.heads(name)
+            look.give(name, problem.stage(name, None if chosen is None else list(chosen)))
 
 
-def _rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
+def as_rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
     """x as (R, T, E) with its tokens; packed x becomes one row."""
     if x.dim() == 2:
         x = x.unsqueeze(0)
@@ -346,7 +355,7 @@ def _refuse_unequal(queries: Tokens, keys: Tokens) -> None:
         )
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Tensor, heads: int) -> Tensor:
     """(R, T, heads·D) to (R, heads, T, D)."""
     split: Tensor = x.unflatten(-1, (heads, -1)).transpose(1, 2)
     return split

@@ -1,11 +1,13 @@
 """What an attention layer remembers between steps.
 
-`KeyValues` holds the keys and values of self-attention and grows as tokens come;
-`Memory` holds those of cross-attention, computed once. A row's tokens always lie
+`KeyValues` holds the keys and values of self-attention and grows as tokens come, and so does `Latents`, the
+one vector for each token that latent attention makes both from; `Memory` holds those of cross-attention,
+computed once. A row's tokens always lie
 at slots 0, 1, 2, … whatever the other rows hold, so there is no padding inside
 the state and rows of different lengths decode together.
 
-Shapes: B rows, G key/value heads, T new tokens, S slots in use, D head size.
+Shapes: B rows, G key/value heads, T new tokens, S slots in use, D head size, L and R sizes of a latent and of
+a rotated key.
 """
 
 from __future__ import annotations
@@ -21,46 +23,40 @@ from clearhead.nn.tokens import Tokens
 BLOCK = 64  # buffers grow by this many slots
 
 
-class KeyValues(TensorState):
-    """Self-attention's keys and values so far, in buffers that grow by blocks."""
-
-    _slots: ClassVar = {"k": 2, "v": 2}
+class Growing(TensorState):
+    """Tensors (B, G, capacity, ·) that hold a vector for each token, in buffers that grow by blocks."""
 
     def __init__(self) -> None:
-        self.k: Tensor | None = None  # (B, G, capacity, D)
-        self.v: Tensor | None = None
         self.slots = 0  # no row has more than this many tokens
 
-    def append(self, k: Tensor, v: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Store new keys and values at their positions; return all of them, (B, G, S, ·).
+    def _store(self, tokens: Tokens, **new: Tensor) -> tuple[Tensor, ...]:
+        """Write new vectors (B, G, T, ·) at their positions; return all of them, (B, G, S, ·).
 
         What a row writes past its real length is never seen (it lies ahead of every real query) and
         is overwritten by the row's next token.
         """
-        self._reserve(k, v, tokens.extent)
-        assert self.k is not None
-        assert self.v is not None
-        if tokens.start is not None:
-            span = slice(tokens.start, tokens.start + tokens.count)
-            self.k[:, :, span], self.v[:, :, span] = k, v
-        else:
-            row = torch.arange(k.shape[0], device=k.device).unsqueeze(1)  # (B,1) with slots (B,T)
-            self.k[row, :, tokens.position] = k.transpose(1, 2)
-            self.v[row, :, tokens.position] = v.transpose(1, 2)
-        self.slots = max(self.slots, tokens.extent)
-        return self.k[:, :, : self.slots], self.v[:, :, : self.slots]
+        slots = max(self.slots, tokens.extent)
+        for name, x in new.items():
+            buffer = self._reserve(name, x, tokens.extent)
+            if tokens.start is not None:
+                buffer[:, :, tokens.start : tokens.start + tokens.count] = x
+            else:
+                row = torch.arange(x.shape[0], device=x.device).unsqueeze(1)  # (B,1) with slots (B,T)
+                buffer[row, :, tokens.position] = x.transpose(1, 2)
+        self.slots = slots
+        return tuple(getattr(self, name)[:, :, :slots] for name in new)
 
-    def _reserve(self, k: Tensor, v: Tensor, slots: int) -> None:
-        have = 0 if self.k is None else self.k.shape[2]
-        if slots <= have:
-            return
+    def _reserve(self, name: str, new: Tensor, slots: int) -> Tensor:
+        old: Tensor | None = getattr(self, name)
+        have = 0 if old is None else old.shape[2]
+        if old is not None and slots <= have:
+            return old
         capacity = max(-(-slots // BLOCK) * BLOCK, have + have // 2)  # half as much again: few copies
-        for name, new in (("k", k), ("v", v)):
-            old: Tensor | None = getattr(self, name)
-            buffer = new.new_zeros(*new.shape[:2], capacity, new.shape[3])
-            if old is not None:
-                buffer[:, :, :have] = old
-            setattr(self, name, buffer)
+        buffer = new.new_zeros(*new.shape[:2], capacity, new.shape[3])
+        if old is not None:
+            buffer[:, :, :have] = old
+        setattr(self, name, buffer)
+        return buffer
 
     def join(self, other: Self) -> None:
         """Take in another's rows behind one's own."""
@@ -70,6 +66,36 @@ class KeyValues(TensorState):
     def truncate(self, length: int) -> None:
         """Forget everything from position `length` on."""
         self.slots = min(self.slots, length)
+
+
+class KeyValues(Growing):
+    """Self-attention's keys and values so far."""
+
+    _slots: ClassVar = {"k": 2, "v": 2}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k: Tensor | None = None  # (B, G, capacity, D)
+        self.v: Tensor | None = None
+
+    def append(self, k: Tensor, v: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Store new keys and values at their positions; return all of them, (B, G, S, ·)."""
+        k, v = self._store(tokens, k=k, v=v)
+        return k, v
+
+
+class Latents(Growing):
+    """Latent attention's one vector for each token so far: the latent, and the rotated key beside it."""
+
+    _slots: ClassVar = {"latent": 2}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latent: Tensor | None = None  # (B, 1, capacity, L + R)
+
+    def append(self, latent: Tensor, tokens: Tokens) -> Tensor:
+        """Store new ones at their positions; return all of them, (B, 1, S, L + R)."""
+        return self._store(tokens, latent=latent)[0]
 
 
 class Memory(TensorState):
