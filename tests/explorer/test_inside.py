@@ -53,6 +53,8 @@ T5 = {
     "feedforward__bias": False,
 }
 
+LATENT = {"attention__kind": "latent", "attention__kv_heads": None, "attention__query_latent_dim": 20}
+
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "original": ("encoder-decoder", "post", {}),
     "pre-norm": ("encoder-decoder", "pre", {}),
@@ -63,6 +65,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "alibi decoder": ("decoder", "pre", {"position__name": "alibi"}),
     "gpt": ("decoder", "pre", {"position__name": "learned", "feedforward__activation": "gelu_tanh"}),
     "llama": ("decoder", "pre", LLAMA),
+    "latent": ("decoder", "pre", {**LLAMA, **LATENT}),
+    "latent, no rotary part": ("decoder", "post", {"attention__kind": "latent", "attention__rotary_dim": 0}),
     "post decoder": ("decoder", "post", {}),
     "soft cap": (
         "decoder",
@@ -147,6 +151,9 @@ def test_every_tensor_is_what_passed_through_the_modules(session_of: Make, model
                     same(f"{path}.active", witness.taken[f"{inner}.output"])
                     continue
                 same(f"{path}.concat", witness.taken[f"{inner}.output"])
+                if f"{path}.latent" in trace.anatomy.steps:
+                    latents_are_their_modules(session, trace, witness, path, inner)
+                    continue
                 for letter, module in (("q", "query"), ("k", "key"), ("v", "value")):
                     flat = trace[f"{path}.{letter}"].transpose(0, 1).flatten(1)
                     plain = witness.given[f"{inner}.{module}"]
@@ -162,6 +169,20 @@ def test_every_tensor_is_what_passed_through_the_modules(session_of: Make, model
     rest = {name.rpartition(".")[2] for name in set(made) - checked}
     by_hand = {"ids", "rows", "positions", "placed", "types", "typed", "products", "scaled", "bias"}
     assert rest <= by_hand | {"allowed", "masked", "probabilities", "pooled"}  # which are checked below
+
+
+def latents_are_their_modules(
+    session: Session, trace: Trace, witness: Witness, path: str, inner: str
+) -> None:
+    """Heads but for what is rotated, which is there as it is in the latents."""
+    config = session.config.attention.replace(width=session.config.width)
+    content, size = config.content_size, config.latent_size
+    latent, k = trace[f"{path}.latent"], trace[f"{path}.k"]
+    assert torch.equal(latent[0, :, :size], witness.given[f"{inner}.norm"])
+    assert torch.equal(k[..., content:], latent[..., size:].expand(config.heads, -1, -1))
+    for name, module in (("q", "query"), ("k", "key"), ("v", "value")):
+        plain = witness.given[f"{inner}.{module}"].unflatten(-1, (config.heads, -1)).transpose(0, 1)
+        assert torch.equal(trace[f"{path}.{name}"][..., :content], plain[..., :content]), name
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -138,7 +138,7 @@ def _made(name: str, config: ModelConfig, width: int | None) -> _Shown:
             settings,
             width=width or config.width,
             heads=attention.heads,
-            head_dim=width or attention.key_size,
+            head_dim=width or attention.position_size,
             causal=config.family == "decoder",
         )
     return _Shown(name, scheme, UNTRAINED if _learns(scheme) else "", config.family == "decoder")

@@ -49,8 +49,9 @@ def ready(bundle: Bundle) -> Bundle:
         raise UserError("The explorer cannot show convolutions: it knows Transformers and recurrent models.")
     if bundle.config.family == "recurrent" and bundle.config.recurrent.attention == "none":
         raise UserError("The explorer shows where a model looks, and this one has no attention.")
-    if bundle.config.unusual_parts is not None:
-        raise UserError(f"The explorer cannot show a model with {bundle.config.unusual_parts}.")
+    unknown = bundle.config.unusual_beside("latent")
+    if unknown is not None:
+        raise UserError(f"The explorer cannot show a model with {unknown}.")
     tokenizers_of(bundle)  # refuses a bundle without one
     plain = all(one.dtype == torch.float32 for one in bundle.model.parameters())
     if plain and not bundle.model.training:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from clearhead.explorer.steps import Axis, Get, Step
 from clearhead.models.config import ModelConfig
 from clearhead.nn.attention import MultiHeadAttention
+from clearhead.nn.attention.latent import LatentAttention
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.layers import FeedForward, Residual
@@ -128,7 +129,7 @@ def feedforward_steps(place: Place, net: FeedForward) -> list[Step]:
 class Looking:
     """What an attention looks at, and by which rules."""
 
-    attention: MultiHeadAttention
+    attention: MultiHeadAttention | LatentAttention
     keys: Axis  # the tokens that are looked at
     memory: str | None = None  # the name of what keys and values are made from; None: of x itself
     mask: Mask | None = None
@@ -147,6 +148,8 @@ def attention_steps(place: Place, looking: Looking) -> list[Step]:
 
 
 def _projections(place: Place, looking: Looking) -> list[Step]:
+    if isinstance(looking.attention, LatentAttention):
+        return _latent_projections(place, looking.attention)
     path, config, get = place.path, looking.attention.config, place.get
     attention, source = looking.attention, looking.memory or place.read
     letter = "m" if looking.memory else "x"
@@ -178,6 +181,28 @@ def _projections(place: Place, looking: Looking) -> list[Step]:
             Step(f"{path}.k", "keys K, turned", "R(pos) k", keys),
         ]
     return [*first, Step(f"{path}.v", "values V", f"{letter} W_V{bias[2]}", values, note)]
+
+
+def _latent_projections(place: Place, attention: LatentAttention) -> list[Step]:
+    """One latent for each token, and what every head makes of it."""
+    path, config = place.path, attention.config
+    size = config.latent_size + config.position_size
+    axes = [("head", config.heads), place.tokens]
+    keys, values = ((*axes, ("feature", one)) for one in (config.key_size, config.value_size))
+    turns, shared = attention.position.turns, config.position_size > 0
+    turned = "R(pos) " if turns else ""
+    latent = "norm(x W_DKV)" + (f", {turned}x W_KR" if shared else "")
+    note = "All that decoding remembers of a token" + (
+        ": c, and a key r that all heads share." if shared else ": c."
+    )
+    given = "x" if attention.query_latent is None else "norm(x W_DQ)"
+    part = f"The last {config.position_size} features are turned by an angle that grows with the position."
+    return [
+        Step(f"{path}.latent", "latents", latent, (("group", 1), place.tokens, ("feature", size)), note),
+        Step(f"{path}.q", "queries Q", f"{given} W_Q", keys, part if turns else ""),
+        Step(f"{path}.k", "keys K", "(c W_UK, r)" if shared else "c W_UK", keys),
+        Step(f"{path}.v", "values V", "c W_UV", values),
+    ]
 
 
 def _scores(place: Place, looking: Looking) -> list[Step]:

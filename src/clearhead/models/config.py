@@ -283,8 +283,12 @@ class ModelConfig(Config):
 
         For whoever reads these two settings alone and would be wrong about such a model.
         """
-        for kind, usual in ((self.attention.kind, "multihead"), (self.feedforward.kind, "dense")):
-            if kind != usual:
+        return self.unusual_beside()
+
+    def unusual_beside(self, *known: str) -> str | None:
+        """As `unusual_parts`, for whoever also knows parts of these kinds."""
+        for kind in (self.attention.kind, self.feedforward.kind):
+            if kind not in ("multihead", "dense", *known):
                 return f"parts of the kind '{kind}'"
         if self.head.columns:
             return "several tags a word"
