@@ -33,6 +33,7 @@ from clearhead.training.sizing import (
 )
 
 LAPTOP, SERVER = Machine(False, 1e11), Machine(True, 990e12)
+STREAMS = ("generate", "mask", "denoise")  # texts without an answer, cut into chunks
 MACHINES = (LAPTOP, SERVER, Machine(False, None), Machine(True, None, 3.0), Machine(False, 5e10, 1.0))
 
 tokens = st.floats(2, 9).map(lambda power: int(10**power))  # 100 to a billion
@@ -55,8 +56,8 @@ class Case(NamedTuple):
 def facts_of(task: str, size: int, each: int = 15, vocabulary: int = 8000) -> Demand:
     facts = Facts(
         examples=max(size // each, 1),
-        source_tokens=0 if task == "generate" else size,
-        target_tokens=size if task in ("translate", "summarise", "generate") else 0,
+        source_tokens=0 if task in STREAMS else size,
+        target_tokens=size if task in ("translate", "summarise", "text", *STREAMS) else 0,
         vocabulary=vocabulary,
         classes=5 if task in ("classify", "tag") else 0,
     )
@@ -157,7 +158,7 @@ def test_every_example_twice_is_for_little_text(case: Case, machine: Machine) ->
     found = values(choose(case.demand, machine))
     assert found["objective.consistency"] >= 0
     if found["objective.consistency"]:
-        assert case.task in ("translate", "summarise", "classify")
+        assert case.task in ("translate", "summarise", "text", "classify")
         assert case.demand.tokens < SMALL
     assert found["model.dropout"] == found["model.embedding.dropout"]
 
@@ -219,14 +220,14 @@ def test_tables() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_what_a_task_leaves_out(task: str) -> None:
     found = values(TASKS[task].defaults)
-    assert (found.get("data.filter.too_long") == "cut") == (task not in ("translate", "generate"))
+    assert (found.get("data.filter.too_long") == "cut") == (task not in ("translate", *STREAMS))
     assert math.isfinite(found.get("data.filter.source_tokens", 0))
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_texts_and_labels_are_judged_by_how_many_are_right(task: str) -> None:
     chosen = values(choose(facts_of(task, 10**6), LAPTOP))
-    wanted = {"generate": None, "classify": "f1", "regress": "pearson"}.get(task, "accuracy")
+    wanted = {**dict.fromkeys(STREAMS), "classify": "f1", "regress": "pearson"}.get(task, "accuracy")
     assert chosen.get("validation.metric") == wanted
 
 
@@ -307,7 +308,7 @@ def test_nonsense_is_left_for_the_settings_to_refuse(model: Any) -> None:
 def test_long_texts_cost_more_than_short_ones(task: str) -> None:
     """As many tokens in longer pieces: attention weighs every pair of them."""
     short, long = (flops_per_epoch(facts_of(task, 10**6, each), SIZES[1]) for each in (10, 1000))
-    if task == "generate":
+    if task in STREAMS:
         assert short == long  # one text, looked back on over the same context
     else:
         assert long > 1.5 * short
