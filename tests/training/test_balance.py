@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.base.seed import seeded
+from clearhead.data.layouts import pack_batch, pack_into, without_filler
+from clearhead.data.packing import Packing
 from clearhead.nn.experts import Experts, ExpertsConfig
 from clearhead.training.curves import draw_curves
 from clearhead.training.load import NAME, loads, summed_up
 from clearhead.training.log import read_log
+from clearhead.training.objectives import LabelObjective
 from clearhead.training.step import Stepper
 
 from .making import a_batch, a_model, a_stepper, a_trainer, run_config
@@ -58,6 +61,22 @@ def test_the_bias_moves_by_the_sign_of_the_error(parts: int, dtype: torch.dtype)
         torch.testing.assert_close(net.router.balance, wanted)
     for mine, its in zip(experts_in(model), experts_in(stepper.worker), strict=True):
         assert mine.router.balance is its.router.balance  # in float32 for the passes in bf16, too
+
+
+@pytest.mark.parametrize("task", ["translate", "generate"])
+def test_filler_of_packed_batches_is_not_counted(task: str) -> None:
+    """Padded, packed, and packed into a fixed shape: the same load."""
+    model = a_model(task, feedforward=EXPERTS)
+    batch = a_batch(task)
+    most = batch.rows + 1
+    packing = Packing(most, 64, 64, 64, 64, most)
+    found = []
+    for one in (batch, pack_batch(batch), pack_into(batch, packing)):
+        losses = LabelObjective()(model, one)
+        found.append({name: value.item() for name, value in losses.extras.items()})
+    assert sum(found[0].values()) > 0
+    assert found[0] == found[1] == found[2]
+    assert without_filler(pack_into(batch, packing)).fields.keys() == pack_batch(batch).fields.keys()
 
 
 def test_a_skipped_update_moves_nothing() -> None:

@@ -43,6 +43,9 @@ def pack_batch(batch: Batch) -> Batch:
     return replace(batch, fields=fields, sizes=sizes)
 
 
+REAL = "real"  # the field that says how many tokens of the source and of the target are no filler
+
+
 def pack_into(batch: Batch, packing: Packing) -> Batch:
     """The real tokens end to end in a fixed shape; what is left of it is filler without labels."""
     flat = pack_batch(batch)
@@ -64,6 +67,7 @@ def pack_into(batch: Batch, packing: Packing) -> Batch:
             empty = float("nan") if tensor.is_floating_point() else IGNORED
         longer = (0, 0) * (tensor.dim() - 1) + (0, count - len(tensor))
         fields[name] = torch.nn.functional.pad(tensor, longer, value=empty)
+    fields[REAL] = torch.tensor([sum(source), sum(target)])
     return replace(flat, fields=fields, sizes=sizes, packing=packing)
 
 
@@ -78,6 +82,7 @@ def without_filler(batch: Batch) -> Batch:
     fields = {
         name: tensor[: sum(sizes[name]) if name in sizes else batch.rows]
         for name, tensor in batch.fields.items()
+        if name != REAL
     }
     return replace(batch, fields=fields, sizes=sizes, packing=None)
 

@@ -229,6 +229,9 @@ class Experts(nn.Module):
 
 def real_places(tokens: Tokens | None, x: Tensor) -> Tensor | None:
     """(N,): which rows of x, (R, T, D), are no padding; None: all of them."""
-    if tokens is None or tokens.real is None:
-        return None
-    return (torch.arange(x.shape[-2], device=x.device) < tokens.real.unsqueeze(-1)).flatten()
+    real = None if tokens is None else tokens.real
+    if tokens is not None and tokens.boundaries is not None:
+        real = tokens.boundaries.real  # behind them is filler
+    return (
+        None if real is None else (torch.arange(x.shape[-2], device=x.device) < real.unsqueeze(-1)).flatten()
+    )

@@ -36,6 +36,7 @@ class Boundaries:
 
     offsets: Tensor  # (sequences + 1,) int32, from 0 to the number of tokens; every token lies in a sequence
     longest: int
+    real: Tensor | None = None  # 0-d: how many tokens there are before the filler of a fixed shape; None: all
 
     def __len__(self) -> int:
         return self.offsets.shape[0] - 1

@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from clearhead.base.errors import UserError
 from clearhead.data.batch import IGNORED, Batch, counted
+from clearhead.data.layouts import REAL
 from clearhead.nn.extras import Extras
 from clearhead.nn.tokens import Boundaries, Lengths
 from clearhead.training import fused_loss
@@ -130,10 +131,11 @@ def pass_through(model: Model, batch: Batch, **asked: bool) -> Any:
     sources: Lengths | None = batch.source_lengths
     lengths: Lengths = batch.lengths
     if batch.packing is not None:
+        real = batch.fields[REAL]
         if isinstance(sources, Tensor):
-            sources = Boundaries(sources, batch.packing.source_longest)
+            sources = Boundaries(sources, batch.packing.source_longest, real[0])
         assert isinstance(lengths, Tensor)
-        lengths = Boundaries(lengths, batch.packing.target_longest)
+        lengths = Boundaries(lengths, batch.packing.target_longest, real[1])
     if batch.source is not None:
         return model(batch.source, batch.inputs, source_lengths=sources, target_lengths=lengths, **asked)
     if "places" in batch.fields:  # scores are wanted for these alone
