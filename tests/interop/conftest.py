@@ -158,6 +158,20 @@ TWO_VOCABULARIES = {
 }
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 GROUPED = {"num_key_value_heads": 2, "tie_word_embeddings": True}
+DEEPSEEK_EXPERTS = {
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+}
+EXPERTS_ONLY = DEEPSEEK_EXPERTS | {
+    "first_k_dense_replace": 0,
+    "n_shared_experts": 2,
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 1.5,
+}
 ONE_OF_THREE = {
     "num_local_experts": 3,
     "num_experts_per_tok": 1,
@@ -190,6 +204,8 @@ SPECS = [
     Spec("deepseek_v3", "decoder", "DeepseekV3ForCausalLM", DEEPSEEK),
     Spec("deepseek_v3, dials", "decoder", "DeepseekV3ForCausalLM", DEEPSEEK | PLAIN_QUERIES),
     Spec("deepseek_v3, yarn", "decoder", "DeepseekV3ForCausalLM", DEEPSEEK | rope(**YARN, **YARN_DIALS)),
+    Spec("deepseek_v3, experts", "decoder", "DeepseekV3ForCausalLM", DEEPSEEK | DEEPSEEK_EXPERTS),
+    Spec("deepseek_v3, experts only", "decoder", "DeepseekV3ForCausalLM", DEEPSEEK | EXPERTS_ONLY),
     Spec("bert", "encoder", "BertModel", BERT),
     Spec("bert, words", "encoder", "BertForMaskedLM", BERT),
     Spec("bert, text classes", "encoder", "BertForSequenceClassification", BERT),
@@ -265,8 +281,8 @@ def randomise(model: nn.Module) -> None:
                 fan = parameter.shape[1] if parameter.dim() == 2 else parameter[0].numel()
                 parameter.copy_(fresh(parameter, fan**-0.5))
         for name, buffer in model.named_buffers():
-            if name.endswith("final_logits_bias"):
-                buffer.copy_(fresh(buffer, 0.5))
+            if name.endswith(("final_logits_bias", "e_score_correction_bias")):
+                buffer.copy_(fresh(buffer, 0.5 if name.endswith("logits_bias") else 0.05))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""DeepSeek-V3: Llama's layers with latent attention; here those models whose feed-forwards are all dense.
+"""DeepSeek-V3: Llama's layers with latent attention, and experts in all but the first layers.
 
 What is special: one matrix makes the keys and values of each head, one after the other; rotated features
 stand in pairs; and stretched positions (YaRN) also sharpen the scores.
@@ -7,6 +7,7 @@ stand in pairs; and stretched positions (YaRN) also sharpen the scores.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,9 +16,11 @@ from torch import Tensor
 from clearhead.interop.family import Family, Flat, Setting
 from clearhead.interop.llama import FEEDFORWARD, NORMS, read_rotary, write_rotary
 from clearhead.interop.mapping import Change, Names, Row, Table, linear, linears, output
+from clearhead.interop.mixtral import expert_rows
 from clearhead.interop.settings import Settings
 from clearhead.models.config import ModelConfig
 from clearhead.nn.attention.latent import LatentConfig
+from clearhead.nn.experts import ExpertsConfig
 
 _WITH_BIAS = {"self_attn.kv_a_proj_with_mqa": "attention.latent", "self_attn.o_proj": "attention.output"}
 
@@ -37,6 +40,35 @@ def _keys_and_values(config: LatentConfig) -> Change:
     return Change(to_ours, to_theirs)
 
 
+def _experts_of(config: ModelConfig) -> tuple[int, ExpertsConfig | None]:
+    """The first layer with experts, and their settings; behind the last layer where there are none."""
+    if isinstance(config.feedforward, ExpertsConfig):
+        return 0, config.feedforward
+    for rule in config.layer_pattern:
+        if isinstance(rule.feedforward, ExpertsConfig):
+            return rule.first, rule.feedforward
+    return config.layers, None
+
+
+def _feedforward_rows(config: ModelConfig) -> list[Row]:
+    """Dense layers, then experts: those that are chosen, the bias for the choice, and the shared ones."""
+    there, here = "model.layers.{i}", "decoder.layers.{i}"
+    first, experts = _experts_of(config)
+    dense = linears(there, here, FEEDFORWARD, bias=False)
+    rows = [replace(row, layers=(0, first)) for row in dense if isinstance(row, Row)]
+    if experts is None:
+        return rows
+    mlp, own = f"{there}.mlp", f"{here}.feedforward"
+    matrices = {"gate_proj": "gate", "up_proj": "inner", "down_proj": "output"}
+    bias = Row(f"{mlp}.gate.e_score_correction_bias", f"{own}.router.balance", layers=(first, None))
+    shared = [
+        Row(f"{mlp}.shared_experts.{name}.weight", f"{own}.shared.{ours}.weight", layers=(first, None))
+        for name, ours in matrices.items()
+        if experts.shared
+    ]
+    return [*rows, *expert_rows(mlp, own, matrices, experts.experts, first), bias, *shared]
+
+
 def _table(config: ModelConfig) -> Table:
     there, here = "model.layers.{i}", "decoder.layers.{i}"
     attention = config.attention.replace(width=config.width)
@@ -52,7 +84,7 @@ def _table(config: ModelConfig) -> Table:
             (f"{here}.attention.key.weight", f"{here}.attention.value.weight"),
             _keys_and_values(attention),
         ),
-        *linears(there, here, FEEDFORWARD, config.feedforward.bias),
+        *_feedforward_rows(config),
         *linear("model.norm", "decoder.norm", bias=False),
         output(config, "model.embed_tokens.weight"),
     ]
@@ -72,13 +104,7 @@ def _read(settings: Settings, names: Names, flat: Flat) -> Flat:
         settings.refuse(
             "num_key_value_heads", settings.plain["num_key_value_heads"], "every head has its own"
         )
-    layers = flat["layers"]
-    dense = settings.number("first_k_dense_replace", 3)
-    if dense < layers:
-        settings.refuse(
-            "first_k_dense_replace", dense, f"only models whose {layers} layers are all dense are known"
-        )
-    found = read_rotary(settings, names, flat)
+    found = read_rotary(settings, names, flat) | _read_experts(settings, flat)
     found["position.layout"] = "interleaved" if settings.flag("rope_interleave", True) else "halves"
     compressed = settings.has("q_lora_rank")
     found["attention.query_latent_dim"] = settings.whole("q_lora_rank") if compressed else None
@@ -87,6 +113,47 @@ def _read(settings: Settings, names: Names, flat: Flat) -> Flat:
         size = flat["attention.key_dim"] + flat["attention.rotary_dim"]
         found["attention.scale"] = sharper * size**-0.5
     return found
+
+
+def _read_experts(settings: Settings, flat: Flat) -> Flat:
+    """Experts in place of the dense nets, in all layers or all but the first; nothing where all are dense."""
+    first = settings.whole("first_k_dense_replace", 3, least=0)
+    if first >= flat["layers"]:
+        return {}
+    experts = {
+        "kind": "experts",
+        "width": settings.whole("moe_intermediate_size", 2048),
+        "activation": flat["feedforward.activation"],
+        "gated": True,
+        "experts": settings.whole("n_routed_experts", 256),
+        "chosen": settings.whole("num_experts_per_tok", 8),
+        "shared": settings.whole("n_shared_experts", 1, least=0),
+        "score": "sigmoid",
+        "normalise": settings.flag("norm_topk_prob", True),
+        "scale": settings.number("routed_scaling_factor", 2.5),
+        "groups": settings.whole("n_group", 8),
+        "groups_chosen": settings.whole("topk_group", 4),
+    }
+    if first == 0:
+        return {f"feedforward.{name}": value for name, value in experts.items()}
+    return {"layer_pattern": [{"first": first, "feedforward": experts}]}
+
+
+def _write_experts(config: ModelConfig) -> dict[str, Any]:
+    first, experts = _experts_of(config)
+    plain: dict[str, Any] = {"first_k_dense_replace": first}
+    if experts is None:
+        return plain
+    return plain | {
+        "moe_intermediate_size": experts.inner(config.width),
+        "n_routed_experts": experts.experts,
+        "num_experts_per_tok": experts.chosen,
+        "n_shared_experts": experts.shared,
+        "norm_topk_prob": experts.normalise,
+        "routed_scaling_factor": experts.scale,
+        "n_group": experts.groups,
+        "topk_group": experts.groups_chosen,
+    }
 
 
 def _sharper(settings: Settings, scaling: dict[str, Any] | None) -> float:
@@ -112,7 +179,7 @@ def _write(config: ModelConfig) -> dict[str, Any]:
         "qk_nope_head_dim": attention.content_size,
         "rope_interleave": config.position.layout == "interleaved",
         "num_key_value_heads": attention.heads,
-        "first_k_dense_replace": config.layers,
+        **_write_experts(config),
     }
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clearhead.interop.mapping import Copy, Names, Row, Table, expand, several
 from clearhead.interop.settings import REQUIRED, THEIR_ACTIVATIONS, Settings
-from clearhead.models.config import ModelConfig
+from clearhead.models.config import LayerRule, ModelConfig
 from clearhead.nn.attention.latent import LatentConfig
 
 Tensors = Mapping[str, Tensor]
@@ -173,6 +173,7 @@ def essence(config: ModelConfig) -> Flat:
     flat, kind, family = filled(config), config.head.kind, config.family
     unused = {f"position.{name}" for name in config.position.to_dict()}
     unused -= {f"position.{name}" for name in ("name", *_POSITION_SETTINGS[config.position.name])}
+    flat["layer_pattern"] = [_rule(rule, config.width) for rule in config.layer_pattern]
     rules = {
         ("initialisation", "attention.width", "attention.kernel", "embedding.tie_output", *unused): True,
         ("*dropout",): True,  # acts in training alone, and is carried as well as it goes
@@ -191,6 +192,16 @@ def essence(config: ModelConfig) -> Flat:
     }
     idle = [pattern for patterns, applies in rules.items() if applies for pattern in patterns]
     return {name: value for name, value in flat.items() if not any(fnmatchcase(name, one) for one in idle)}
+
+
+def _rule(rule: LayerRule, width: int) -> Flat:
+    """What decides what the layers of a rule compute."""
+    plain, own = rule.to_dict(), rule.feedforward
+    if own is not None:
+        plain["feedforward"] |= {"width": own.inner(width), "dropout": 0.0}
+        for name in _EXPERTS_IN_TRAINING:
+            plain["feedforward"].pop(name, None)
+    return plain
 
 
 def rotary_base(config: ModelConfig) -> float:

@@ -39,11 +39,11 @@ class Settings:
         self.plain = plain
         self.where = where
 
-    def whole(self, name: str, default: int | object = REQUIRED) -> int:
-        """A whole number of at least 1."""
+    def whole(self, name: str, default: int | object = REQUIRED, least: int = 1) -> int:
+        """A whole number of at least 1, or of at least `least`."""
         value = self._get(name, default)
-        if type(value) is not int or not 1 <= value < 2**31:
-            self.refuse(name, value, "a whole number from 1 up to 2 billion is needed")
+        if type(value) is not int or not least <= value < 2**31:
+            self.refuse(name, value, f"a whole number from {least} up to 2 billion is needed")
         return value
 
     def number(self, name: str, default: float | object = REQUIRED) -> float:
