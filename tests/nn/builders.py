@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention, Problem, attend
+from clearhead.nn.attention.blocks import blocks
 from clearhead.nn.attention.kernels import Kernel
 from clearhead.nn.attention.masks import Boolean, Causal, Document, Mask, Padding, Prefix, Window
 from clearhead.nn.attention.tiled import tiled
@@ -60,6 +61,7 @@ BIAS = (*DISTANCE_BIAS, "transformer_xl", "shaw", "music")
 KERNEL_ROWS: dict[str, str] = {
     "reference": "anywhere",
     "tiled": "anywhere",
+    "blocks": "anywhere",
     "sdpa": "anywhere",
     "short": "gpu",
     "varlen": "gpu",
@@ -72,8 +74,13 @@ def small_tiles(problem: Problem) -> Tensor:
     return tiled(problem, 3, 4)
 
 
+def small_blocks(problem: Problem) -> Tensor:
+    """The block-sparse kernel with blocks of three queries."""
+    return blocks(problem, 3)
+
+
 # What is run on the CPU under each name; blocks of the usual size would cover these lengths in one.
-CPU_KERNELS: dict[str, Kernel | str] = {"tiled": small_tiles, "sdpa": "sdpa"}
+CPU_KERNELS: dict[str, Kernel | str] = {"tiled": small_tiles, "blocks": small_blocks, "sdpa": "sdpa"}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.nn.attention.blocks import blocks_of, pays
 from clearhead.nn.attention.problem import Problem
 from clearhead.nn.tokens import Place, Tokens
 
@@ -60,6 +61,8 @@ def _visible_blocks(problem: Problem) -> list[Tensor]:
     For either: how many, (rows, heads, blocks of queries), and which ones first. PyTorch's own function
     for this makes the whole n×n mask; here it is made for a run of queries at a time.
     """
+    if problem.mask.sparse and pays(problem):
+        return _blocks_in_spans(problem)
     length, width = problem.q.shape[2], problem.k.shape[2]
     alike = problem.queries.position.shape[0] == 1 and problem.keys.position.shape[0] == 1
     rows = problem.mask.rows if alike and problem.queries.segment is None else problem.q.shape[0]
@@ -83,6 +86,22 @@ def _visible_blocks(problem: Problem) -> list[Tensor]:
         order = torch.argsort(kind.to(torch.int8), dim=-1, descending=True, stable=True)
         found += [kind.sum(-1, dtype=torch.int32), order.to(torch.int32)]
     return found
+
+
+def _blocks_in_spans(problem: Problem) -> list[Tensor]:
+    """The same where a mask says itself how little it shows: no pair is asked, and all blocks count as partly
+    seen, which costs less than finding those that are seen whole.
+    """
+    columns = -(-problem.k.shape[2] // BLOCK)
+    seen = []
+    for block in blocks_of(problem, BLOCK):
+        found = {at for span in block.spans for at in range(span.start // BLOCK, -(-span.stop // BLOCK))}
+        seen.append(sorted(found))
+    counts = torch.tensor([len(numbers) for numbers in seen], dtype=torch.int32)
+    order = torch.zeros(len(seen), columns, dtype=torch.int32)
+    for row, numbers in enumerate(seen):
+        order[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.int32)
+    return [x[None, None].to(problem.q.device) for x in (counts, order)]
 
 
 def flex(problem: Problem) -> Tensor:

@@ -4,6 +4,7 @@
 |-----------|----------------------------------------------------------|-------|
 | reference | makes the whole weight matrix; the definition, kept for ever | everywhere |
 | tiled     | FlashAttention's algorithm in readable PyTorch (`tiled.py`) | everywhere |
+| blocks    | only the keys that the mask can show: O(n·w) under a window (`blocks.py`) | everywhere |
 | sdpa      | PyTorch's fused kernels, never the n×n matrix             | everywhere |
 | short     | packed sequences of at most 128 tokens, each held whole (`short.py`) | GPU, half precision |
 | varlen    | PyTorch's variable-length flash kernel for packed tokens  | GPU, half precision |
@@ -35,8 +36,9 @@ from torch.utils.checkpoint import checkpoint
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import flex as flex_kernel
-from clearhead.nn.attention.masks import Causal, Mask, Padding, Window
-from clearhead.nn.attention.packed import varlen, varlen_unsupported
+from clearhead.nn.attention.blocks import blocks, pays
+from clearhead.nn.attention.masks import Causal, Window
+from clearhead.nn.attention.packed import flash_unsupported, is_needless, varlen, varlen_unsupported
 from clearhead.nn.attention.problem import Inputs, Problem, inputs_of, masked_softmax
 from clearhead.nn.attention.tiled import tiled
 
@@ -204,18 +206,6 @@ def plain_mask(problem: Problem) -> str | None:
     return "causal" if queries.start == keys.start else None
 
 
-def is_needless(part: Mask, problem: Problem) -> bool:
-    """Whether a mask hides padding that no real query sees anyway: it lies behind every one of them.
-
-    Under a causal mask that is so wherever rows end in padding. What queries of padding then get is another
-    number, and nobody's: `Tokens.real` says that they are padding.
-    """
-    if not isinstance(part, Padding) or part.lengths is None or problem.queries is not problem.keys:
-        return False
-    causal = any(isinstance(other, Causal) for other in problem.mask.parts)
-    return causal and part.lengths is problem.queries.real
-
-
 def _run_length(problem: Problem, width: int) -> int:
     """How many queries a run may have that is given so many keys."""
     if not problem.position.has_bias and not problem.mask.depends_on_query:
@@ -265,6 +255,7 @@ def short(problem: Problem) -> Tensor:
 KERNELS: dict[str, Kernel] = {
     "reference": reference,
     "tiled": tiled,
+    "blocks": blocks,
     "sdpa": sdpa,
     "short": short,
     "varlen": varlen,
@@ -274,7 +265,7 @@ KERNELS: dict[str, Kernel] = {
 
 def unsupported(name: str, problem: Problem) -> str | None:
     """Why this kernel cannot compute this problem, as the end of a sentence; None if it can."""
-    if name in ("reference", "tiled"):
+    if name in ("reference", "tiled", "blocks"):
         return None
     if not problem.score.is_product:
         return f"it needs a score that is a dot product, and '{type(problem.score).__name__.lower()}' is not"
@@ -298,6 +289,12 @@ def choose(problem: Problem) -> str:
     """The kernel that `auto` stands for: fused where one is exact, tiled otherwise."""
     if unsupported("varlen", problem) is None:
         return "varlen" if unsupported("short", problem) else "short"
+    if (
+        problem.mask.sparse
+        and pays(problem)
+        and (not problem.q.is_cuda or flash_unsupported(problem) is None)
+    ):
+        return "blocks"
     if unsupported("flex", problem) is None and worthwhile(problem):
         return "flex"
     if unsupported("sdpa", problem) is None:

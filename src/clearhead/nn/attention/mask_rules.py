@@ -37,6 +37,7 @@ class Mask:
 
     depends_on_query = True  # False: a key is hidden from all queries or from none
     by_position = False  # True: the rule compares positions and reads nothing else
+    sparse = False  # True: it knows spans of keys that a run of queries cannot see (`spans.py`)
     has_table = False  # True: it is spelt out, query by query and key by key (a `Boolean` or `Bias` is in it)
     has_bias = False  # True: it adds numbers to the scores
     heads = 1  # how many heads the mask tells apart; 1: all see the same
@@ -192,6 +193,7 @@ class Several(Mask):
         self.by_position = all(part.by_position for part in self.of)
         self.has_table = any(part.has_table for part in self.of)
         self.has_bias = any(part.has_bias for part in self.of)
+        self.sparse = any(part.sparse for part in self.of)
 
     def placed(self, queries: Tokens, keys: Tokens) -> Mask:
         return type(self)([part.placed(queries, keys) for part in self.of]) if self.has_table else self

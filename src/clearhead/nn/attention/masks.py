@@ -1,4 +1,4 @@
-"""All masks by name: those that are rules (`mask_rules.py`), those that are spelt out, and conversions.
+"""All masks by name: rules (`mask_rules.py`), patterns (`mask_patterns.py`), tables, and conversions.
 
 A mask that is spelt out is a table, of True and False or of numbers, and must
 fit the queries and keys it is used for. Other libraries' masks become ours with
@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
+from clearhead.nn.attention.mask_patterns import Global, Local, Strided
 from clearhead.nn.attention.mask_rules import (
     All,
     Causal,
@@ -44,9 +45,12 @@ __all__ = [
     "Document",
     "Either",
     "Everything",
+    "Global",
+    "Local",
     "Mask",
     "Padding",
     "Prefix",
+    "Strided",
     "Window",
     "from_additive",
     "from_torch_mha",
@@ -63,7 +67,7 @@ class Window(Mask):
     2 · █ █
     """
 
-    by_position = True
+    by_position = sparse = True
 
     def __init__(self, before: int, after: int = 0) -> None:
         if before < 0 or after < 0:

@@ -37,7 +37,7 @@ from clearhead.nn.state import State, refuse_unknown_state
 from clearhead.nn.tokens import Tokens
 
 ScoreName = Literal["dot", "scaled_dot", "bilinear", "reduced_rank", "additive"]
-KernelName = Literal["auto", "reference", "tiled", "sdpa", "short", "varlen", "flex"]
+KernelName = Literal["auto", "reference", "tiled", "blocks", "sdpa", "short", "varlen", "flex"]
 
 
 @dataclass(frozen=True, kw_only=True)

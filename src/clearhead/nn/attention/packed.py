@@ -1,4 +1,4 @@
-"""PyTorch's variable-length flash kernel for packed tokens.
+"""PyTorch's variable-length flash kernel, for packed tokens and for rows under a window.
 
 Shapes: N packed tokens, H heads, D head size.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.nn.attention.masks import Causal, Window
+from clearhead.nn.attention.masks import Causal, Mask, Padding, Window
 from clearhead.nn.attention.problem import Problem, inputs_of
 from clearhead.nn.tokens import Tokens
 
@@ -21,7 +21,10 @@ from clearhead.nn.tokens import Tokens
 def varlen_window(problem: Problem) -> tuple[int, int] | None:
     """The mask as (positions back, positions ahead), −1 for no limit; None if it is not a window."""
     back, ahead = -1, -1
+    padded = problem.queries.segment is None
     for part in problem.mask.parts:
+        if padded and is_needless(part, problem):
+            continue
         if isinstance(part, Causal):
             ahead = 0
         elif isinstance(part, Window):
@@ -35,28 +38,54 @@ def varlen_window(problem: Problem) -> tuple[int, int] | None:
 
 
 def _alike(queries: Tokens, keys: Tokens) -> bool:
-    """Whether packed segments of queries and keys are known to have the same lengths."""
-    return queries is keys or (queries.lengths is not None and queries.lengths == keys.lengths)
+    """Whether segments, or rows, of queries and keys are known to have the same lengths."""
+    if queries is keys or (queries.lengths is not None and queries.lengths == keys.lengths):
+        return True
+    padded = queries.segment is None and keys.segment is None and queries.start is not None
+    return padded and (queries.start, queries.count) == (keys.start, keys.count)
+
+
+def is_needless(part: Mask, problem: Problem) -> bool:
+    """Whether a mask hides padding that no real query sees anyway: it lies behind every one of them.
+
+    Under a causal mask that is so wherever rows end in padding. What queries of padding then get is another
+    number, and nobody's: `Tokens.real` says that they are padding.
+    """
+    if not isinstance(part, Padding) or part.lengths is None or problem.queries is not problem.keys:
+        return False
+    causal = any(isinstance(other, Causal) for other in problem.mask.parts)
+    return causal and part.lengths is problem.queries.real
 
 
 def varlen(problem: Problem) -> Tensor:
     """PyTorch's variable-length flash kernel: packed segments, no padding, no mask matrix."""
+    sides = [
+        (tokens.offsets, tokens.longest_segment()) if tokens.is_packed else _rows(tokens, problem.q.shape[0])
+        for tokens in (problem.queries, problem.keys)
+    ]
     kernel, groups_inside = _varlen_kernel()
     inputs = inputs_of(problem, groups_inside)
     window = varlen_window(problem)
     assert window is not None
-    flat = [x.squeeze(0).transpose(0, 1) for x in (inputs.q, inputs.k, inputs.v)]  # (N, H, D)
+    flat = [x.transpose(1, 2).flatten(0, 1) for x in (inputs.q, inputs.k, inputs.v)]  # (N, H, D)
     out = kernel(
         *flat,
-        problem.queries.offsets,
-        problem.keys.offsets,
-        problem.queries.longest_segment(),
-        problem.keys.longest_segment(),
+        sides[0][0],
+        sides[1][0],
+        sides[0][1],
+        sides[1][1],
         scale=inputs.scale,
         window_size=window,
         **({"enable_gqa": inputs.grouped} if groups_inside else {}),
     )
-    return out.transpose(0, 1).unsqueeze(0)[..., : inputs.value_dim]
+    rows: Tensor = out.unflatten(0, (problem.q.shape[0], -1))
+    return rows.transpose(1, 2)[..., : inputs.value_dim]
+
+
+def _rows(tokens: Tokens, rows: int) -> tuple[Tensor, int]:
+    """Rows as packed segments of one length: where each begins, and the length."""
+    ends = torch.arange(rows + 1, dtype=torch.int32, device=tokens.position.device) * tokens.count
+    return ends, tokens.count
 
 
 @cache
@@ -71,6 +100,11 @@ def _varlen_kernel() -> tuple[Callable[..., Tensor], bool]:
 def varlen_unsupported(problem: Problem) -> str | None:
     if not problem.queries.is_packed or not problem.keys.is_packed:
         return "it needs packed tokens"
+    return flash_unsupported(problem)
+
+
+def flash_unsupported(problem: Problem) -> str | None:
+    """Why the flash kernel cannot compute this, packed or in rows, as the end of a sentence."""
     if problem.softcap is not None or problem.position.has_bias or problem.dropout > 0:
         return "it has no soft cap, position bias or dropout"
     if problem.q.dtype not in (torch.float16, torch.bfloat16):

@@ -1,0 +1,90 @@
+"""Which keys a run of queries can see at all: a mask's sight as a few spans of positions.
+
+A mask is a rule on one pair, and asking every pair costs n². For rules that compare positions the answer for
+a whole run of queries follows from its first and its last position: a window sees a span around the run, a
+prefix one at the beginning. Spans may hold more than is visible, never less; a kernel computes what lies in
+them, asks the rule about those pairs alone, and leaves the rest out.
+
+A mask of your own says so by a method `spans(first, last, width)` and `sparse = True`; one that
+says nothing may see everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clearhead.nn.attention.mask_rules import Several
+from clearhead.nn.attention.masks import All, Causal, Either, Mask, Prefix, Window
+
+Span = tuple[int, int]  # begin and end of a run of positions
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of queries with the runs of keys that they can see."""
+
+    rows: slice
+    spans: Sequence[slice]
+
+    @property
+    def keys(self) -> int:
+        """How many keys are seen."""
+        return sum(int(span.stop - span.start) for span in self.spans)
+
+    @property
+    def pairs(self) -> int:
+        """Queries × keys."""
+        return int(self.rows.stop - self.rows.start) * self.keys
+
+
+def by_distance(mask: Mask) -> bool:
+    """Whether a pair's visibility follows from how far apart the two stand, so that blocks are alike."""
+    if isinstance(mask, Several):
+        return all(by_distance(part) for part in mask.of)
+    return isinstance(mask, (Causal, Window)) or getattr(mask, "by_distance", False)
+
+
+def visible_spans(mask: Mask, first: int, last: int, width: int) -> list[Span]:
+    """Spans of the positions 0 … width − 1 outside of which no query at `first` … `last` sees a key.
+
+    >>> from clearhead.nn.attention.masks import Causal, Prefix, Window
+    >>> visible_spans(Causal() & (Window(2) | Prefix(1) & Window(99)), 8, 9, 16)
+    [(0, 10)]
+    >>> visible_spans(Causal() & Window(2), 8, 9, 16)
+    [(6, 10)]
+    """
+    found: Sequence[Span] = [(0, width)]
+    if isinstance(mask, Either):
+        found = [span for part in mask.of for span in visible_spans(part, first, last, width)]
+    elif isinstance(mask, All):
+        for part in mask.of:
+            found = _both(found, visible_spans(part, first, last, width))
+    elif isinstance(mask, Causal):
+        found = [(0, last + 1)]
+    elif isinstance(mask, Window):
+        found = [(first - mask.before, last + mask.after + 1)]
+    elif isinstance(mask, Prefix) and mask.by_position:
+        found = [(0, max(last + 1, int(mask.length)))]
+    elif hasattr(mask, "spans"):
+        found = mask.spans(first, last, width)
+    return _joined(found, width)
+
+
+def _both(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
+    """What lies in a span of either list."""
+    pairs = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+    return [(begin, end) for begin, end in pairs if begin < end]
+
+
+def _joined(spans: Sequence[Span], width: int, gap: int = 0) -> list[Span]:
+    """In order, cut to the width, and those that touch as one."""
+    joined: list[Span] = []
+    for begin, end in sorted((max(begin, 0), min(end, width)) for begin, end in spans):
+        if begin >= end:
+            continue
+        if joined and begin <= joined[-1][1] + gap:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((begin, end))
+    return joined
