@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from clearhead.base.errors import UserError
 from clearhead.nn.attention import masks
+from clearhead.nn.attention.latent import LatentConfig
 from clearhead.nn.attention.state import BLOCK
 from clearhead.nn.look import Look
 
@@ -90,6 +91,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "decoder, music": {"family": "decoder", "scheme": "music"},
     "decoder, transformer_xl": {"family": "decoder", "scheme": "transformer_xl"},
     "decoder, additive": {"family": "decoder", "score": "additive", "scheme": "alibi"},
+    "decoder, latent": {
+        "family": "decoder",
+        "scheme": "rotary",
+        "attention": LatentConfig(heads=4, latent_dim=3, query_latent_dim=5),
+    },
     "recurrent, gru": {"family": "recurrent"},
     "recurrent, lstm": {"family": "recurrent", "recurrent": "lstm, bilinear"},
 }
