@@ -21,6 +21,7 @@ from clearhead.explorer.inside import SHOWN, inside, tensor
 from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import unpacked
+from clearhead.nn.experts import ExpertsConfig
 from clearhead.nn.positions.absolute import sinusoid
 
 Make = Callable[..., Any]
@@ -169,6 +170,19 @@ def test_every_tensor_is_what_passed_through_the_modules(session_of: Make, model
     rest = {name.rpartition(".")[2] for name in set(made) - checked}
     by_hand = {"ids", "rows", "positions", "placed", "types", "typed", "products", "scaled", "bias"}
     assert rest <= by_hand | {"allowed", "masked", "probabilities", "pooled"}  # which are checked below
+
+
+def test_experts_show_who_is_chosen(session_of: Make) -> None:
+    experts = ExpertsConfig(experts=4, chosen=2, shared=1, width=8)
+    session = session_of("decoder", "pre", feedforward=experts)
+    trace = session.trace(TEXT, None)
+    witness = Witness(session, trace)
+    path, inner = "decoder.0.feedforward", "decoder.layers.0.feedforward"
+    weights, scores = trace[f"{path}.weights"], trace[f"{path}.scores"]
+    assert torch.equal(trace[f"{path}.added"], witness.given[inner])
+    assert ((weights > 0).sum(-1) == 2).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)))
+    assert ((weights > 0) == (scores >= scores.topk(2).values[:, -1:])).all()
 
 
 def latents_are_their_modules(

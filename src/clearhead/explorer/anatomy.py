@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from clearhead.explorer.embedding_and_output import embedding_boxes, final_norm, head_boxes, word_boxes
+from clearhead.explorer.expert_steps import expert_steps
 from clearhead.explorer.steps import Arrow, Axis, Box, Get, Step
 from clearhead.explorer.sublayers import (
     Looking,
@@ -27,6 +28,7 @@ from clearhead.models.encoder import Encoder
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.attention.masks import Causal
+from clearhead.nn.experts import Experts
 from clearhead.nn.layers import InputEmbedding, Residual
 
 LABELS = {"self": "Self-attention", "cross": "Cross-attention", "feedforward": "Feed-forward"}
@@ -148,7 +150,8 @@ class _Tower:
         after = f"{self.stack}.{number}.output" if looking is None else f"{path}.output"
         place = Place(path, self.stream, after, self.tokens, self.config, self.get)
         if looking is None:
-            inside, kind, label = feedforward_steps(place, layer.feedforward), "feedforward", LABELS[part]
+            net, kind, label = layer.feedforward, "feedforward", LABELS[part]
+            inside = expert_steps(place, net) if isinstance(net, Experts) else feedforward_steps(place, net)
         else:
             inside, kind = attention_steps(place, looking), "attention"
             label = "Masked self-attention" if looking.mask else LABELS[part]

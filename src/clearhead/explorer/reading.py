@@ -49,7 +49,7 @@ def ready(bundle: Bundle) -> Bundle:
         raise UserError("The explorer cannot show convolutions: it knows Transformers and recurrent models.")
     if bundle.config.family == "recurrent" and bundle.config.recurrent.attention == "none":
         raise UserError("The explorer shows where a model looks, and this one has no attention.")
-    unknown = bundle.config.unusual_beside("latent")
+    unknown = bundle.config.unusual_beside("latent", "experts")
     if unknown is not None:
         raise UserError(f"The explorer cannot show a model with {unknown}.")
     tokenizers_of(bundle)  # refuses a bundle without one

@@ -1,0 +1,31 @@
+"""The steps inside a mixture of experts: which experts each token passes, and by how much each counts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clearhead.explorer.steps import Step
+from clearhead.explorer.sublayers import Place
+from clearhead.nn.experts import Experts
+
+
+def expert_steps(place: Place, net: Experts) -> list[Step]:
+    """Scores of all experts, the weights of the chosen ones, and the sum of what these give."""
+    path, read, config = place.path, place.read, net.config
+    by_expert = (place.tokens, ("expert", config.experts))
+    scores, weights = f"{path}.scores", f"{path}.weights"
+    note = f"Each token passes {config.chosen} of {config.experts} experts; the others are 0."
+    formula = "softmax(x W_r)" if config.score == "softmax" else "σ(x W_r)"
+
+    def routed() -> Tensor:
+        routing = net.router(place.get(read))
+        return torch.zeros_like(routing.scores).scatter(-1, routing.chosen, routing.weights)
+
+    beside = " + shared(x)" if net.shared is not None else ""
+    return [
+        Step(read, "input", "x", place.wide, "Each token by itself: no token sees another here."),
+        Step(scores, "scores", formula, by_expert, "", lambda: net.router(place.get(read)).scores),
+        Step(weights, "weights", "g = scores of the best of scores + b", by_expert, note, routed),
+        Step(f"{path}.added", "output", f"Σ g · expert(x){beside}", place.wide),
+    ]
