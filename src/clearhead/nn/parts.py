@@ -24,6 +24,9 @@ from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
 from clearhead.nn.attention.latent import LatentAttention, LatentConfig
 from clearhead.nn.attention.latent_costs import LATENT
+from clearhead.nn.attention.linear import LinearAttention, LinearConfig
+from clearhead.nn.attention.linear_costs import LINEAR
+from clearhead.nn.attention.performer import PerformerAttention, PerformerConfig
 from clearhead.nn.costs import DENSE, MULTIHEAD, NOTHING, Costs
 from clearhead.nn.expert_costs import EXPERTS
 from clearhead.nn.experts import Experts, ExpertsConfig
@@ -51,6 +54,8 @@ class Kind:
 ATTENTIONS: dict[str, Kind] = {
     "multihead": Kind(AttentionConfig, MultiHeadAttention, MULTIHEAD),
     "latent": Kind(LatentConfig, LatentAttention, LATENT),
+    "linear": Kind(LinearConfig, LinearAttention, LINEAR),
+    "performer": Kind(PerformerConfig, PerformerAttention, LINEAR),
 }
 FEEDFORWARDS: dict[str, Kind] = {
     "dense": Kind(FeedForwardConfig, FeedForward, DENSE),

@@ -74,7 +74,7 @@ def refuse_tensor_parallel(model: nn.Module, layout: Layout) -> None:
                 f"tp cannot cut a {type(layer.feedforward).__name__}: leave tp out of the layout."
             )
         for attention in _attentions(layer):
-            if not isinstance(attention, MultiHeadAttention):
+            if type(attention) is not MultiHeadAttention:
                 raise UserError(f"tp cannot cut a {type(attention).__name__}: leave tp out of the layout.")
             config = attention.config
             if config.heads % layout.tp or config.groups % layout.tp:

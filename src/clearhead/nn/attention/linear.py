@@ -1,0 +1,251 @@
+"""Linear attention: sums of feature vectors instead of a softmax over pairs.
+
+    out_t = φ(q_t) Σ φ(k_s) v_sᵀ / φ(q_t) Σ φ(k_s)      φ(x) = elu(x) + 1 > 0
+
+It equals exact attention when the score of a pair is log φ(q)·φ(k): the weights of a softmax over such scores
+are these quotients. The sums do not depend on the query, so n tokens cost O(n·F·V), and a step of decoding
+O(F·V), in memory as in time, however long the text is. Behind a causal mask the sums are prefix sums, made
+in chunks: pairs inside of a chunk are compared directly, and what lies before it is one sum.
+
+Shapes: B rows, H heads, T queries, S keys, F features, V value size, N chunks of C tokens. Sums are
+(B, H, F, V + 1): values have a 1 at their end, whose sum is the quotient's lower part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.base.errors import UserError
+from clearhead.nn.attention.mask_rules import Causal, Mask
+from clearhead.nn.attention.multihead import AttentionConfig, MultiHeadAttention, show
+from clearhead.nn.attention.scores import ALL_HEADS, Heads, Score
+from clearhead.nn.attention.state import Memory
+from clearhead.nn.look import Look
+from clearhead.nn.positions.base import Position
+from clearhead.nn.state import State, TensorState, refuse_unknown_state
+from clearhead.nn.tokens import Tokens, places
+
+CHUNK = 128  # tokens that are compared directly
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearConfig(AttentionConfig):
+    """Attention by sums of elu(x) + 1: O(n) in the length, and O(1) for a step of decoding.
+
+    >>> LinearConfig(width=64, heads=4).features_size
+    16
+    """
+
+    kind: Literal["linear"] = "linear"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_settings_of_scores(self, ("scale",))
+
+    @property
+    def features_size(self) -> int:
+        """Size of the feature vectors of one head."""
+        return self.key_size
+
+
+def refuse_settings_of_scores(config: AttentionConfig, further: tuple[str, ...] = ()) -> None:
+    """Say which setting is about scores or weights, which sums never make."""
+    usual = AttentionConfig()
+    for name in ("score", "score_rank", "softcap", "dropout", "kernel", "query_dim", *further):
+        if getattr(config, name) != getattr(usual, name):
+            raise UserError(
+                f"Attention of the kind '{config.kind}' and {name}={getattr(config, name)} cannot work "
+                f"together: it sums feature vectors and makes neither scores nor weights. Leave {name} out."
+            )
+
+
+class FeatureScore(Score):
+    """`e = log φ(q)·φ(k)`: exact attention with this score is linear attention."""
+
+    is_product = False
+
+    def queries(self, q: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        return F.elu(q) + 1
+
+    def keys(self, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        return F.elu(k) + 1
+
+    def compare(self, q: Tensor, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        return (q @ k.mT).log()
+
+
+class RunningSum(TensorState):
+    """Σ φ(k) (v, 1)ᵀ over the real tokens of each row: of constant size, and it cannot be cut."""
+
+    _slots: ClassVar = {"sums": 0}
+
+    def __init__(self) -> None:
+        self.sums: Tensor | None = None  # (B, H, F, V + 1), float32 at least
+
+
+class LinearAttention(MultiHeadAttention):
+    """Attention of self or of a source by sums of feature vectors.
+
+    >>> from clearhead import masks
+    >>> attention = LinearAttention(LinearConfig(width=32, heads=4))
+    >>> attention(torch.randn(2, 5, 32), mask=masks.Causal()).shape
+    torch.Size([2, 5, 32])
+    """
+
+    def __init__(self, config: AttentionConfig, position: Position | None = None) -> None:
+        super().__init__(config, position)
+        self.score = self._build_score()
+        scheme = type(self.position).__name__
+        if self.position.has_bias or self.position.adds_values:
+            raise UserError(
+                f"Attention of the kind '{config.kind}' and the position scheme '{scheme}' cannot work "
+                f"together: the scheme adds to scores or weights, which are never made. Use 'sinusoidal', "
+                f"'learned', 'rotary' or 'none'."
+            )
+
+    def _build_score(self) -> Score:
+        return FeatureScore()
+
+    def new_state(self) -> Any:
+        """What is remembered of the tokens so far: nothing yet."""
+        return RunningSum()
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | None = None,
+        queries: Tokens | None = None,
+        keys: Tokens | None = None,
+        state: State | None = None,
+        memo: dict[Hashable, Any] | None = None,
+        look: Look | None = None,
+        apart: bool = False,
+    ) -> Any:
+        """Attend from x to itself and what the state holds, or to `memory`; returns the shape of x."""
+        past = None if state is None or isinstance(state, Memory) else state
+        if past is not None:
+            refuse_unknown_state(past, type(self.new_state()), Memory)
+            keys = None  # the new ones alone: those of the past are in the sums
+        causal, rest = self._read_mask(mask, memory is not None, past is not None)
+        source = None if past is not None else state
+        problem = self.problem(x, memory, mask=mask, queries=queries, keys=keys, state=source, memo=memo)
+        if look is not None and past is None:
+            show(problem, look)
+        seen = _seen(rest if past is None else [], problem.queries, problem.keys)
+        q, k, v = problem.q, problem.spread(problem.k), problem.spread(problem.v)
+        packed = problem.queries if problem.queries.is_packed else None
+        if packed is not None:
+            seen = torch.ones_like(k[:, :1, :, :1], dtype=torch.bool) if seen is None else seen
+            k, v, seen = (_in_rows(one, problem.keys) for one in (k, v, seen))
+            q = _in_rows(q, problem.queries)
+        with torch.autocast(x.device.type, enabled=False):  # long sums need all digits
+            mixed = self._mixed(exact(q), exact(k), exact(v), seen, causal, past).to(problem.v.dtype)
+        if packed is not None:
+            mixed = mixed[packed.segment[0], :, packed.position[0]].transpose(0, 1).unsqueeze(0)  # type: ignore[index]
+        if look is not None:
+            look.give("mixed", mixed)
+        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))  # (B,T,E)
+        return out.squeeze(0) if x.dim() == 2 else out
+
+    def _read_mask(self, mask: Mask | None, of_source: bool, continues: bool) -> tuple[bool, list[Mask]]:
+        """Whether the mask is causal, and its parts that hide some keys from all queries."""
+        parts = () if mask is None else mask.parts
+        causal = any(isinstance(part, Causal) for part in parts)
+        rest = [part for part in parts if not isinstance(part, Causal)]
+        for part in rest:
+            if part.depends_on_query or part.has_bias or part.heads > 1:
+                raise UserError(
+                    f"Attention of the kind '{self.config.kind}' and the mask {part!r} cannot work together: "
+                    f"a sum is the same for all queries, or for all that come later. Use Causal and Padding."
+                )
+        if causal and of_source:
+            raise UserError(f"Attention of the kind '{self.config.kind}' sees a source whole, not causally.")
+        if continues and not causal:
+            raise UserError(
+                f"Attention of the kind '{self.config.kind}' continues a text only behind a causal mask: its "
+                f"state is a sum of what came before."
+            )
+        return causal, rest
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, past: Any) -> Tensor:
+        """(B, H, T, V): the quotients of sums; where nothing is seen, 0."""
+        q, k = self._features(q, k, seen, past)
+        v = F.pad(v, (0, 1), value=1.0)
+        if causal:
+            start = None if past is None else past.sums
+            found, sums = prefix_sums(q, k, v, start, last=past is not None)
+            if past is not None:
+                past.sums = sums
+        else:
+            found = q @ (k.mT @ v)
+        below = found[..., -1:]
+        return found[..., :-1] / below.masked_fill(below == 0, 1.0)
+
+    def _features(self, q: Tensor, k: Tensor, seen: Tensor | None, past: Any) -> tuple[Tensor, Tensor]:
+        """Feature vectors of queries and keys; those of keys that nobody sees are 0."""
+        k = self.score.keys(k)
+        return self.score.queries(q), k if seen is None else k * seen
+
+
+def prefix_sums(
+    q: Tensor, k: Tensor, v: Tensor, start: Tensor | None = None, *, last: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """`q_t · (start + Σ_{s ≤ t} k_s v_sᵀ)` for every t, and where it is asked for, the last of the sums."""
+    length = q.shape[2]
+    if length == 1 and last:  # a step of decoding
+        sums = k.mT @ v if start is None else start + k.mT @ v
+        return q @ sums, sums
+    size = min(CHUNK, length)
+    q, k, v = (_in_chunks(x, size) for x in (q, k, v))
+    found = (q @ k.mT).tril() @ v  # (B,H,N,C,V+1)
+    total = None
+    if length > size or start is not None or last:
+        each = k.mT @ v  # (B,H,N,F,V+1)
+        begin = torch.zeros_like(each[:, :, 0]) if start is None else start
+        before = torch.cat([begin.unsqueeze(2), each], 2).cumsum(2)
+        found = found + q @ before[:, :, :-1]
+        total = before[:, :, -1]
+    return found.flatten(2, 3)[:, :, :length], total
+
+
+def _in_chunks(x: Tensor, size: int) -> Tensor:
+    """(B, H, T, D) as (B, H, N, C, D), zeros behind the end; contiguous, so that products share one copy."""
+    short = -x.shape[2] % size
+    chunks: Tensor = (F.pad(x, (0, 0, 0, short)) if short else x).contiguous().unflatten(2, (-1, size))
+    return chunks
+
+
+def exact(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _seen(parts: list[Mask], queries: Tokens, keys: Tokens) -> Tensor | None:
+    """(B, 1, S, 1): keys that are real and that no mask hides; None: all."""
+    query, key = places(queries, keys)
+    head = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=keys.position.device)
+    found = None
+    for part in parts:
+        visible = part.rule(query, key, head)
+        found = visible if found is None else found & visible
+    if keys.real is not None:
+        real = (torch.arange(keys.count, device=keys.real.device) < keys.real.unsqueeze(1))[:, None, None]
+        found = real if found is None else found & real
+    return None if found is None else found.mT
+
+
+def _in_rows(x: Tensor, tokens: Tokens) -> Tensor:
+    """Packed (1, H, N, D) as one row for each sequence; what lies behind its end is 0."""
+    assert tokens.sequences is not None
+    assert tokens.segment is not None
+    rows = x.new_zeros(len(tokens.sequences), tokens.longest_segment(), x.shape[1], x.shape[3])
+    rows[tokens.segment[0], tokens.position[0]] = x[0].transpose(0, 1)
+    return rows.transpose(1, 2)

@@ -1,0 +1,323 @@
+"""Linear attention and Performer beside their O(n²) forms, in one pass, step by step, padded and packed.
+
+Shapes: B rows, T tokens, H heads, E model width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+import clearhead
+from clearhead.base.errors import UserError
+from clearhead.decoding.native.rows import supports
+from clearhead.models import ModelConfig, build
+from clearhead.nn.attention import MultiHeadAttention, linear, masks, reference
+from clearhead.nn.attention.linear import LinearAttention, LinearConfig, prefix_sums
+from clearhead.nn.attention.performer import PerformerAttention, PerformerConfig, orthogonal_directions
+from clearhead.nn.costs import Storage
+from clearhead.nn.parts import build_attention
+from clearhead.nn.tokens import Boundaries, Tokens, pack
+from clearhead.planner.batch import Batch
+from clearhead.planner.families import kept
+from clearhead.planner.layout import Layout
+from clearhead.planner.totals import count_flops
+from clearhead.training.distributed.tensor_parallel import refuse_tensor_parallel
+
+from ..planner.test_memory import saved_bytes
+
+KINDS: dict[str, dict[str, Any]] = {"linear": {}, "performer": {"features": 12}}
+LENGTHS = [7, 3, 1]
+
+
+def layer(kind: str, scheme: str = "none", **dials: Any) -> LinearAttention:
+    torch.manual_seed(0)
+    config = {"linear": LinearConfig, "performer": PerformerConfig}[kind](
+        width=8, heads=2, **{**KINDS[kind], **dials}
+    )
+    made = build_attention(config, clearhead.position(scheme, width=8, heads=2, head_dim=4))
+    assert isinstance(made, LinearAttention)
+    return made.double().eval()
+
+
+def rows(count: int = 3, length: int = 7) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, length, 8, dtype=torch.float64, generator=generator)
+
+
+def by_pairs(attention: LinearAttention, x: Tensor, visible: Tensor) -> Tensor:
+    """The definition, with every pair of a query and a key written out; `visible` is (B, T, T)."""
+    heads, config = attention.config.heads, attention.config
+    q, k, v = (part(x).unflatten(-1, (-1, 4)) for part in (attention.query, attention.key, attention.value))
+    k, v = (one.repeat_interleave(heads // one.shape[2], dim=2) for one in (k, v))
+    if isinstance(attention, PerformerAttention):
+        directions, root = attention.score.directions, math.sqrt(config.factor)
+        phi = lambda y: (y * root @ directions.T - (y * root).square().sum(-1, keepdim=True) / 2).exp()  # noqa: E731
+    else:
+        phi = lambda y: torch.where(y > 0, y + 1, y.exp())  # noqa: E731
+    alike = torch.einsum("bthf,bshf->bhts", phi(q), phi(k)) * visible[:, None]
+    weights = alike / alike.sum(-1, keepdim=True).clamp_min(1e-300)
+    mixed = torch.einsum("bhts,bshv->bthv", weights, v).flatten(2)
+    found: Tensor = attention.output(mixed)
+    return found
+
+
+def seen(causal: bool, lengths: list[int] | None, count: int = 3, length: int = 7) -> Tensor:
+    visible = torch.ones(count, length, length, dtype=torch.bool)
+    if causal:
+        visible = visible.tril()
+    if lengths is not None:
+        visible &= (torch.arange(length) < torch.tensor(lengths)[:, None])[:, None]
+    return visible
+
+
+def mask_of(causal: bool, lengths: list[int] | None) -> masks.Mask:
+    mask: masks.Mask = masks.Causal() if causal else masks.Everything()
+    return mask if lengths is None else mask & masks.Padding(lengths)
+
+
+@pytest.mark.parametrize("chunk", [3, 128])
+@pytest.mark.parametrize("lengths", [None, LENGTHS])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_all_pairs_written_out(
+    kind: str, causal: bool, lengths: list[int] | None, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and gradients, whether sums are made in one chunk or in several."""
+    monkeypatch.setattr(linear, "CHUNK", chunk)
+    attention, found = layer(kind), []
+    real = torch.tensor(lengths or [7] * 3)
+    weigh = (torch.arange(7) < real[:, None]).unsqueeze(-1)
+    for form in ("sums", "pairs"):
+        x = rows().requires_grad_()
+        if form == "sums":
+            out = attention(x, mask=mask_of(causal, lengths))
+        else:
+            out = by_pairs(attention, x, seen(causal, lengths))
+        (out.square() * weigh).sum().backward()
+        found.append((out * weigh, x.grad, attention.key.weight.grad.clone()))
+        attention.zero_grad()
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_exact_attention_when_the_score_is_the_logarithm_of_features(kind: str) -> None:
+    """The weights it shows are a softmax over log φ(q)·φ(k), and its result is theirs."""
+    attention, x, mask = layer(kind, "rotary"), rows(), mask_of(True, LENGTHS)
+    problem = attention.problem(x, mask=mask)
+    wanted = attention.output(reference(problem).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(x, mask=mask), wanted)
+    look = clearhead.Look(["weights", "mixed"])
+    attention(x, mask=mask, look=look)
+    torch.testing.assert_close(look["weights"] @ problem.v, look["mixed"])
+
+
+def test_performer_equals_exact_attention_when_features_are_many() -> None:
+    """The error falls as one over the root of their number: measured over a factor of 64, within a third."""
+    torch.manual_seed(0)
+    exact = MultiHeadAttention(clearhead.AttentionConfig(width=8, heads=2)).double()
+    x, errors = rows(), []
+    wanted = exact(x, mask=masks.Causal())
+    for features in (64, 4096):
+        squares = []
+        for seed in range(8):
+            torch.manual_seed(seed)
+            attention = PerformerAttention(PerformerConfig(width=8, heads=2, features=features)).double()
+            attention.load_state_dict(exact.state_dict(), strict=False)
+            squares.append((attention(x, mask=masks.Causal()) - wanted).square().mean())
+        errors.append(torch.stack(squares).mean().sqrt().item())
+    rate = math.log(errors[0] / errors[1]) / math.log(64)
+    assert 0.4 < rate < 0.65
+    assert errors[1] < 0.05 * wanted.std().item()  # 0.033 of it with these seeds
+
+
+def test_directions_are_orthogonal_and_come_from_the_seed() -> None:
+    torch.manual_seed(3)
+    found = orthogonal_directions(10, 4)
+    torch.manual_seed(3)
+    assert torch.equal(found, orthogonal_directions(10, 4))
+    assert found.shape == (10, 4)
+    for block in (found[:4], found[4:8]):
+        products = block @ block.T
+        torch.testing.assert_close(products, products.diagonal().diag(), atol=1e-5, rtol=0)
+    lengths = orthogonal_directions(4000, 4).square().sum(1)
+    assert lengths.mean().item() == pytest.approx(4, rel=0.1)
+    q, k = torch.tensor([0.5, -0.2, 0.1, 0.4]), torch.tensor([0.3, 0.6, -0.5, 0.2])
+    directions = orthogonal_directions(200_000, 4)
+    mean = (directions @ (q + k) - (q @ q + k @ k) / 2).exp().mean()
+    assert mean.item() == pytest.approx((q @ k).exp().item(), rel=0.01)  # on average they are the softmax's
+    attention = layer("performer")
+    assert "score.directions" in attention.state_dict()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["lengths", "boundaries"])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_equals_padded(kind: str, causal: bool, known: bool) -> None:
+    attention, x = layer(kind), rows()
+    wanted = pack(attention(x, mask=mask_of(causal, LENGTHS)), LENGTHS)
+    tokens = Tokens.packed(LENGTHS)
+    if not known:
+        tokens = Tokens.bounded(Boundaries(torch.tensor([0, 7, 10, 11], dtype=torch.int32), 8), 11)
+    found = attention(pack(x, LENGTHS), queries=tokens, mask=mask_of(causal, None))
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_never_enters_a_sum(kind: str) -> None:
+    attention, x, other = layer(kind), rows(), rows()
+    for row, length in enumerate(LENGTHS):
+        other[row, length:] = 1e4
+    for mask in (mask_of(True, LENGTHS), mask_of(False, LENGTHS)):
+        one, two = (pack(attention(y, mask=mask), LENGTHS) for y in (x, other))
+        assert torch.equal(one, two)
+    states = attention.new_state(), attention.new_state()
+    for y, state in zip((x, other), states, strict=True):
+        attention(y, mask=masks.Causal(), queries=Tokens.padded(7, real=torch.tensor(LENGTHS)), state=state)
+    assert torch.equal(states[0].sums, states[1].sums)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_by_step_in_constant_memory(kind: str) -> None:
+    attention, x = layer(kind, kv_heads=1), rows(2, 300)
+    wanted = attention(x, mask=masks.Causal())
+    state, found, sizes = attention.new_state(), [], set()
+    for begin, end in [(0, 140), *((t, t + 1) for t in range(140, 290)), (290, 300)]:
+        tokens = Tokens.padded(end - begin, start=begin)
+        found.append(attention(x[:, begin:end], mask=masks.Causal(), queries=tokens, state=state))
+        sizes.add(state.bytes)
+    torch.testing.assert_close(torch.cat(found, 1), wanted, atol=1e-10, rtol=1e-8)
+    assert len(sizes) == 1
+
+
+def test_large_keys_that_come_late_do_not_spoil_the_sums() -> None:
+    """Peaks that rise during decoding: the sums are divided anew, and nothing overflows in float32."""
+    attention, x = layer("performer").float(), rows(1, 6).float()
+    x[:, 3] *= 40
+    wanted = attention(x, mask=masks.Causal())
+    state = attention.new_state()
+    found = [
+        attention(x[:, t : t + 1], mask=masks.Causal(), queries=Tokens.padded(1, start=t), state=state)
+        for t in range(6)
+    ]
+    assert torch.cat(found, 1).isfinite().all()
+    torch.testing.assert_close(torch.cat(found, 1)[:, 3:], wanted[:, 3:], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_source_is_seen_whole(kind: str) -> None:
+    attention, x, source = layer(kind), rows(3, 2), rows()
+    mask, memory = masks.Padding(LENGTHS), attention.new_memory()
+    wanted = torch.cat([x, source], 1)
+    visible = torch.zeros(3, 9, 9, dtype=torch.bool)
+    visible[:, :2, 2:] = seen(False, LENGTHS)[:, :2]
+    wanted = by_pairs(attention, wanted, visible)[:, :2]
+    for given in (source, None):  # the second time from what it kept
+        found = attention(x, source if given is None else given, mask=mask, state=memory)
+        torch.testing.assert_close(found, wanted)
+    with pytest.raises(UserError, match="sees a source whole"):
+        attention(x, source, mask=masks.Causal())
+
+
+def test_bfloat16_sums_have_all_digits() -> None:
+    attention = layer("linear").to(torch.bfloat16)
+    state = attention.new_state()
+    out = attention(rows().bfloat16(), mask=masks.Causal(), state=state)
+    assert (out.dtype, state.sums.dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_nothing_seen_gives_nothing() -> None:
+    for kind in KINDS:
+        attention = layer(kind, output_bias=False)
+        x = rows().requires_grad_()
+        out = attention(x, mask=masks.Padding([0, 7, 7]))
+        out.sum().backward()
+        assert out[0].abs().max() == 0
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+    empty, start = torch.zeros(1, 1, 2, 3), torch.ones(1, 1, 3, 3)
+    found, sums = prefix_sums(empty, empty, empty, start, last=True)
+    assert found.abs().max() == 0
+    assert torch.equal(sums, start)
+
+
+# --- refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_impossible_pairs(kind: str) -> None:
+    for name, value in (
+        ("score", "dot"),
+        ("softcap", 2.0),
+        ("dropout", 0.1),
+        ("kernel", "sdpa"),
+        ("query_dim", 4),
+    ):
+        with pytest.raises(UserError, match=f"kind '{kind}' and {name}={value} cannot work together"):
+            layer(kind, **{name: value})
+    for scheme in ("alibi", "t5", "shaw"):
+        with pytest.raises(UserError, match=rf"kind '{kind}' and the position scheme '\w+' cannot work"):
+            layer(kind, scheme)
+    for mask in (masks.Window(2), masks.Prefix(2), masks.Boolean([[True] * 7] * 7)):
+        with pytest.raises(UserError, match=rf"kind '{kind}' and the mask .* cannot work together"):
+            layer(kind)(rows(), mask=mask)
+    with pytest.raises(UserError, match="only behind a causal mask"):
+        layer(kind)(rows(), state=layer(kind).new_state())
+    with pytest.raises(UserError, match="cannot be used here"):
+        layer(kind)(rows(), mask=masks.Causal(), state=clearhead.nn.attention.KeyValues())
+
+
+# --- whole models ----------------------------------------------------------------------------------
+
+MODEL: dict[str, Any] = {"vocabulary": 20, "width": 16, "layers": 2, "feedforward": {"width": 24}}
+
+
+def model_of(kind: str, family: str, **dials: Any) -> Any:
+    torch.manual_seed(0)
+    attention = {"kind": kind, "heads": 2, **KINDS[kind], **dials}
+    return build(ModelConfig.from_dict({**MODEL, "family": family, "attention": attention}))
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_bundles_and_engines(kind: str, family: str, tmp_path: Any) -> None:
+    model = model_of(kind, family).eval()
+    clearhead.save(model, tmp_path / "bundle")
+    again = clearhead.load(tmp_path / "bundle").model
+    tokens = torch.randint(20, (2, 5), generator=torch.Generator().manual_seed(0))
+    given = (tokens, tokens) if family == "encoder-decoder" else (tokens,)
+    assert torch.equal(again(*given).logits, model(*given).logits)
+    reason = supports(again)
+    assert reason is not None
+    assert f"'{kind}'" in reason
+    with pytest.raises(UserError, match="tp cannot cut a"):
+        refuse_tensor_parallel(model, Layout.parse("tp2", 2))
+
+
+@pytest.mark.parametrize("tokens", [20, 300])
+@pytest.mark.parametrize("family", ["decoder", "encoder"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_planner_counts_what_is_done_and_kept(kind: str, family: str, tokens: int) -> None:
+    model = model_of(kind, family).train()
+    batch = Batch(2, tokens if family == "encoder" else 0, tokens if family == "decoder" else 0)
+    inputs = (torch.randint(20, (2, tokens)),)
+    with FlopCounterMode(display=False) as counter:
+        out = model(*inputs)
+        forward = counter.get_total_flops()
+        (out.logits if out.logits is not None else out.hidden).sum().backward()
+    flops = count_flops(model, batch, steps=1)
+    assert (flops.forward, flops.step) == pytest.approx((forward, counter.get_total_flops()), rel=0.01)
+    assert flops.scores == 0
+    planned = sum(one.bytes for one in kept(model, batch, Storage(item=4, on_cpu=True)))
+    assert planned == pytest.approx(saved_bytes(model, inputs), rel=0.05)
+    if family == "decoder":
+        state = model.eval().begin()
+        model(inputs[0], state=state)
+        memory = clearhead.plan(model.config, dtype="float32").memory
+        assert (memory.state_per_token, 2 * memory.state_fixed) == (0, state.bytes)
