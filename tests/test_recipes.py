@@ -114,7 +114,7 @@ def test_a_comparison_is_of_whole_runs(name: str) -> None:
         else:
             assert one.model is not None
             assert build(one.model, device="meta") is not None
-    assert len(members) == {"architectures": 7, "build-up": 14}.get(name, 3)
+    assert len(members) == {"architectures": 7, "build-up": 14, "experts": 6}.get(name, 3)
 
 
 def test_continuations_say_each_character_once(tmp_path: Path) -> None:
