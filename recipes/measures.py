@@ -104,6 +104,18 @@ MEASURES: dict[str, Measure] = {
         on_validation="loss",
         published="1.4697 (nanoGPT, the same size)",
     ),
+    "jsb-relative": Measure(
+        what="Bach's chorales, four voices on a grid of sixteenths, relative attention",
+        figure="nats per voice",
+        beside=("nats per time step",),
+        published="0.357 on the validation set (Music Transformer; its protocol is not wholly known)",
+    ),
+    "jsb-absolute": Measure(
+        what="the same with absolute positions",
+        figure="nats per voice",
+        beside=("nats per time step",),
+        published="0.417 on the validation set (Transformer in the same paper)",
+    ),
     "sst2": Measure(
         what="is a sentence about a film kind or not; trained on phrases, no pre-training",
         figure="accuracy",

@@ -54,9 +54,10 @@ TRAINED = {  # the first is chosen where nobody says
     "text": ("encoder-decoder", "decoder"),
     "mask": ("encoder",),
     "denoise": ("encoder-decoder",),
+    "music": ("decoder",),
 }
 HEADS = {"classify": "classify", "regress": "number", "tag": "tag", "mask": "mlm"}
-STREAMS = ("generate", "mask", "denoise")  # whose examples are chunks of long texts
+STREAMS = ("generate", "mask", "denoise", "music")  # whose examples are chunks of long texts
 PAIRS = [(task, family) for task in TRAINED for family in FAMILIES]
 WORDS = Tokenizer.words("a b c d e f g h i j")
 

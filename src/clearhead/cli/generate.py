@@ -35,6 +35,14 @@ def generate(
             metavar="[PROMPT]", help="How the text begins; without it, lines from a pipe or a talk."
         ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.mid", help="Music: write the piece as a MIDI file."),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", metavar="FILE.png", help="Music: draw the piece as a piano roll."),
+    ] = None,
 ) -> None:
     """Continue a text with a trained language model, token by token.
 
@@ -50,8 +58,12 @@ def generate(
       clearhead generate runs/book "It was" --top-p 0.9 --nbest 3 --json
       clearhead generate runs/book --input prompts.txt --output texts.txt
       clearhead generate runs/book
+      clearhead generate runs/chorales --out piece.mid --picture piece.png --max-length 512
     """
     asked.check()
+    if out is not None or picture is not None:
+        _piece(bundle, asked, files, computing, prompt or "", out, picture)
+        return
     if prompt is not None and (files.output is not None or files.input is not None):
         raise UserError("A prompt's text goes to standard output; --input and --output are for many lines.")
     hurry(bundle, keep=computing.way == "torch" or computing.draft is not None)
@@ -109,6 +121,41 @@ def _one(writer: Writer, asked: Asked, prompt: str, as_json: bool) -> None:
     for number, written in writer.write([prompt], options):
         format = _format(writer, options, as_json)
         typer.echo(format.render(Answer(number, prompt, written, None)), nl=False)
+
+
+def _piece(
+    bundle: Path,
+    asked: Asked,
+    files: Files,
+    computing: Computing,
+    prompt: str,
+    out: Path | None,
+    picture: Path | None,
+) -> None:
+    """Write a piece of music, and with it a MIDI file, a picture, or both."""
+    from clearhead.data.music import MIDI  # here, so that --help does not wait for torch
+    from clearhead.decoding.run import stream_with
+    from clearhead.jobs import music
+
+    if files.input is not None or files.output is not None or files.as_json or (asked.nbest or 1) > 1:
+        raise UserError("--out and --picture take one piece: leave --input, --output, --json, --nbest out.")
+    places = [(path, ends) for path, ends in ((out, MIDI), (picture, (".png",))) if path is not None]
+    for path, endings in places:
+        music.check_place(path, endings, files.force)
+    music.check_prompt(prompt)
+    writer = computing.writer(bundle, continues=True)
+    if writer.bundle.metadata.get("task") != "music":
+        raise UserError(f"'{bundle}' was not trained on music: --out and --picture are for --task music.")
+    text = prompt + "".join(stream_with(writer, prompt, _ready(writer, asked)))
+    notes = music.notes_of(text)
+    if not notes:
+        raise UserError("The model wrote no note, and so no piece: train it longer, or change --seed.")
+    if out is not None:
+        music.write_midi(out, notes)
+    if picture is not None:
+        music.draw_roll(picture, notes, max((note.end for note in music.notes_of(prompt)), default=0.0))
+    written = " and ".join(f"'{path}'" for path, _ in places)
+    typer.echo(f"{len(notes):,} notes, {max(note.end for note in notes):.1f} seconds: {written}.", err=True)
 
 
 def _stream(writer: Writer, prompt: str, options: Options) -> None:

@@ -62,6 +62,7 @@ class Columns:
     noun: str = "examples"  # what rows are called
     languages: bool = False  # columns may be named after languages
     pairs: bool = False  # two texts may be read together
+    music: bool = False  # rows are pieces of music, from MIDI files or chorales in JSON
     mixed: bool = False  # corpora say themselves what their targets are, all of which are written as text
 
     def of(self, corpus: CorpusConfig) -> Columns:

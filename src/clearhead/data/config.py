@@ -143,6 +143,8 @@ class DataConfig(Config):
     # small ones are seen more often; None: every example once, or by `weight`
     temperature: Annotated[float, Bounds(1, 1000)] | None = None
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)
+    # music: each chunk is moved by at most so many semitones up or down, drawn anew in each epoch
+    transpose: Annotated[int, Bounds(0, 12)] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -108,6 +108,10 @@ class Encoding(ABC):
         What chance has a part in is drawn by `draw`. None: the most places that may be drawn.
         """
 
+    def plain(self) -> Encoding:
+        """The same without what makes training examples differ from epoch to epoch, for validation."""
+        return self
+
     @abstractmethod
     def collate(
         self, examples: Examples, widths: Widths, specials: Specials, draw: Draw | None = None

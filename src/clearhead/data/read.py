@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 from clearhead.base.errors import UserError, counted
@@ -15,10 +16,11 @@ from clearhead.data.columns import Columns, Row, asked
 from clearhead.data.config import CorpusConfig
 from clearhead.data.conll import read_conll
 from clearhead.data.lines import OnRead, check_file, megabytes, read_lines, without_gz
+from clearhead.data.music import MIDI, midi_files, read_music
 from clearhead.data.records import check_hub, read_hub, read_table
 from clearhead.data.tag_columns import columns_asked, side_by_side
 
-Form = Literal["plain", "tsv", "csv", "json", "conll"]
+Form = Literal["plain", "tsv", "csv", "json", "conll", "midi"]
 
 _FORMS: dict[str, Form] = {
     ".tsv": "tsv",
@@ -28,6 +30,7 @@ _FORMS: dict[str, Form] = {
     ".ndjson": "json",
     ".json": "json",
     **dict.fromkeys((".conll", ".conllu", ".iob", ".iob2", ".bio"), "conll"),
+    **dict.fromkeys(MIDI, "midi"),
 }
 _LOOK_AT = 20  # lines of a plain file that must all have a tab for it to be a table
 _LONGEST_PIECE = 1 << 16  # characters; a longer line of plain text comes in several rows
@@ -55,6 +58,8 @@ def read_rows(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = N
 
 
 def _read(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Iterator[Row]:
+    if columns.music:
+        return read_music(corpus, on_read)
     if corpus.hub is not None:
         rows = read_hub(corpus, columns)
     elif corpus.file is None:
@@ -63,6 +68,8 @@ def _read(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Ite
         return _read_plain(corpus, columns, on_read)
     elif form == "conll":
         rows = read_conll(corpus, columns, on_read)
+    elif form == "midi":
+        raise UserError(f"'{corpus.file}' is music, not text: train with --task music.")
     else:
         rows = read_table(form, corpus, columns, on_read)
     if columns.target == "tags":
@@ -91,7 +98,10 @@ def check_corpus(corpus: CorpusConfig, columns: Columns) -> None:
 
 def files_of(corpus: CorpusConfig) -> list[str]:
     """The files a corpus is read from; none for a hub data set."""
-    return [path for path in (corpus.source, corpus.target, corpus.file) if path is not None]
+    found = [path for path in (corpus.source, corpus.target, corpus.file) if path is not None]
+    if corpus.file is not None and Path(corpus.file).is_dir():
+        return midi_files(corpus.file) or found
+    return found
 
 
 def name_of(corpus: CorpusConfig) -> str:
@@ -106,7 +116,7 @@ def size_of(corpus: CorpusConfig) -> float | None:
 
 def ends_documents(corpus: CorpusConfig) -> bool:
     """Whether each row of a stream is a document of its own; the lines of a plain text are not."""
-    return corpus.file is None or _form_of(corpus.file, True) != "plain"
+    return corpus.file is None or Path(corpus.file).is_dir() or _form_of(corpus.file, True) != "plain"
 
 
 def _form_of(path: str, is_stream: bool) -> Form:

@@ -24,6 +24,8 @@ SMALL = (
     "Pearson",
     "Spearman",
     "nats per token",
+    "nats per voice",
+    "nats per time step",
     "nats per character",
     "bits per byte",
     "probability",

@@ -83,7 +83,9 @@ def decide(
     found = survey(data, task.columns)
     check_corpus(found)
     if base is None:
-        first.append(choose_vocabulary(prepare.words_in(found), device.type == "cuda", task.columns.writes))
+        if all(one.name != "tokenizer.vocabulary" for one in first):
+            words, fast = prepare.words_in(found), device.type == "cuda"
+            first.append(choose_vocabulary(words, fast, task.columns.writes))
         learning = merged(as_table(first).get("tokenizer", {}), said.get("tokenizer", {}))
         tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig.from_dict(learning, "tokenizer"))
     else:
@@ -196,7 +198,7 @@ def notes_of(plan: Plan) -> dict[str, Any]:
 def encoding_of(config: TrainConfig, framing: Framing | None = None) -> Encoding:
     """How the examples of a run are encoded; `framing`: what its base puts around sources."""
     task, data = task_named(config.task), config.data
-    return framed(task.encoding(config.model.family, data.two, data.corruption), framing)
+    return framed(task.encoding(config.model.family, data.two, data.corruption, data.transpose), framing)
 
 
 def corpus_facts(found: Survey) -> dict[str, Any]:

@@ -266,7 +266,9 @@ def _corpus(
     judging = config.batch.replace(
         tokens=min(config.batch.tokens, VALIDATION_TOKENS), layout="padded", shapes="free", workers=0
     )
-    validation = Loader([prepared.validation], encoding, judging, specials, config.seed, evaluation=True)
+    validation = Loader(
+        [prepared.validation], encoding.plain(), judging, specials, config.seed, evaluation=True
+    )
     return Corpus(training, validation)
 
 

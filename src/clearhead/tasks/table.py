@@ -8,6 +8,7 @@ from clearhead.tasks.classify import CLASSIFY
 from clearhead.tasks.denoise import DENOISE
 from clearhead.tasks.generate import GENERATE
 from clearhead.tasks.mask import MASK
+from clearhead.tasks.music import MUSIC
 from clearhead.tasks.regress import REGRESS
 from clearhead.tasks.summarise import SUMMARISE
 from clearhead.tasks.tag import TAG
@@ -16,7 +17,8 @@ from clearhead.tasks.text import TEXT
 from clearhead.tasks.translate import TRANSLATE
 
 TASKS: dict[str, Task] = {
-    task.name: task for task in (TRANSLATE, SUMMARISE, GENERATE, CLASSIFY, REGRESS, TAG, TEXT, MASK, DENOISE)
+    task.name: task
+    for task in (TRANSLATE, SUMMARISE, GENERATE, CLASSIFY, REGRESS, TAG, TEXT, MASK, DENOISE, MUSIC)
 }
 
 

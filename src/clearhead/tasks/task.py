@@ -10,7 +10,7 @@ from clearhead.base.errors import UserError
 from clearhead.data.columns import Columns
 from clearhead.data.config import CorruptionConfig
 from clearhead.data.encoding import Encoding
-from clearhead.data.encodings import Hiding
+from clearhead.data.encodings import Hiding, Pieces
 from clearhead.evaluation.evaluate import Judge
 from clearhead.training.config import ObjectiveConfig
 from clearhead.training.consistency import ConsistentObjective
@@ -52,15 +52,24 @@ class Task:
         )
 
     def encoding(
-        self, family: str | None = None, two: bool = False, corruption: CorruptionConfig | None = None
+        self,
+        family: str | None = None,
+        two: bool = False,
+        corruption: CorruptionConfig | None = None,
+        transpose: int = 0,
     ) -> Encoding:
         """How examples are encoded for a family; `two`: two texts are read together.
 
-        `corruption`: how much is hidden, for the tasks that hide something.
+        `corruption`: how much is hidden, for the tasks that hide something. `transpose`: by how many
+        semitones pieces of music move at most.
         """
         found = self.family(family).encoding
         if corruption is not None and isinstance(found, Hiding):
             found = replace(found, corruption=corruption)
+        if isinstance(found, Pieces):
+            found = replace(found, transpose=transpose)
+        elif transpose:
+            raise UserError("data.transpose is for the task 'music' alone: leave it out.")
         return replace(found, two=True) if two else found
 
     def sized(self, facts: Facts, family: str | None = None, two: bool = False) -> Demand:

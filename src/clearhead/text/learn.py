@@ -22,6 +22,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from clearhead.base.config import Config, Count
 from clearhead.base.errors import UserError
 from clearhead.text import parts
+from clearhead.text.events import WORDS, events_backend
 from clearhead.text.tokenizer import OWN_ROLES, Tokenizer, checked_text
 from clearhead.text.unigram import learn_pieces
 
@@ -36,8 +37,9 @@ class TokenizerConfig(Config):
 
     _noun: ClassVar[str] = "tokenizer"
 
-    # the subword method; "characters" and "words" are for teaching, and know only what they have seen
-    kind: Literal["bpe", "unigram", "wordpiece", "characters", "words"] = "bpe"
+    # the subword method; "characters" and "words" are for teaching, and know only what they have seen;
+    # "events" are those of music, which need not be learnt
+    kind: Literal["bpe", "unigram", "wordpiece", "characters", "words", "events"] = "bpe"
     # the most tokens, the four special ones included; a small corpus gives fewer
     vocabulary: Count = 8000
     # one vocabulary for both sides of a pair of texts, or one for each
@@ -66,7 +68,7 @@ class TokenizerConfig(Config):
     @property
     def smallest(self) -> int:
         """The smallest vocabulary of this kind: the special tokens, and what it cannot do without."""
-        needed = {"bpe": 256, "unigram": 256, "wordpiece": 2 * 256, "characters": 1, "words": 1}
+        needed = {"bpe": 256, "unigram": 256, "wordpiece": 2 * 256, "events": len(WORDS)}
         return len(self.specials) + needed.get(self.kind, 1)
 
     @property
@@ -96,7 +98,11 @@ def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     if isinstance(texts, str):
         raise UserError("A tokenizer is learnt from many texts, not from one string; pass a list of lines.")
     lines = _checked(texts, config.sample)
-    if config.kind == "characters" or config.kind == "words":
+    if config.kind == "events":
+        for _ in lines:  # so that the corpus is measured
+            pass
+        backend = events_backend()
+    elif config.kind == "characters" or config.kind == "words":
         backend = _learn_seen(lines, config)
     else:
         backend = _learn_subwords(lines, config, config.kind)

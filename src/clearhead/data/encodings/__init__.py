@@ -9,6 +9,7 @@ from __future__ import annotations
 from clearhead.data.encodings.denoised import Denoised
 from clearhead.data.encodings.labels import SKIP, Labels, Scores, Tags
 from clearhead.data.encodings.masked import Hiding, Masked
+from clearhead.data.encodings.music import Pieces
 from clearhead.data.encodings.pairs import JoinedPairs, Pairs
 from clearhead.data.encodings.stream import Stream
 
@@ -20,6 +21,7 @@ __all__ = [
     "Labels",
     "Masked",
     "Pairs",
+    "Pieces",
     "Scores",
     "Stream",
     "Tags",

@@ -1,0 +1,183 @@
+"""Music files as rows of event words: MIDI files, folders of them, and chorales in JSON.
+
+A chorale file is {"train": [piece, …], "valid": …, "test": …} or a list of pieces; a piece is a list of
+steps, and a step a list of at most four MIDI pitches, one a voice (−1: silent). Steps with fewer than four
+are filled up with rests. Of MIDI files, notes and their velocities are read; pedals and drums are not.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clearhead.base.errors import UserError
+from clearhead.base.reading import Malformed, Unreadable, parse_json, read_bytes
+from clearhead.data.columns import Row, asked
+from clearhead.data.config import CorpusConfig
+from clearhead.data.lines import OnRead, check_file, megabytes, without_gz
+from clearhead.text.events import BINS, PITCHES, SHIFTS
+
+MIDI = (".mid", ".midi")
+VOICES = 4
+LARGEST = 1 << 30  # bytes of a file, which is read whole
+_LONGEST = 24 * 3600 * 100  # hundredths of a second in a MIDI file
+_DRUMS = 9  # the channel where numbers of notes are instruments
+_SHAPE = (
+    'give {"train": [piece, …]} or [piece, …], where a piece is a list of steps and a step a list of at most '
+    "four MIDI pitches"
+)
+
+
+def midi_files(folder: str) -> list[str]:
+    """The MIDI files in a folder and below, in the order of their names."""
+    found = (path for path in Path(folder).rglob("*") if without_gz(path) in MIDI and path.is_file())
+    return sorted(str(path) for path in found)
+
+
+def read_music(corpus: CorpusConfig, on_read: OnRead | None = None) -> Iterator[Row]:
+    """The pieces of a corpus, one a row. A chorale file's part ("valid") is named as a column is."""
+    named = asked(corpus)
+    if corpus.file is None or len(named) > 1:
+        raise UserError(
+            "The task 'music' learns from one file or folder: give a .mid file, a folder of them, or "
+            "chorales in .json, of which 'target_column' may name a part."
+        )
+    if without_gz(corpus.file) == ".json":
+        pieces = chorales(corpus.file, named[0] if named else None)
+        yield from (Row("", piece, number) for number, piece in enumerate(pieces, start=1))
+        if on_read is not None:
+            on_read(megabytes(corpus.file))
+        return
+    files = midi_files(corpus.file) if Path(corpus.file).is_dir() else [corpus.file]
+    if not files:
+        raise UserError(f"There is no .mid file in the folder '{corpus.file}'.")
+    if named:
+        raise UserError(f"'{corpus.file}' is read whole and has no parts: leave the column out.")
+    for number, path in enumerate(files, start=1):
+        yield Row("", performance(path), number)
+        if on_read is not None:
+            on_read(megabytes(path))
+
+
+# -- chorales ---------------------------------------------------------------------------------------------
+
+
+def chorales(path: str, part: str | None = None) -> list[str]:
+    """The pieces of a chorale file, all of them or those of one part, as words."""
+    try:
+        found = parse_json(_bytes_of(path))
+    except Malformed as error:
+        raise UserError(f"'{path}' is not JSON ({error}).") from error
+    if isinstance(found, dict):
+        if part is not None and part not in found:
+            known = ", ".join(f"'{name}'" for name in found) or "none"
+            raise UserError(f"'{path}' has no part '{part}'; its parts: {known}.")
+        found = [
+            piece
+            for name, pieces in found.items()
+            if part in (None, name)
+            for piece in _listed(pieces, path, f"part '{name}'")
+        ]
+    elif part is not None:
+        raise UserError(f"'{path}' is one list of pieces and has no part '{part}': leave the column out.")
+    words = [_chorale(piece, path, f"piece {n}") for n, piece in enumerate(_listed(found, path, "it"), 1)]
+    if not any(words):
+        raise UserError(f"'{path}' has no music in it: {_SHAPE}.")
+    return words
+
+
+def _chorale(piece: Any, path: str, where: str) -> str:
+    words: list[str] = []
+    for number, step in enumerate(_listed(piece, path, where), start=1):
+        notes = _listed(step, path, f"step {number} of {where}")
+        if len(notes) > VOICES:
+            raise _misshaped(path, f"step {number} of {where} has {len(notes)} notes")
+        for note in notes:
+            whole = isinstance(note, (int, float)) and not isinstance(note, bool) and note == int(note)
+            if not whole or not -1 <= note < PITCHES:
+                raise _misshaped(path, f"step {number} of {where} has {note!r:.40} where a pitch should be")
+            words.append("rest" if note < 0 else f"pitch{int(note)}")
+        words += ["rest"] * (VOICES - len(notes))
+    return " ".join(words)
+
+
+def _listed(value: Any, path: str, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _misshaped(path, f"{where} is not a list")
+    return value
+
+
+def _misshaped(path: str, what: str) -> UserError:
+    return UserError(f"'{path}' does not hold chorales, as {what}: {_SHAPE}.")
+
+
+# -- performances -----------------------------------------------------------------------------------------
+
+
+def mido_library() -> Any:
+    """The package that reads and writes MIDI, fetched when it is needed."""
+    try:
+        import mido
+    except ImportError as error:
+        raise UserError("MIDI files need the package mido: pip install 'clearhead[music]'") from error
+    return mido
+
+
+def performance(path: str) -> str:
+    """The notes of a MIDI file as words."""
+    mido, data = mido_library(), _bytes_of(path)
+    words: list[str] = []
+    sounding: set[int] = set()
+    seconds, now, bin = 0.0, 0, -1
+    try:
+        for message in mido.MidiFile(file=io.BytesIO(data), clip=True):
+            seconds += message.time
+            if message.type not in ("note_on", "note_off") or message.channel == _DRUMS:
+                continue
+            time = round(100 * seconds)
+            if time > _LONGEST:
+                raise UserError(f"'{path}' is longer than a day of music: it is damaged, or no piece.")
+            note, starts = message.note, message.type == "note_on" and message.velocity > 0
+            if not starts and note not in sounding:
+                continue
+            words += ["shift100"] * ((time - now) // SHIFTS)
+            words += [f"shift{(time - now) % SHIFTS}"] if (time - now) % SHIFTS else []
+            now = time
+            if note in sounding:
+                words.append(f"off{note}")
+                sounding.remove(note)
+            if starts:
+                loudness = message.velocity * BINS // 128
+                words += [f"velocity{loudness}"] if loudness != bin else []
+                bin = loudness
+                words.append(f"on{note}")
+                sounding.add(note)
+    except UserError:
+        raise
+    except EOFError as error:
+        raise UserError(f"'{path}' ends in the middle: fetch this MIDI file again.") from error
+    except Exception as error:  # the library raises what comes along
+        raise UserError(f"'{path}' is not a MIDI file that can be read ({error or 'damaged'}).") from error
+    if not words:
+        raise UserError(f"'{path}' has no notes in it: leave it out.")
+    return " ".join(words)
+
+
+def _bytes_of(path: str) -> bytes:
+    check_file(path)
+    try:
+        data = read_bytes(path, LARGEST)
+        if path.lower().endswith(".gz"):
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+                data = file.read(LARGEST + 1)
+            if len(data) > LARGEST:
+                raise UserError(f"'{path}' has more than {LARGEST:,} bytes, which is too much for music.")
+    except Unreadable as error:
+        raise UserError(f"'{path}' cannot be read: {error.reason}.") from error
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(f"'{path}' is damaged and cannot be unpacked: fetch it again.") from error
+    return data

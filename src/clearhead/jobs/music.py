@@ -1,0 +1,149 @@
+"""What a model of music wrote, as a MIDI file and as a picture of a piano roll."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from clearhead.base.atomic import atomic_write_bytes
+from clearhead.base.errors import UserError
+from clearhead.data.music import MIDI, VOICES, mido_library
+from clearhead.text.events import BINS, WORDS
+
+STEP = 0.125  # seconds of a sixteenth, at 120 quarters a minute
+LOUDNESS = 80  # of a chorale's notes, of which nothing is known
+TICKS = 960  # a second: 480 a quarter
+_EVENT = re.compile(r"([a-z]+)(\d*)")
+_KNOWN = frozenset(WORDS)
+
+
+class Note(NamedTuple):
+    """One note: when, in seconds, how high, how loud, and in which voice."""
+
+    begin: float
+    end: float
+    pitch: int
+    velocity: int = LOUDNESS
+    voice: int = 0
+
+
+def check_prompt(prompt: str) -> None:
+    """A sentence for a beginning that is not written in events."""
+    for word in prompt.split():
+        if word not in _KNOWN:
+            raise UserError(
+                f"A piece begins with events, and '{word:.40}' is none: write pitch60 or rest for each of "
+                f"four voices, or on60, off60, shift50 and velocity20."
+            )
+
+
+def notes_of(text: str) -> list[Note]:
+    """The notes of a text of events; those that are still held at the end, end there.
+
+    The first event tells a chorale from a performance; events of the other kind are passed over.
+
+    >>> notes_of("pitch60 rest rest rest pitch60 rest rest rest")
+    [Note(begin=0.0, end=0.25, pitch=60, velocity=80, voice=0)]
+    >>> notes_of("velocity16 on64 shift50 off64")
+    [Note(begin=0.0, end=0.5, pitch=64, velocity=66, voice=0)]
+    """
+    events = [(found[1], int(found[2] or 0)) for found in map(_EVENT.fullmatch, text.split()) if found]
+    steps = [(kind, number) for kind, number in events if kind in ("pitch", "rest")]
+    first = next((kind for kind, _ in events), "on")
+    return sorted(_chorale(steps) if first in ("pitch", "rest") else _performance(events))
+
+
+def _chorale(events: Sequence[tuple[str, int]]) -> list[Note]:
+    """A pitch that a voice has in several steps one after another is one note."""
+    notes = []
+    for voice in range(VOICES):
+        line = [number if kind == "pitch" else None for kind, number in events[voice::VOICES]]
+        begin = 0
+        for step in range(1, len(line) + 1):
+            if step == len(line) or line[step] != line[begin]:
+                pitch = line[begin]
+                if pitch is not None:
+                    notes.append(Note(begin * STEP, step * STEP, pitch, voice=voice))
+                begin = step
+    return notes
+
+
+def _performance(events: Sequence[tuple[str, int]]) -> list[Note]:
+    notes = []
+    sounding: dict[int, tuple[int, int]] = {}  # pitch → when it began, and how loud
+    now, velocity = 0, LOUDNESS
+    for kind, number in [*events, *(("off", pitch) for pitch in range(128))]:
+        if kind == "shift":
+            now += number
+        elif kind == "velocity":
+            velocity = number * 128 // BINS + 128 // BINS // 2
+        elif kind in ("on", "off"):
+            if number in sounding:
+                begin, loud = sounding.pop(number)
+                if now > begin:
+                    notes.append(Note(begin / 100, now / 100, number, loud))
+            if kind == "on":
+                sounding[number] = now, velocity
+    return notes
+
+
+def check_place(path: Path, endings: Sequence[str], force: bool) -> None:
+    """Refuse, before anything is computed, a file that cannot be written."""
+    if path.suffix.lower() not in endings:
+        raise UserError(f"'{path}' must end in {' or '.join(endings)}.")
+    if path.exists() and not force:
+        raise UserError(f"'{path}' is there already: give --force to replace it, or another name.")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"There is no folder '{path.absolute().parent}' to write into.")
+    if endings == MIDI:
+        mido_library()
+
+
+def write_midi(path: Path, notes: Sequence[Note]) -> None:
+    """A MIDI file with a track for each voice."""
+    mido = mido_library()
+    file = mido.MidiFile(type=1, ticks_per_beat=TICKS // 2)  # at MIDI's own 120 quarters a minute
+    for voice in range(1 + max((note.voice for note in notes), default=0)):
+        track = mido.MidiTrack()
+        file.tracks.append(track)
+        own = [note for note in notes if note.voice == voice]
+        # what ends comes before what begins at the same time, so that a note can be struck again
+        events = [(round(note.begin * TICKS), 1, note.pitch, note.velocity) for note in own]
+        events += [(round(note.end * TICKS), 0, note.pitch, 0) for note in own]
+        now = 0
+        for time, starts, pitch, velocity in sorted(events):
+            kind = "note_on" if starts else "note_off"
+            track.append(mido.Message(kind, channel=voice, note=pitch, velocity=velocity, time=time - now))
+            now = time
+    buffer = io.BytesIO()
+    file.save(file=buffer)
+    atomic_write_bytes(path, buffer.getvalue())
+
+
+def draw_roll(path: Path, notes: Sequence[Note], given: float = 0.0) -> None:
+    """A picture of the notes, time to the right and pitch upwards; what was `given` lies on grey."""
+    from matplotlib.figure import Figure
+
+    ends = max((note.end for note in notes), default=1.0)
+    figure = Figure(figsize=(min(max(6.0, ends * 0.6), 40.0), 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    for note in notes:
+        axes.barh(
+            note.pitch,
+            note.end - note.begin,
+            left=note.begin,
+            height=0.9,
+            color=f"C{note.voice}",
+            alpha=0.35 + 0.65 * note.velocity / 127,
+            edgecolor="white",
+            linewidth=0.3,
+        )
+    if given:
+        axes.axvspan(0, given, color="0.9", zorder=0)
+    axes.set(xlabel="seconds", ylabel="MIDI pitch (60 is middle C)", xlim=(0, ends))
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    atomic_write_bytes(path, buffer.getvalue())
