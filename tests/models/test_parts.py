@@ -28,6 +28,7 @@ from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
 from clearhead.nn.attention.latent import LatentConfig
 from clearhead.nn.attention.linear import LinearConfig as SummingConfig
 from clearhead.nn.attention.performer import PerformerConfig
+from clearhead.nn.attention.sparse import SparseConfig
 from clearhead.nn.experts import ExpertsConfig
 from clearhead.nn.layers import FeedForward, FeedForwardConfig
 from clearhead.nn.parts import build_attention
@@ -63,6 +64,7 @@ KINDS: dict[str, nn.Module] = {
     "latents": model_for("decoder", scheme="rotary", attention=LATENT),
     "sums of features": model_for("decoder", scheme="rotary", attention=SummingConfig(heads=2)),
     "sums of random features": model_for("encoder-decoder", attention=PerformerConfig(heads=2, features=9)),
+    "a window": model_for("decoder", attention=SparseConfig(heads=2, window=3, global_tokens=1)),
     "running sums": with_own_parts("decoder", attention=LINEAR),
     "experts above a dense layer": model_for("decoder", scheme="rotary", layer_pattern=EXPERTS_ABOVE),
     "every second layer": with_own_parts("decoder", scheme="rotary", layer_pattern=EVERY_SECOND),

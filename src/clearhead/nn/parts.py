@@ -27,6 +27,8 @@ from clearhead.nn.attention.latent_costs import LATENT
 from clearhead.nn.attention.linear import LinearAttention, LinearConfig
 from clearhead.nn.attention.linear_costs import LINEAR
 from clearhead.nn.attention.performer import PerformerAttention, PerformerConfig
+from clearhead.nn.attention.sparse import SparseAttention, SparseConfig
+from clearhead.nn.attention.sparse_costs import SPARSE
 from clearhead.nn.costs import DENSE, MULTIHEAD, NOTHING, Costs
 from clearhead.nn.expert_costs import EXPERTS
 from clearhead.nn.experts import Experts, ExpertsConfig
@@ -56,6 +58,7 @@ ATTENTIONS: dict[str, Kind] = {
     "latent": Kind(LatentConfig, LatentAttention, LATENT),
     "linear": Kind(LinearConfig, LinearAttention, LINEAR),
     "performer": Kind(PerformerConfig, PerformerAttention, LINEAR),
+    "sparse": Kind(SparseConfig, SparseAttention, SPARSE),
 }
 FEEDFORWARDS: dict[str, Kind] = {
     "dense": Kind(FeedForwardConfig, FeedForward, DENSE),
