@@ -56,7 +56,7 @@ class ExpertsConfig(FeedForwardConfig):
     groups_chosen: Count = 1  # how many groups those are
     balance_loss: PositiveOrZero = 0.0  # weight of the auxiliary loss that evens the load; 0: none
     z_loss: PositiveOrZero = 0.0  # weight of the loss that keeps the router's logits small; 0: none
-    bias_rate: PositiveOrZero = 0.001  # how fast the bias that evens the load moves; 0: not at all
+    bias_rate: PositiveOrZero = 0.005  # how fast the bias that evens the load moves; 0: not at all
     dispatch: Literal["auto", "loop", "segments", "grouped"] = "auto"  # how it is computed
 
     def __post_init__(self) -> None:
