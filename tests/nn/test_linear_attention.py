@@ -24,6 +24,7 @@ from clearhead.nn.costs import Storage
 from clearhead.nn.parts import build_attention
 from clearhead.nn.tokens import Boundaries, Tokens, pack
 from clearhead.planner.batch import Batch
+from clearhead.planner.crossing import crossing
 from clearhead.planner.families import kept
 from clearhead.planner.layout import Layout
 from clearhead.planner.totals import count_flops
@@ -321,3 +322,9 @@ def test_the_planner_counts_what_is_done_and_kept(kind: str, family: str, tokens
         model(inputs[0], state=state)
         memory = clearhead.plan(model.config, dtype="float32").memory
         assert (memory.state_per_token, 2 * memory.state_fixed) == (0, state.bytes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_is_no_crossing(kind: str) -> None:
+    with pytest.raises(UserError, match=f"Nothing grows with n² in attention of the kind '{kind}'"):
+        crossing(model_of(kind, "decoder").config)

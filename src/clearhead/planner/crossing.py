@@ -74,6 +74,8 @@ def crossing(config: ModelConfig, device: torch.device | None = None) -> Crossin
         cross_attention=True,
         causal_mask=True,
     )
+    if _flops(one, SHORTEST)[0] == 0:
+        raise UserError(f"Nothing grows with n² in attention of the kind '{config.attention.kind}'.")
     computed = _computed(one)
     lengths = [
         Measured(tokens, *_flops(one, tokens), *seconds)
