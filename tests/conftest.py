@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="module")
+def no_curves() -> Iterator[None]:
+    """Runs of a file draw no curves, which have tests of their own and take longer than a tiny training."""
+    from clearhead.jobs import finish
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(finish.FIGURES, "drawing its curves")
+        yield

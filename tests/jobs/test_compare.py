@@ -14,6 +14,7 @@ from clearhead.base.errors import UserError
 from clearhead.cli.main import main
 from clearhead.data.encodings import Pairs
 from clearhead.jobs import compare as job
+from clearhead.jobs import compare_page
 from clearhead.jobs import gradient_by_distance as gradients
 from clearhead.jobs.compare_page import figure, page, table
 from clearhead.jobs.members import CompareConfig, differing, invited
@@ -25,6 +26,7 @@ from clearhead.training.flops import StepFlops
 from ..models.families import ids, model_for
 from .making import settings, write_corpus
 
+pytestmark = pytest.mark.usefixtures("no_curves")
 BASE = {"model": {"width": 128, "layers": 2, "attention": {"heads": 4}, "feedforward": {"width": 256}}}
 
 
@@ -193,6 +195,12 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return folder / "out", said, config
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without their charts, which `test_a_comparison_measures_and_draws` looks at."""
+    monkeypatch.setattr(compare_page, "_svg", lambda height, draw: "<svg></svg>")
+
+
 def test_a_comparison_measures_and_draws(compared: tuple[Path, dict[str, Any], CompareConfig]) -> None:
     out, _, _ = compared
     found = job.read(out)
@@ -223,6 +231,7 @@ def test_a_comparison_measures_and_draws(compared: tuple[Path, dict[str, Any], C
     ]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_it_goes_on_where_it_was(
     compared: tuple[Path, dict[str, Any], CompareConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +259,7 @@ def test_it_goes_on_where_it_was(
         job.compare(out / "nowhere")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_that_fails_keeps_no_other_from_its_end(
     compared: tuple[Path, dict[str, Any], CompareConfig],
     monkeypatch: pytest.MonkeyPatch,
@@ -273,6 +283,7 @@ def test_a_run_that_fails_keeps_no_other_from_its_end(
         path.write_text(text)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_shows_the_table(
     compared: tuple[Path, dict[str, Any], CompareConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ from clearhead.tasks.text import TEXT
 
 from ..jobs.making import TINY, rows, write_corpus
 
+pytestmark = pytest.mark.usefixtures("no_curves")
 KINDS = {"say backwards: ": "text", "shorten: ": "summary", "how long: ": "class", "count: ": "number"}
 OF = {"text": "translate", "summary": "summarise", "class": "classify", "number": "regress"}
 

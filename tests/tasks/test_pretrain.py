@@ -19,6 +19,7 @@ from clearhead.jobs.train import resume, train
 
 from ..jobs.making import settings, write_corpus
 
+pytestmark = pytest.mark.usefixtures("no_curves")
 TASKS = ("mask", "denoise")
 
 
