@@ -6,6 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clearhead.jobs.recipe import Table, merged
 
 # As small as can be and still decode something.
@@ -51,6 +53,14 @@ def write_corpus(folder: Path, task: str = "translate", count: int = 80, seed: i
     if task in ("generate", "mask", "denoise"):
         path = folder / "text.txt"
         path.write_text("".join(f"{line}\n" for line in lines(count, seed)), encoding="utf-8")
+        return path
+    if task == "image":
+        path = folder / "pictures.npz"
+        generator = np.random.default_rng(seed)
+        labels = np.arange(count) % 2
+        images = generator.integers(0, 100, (count, 8, 8), np.uint8)
+        images[labels == 1, :, :4] += 150  # the left half is bright
+        np.savez(path, images=images, labels=np.array(["left" if one else "none" for one in labels]))
         return path
     path = folder / "pairs.tsv"
     path.write_text("".join(f"{a}\t{b}\n" for a, b in rows(task, count, seed)), encoding="utf-8")

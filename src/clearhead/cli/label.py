@@ -1,4 +1,4 @@
-"""`clearhead label`: the classes or numbers of texts, one by one or in twos, or the tags of their words."""
+"""`clearhead label`: the classes or numbers of texts, alone or in twos, the tags of words, and pictures."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def label(
         list[str] | None,
         typer.Argument(
             metavar="[TEXT]...",
-            help="Texts, or pairs of texts one after the other; without any, lines from a pipe, the texts "
-            "of a pair separated by a tab.",
+            help="Texts, pairs of texts one after the other, or files of pictures; without any, lines from a "
+            "pipe, the texts of a pair separated by a tab.",
         ),
     ] = None,
     as_json: Annotated[
@@ -35,7 +35,7 @@ def label(
     ] = False,
     device: Device = "auto",
 ) -> None:
-    """Name the class of each text with its probability, its number, or the tag of each word, line by line.
+    """Name the class of each text or picture with its probability, its number, or the tags of its words.
 
     \b
     Examples:
@@ -44,6 +44,7 @@ def label(
       clearhead label runs/reviews < reviews.txt
       clearhead label runs/alike "a cat sleeps" "an animal rests"
       clearhead label runs/alike < pairs.tsv
+      clearhead label runs/digits picture.png
     """
     hurry(bundle)
 
@@ -55,6 +56,9 @@ def label(
     settle()
     kind = model.config.head.kind
     before, unread = 0, None
+    if model.config.family == "vision":
+        _label_pictures(model, texts, as_json)
+        return
     two = kind in ("classify", "number") and reads_two(model)
     for given in _given(texts, two):
         if kind != "tag" and unread is None and (unread := unread_sentence(model, given, before)) is not None:
@@ -62,6 +66,19 @@ def label(
         before += len(given)
         for line in _objects(model, given, kind) if as_json else _lines(model, given, kind):
             typer.echo(line)
+
+
+def _label_pictures(model: Bundle, paths: list[str] | None, as_json: bool) -> None:
+    """The class of each picture, whose files are named in place of texts."""
+    from clearhead.decoding.labels import class_probabilities  # here, as above
+    from clearhead.decoding.pictures import picture_text
+
+    for some in chunks(paths):
+        each = class_probabilities(model, [picture_text(model, path) for path in some])
+        for path, shares in zip(some, each, strict=True):
+            best = _best(shares)
+            found = {"picture": path, "label": best, "probabilities": shares}
+            typer.echo(json.dumps(found, ensure_ascii=False) if as_json else f"{best}\t{shares[best]:.4f}")
 
 
 def _lines(model: Bundle, given: Given, kind: str) -> Iterator[str]:

@@ -28,7 +28,9 @@ def train(
     file: Annotated[
         list[Path] | None,
         typer.Option(
-            "--file", metavar="FILE", help="One file instead: .tsv, .csv, .jsonl, or plain text to generate."
+            "--file",
+            metavar="FILE",
+            help="One file instead: .tsv, .csv, .jsonl, plain text to generate, pictures (a folder, .npz).",
         ),
     ] = None,
     hub: Annotated[
@@ -68,7 +70,7 @@ def train(
         typer.Option(
             "--task",
             metavar="TASK",
-            help="translate, summarise, generate, classify, regress or tag; several of them: text; to "
+            help="translate, summarise, generate, classify, regress, tag or image; several of them: text; to "
             "pre-train: mask or denoise.",
         ),
     ] = None,
@@ -118,6 +120,7 @@ def train(
       clearhead train --file stars.csv --task regress --target-column stars --out runs/stars
       clearhead train --file book.txt --task generate --out runs/book
       clearhead train --file corpus.txt --task mask --out runs/bert
+      clearhead train --file pictures --task image --out runs/pictures
       clearhead train --recipe recipes/multi30k-en-de.toml --data DATA --out runs/m30k
       clearhead train --source a.en --target a.de --set model.layers=4 --set model.dropout=0.2 --out runs/a
       clearhead train --from runs/en-fr --source new.en --target new.fr --out runs/new

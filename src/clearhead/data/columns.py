@@ -63,6 +63,7 @@ class Columns:
     languages: bool = False  # columns may be named after languages
     pairs: bool = False  # two texts may be read together
     music: bool = False  # rows are pieces of music, from MIDI files or chorales in JSON
+    pictures: bool = False  # what is read are pictures, and no texts
     mixed: bool = False  # corpora say themselves what their targets are, all of which are written as text
 
     def of(self, corpus: CorpusConfig) -> Columns:

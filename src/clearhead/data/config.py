@@ -129,6 +129,18 @@ class CorruptionConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AugmentationConfig(Config):
+    """What the task `image` changes about a picture in training, drawn anew in each epoch."""
+
+    _noun: ClassVar[str] = "augmentation"
+
+    crop: CountOrZero | None = None  # pixels by which it is shifted at most; None: a fourteenth of its side
+    flip: bool = False  # mirrored, every second time; not for digits and letters
+    cutout: CountOrZero = 0  # side of a square that is cut out, in pixels
+    mixup: Annotated[float, Bounds(0, 1)] = 0.0  # share of the pictures that are mixed with another
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
     """Everything about the text a model learns from."""
 
@@ -145,6 +157,7 @@ class DataConfig(Config):
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)
     # music: each chunk is moved by at most so many semitones up or down, drawn anew in each epoch
     transpose: Annotated[int, Bounds(0, 12)] = 0
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()

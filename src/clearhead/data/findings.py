@@ -176,6 +176,8 @@ class Survey:
 
         if self.columns.is_stream:
             return f"{self.target.total:,} characters"
+        if self.columns.pictures:
+            return "all of one size"
         if self.columns.has_texts:
             return f"{one('source', self.source)}, {one('target', self.target)}"
         return one("text", self.source)

@@ -17,6 +17,7 @@ from clearhead.data.config import CorpusConfig
 from clearhead.data.conll import read_conll
 from clearhead.data.lines import OnRead, check_file, megabytes, read_lines, without_gz
 from clearhead.data.music import MIDI, midi_files, read_music
+from clearhead.data.pictures import read_pictures
 from clearhead.data.records import check_hub, read_hub, read_table
 from clearhead.data.tag_columns import columns_asked, side_by_side
 
@@ -42,6 +43,8 @@ def read_rows(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = N
     White space around a text is taken off, except of a stream, of which every character is learnt. There a
     plain file is one text, and its rows, each a line with its line end, make it up when joined.
     """
+    if columns.pictures:
+        return read_pictures(corpus)
     if columns.target == "tags" and (names := columns_asked(corpus)):
         each = [
             read_rows(corpus.replace(target_column=name), columns, None if number else on_read)
@@ -90,7 +93,7 @@ def check_corpus(corpus: CorpusConfig, columns: Columns) -> None:
     if corpus.hub is not None:
         check_hub()
         return
-    for path in files_of(corpus):
+    for path in [] if columns.pictures else files_of(corpus):
         check_file(path)
     for _ in itertools.islice(read_rows(corpus, columns), _LOOK_AT):
         pass

@@ -20,6 +20,7 @@ from clearhead.bundle.folder import Bundle, framings_of, is_imported, tokenizers
 from clearhead.data.encoding import encode_words
 from clearhead.data.tag_columns import MARK
 from clearhead.decoding.batches import at_work, by_length, padded, refuse_too_long
+from clearhead.decoding.pictures import picture_scores
 from clearhead.decoding.text_requests import heads_read, read_sources
 from clearhead.text.framing import Framed
 
@@ -49,8 +50,11 @@ def class_probabilities(
     device: str | torch.device | None = None,
 ) -> list[dict[str, float]]:
     """The probability of every class for each text, or for each pair of texts."""
-    names, rows = labels_of(bundle, "classify"), read_texts(bundle, texts)
-    each = scores_of(bundle, rows, batch_tokens, device)
+    names = labels_of(bundle, "classify")
+    if bundle.config.family == "vision":
+        each = picture_scores(bundle, [str(one) for one in texts], batch_tokens, device)
+    else:
+        each = scores_of(bundle, read_texts(bundle, texts), batch_tokens, device)
     return [dict(zip(names, scores.softmax(-1).tolist(), strict=True)) for scores in each]
 
 
@@ -212,7 +216,7 @@ def labels_of(bundle: Bundle, kind: str) -> list[str]:
 
 def _refuse_other_head(bundle: Bundle, kind: str) -> None:
     """A sentence for a bundle whose model does not say this of texts."""
-    if bundle.config.family == "vision" or bundle.config.head.kind != kind:
+    if bundle.config.head.kind != kind:
         does, task = ("give numbers", "regress") if kind == "number" else (kind, kind)
         raise UserError(f"This bundle holds a model that does not {does}: train one with --task {task}.")
 

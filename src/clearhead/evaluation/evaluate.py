@@ -16,6 +16,7 @@ import torch
 from clearhead.base.config import Beam, Config, Count, Power
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
+from clearhead.data.pictures import in_words, is_picture
 from clearhead.decoding.writer import Dtype, Way
 from clearhead.evaluation.bootstrap import Bootstrap, bootstrap_scores, bootstrap_texts
 from clearhead.evaluation.labels_and_numbers import Confusion
@@ -183,7 +184,9 @@ class Judge(ABC):
 
 def shown(text: Text) -> str:
     """What is read, as one text."""
-    return text if isinstance(text, str) else " · ".join(text)
+    if not isinstance(text, str):
+        return " · ".join(text)
+    return in_words(text) if is_picture(text) else text
 
 
 def compare(

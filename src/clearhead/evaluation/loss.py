@@ -30,6 +30,7 @@ from clearhead.data.tag_columns import in_column
 from clearhead.decoding.batches import at_work, by_length, padded, refuse_too_long
 from clearhead.decoding.labels import first_pieces, labels_of, read_texts
 from clearhead.decoding.options import positions_of
+from clearhead.decoding.pictures import picture_batches
 from clearhead.decoding.text_requests import opening, read_sources, symbols_of, translates
 from clearhead.text.framing import Framed
 from clearhead.training.distributed.ranks import Ranks
@@ -162,6 +163,8 @@ def batches_of(
     documents: bool | None = None,
 ) -> Iterator[Batch]:
     """The ids that `corpus_loss` is computed from, in padded batches."""
+    if bundle.config.family == "vision":
+        return _pictures(bundle, rows, batch_tokens)
     if bundle.config.head.kind != "none":
         return _labelled(bundle, rows, batch_tokens)
     if translates(bundle):
@@ -219,6 +222,17 @@ def _labelled(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
             labels=wanted if kind == "tag" else wanted.squeeze(1),
             rows=len(group),
         )
+
+
+def _pictures(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
+    """Batches of pictures with a class each."""
+    names = {name: number for number, name in enumerate(labels_of(bundle, "classify"))}
+    labels = torch.tensor([names[_known(names, target, n)] for n, (_, target) in enumerate(rows, start=1)])
+    start = 0
+    for images in picture_batches(bundle, [source for source, _ in rows], batch_tokens):
+        count = len(images)
+        yield Batch({"inputs": images, "labels": labels[start : start + count]}, {}, count, count)
+        start += count
 
 
 def specials_of(bundle: Bundle) -> Specials:

@@ -7,12 +7,13 @@ carries it out.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clearhead.base.device import pick_device, pick_dtype, wake
 from clearhead.data.config import DataConfig
 from clearhead.data.encoding import Encoding, Tokenizers
+from clearhead.data.encodings import Pictures
 from clearhead.data.findings import Survey
 from clearhead.data.read import ends_documents
 from clearhead.data.survey import survey
@@ -23,6 +24,7 @@ from clearhead.jobs.refusals import (
     check_corpus,
     check_labels,
     check_lengths,
+    check_pictures,
     check_settings,
     check_together,
     family_of,
@@ -83,7 +85,7 @@ def decide(
     found = survey(data, task.columns)
     check_corpus(found)
     if base is None:
-        if all(one.name != "tokenizer.vocabulary" for one in first):
+        if not task.columns.pictures and all(one.name != "tokenizer.vocabulary" for one in first):
             words, fast = prepare.words_in(found), device.type == "cuda"
             first.append(choose_vocabulary(words, fast, task.columns.writes))
         learning = merged(as_table(first).get("tokenizer", {}), said.get("tokenizer", {}))
@@ -108,6 +110,7 @@ def decide(
     choices = laid_out(choices, said, config, device, dtype)
     config = padded_if_need_be(compose(choices, said, sizes, model), device, dtype)
     check_labels(config, found)
+    check_pictures(config, facts)
     check_together(config, device)
     check_lengths(config, found, tokenizers, encoding_of(config, base.framing() if base else None))
     findings = [str(one) for one in _findings(found, facts, config)]
@@ -146,8 +149,8 @@ def tell(plan: Plan, view: View) -> None:
         rows = [(choice.name, _value(choice.value), choice.reason) for choice in plan.choices]
         choices_table(rows, sys.stderr)
     size = count_parameters(plan.config.model)
-    form = plan.tokenizers.target.normalisation
-    view.say(f"A model of {size:,} parameters. Normalisation of the text: {form}.")
+    form = f" Normalisation of the text: {plan.tokenizers.target.normalisation}."
+    view.say(f"A model of {size:,} parameters.{'' if plan.survey.columns.pictures else form}")
     view.say(
         f"{plan.config.steps:,} steps take about {duration(60 * plan.minutes)} by the table of devices; a "
         "busy machine takes longer for the same steps."
@@ -198,7 +201,10 @@ def notes_of(plan: Plan) -> dict[str, Any]:
 def encoding_of(config: TrainConfig, framing: Framing | None = None) -> Encoding:
     """How the examples of a run are encoded; `framing`: what its base puts around sources."""
     task, data = task_named(config.task), config.data
-    return framed(task.encoding(config.model.family, data.two, data.corruption, data.transpose), framing)
+    found = task.encoding(config.model.family, data.two, data.corruption, data.transpose)
+    if isinstance(found, Pictures):
+        found = replace(found, places=config.model.image.tokens, augmentation=data.augmentation)
+    return framed(found, framing)
 
 
 def corpus_facts(found: Survey) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from clearhead.data.columns import Row
 from clearhead.data.config import DataConfig, FilterConfig
 from clearhead.data.encoding import Answers, Dropped, Encoder, Encoding, Tokenizers, tokenise
 from clearhead.data.findings import Survey
-from clearhead.data.read import ends_documents
+from clearhead.data.pictures import in_words, patch_for, shape_of, side_for
+from clearhead.data.read import ends_documents, name_of, read_rows
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.store import MANIFEST, Store
 from clearhead.data.store_writer import StoreWriter
@@ -34,7 +35,7 @@ from clearhead.training.run_data import (
     read_ready,
     write_ready,
 )
-from clearhead.training.sizing import Facts
+from clearhead.training.sizing import Facts, PictureFacts
 
 LARGEST = 4 << 30  # bytes of the held-out texts, which are read whole
 HELD_OUT = {VALIDATION: "validation", TEST: "test"}
@@ -78,6 +79,8 @@ class _Listener:
 
 def learn_tokenizers(found: Survey, config: TokenizerConfig) -> tuple[Tokenizers, Facts]:
     """One vocabulary for both sides, or one for each; and the corpus measured in tokens, by a sample."""
+    if found.columns.pictures:
+        return _without_text(found)
     rows = min(found.count(TRAIN), config.sample)
     pairs = found.columns.has_texts
     if not config.shared and pairs:
@@ -87,6 +90,26 @@ def learn_tokenizers(found: Survey, config: TokenizerConfig) -> tuple[Tokenizers
     listener = _Listener(sample_texts(found, config.sample), rows * (2 if pairs else 1))
     tokenizers = Tokenizers.of(learn_tokenizer(listener, config))
     return tokenizers, _measured(found, tokenizers, [listener, listener])
+
+
+def _without_text(found: Survey) -> tuple[Tokenizers, Facts]:
+    """Symbols alone, which batches ask for, and the corpus measured in patches of its pictures."""
+    tokenizers = Tokenizers.of(Tokenizer.words(()))
+    parts = [*found.train, *(part for some in found.held.values() for part in some)]
+    first = [next(read_rows(part.corpus, found.columns)).source for part in parts]
+    for part, one in zip(parts, first, strict=True):
+        if shape_of(one) != shape_of(first[0]):
+            raise UserError(
+                f"{name_of(part.corpus)} begins with {in_words(one)}, and {name_of(parts[0].corpus)} with "
+                f"{in_words(first[0])}: make them alike."
+            )
+    channels, height, width = shape_of(first[0])
+    picture = PictureFacts(side_for(height, width), patch_for(height, width), channels)
+    examples = found.count(TRAIN)
+    vocabulary = tokenizers.target.vocabulary_size
+    return tokenizers, Facts(
+        examples, examples * picture.patches, 0, vocabulary, classes=len(found.labels), picture=picture
+    )
 
 
 def known_tokenizers(found: Survey, tokenizers: Tokenizers, config: TokenizerConfig) -> Facts:

@@ -190,6 +190,16 @@ def check_labels(config: TrainConfig, found: Survey) -> None:
         )
 
 
+def check_pictures(config: TrainConfig, facts: Facts) -> None:
+    """Refuse a model of pictures that are not those of the corpus."""
+    image, known = config.model.image, facts.picture
+    if known is not None and (image.size, image.channels) != (known.side, known.channels):
+        raise UserError(
+            f"model.image.size={image.size} with model.image.channels={image.channels} cannot be: the "
+            f"pictures have {known.side} and {known.channels}. Leave them away."
+        )
+
+
 def check_corpus(found: Survey) -> None:
     """Refuse a corpus of which nothing is left to train on, or to validate with."""
     for part in found.train:
@@ -220,7 +230,7 @@ def check_lengths(config: TrainConfig, found: Survey, tokenizers: Tokenizers, en
     Reads the corpus once more, and only if it has learned positions.
     """
     model, columns = config.model, encoding.columns
-    if model.position.name != "learned" or model.family == "recurrent" or columns.is_stream:
+    if model.position.name != "learned" or model.family in ("recurrent", "vision") or columns.is_stream:
         return
     longest = _Longest(encoding)
     filter = config.data.filter

@@ -85,7 +85,9 @@ class Vision(nn.Module):
         if images.dim() != 4 or images.shape[1:] != (image.channels, image.size, image.size):
             wanted = f"(batch, {image.channels}, {image.size}, {image.size})"
             raise UserError(f"This model takes images of shape {wanted}, not {tuple(images.shape)}.")
-        x = self.patches(images).flatten(2).transpose(1, 2)  # (B,P,E), row by row
+        x = (
+            self.patches(images.to(self.patches.weight.dtype)).flatten(2).transpose(1, 2)
+        )  # (B,P,E), row by row
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(len(x), 1, -1), x], dim=1)
         tokens = Tokens.padded(x.shape[1], device=x.device)

@@ -7,6 +7,7 @@ from clearhead.bundle.folder import Bundle
 from clearhead.tasks.classify import CLASSIFY
 from clearhead.tasks.denoise import DENOISE
 from clearhead.tasks.generate import GENERATE
+from clearhead.tasks.image import IMAGE
 from clearhead.tasks.mask import MASK
 from clearhead.tasks.music import MUSIC
 from clearhead.tasks.regress import REGRESS
@@ -18,7 +19,10 @@ from clearhead.tasks.translate import TRANSLATE
 
 TASKS: dict[str, Task] = {
     task.name: task
-    for task in (TRANSLATE, SUMMARISE, GENERATE, CLASSIFY, REGRESS, TAG, TEXT, MASK, DENOISE, MUSIC)
+    for task in (
+        *(TRANSLATE, SUMMARISE, GENERATE, CLASSIFY, REGRESS, TAG, TEXT, MASK, DENOISE),
+        *(MUSIC, IMAGE),
+    )
 }
 
 

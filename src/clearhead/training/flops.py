@@ -40,6 +40,7 @@ class StepFlops:
         counts = [count_flops(model, Shape(1, s, t), 1).step for s, t in points]
         rows = [self._terms(s, t, pair) for s, t in points]
         self._pair = pair
+        self._patches = config.image.tokens
         # a masked token's way to its scores: dense layer and vocabulary, forward and backward
         transform = config.width if config.head.transform else 0
         self._word = 6.0 * config.width * (config.vocabulary + transform)
@@ -69,6 +70,8 @@ class StepFlops:
             targets = batch.lengths
             sources = batch.source_lengths if batch.source_lengths is not None else [0] * len(targets)
             return sum(self(1, int(s), int(t)) for s, t in zip(sources, targets, strict=True))
+        if batch.inputs.dim() == 4:  # pictures
+            return self(len(batch.inputs), 0, self._patches)
         width = 0 if batch.source is None else batch.source.shape[1]
         rows, length = batch.inputs.shape
         unscored = 0 if "places" not in batch.fields else length - batch.fields["places"].shape[1]

@@ -128,6 +128,8 @@ def run_model(model: Model, batch: Batch) -> Tensor:
 
 def pass_through(model: Model, batch: Batch, **asked: bool) -> Any:
     """A model's output for a batch, in the layout that the batch has."""
+    if not batch.sizes:  # pictures, all of one size
+        return model(batch.inputs, **asked)
     sources: Lengths | None = batch.source_lengths
     lengths: Lengths = batch.lengths
     if batch.packing is not None:

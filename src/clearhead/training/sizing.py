@@ -39,6 +39,19 @@ class Choice(NamedTuple):
     reason: str
 
 
+class PictureFacts(NamedTuple):
+    """What is known of a corpus of pictures, all of one size."""
+
+    side: int = 28  # pixels
+    patch: int = 4
+    channels: int = 1
+
+    @property
+    def patches(self) -> int:
+        """Of one picture."""
+        return (self.side // self.patch) ** 2
+
+
 @dataclass(frozen=True)
 class Facts:
     """What is known of a corpus, in tokens."""
@@ -50,6 +63,7 @@ class Facts:
     source_vocabulary: int | None = None
     classes: int = 0
     tag_columns: tuple[int, ...] = ()  # where words have several tags: how many labels each column has
+    picture: PictureFacts | None = None  # where pictures are read
 
     @property
     def batched_tokens(self) -> int:

@@ -11,6 +11,7 @@ from clearhead.data.encodings.labels import SKIP, Labels, Scores, Tags
 from clearhead.data.encodings.masked import Hiding, Masked
 from clearhead.data.encodings.music import Pieces
 from clearhead.data.encodings.pairs import JoinedPairs, Pairs
+from clearhead.data.encodings.pictures import Pictures
 from clearhead.data.encodings.stream import Stream
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Labels",
     "Masked",
     "Pairs",
+    "Pictures",
     "Pieces",
     "Scores",
     "Stream",

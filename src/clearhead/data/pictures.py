@@ -1,0 +1,262 @@
+"""Pictures as rows: from a folder for each class, IDX files or an .npz file to pixels, and back.
+
+A row's source is the picture itself, written as its size and its bytes in hexadecimal, so that whatever reads
+rows of text (the survey, the split, held-out files) reads pictures as well. Every pass over the same files
+gives the same rows in the same order. Knows nothing about models.
+
+Shapes: C channels (1: grey, 3: colour), H rows and W columns of pixels.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clearhead.base.errors import UserError
+from clearhead.data.columns import Row, asked
+from clearhead.data.config import CorpusConfig
+
+Pixels = NDArray[np.uint8]  # (C, H, W)
+
+ENDINGS = (".png", ".jpg", ".jpeg")
+_MARK = "picture"
+_PATCHES = 7  # in a row, about: 49 tokens are soon read, and still show where a stroke ends
+_LARGEST = 4096  # pixels of a side
+_IDX = {8: np.dtype(np.uint8)}  # the one type of numbers that pictures and classes come in
+_NAMES = ("images", "x_train", "x", "data", "pixels"), ("labels", "y_train", "y", "target", "classes")
+
+
+def as_text(pixels: Pixels) -> str:
+    """A picture as the source of a row.
+
+    >>> as_text(np.array([[[0, 255]]], np.uint8))
+    'picture 1x1x2 00ff'
+    """
+    return f"{_MARK} {'x'.join(map(str, pixels.shape))} {pixels.tobytes().hex()}"
+
+
+def is_picture(text: object) -> bool:
+    """Whether a source is a picture, and no text."""
+    return isinstance(text, str) and text.startswith(f"{_MARK} ") and _parsed(text) is not None
+
+
+def pixels_of(text: str) -> Pixels:
+    """What `as_text` wrote."""
+    found = _parsed(text)
+    if found is None:
+        raise UserError(f"This model reads pictures, and '{text[:40]}' is a text: give a picture's file.")
+    return found
+
+
+def shape_of(text: str) -> tuple[int, int, int]:
+    """C, H and W of a picture, without reading its pixels."""
+    channels, height, width = (int(one) for one in text.split(" ", 2)[1].split("x"))
+    return channels, height, width
+
+
+def in_words(text: str) -> str:
+    """What is shown of a picture where there is room for a text alone."""
+    channels, height, width = shape_of(text)
+    return f"a {'grey' if channels == 1 else 'colour'} picture of {width} × {height} pixels"
+
+
+def patch_for(height: int, width: int) -> int:
+    """The side of a patch for pictures of a size, where nobody says.
+
+    >>> patch_for(28, 28), patch_for(32, 32), patch_for(224, 160), patch_for(29, 29)
+    (4, 4, 32, 4)
+    """
+    side = max(height, width)
+    near = sorted(range(max(side // 9, 1), side // 6 + 1), key=lambda one: abs(one - side / _PATCHES))
+    whole = [one for one in near if side % one == 0]
+    return whole[0] if whole else max(round(side / _PATCHES), 1)
+
+
+def side_for(height: int, width: int) -> int:
+    """The side of the square that whole patches cover and that holds a picture in its middle.
+
+    >>> side_for(28, 28), side_for(32, 32), side_for(30, 20)
+    (28, 32, 30)
+    """
+    patch = patch_for(height, width)
+    return -(-max(height, width) // patch) * patch
+
+
+def squared(pixels: Pixels) -> Pixels:
+    """A picture in the middle of its square; what is beside it is 0."""
+    _, height, width = pixels.shape
+    side = side_for(height, width)
+    if (height, width) == (side, side):
+        return pixels
+    found = np.zeros((len(pixels), side, side), np.uint8)
+    top, left = (side - height) // 2, (side - width) // 2
+    found[:, top : top + height, left : left + width] = pixels
+    return found
+
+
+def read_picture(path: str | Path, channels: int | None = None) -> Pixels:
+    """A PNG or JPEG file; `channels`: as grey (1) or in colour (3), None: as it is."""
+    from PIL import Image, UnidentifiedImageError  # here, so that texts do not wait for it
+
+    try:
+        with Image.open(path) as image:
+            if max(image.size) > _LARGEST:
+                raise UserError(
+                    f"'{path}' has a side of {max(image.size):,} pixels: {_LARGEST:,} are the most."
+                )
+            grey = image.mode in ("1", "L", "LA") if channels is None else channels == 1
+            found = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
+    except UnidentifiedImageError:
+        raise UserError(f"'{path}' is no picture that can be read: give PNG or JPEG files.") from None
+    except FileNotFoundError:
+        raise UserError(f"There is no picture '{path}'.") from None
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        raise UserError(f"The picture '{path}' is damaged: put a whole one in its place.") from error
+    return np.ascontiguousarray(found[None] if found.ndim == 2 else found.transpose(2, 0, 1))
+
+
+def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
+    """The rows of a corpus of pictures: the picture, and the name of its class."""
+    if asked(corpus) or corpus.prefix or corpus.hub is not None:
+        raise UserError(
+            "Pictures come from folders, IDX or .npz files: leave columns, prefixes and --hub out."
+        )
+    if corpus.file is None:
+        assert corpus.source is not None or corpus.target is not None
+        return _read_idx(corpus.source, corpus.target)
+    path = Path(corpus.file)
+    if path.is_dir():
+        pair = _idx_in(path)
+        return _read_idx(*pair) if pair is not None else _read_folder(path)
+    if path.suffix.lower() == ".npz":
+        return _read_npz(path)
+    if not path.exists():
+        raise UserError(f"There is no file or folder '{path}'.")
+    raise UserError(
+        f"'{path}' is neither a folder of pictures nor an .npz file: give a folder with one folder for each "
+        "class, or IDX files with --source (pictures) and --target (classes)."
+    )
+
+
+def _read_folder(folder: Path) -> Iterator[Row]:
+    """One folder for each class, in the order of their names, and so the files in them."""
+    classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+    if not classes:
+        raise UserError(
+            f"'{folder}' has no folders in it: put the pictures of each class into one of its own."
+        )
+    first: tuple[Path, Pixels] | None = None
+    number = 0
+    for one in classes:
+        for path in sorted(one.rglob("*")):
+            if path.suffix.lower() not in ENDINGS or not path.is_file():
+                continue
+            pixels = read_picture(path, None if first is None else len(first[1]))
+            first = first or (path, pixels)
+            if pixels.shape != first[1].shape:
+                sizes = [f"{shape[2]} × {shape[1]}" for shape in (pixels.shape, first[1].shape)]
+                raise UserError(
+                    f"'{path}' is {sizes[0]} pixels and '{first[0]}' is {sizes[1]}: scale all pictures to "
+                    "one size."
+                )
+            number += 1
+            yield Row(as_text(pixels), one.name, number)
+    if first is None:
+        raise UserError(f"No folder in '{folder}' has a PNG or JPEG file in it.")
+
+
+def _idx_in(folder: Path) -> tuple[str, str] | None:
+    """The two files of a training set in a folder as MNIST's is published."""
+    found = []
+    for stem in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+        there = [folder / name for name in (stem, f"{stem}.gz") if (folder / name).is_file()]
+        if not there:
+            return None
+        found.append(str(there[0]))
+    return found[0], found[1]
+
+
+def _read_idx(source: str | None, target: str | None) -> Iterator[Row]:
+    if source is None or target is None:
+        raise UserError(
+            "IDX files come in twos: --source with the pictures, and --target with their classes."
+        )
+    pictures, classes = _idx(source), _idx(target)
+    return _rows(pictures, classes.reshape(-1).tolist(), f"'{source}'", f"'{target}'")
+
+
+def _idx(path: str) -> NDArray[Any]:
+    """The array in an IDX file, plain or gzipped."""
+    try:
+        plain = Path(path).read_bytes()
+        plain = gzip.decompress(plain) if plain[:2] == b"\x1f\x8b" else plain
+    except FileNotFoundError:
+        raise UserError(f"There is no file '{path}'.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"'{path}' is damaged or cannot be read: fetch it again.") from error
+    kind, dimensions = (plain[2], plain[3]) if len(plain) > 4 and plain[:2] == b"\0\0" else (0, 0)
+    if kind not in _IDX or not 1 <= dimensions <= 4:
+        raise UserError(f"'{path}' is no IDX file of bytes: give one, a folder of pictures, or an .npz file.")
+    start = 4 + 4 * dimensions
+    shape = np.frombuffer(plain[4:start], ">u4").astype(np.int64) if len(plain) >= start else np.zeros(1)
+    if len(shape) != dimensions or len(plain) - start != int(shape.prod()):
+        raise UserError(f"'{path}' is not as long as it says: fetch it again.")
+    return np.frombuffer(plain, _IDX[kind], offset=start).reshape(shape)
+
+
+def _read_npz(path: Path) -> Iterator[Row]:
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"'{path}' is damaged, or no .npz file of plain arrays.") from error
+    found = [next((arrays[name] for name in names if name in arrays), None) for names in _NAMES]
+    pictures, classes = found
+    if pictures is None or classes is None:
+        raise UserError(
+            f"'{path}' has the arrays {', '.join(arrays) or 'none'}: name the pictures 'images' and their "
+            "classes 'labels'."
+        )
+    return _rows(_bytes(pictures, path), classes.reshape(-1).tolist(), f"'{path}'", "it")
+
+
+def _bytes(pictures: NDArray[Any], path: Path) -> Pixels:
+    """Pixels from 0 to 255; shares of 1 are turned into such."""
+    if pictures.dtype == np.uint8 or pictures.size == 0:
+        return pictures.astype(np.uint8)
+    if pictures.dtype.kind in "iuf":
+        whole = pictures * 255.0 if pictures.dtype.kind == "f" and pictures.max() <= 1 else pictures
+        if np.isfinite(whole).all() and whole.min() >= 0 and whole.max() <= 255:
+            return np.rint(whole).astype(np.uint8)
+    raise UserError(f"The pixels in '{path}' are not from 0 to 255, nor from 0 to 1: scale them.")
+
+
+def _rows(pictures: Pixels, classes: Sequence[Any], source: str, target: str) -> Iterator[Row]:
+    if pictures.ndim == 4 and pictures.shape[3] in (1, 3):  # colours come last
+        pictures = pictures.transpose(0, 3, 1, 2)
+    pictures = pictures[:, None] if pictures.ndim == 3 else pictures
+    if pictures.ndim != 4 or pictures.shape[1] not in (1, 3) or not 0 < max(pictures.shape[2:]) <= _LARGEST:
+        raise UserError(
+            f"The pictures in {source} have the shape {pictures.shape[1:]}: they must be height × width, "
+            "grey or with three colours."
+        )
+    if len(pictures) != len(classes):
+        raise UserError(f"{source} has {len(pictures):,} pictures and {target} has {len(classes):,} classes.")
+    for number, (pixels, name) in enumerate(zip(pictures, classes, strict=True), start=1):
+        yield Row(as_text(pixels), str(name), number)
+
+
+def _parsed(text: str) -> Pixels | None:
+    try:
+        shape = shape_of(text)
+        return np.frombuffer(bytes.fromhex(text.split(" ", 2)[2]), np.uint8).reshape(shape)
+    except (ValueError, IndexError):
+        return None

@@ -1,0 +1,56 @@
+"""Pictures to classes with a bundle: pixels to tensors, and tensors to the model's scores.
+
+Shapes: B pictures, C channels, S pixels of a side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
+from clearhead.data.encodings.pictures import scaled
+from clearhead.data.pictures import as_text, in_words, pixels_of, read_picture, squared
+from clearhead.decoding.batches import at_work
+
+
+def picture_text(bundle: Bundle, path: str | Path) -> str:
+    """A picture's file as a bundle's model reads it, in the form of a row's source."""
+    found = as_text(read_picture(path, bundle.config.image.channels))
+    picture_tensor(bundle, found)
+    return found
+
+
+def picture_tensor(bundle: Bundle, text: str) -> Tensor:
+    """(C, S, S) from −1 to 1; a sentence for a picture of another size."""
+    image, pixels = bundle.config.image, squared(pixels_of(text))
+    if pixels.shape != (image.channels, image.size, image.size):
+        kind = "grey" if image.channels == 1 else "colour"
+        raise UserError(
+            f"This is {in_words(text)}, and the model reads {kind} ones of {image.size} × {image.size}: "
+            "scale it."
+        )
+    return torch.from_numpy(scaled(pixels.astype(np.float32)))
+
+
+def picture_batches(bundle: Bundle, texts: Sequence[str], tokens: int) -> Iterator[Tensor]:
+    """(B, C, S, S) of all pictures in their order, so many tokens at a time."""
+    rows = max(tokens // bundle.config.image.tokens, 1)
+    for start in range(0, len(texts), rows):
+        yield torch.stack([picture_tensor(bundle, text) for text in texts[start : start + rows]])
+
+
+def picture_scores(
+    bundle: Bundle, texts: Sequence[str], batch_tokens: int, device: str | torch.device | None = None
+) -> list[Tensor]:
+    """The scores (classes,) of each picture, in float64 on the host."""
+    found: list[Tensor] = []
+    with at_work(bundle.model, device) as place:
+        for images in picture_batches(bundle, texts, batch_tokens):
+            found += list(bundle.model(images.to(place)).logits.cpu().double())
+    return found

@@ -1,0 +1,267 @@
+"""Pictures, from files to a bundle that names them: readers, augmentation, training, resuming, refusals."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import clearhead
+from clearhead.base.errors import UserError
+from clearhead.cli.main import app
+from clearhead.data.columns import Row
+from clearhead.data.config import AugmentationConfig, CorpusConfig
+from clearhead.data.encodings.pictures import augmented
+from clearhead.data.pictures import as_text, patch_for, pixels_of, read_pictures, side_for, squared
+from clearhead.data.plan import Draw
+from clearhead.decoding.pictures import picture_text
+from clearhead.jobs import train as job
+from clearhead.training.loop import Trainer
+
+from .making import settings, write_corpus
+
+SMALL = {
+    "model": {"width": 16, "layers": 1, "attention": {"heads": 2}, "feedforward": {"width": 16}},
+    "batch": {"tokens": 1024},
+}
+
+
+def some_pixels(count: int = 12, side: int = 6, channels: int = 1) -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 256, (count, channels, side, side), np.uint8)
+
+
+def as_idx(array: np.ndarray) -> bytes:
+    """IDX, written by hand: two zeros, the type, how many dimensions, their sizes, the bytes."""
+    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
+
+
+def as_folder(folder: Path, pictures: np.ndarray, names: list[str]) -> Path:
+    for number, (picture, name) in enumerate(zip(pictures, names, strict=True)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        pixels = picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)
+        Image.fromarray(pixels).save(folder / name / f"{number:03}.png")
+    return folder
+
+
+def rows_of(**corpus: str) -> list[Row]:
+    return list(read_pictures(CorpusConfig.from_dict(corpus)))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_folder_and_an_npz_file_give_the_same_pictures(channels: int, tmp_path: Path) -> None:
+    pictures, names = some_pixels(channels=channels), ["a"] * 6 + ["b"] * 6
+    folder = as_folder(tmp_path / "all", pictures, names)
+    last = pictures.transpose(0, 2, 3, 1).squeeze(-1) if channels == 1 else pictures.transpose(0, 2, 3, 1)
+    np.savez(tmp_path / "all.npz", images=last, labels=np.array(names))
+    for rows in (rows_of(file=str(folder)), rows_of(file=str(tmp_path / "all.npz"))):
+        assert [row.target for row in rows] == names
+        assert np.array_equal(np.stack([pixels_of(row.source) for row in rows]), pictures)
+
+
+def test_idx_files_plain_gzipped_and_in_a_folder(tmp_path: Path) -> None:
+    pictures, classes = some_pixels()[:, 0], np.arange(12, dtype=np.uint8) % 3
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(as_idx(pictures))
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(as_idx(classes)))
+    pair = {
+        "source": str(tmp_path / "train-images-idx3-ubyte"),
+        "target": str(tmp_path / "train-labels-idx1-ubyte.gz"),
+    }
+    rows = rows_of(**pair)
+    assert rows == rows_of(file=str(tmp_path))
+    assert [row.target for row in rows] == [str(one) for one in classes]
+    assert np.array_equal(np.stack([pixels_of(row.source)[0] for row in rows]), pictures)
+
+
+@pytest.mark.parametrize("size", [(5, 9), (29, 28), (28, 28), (1, 1), (97, 31)])
+def test_a_picture_lies_whole_in_its_square(size: tuple[int, int]) -> None:
+    picture = np.random.default_rng(0).integers(1, 256, (3, *size), np.uint8)
+    found = squared(picture)
+    side = side_for(*size)
+    assert found.shape == (3, side, side)
+    assert side % patch_for(*size) == 0
+    assert found.sum(dtype=np.int64) == picture.sum(dtype=np.int64)
+
+
+def one_by_one(picture: np.ndarray, how: AugmentationConfig, chance: np.ndarray) -> np.ndarray:
+    """What is done to one picture, pixel by pixel."""
+    channels, side, _ = picture.shape
+    shift = side // 14 if how.crop is None else how.crop
+    down, right = (int(one * (2 * shift + 1)) - shift for one in chance[:2])
+    middle = [int(one * side) for one in chance[3:5]]
+    found = np.zeros_like(picture)
+    for c, y, x in np.ndindex(channels, side, side):
+        from_x = side - 1 - x if how.flip and chance[2] < 0.5 else x
+        if 0 <= y + down < side and 0 <= from_x + right < side:
+            found[c, y, x] = picture[c, y + down, from_x + right]
+        begins = [one - how.cutout // 2 for one in middle]
+        if all(one <= at < one + how.cutout for one, at in zip(begins, (y, x), strict=True)):
+            found[c, y, x] = 0
+    return found
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"crop": 2, "flip": True}, {"crop": 0, "cutout": 3}, {"crop": 1, "flip": True, "cutout": 2}],
+)
+def test_augmentation_pixel_by_pixel(how: dict[str, int]) -> None:
+    config, pictures = AugmentationConfig.from_dict(how), some_pixels(side=7, channels=3)
+    draw = Draw(5, 2, np.arange(12))
+    chance = draw.uniform(np.full(12, 8), "augment").items.reshape(12, 8)
+    found, answers = augmented(pictures, np.arange(12), config, draw)
+    wanted = [one_by_one(picture, config, row) for picture, row in zip(pictures, chance, strict=True)]
+    assert np.array_equal(found, np.stack(wanted))
+    assert answers.tolist() == list(range(12))
+
+
+def test_a_picture_fares_alike_in_any_batch() -> None:
+    config, pictures = AugmentationConfig(crop=2, flip=True, cutout=2), some_pixels()
+    whole, _ = augmented(pictures, np.arange(12), config, Draw(1, 4, np.arange(12)))
+    part, _ = augmented(pictures[[3, 7]], np.arange(2), config, Draw(1, 4, np.array([3, 7])))
+    assert np.array_equal(whole[[3, 7]], part)
+    later, _ = augmented(pictures, np.arange(12), config, Draw(1, 5, np.arange(12)))
+    assert not np.array_equal(whole, later)
+
+
+def test_the_classes_of_mixed_pictures_are_drawn_by_their_shares() -> None:
+    count = 4000
+    pictures = np.repeat(np.array([0, 255], np.uint8), count // 2).reshape(count, 1, 1, 1)[
+        np.random.default_rng(0).permutation(count)
+    ]
+    answers = pictures.reshape(-1) // 255
+    how, draw = AugmentationConfig(crop=0, mixup=1.0), Draw(1, 0, np.arange(count))
+    mixed, drawn = augmented(pictures, answers, how, draw)
+    share = mixed.reshape(-1) / 255  # of the class 1
+    for low in (0.1, 0.4, 0.7):
+        inside = (share > low) & (share < low + 0.2)
+        assert abs(drawn[inside].mean() - share[inside].mean()) < 0.08
+
+
+def test_from_pictures_to_a_bundle_that_names_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_corpus(tmp_path, "image", count=60)
+    said = settings(file, "image", steps=30, schedule={"rate": 0.02}, **SMALL)
+    finished = job.train(tmp_path / "run", said, view="quiet")
+    assert not finished.failed
+    assert finished.test is not None
+    assert finished.test.metrics["accuracy"] > 90
+    bundle = clearhead.load(tmp_path / "run")
+    assert bundle.config.image.to_dict() == {"size": 8, "patch": 1, "channels": 1, "class_token": False}
+    bright = np.full((8, 8), 50, np.uint8)
+    bright[:, :4] = 220
+    Image.fromarray(bright).save(tmp_path / "bright.png")
+    assert _said(capsys, "label", tmp_path / "run", tmp_path / "bright.png").startswith("left\t")
+    assert '"accuracy"' in _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--json")
+    Image.fromarray(bright).resize((40, 40)).save(tmp_path / "large.png")
+    with pytest.raises(UserError, match="40 × 40"):
+        picture_text(bundle, tmp_path / "large.png")
+
+
+def _said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with suppress(SystemExit):
+        app()([str(one) for one in arguments])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bf16", marks=pytest.mark.slow)])
+def test_a_run_that_was_stopped_ends_alike(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_corpus(tmp_path, "image")
+    ways = {"crop": 1, "flip": True, "cutout": 2, "mixup": 0.5}
+    said = settings(file, "image", steps=8, compute={"dtype": dtype}, **SMALL)
+    said["data"]["augmentation"] = ways
+    said["validation"] = {**said.get("validation", {}), "every": 4}
+    whole = job.train(tmp_path / "whole", said, view="quiet").bundle
+    with monkeypatch.context() as patched:
+        stop_after(patched, 5)
+        with pytest.raises(Stopped):
+            job.train(tmp_path / "half", said, view="quiet")
+    again = job.resume(tmp_path / "half", view="quiet").bundle
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, again.model.state_dict()[name]), name
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Let a run save itself after so many steps, and die."""
+    update = Trainer._update
+
+    def dying(self: Trainer, *given: Any) -> None:
+        update(self, *given)
+        if self.state.step == steps:
+            self.save()
+            raise Stopped
+
+    monkeypatch.setattr(Trainer, "_update", dying)
+
+
+def png(side: int) -> bytes:
+    found = io.BytesIO()
+    Image.fromarray(np.zeros((side, side), np.uint8)).save(found, "PNG")
+    return found.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({"a/1.png": png(8), "b/2.png": b"\x89PNG\r\n\x1a\n" + png(64)[8:60]}, "damaged"),
+        ({"a/1.png": png(8), "b/2.png": b"a text"}, "is no picture"),
+        ({"a/1.png": png(8), "b/2.png": png(9)}, "9 × 9 pixels and .* is 8 × 8"),
+        ({f"a/{n}.png": png(n + 8) for n in range(1)}, "only 1 usable"),
+        ({"a/notes.txt": b"nothing"}, "has a PNG or JPEG"),
+        ({"1.png": png(8)}, "has no folders"),
+    ],
+)
+def test_what_cannot_be_learnt_from_is_refused(
+    files: dict[str, bytes], sentence: str, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        path = tmp_path / "all" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
+        job.train(tmp_path / "run", settings(tmp_path / "all", "image", steps=4), view="quiet")
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_class_and_sets_of_different_sizes(tmp_path: Path) -> None:
+    one = as_folder(tmp_path / "one", some_pixels(), ["a"] * 12)
+    with pytest.raises(UserError, match="have the class 'a'"):
+        job.train(tmp_path / "run", settings(one, "image", steps=4), view="quiet")
+    two = as_folder(tmp_path / "two", some_pixels(40), ["a", "b"] * 20)
+    other = as_folder(tmp_path / "other", some_pixels(4, side=9), ["a", "b"] * 2)
+    said = settings(two, "image", steps=4)
+    said["data"]["test"] = {"file": str(other)}
+    with pytest.raises(UserError, match=r"9 × 9 pixels, and .* make them alike"):
+        job.train(tmp_path / "run", said, view="quiet")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("damage", ["short", "kind", "counts"])
+def test_damaged_idx_files(damage: str, tmp_path: Path) -> None:
+    pictures, classes = as_idx(some_pixels()[:, 0]), as_idx(np.zeros(12, np.uint8))
+    pictures = {"short": pictures[:-1], "kind": b"\0\0\x0d" + pictures[3:], "counts": pictures}[damage]
+    classes = as_idx(np.zeros(11, np.uint8)) if damage == "counts" else classes
+    (tmp_path / "x").write_bytes(pictures)
+    (tmp_path / "y").write_bytes(classes)
+    with pytest.raises(UserError, match=r"long as it says|no IDX file|12 pictures .* 11 classes"):
+        rows_of(source=str(tmp_path / "x"), target=str(tmp_path / "y"))
+
+
+def test_text_is_no_picture() -> None:
+    assert np.array_equal(pixels_of(as_text(some_pixels()[0])), some_pixels()[0])
+    for text in ("hello", "picture of a cat", "picture 1x1x2 00"):
+        with pytest.raises(UserError, match="is a text"):
+            pixels_of(text)
