@@ -32,6 +32,7 @@ from clearhead.training.objectives import LabelObjective
 
 from ..decoding.bundles import labeller
 
+pytestmark = pytest.mark.usefixtures("no_curves")
 TAGS = TASKS["tag"].columns
 UNIVERSAL = """# sent_id = 1
 1\tthe\tthe\tDET\t_\t_\t2\tdet\t_\t_

@@ -44,6 +44,7 @@ from ..data.storing import SPECIALS, a_store
 from ..jobs.making import lines, write_corpus
 from ..jobs.making import settings as settings_of
 
+pytestmark = pytest.mark.usefixtures("no_curves")
 TRAINED = {  # the first is chosen where nobody says
     "translate": ("encoder-decoder", "recurrent", "convolutional", "decoder"),
     "summarise": ("encoder-decoder", "recurrent", "convolutional", "decoder"),
