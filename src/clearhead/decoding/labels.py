@@ -216,7 +216,8 @@ def labels_of(bundle: Bundle, kind: str) -> list[str]:
 
 def _refuse_other_head(bundle: Bundle, kind: str) -> None:
     """A sentence for a bundle whose model does not say this of texts."""
-    if bundle.config.head.kind != kind:
+    vision = bundle.config.family == "vision"  # which names whole pictures, and nothing else
+    if bundle.config.head.kind != kind or (vision and kind != "classify"):
         does, task = ("give numbers", "regress") if kind == "number" else (kind, kind)
         raise UserError(f"This bundle holds a model that does not {does}: train one with --task {task}.")
 
