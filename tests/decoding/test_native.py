@@ -152,6 +152,37 @@ def test_equals_pytorch(name: str, family: str) -> None:
     assert check(model, rows, sources) < 1e-4
 
 
+LATENT = {"attention__kind": "latent", "attention__heads": 3, "attention__key_dim": 10}
+LATENT_DIALS: dict[str, dict[str, object]] = {
+    "rotary": {"position__name": "rotary", "attention__latent_dim": 18, "attention__value_dim": 7},
+    "halves, pre-norm": {
+        "position__name": "rotary",
+        "position__layout": "halves",
+        "attention__rotary_dim": 8,
+        "norm__kind": "rms",
+        "norm__place": "pre",
+        "attention__bias": False,
+    },
+    "alibi, soft cap": {"position__name": "alibi", "attention__softcap": 2.0, "attention__scale": 0.5},
+    "no shared key": {"attention__rotary_dim": 0},
+    "a head above 256": {"position__name": "rotary", "attention__latent_dim": 264},
+}
+
+
+@pytest.mark.parametrize("name", LATENT_DIALS)
+def test_latents_equal_pytorch(name: str) -> None:
+    model = build("decoder", **LATENT, **LATENT_DIALS[name])
+    assert supports(model) is None
+    sources = [[5, 6, 7, 2], [9], [8, 3, 4, 5, 6, 11, 60, 22, 33, 44, 55, 2]]
+    assert check(model, NativeRows(model, SYMBOLS, threads=2), sources) < 1e-4
+
+
+def test_latents_that_are_refused() -> None:
+    compressed = build("decoder", **LATENT, attention__query_latent_dim=12)
+    assert supports(compressed) == "it does not know the setting attention.query_latent_dim '12'."
+    assert "the attention 'latent'" in str(supports(build("decoder", **LATENT), "cuda"))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bf16", "int8"])
 @pytest.mark.parametrize("instruction_set", SETS)
 def test_every_instruction_set_gives_the_same(instruction_set: str, dtype: Dtype) -> None:

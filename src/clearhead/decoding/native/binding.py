@@ -52,7 +52,7 @@ _TYPES["Norm"] = Norm
 class Layer(ctypes.Structure):
     """One layer's matrices and norms."""
 
-    _fields_ = _fields(f"p {LAYER_MATRICES}", "Norm attention_norm cross_norm feedforward_norm")
+    _fields_ = _fields(f"p {LAYER_MATRICES}", "Norm attention_norm cross_norm feedforward_norm latent_norm")
 
 
 _TYPES["Layer*"] = ctypes.POINTER(Layer)
@@ -63,7 +63,7 @@ class Model(ctypes.Structure):
 
     _fields_ = _fields(
         "i4 width vocabulary source_vocabulary encoder_layers decoder_layers heads groups key_dim value_dim",
-        "i4 inner gated activation rms norm_first rotary_halves has_source",
+        "i4 inner gated activation rms norm_first rotary_halves has_source latent rotary_dim",
         "f4 eps scale softcap embedding_factor output_factor",
         "p source_table target_table",
         "Norm source_norm target_norm encoder_norm decoder_norm",

@@ -37,7 +37,8 @@ from clearhead.decoding.native.weight_memory import (
 from clearhead.decoding.position_tables import added, biases, turns
 from clearhead.models.config import ModelConfig
 from clearhead.models.stack import Layer, Stack
-from clearhead.nn.attention import MultiHeadAttention
+from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
+from clearhead.nn.attention.latent import LatentAttention, LatentConfig
 from clearhead.nn.layers import FeedForward, InputEmbedding
 from clearhead.nn.positions.base import Position
 from clearhead.nn.positions.rotary import Rotary
@@ -113,9 +114,7 @@ class Packed:
             encoder_layers=len(encoder.layers) if encoder is not None else 0,
             decoder_layers=len(decoder.layers),
             heads=attention.heads,
-            groups=attention.groups,
-            key_dim=attention.key_size,
-            value_dim=attention.value_size,
+            **_head_sizes(attention),
             inner=config.feedforward.width or 4 * config.width,
             gated=config.feedforward.gated,
             activation=binding.ACTIVATIONS.index(config.feedforward.activation),
@@ -123,6 +122,7 @@ class Packed:
             norm_first=config.norm.place == "pre",
             rotary_halves=config.position.layout == "halves",
             has_source=has_source,
+            rotary_dim=attention.position_size if config.position.name == "rotary" else 0,
             eps=config.norm.eps,
             scale=attention.factor,
             softcap=attention.softcap or 0.0,
@@ -227,11 +227,9 @@ class Packed:
         return ctypes.cast(array, ctypes.POINTER(binding.Layer))
 
     def _layer(self, layer: Layer) -> binding.Layer:
-        own: MultiHeadAttention = layer.attention
         inner: FeedForward = layer.feedforward
         made = binding.Layer(
-            query_key_value=self._linear(own.query, own.key, own.value),
-            attention_output=self._linear(own.output),
+            **self._attention(layer.attention),
             inner=self._linear(*([inner.gate] if inner.gate is not None else []), inner.inner),
             outer=self._linear(inner.output),
             attention_norm=self._norm(layer.attention_residual.norm),
@@ -244,6 +242,22 @@ class Packed:
             made.cross_output = self._linear(cross.output)
             made.cross_norm = self._norm(layer.cross_residual.norm)
         return made
+
+    def _attention(self, own: MultiHeadAttention | LatentAttention) -> dict[str, Any]:
+        if isinstance(own, MultiHeadAttention):
+            both = self._linear(own.query, own.key, own.value)
+            return {"query_key_value": both, "attention_output": self._linear(own.output)}
+        query, output = own.absorbed_weights()
+        both = self._matrix([query, own.latent.weight], [None, own.latent.bias])
+        mixed = self._matrix([output], [own.output.bias])
+        return {"query_key_value": both, "attention_output": mixed, "latent_norm": self._norm(own.norm)}
+
+
+def _head_sizes(own: AttentionConfig) -> dict[str, int]:
+    if isinstance(own, LatentConfig):
+        latent = own.latent_size
+        return {"groups": 1, "key_dim": latent + own.position_size, "value_dim": latent, "latent": latent}
+    return {"groups": own.groups, "key_dim": own.key_size, "value_dim": own.value_size}
 
 
 def portions(sizes: list[int], panel: int, most: int) -> Iterator[tuple[int, int]]:
@@ -302,7 +316,10 @@ def pack(
     file = MAPPED.get(model)
     if file is not None:
         file.check()
-        if file.written() or not all(file.holds(weight.detach()) for weight in model.parameters()):
+        latent = isinstance(
+            cast(Any, model).config.attention, LatentConfig
+        )  # whose matrices are computed here
+        if latent or file.written() or not all(file.holds(weight.detach()) for weight in model.parameters()):
             file = None
     state = _fingerprint(model, untouched=file is not None)
     key = dtype, binding.kernels(instruction_set), int8_embeddings, sharing

@@ -39,6 +39,7 @@ from clearhead.models.decoder import Decoder
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.models.stack import Layer, Stack
 from clearhead.nn.attention import MultiHeadAttention
+from clearhead.nn.attention.latent import LatentAttention, LatentConfig, SharedKeys
 from clearhead.nn.attention.scores import Dot, ScaledDot
 from clearhead.nn.layers import (
     Dropout,
@@ -58,7 +59,7 @@ FIRST = 128  # positions that tables cover at the beginning
 
 KNOWN: set[type[nn.Module]] = {
     *(EncoderDecoder, Decoder, Stack, Layer, nn.ModuleList),
-    *(MultiHeadAttention, ScaledDot, Dot, FeedForward, nn.Linear),
+    *(MultiHeadAttention, LatentAttention, ScaledDot, Dot, SharedKeys, FeedForward, nn.Linear),
     *(InputEmbedding, TokenEmbedding, Output, Residual, nn.LayerNorm, RMSNorm, Dropout, nn.Dropout),
     *(Position, Sinusoidal, Learned, Rotary, T5Bias, ALiBi),
 }
@@ -86,6 +87,7 @@ SETTINGS: dict[str, tuple[str, ...] | None] = {
         for name in names.split()
     ),
 }
+OF_LATENTS = dict.fromkeys(("attention.latent_dim", "attention.rotary_dim"))  # known, where there are latents
 NAMES = {"position.name": "position scheme", "attention.score": "score"}  # where a sentence has another word
 USUAL = ModelConfig()
 
@@ -285,6 +287,8 @@ def supports(model: nn.Module, device: str = "cpu") -> str | None:
     if not isinstance(config, ModelConfig) or type(model) not in (EncoderDecoder, Decoder):
         family = config.family if isinstance(config, ModelConfig) else type(model).__name__
         return f"it does not know the model family '{family}'."
+    if isinstance(config.attention, LatentConfig) and device != "cpu":
+        return "it does not know the attention 'latent'."
     dial = _config(config) or _modules(model) or _weights(model, device) or _shapes(model, config)
     return None if dial is None else f"it does not know {dial}."
 
@@ -293,9 +297,11 @@ def _config(config: Config, usual: Config = USUAL, path: str = "") -> str | None
     """The first setting that is not known, of a config and those inside it; `usual` has the defaults."""
     for name in (one.name for one in fields(config)):
         value, default, where = getattr(config, name), getattr(usual, name), path + name
-        known = SETTINGS.get(where, ())
+        known = (SETTINGS | OF_LATENTS).get(where, ())
         if value == default or known is None or value in known:
             continue
+        if isinstance(value, LatentConfig) and where == "attention":
+            default = LatentConfig()
         if isinstance(value, Config) and type(value) is type(default):
             if (inside := _config(value, default, f"{where}.")) is not None:
                 return inside
@@ -330,7 +336,7 @@ def _shapes(model: nn.Module, config: ModelConfig) -> str | None:
     key = attention.key_dim or width // attention.heads
     value, groups = attention.value_dim or key, attention.kv_heads or attention.heads
     wide, mixed = config.feedforward.width or 4 * width, attention.heads * value
-    wanted = {
+    wanted: dict[str, tuple[int, ...]] = {
         "query": (attention.heads * key, width),
         "key": (groups * key, width),
         "value": (groups * value, width),
@@ -344,6 +350,16 @@ def _shapes(model: nn.Module, config: ModelConfig) -> str | None:
         "target_embedding.table": (config.vocabulary, width),
         "embedding.table": (config.vocabulary, width),
     }
+    if isinstance(attention, LatentConfig):
+        own = attention.replace(width=width)
+        heads, latent = own.heads, own.latent_size
+        wanted |= {
+            "query": (heads * own.key_size, width),
+            "latent": (latent + own.position_size, width),
+            "key": (heads * own.content_size, latent),
+            "value": (heads * own.value_size, latent),
+            "attention.norm": (latent,),
+        }
     for name, module in model.named_modules():
         weight = module._parameters.get("weight")
         ends = name.split(".")

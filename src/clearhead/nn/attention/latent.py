@@ -277,6 +277,19 @@ class LatentAttention(nn.Module):
             return Absorbed(q=q, k=latent, v=v, score=self.shared, **around)
         return Problem(q=q, k=latent, v=v, score=self.score, **around)
 
+    @torch.no_grad()
+    def absorbed_weights(self) -> tuple[Tensor, Tensor]:
+        """W_UK in the queries' matrix, (H · (L + R), ·), and W_UV in the output's, (E, H · L).
+
+        For whoever computes the absorbed form with matrices alone; they are larger than those they replace.
+        """
+        heads, size = self.config.heads, self.config.content_size
+        own = _by_head(self.query, heads).float()  # (H, K + R, E)
+        key, value = (_by_head(one, heads).float() for one in (self.key, self.value))
+        query = torch.cat([key.mT @ own[:, :size], own[:, size:]], 1).flatten(0, 1)
+        output = self.output.weight.float().unflatten(1, (heads, -1))  # (E, H, V)
+        return query, torch.einsum("ehv,hvl->ehl", output, value).flatten(1)
+
     def _around(self, queries: Tokens, keys: Tokens, mask: Mask | None, memo: Any) -> dict[str, Any]:
         """What a problem is beside q, k and v."""
         return {

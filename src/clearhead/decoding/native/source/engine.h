@@ -31,7 +31,7 @@ class Engine {
  public:
   Engine(const Model& model, int threads)
       : model_(model),
-        store_(model.decoder_layers, model.groups * model.key_dim, model.groups * model.value_dim),
+        store_(model.decoder_layers, model.groups * model.key_dim, model.stored_values()),
         team_(threads),
         small_(decoder_bytes(model) <= SMALL) {}
 

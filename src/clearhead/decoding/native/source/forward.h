@@ -44,6 +44,8 @@ struct Rows {
   Input input() const { return {floats.get(), stride, bytes.get(), byte_stride, scale.get(), zero.get()}; }
 };
 
+constexpr float LATENT_EPS = 1e-6f;  // of the norms of latents, whatever the others have
+
 struct Scratch {
   Rows x, y, wide, mixed, inner;  // residual stream; its norm; q, k, v; attention's result; feed-forward
   std::vector<Buffer<float>> scores;        // of each thread
@@ -58,7 +60,7 @@ class Forward {
       : model_(model), store_(store), team_(team), s_(scratch), k_(*model.output->kernels),
         int8_(model.output->kind == INT8), tokens_(tokens), count_(int(count)), tables_(tables) {
     const Model& m = model_;
-    const int keys = m.groups * (m.key_dim + m.value_dim);
+    const int keys = m.groups * m.key_dim + m.stored_values();
     s_.x.shape(k_, count_, m.width, int8_);
     s_.y.shape(k_, count_, m.width, int8_);
     s_.wide.shape(k_, count_, m.heads * m.key_dim + keys, false);
@@ -111,7 +113,7 @@ class Forward {
       const Layer& layer = stack[i];
       const int place = source ? 0 : i;  // an encoder's keys are needed within one layer only
       multiply(*layer.query_key_value, normed(layer.attention_norm), wide());
-      keep_keys(place);
+      keep_keys(place, layer.latent_norm);
       attend_all(place, self, bias, false);
       add(*layer.attention_output, s_.mixed, layer.attention_norm);
       if (layer.cross_query && !source) {
@@ -222,23 +224,30 @@ class Forward {
     add(*layer.outer, s_.inner, layer.feedforward_norm);
   }
 
-  // New keys (turned) and values go to their slots; queries are turned where they are.
-  void keep_keys(int layer) {
+  // New keys (turned) and values go to their slots; queries are turned where they are. A latent is normed on its way.
+  void keep_keys(int layer, const Norm& latent_norm) {
     const Model& m = model_;
-    const int keys = m.groups * m.key_dim, values = m.groups * m.value_dim, queries = m.heads * m.key_dim;
+    const int keys = m.groups * m.key_dim, values = m.stored_values(), queries = m.heads * m.key_dim;
+    const int turned = m.rotary_dim, first = m.key_dim - turned;  // the first one that is turned
     team_.each(count_, [&](int i) {
       float* row = s_.wide.row(i);
       float* to = store_.at(layer, tokens_[i].slot);
       if (tables_.cosine) {
-        const size_t place = size_t(tokens_[i].position) * (m.key_dim / 2);
+        const size_t place = size_t(tokens_[i].position) * (turned / 2);
         const float *cosine = tables_.cosine + place, *sine = tables_.sine + place;
-        for (int h = 0; h < m.heads; ++h)
-          k_.rotate(row + h * m.key_dim, row + h * m.key_dim, m.key_dim, cosine, sine, m.rotary_halves);
-        for (int g = 0; g < m.groups; ++g)
-          k_.rotate(row + queries + g * m.key_dim, to + g * m.key_dim, m.key_dim, cosine, sine, m.rotary_halves);
+        for (int h = 0; h < m.heads; ++h) {
+          float* q = row + h * m.key_dim + first;
+          k_.rotate(q, q, turned, cosine, sine, m.rotary_halves);
+        }
+        for (int g = 0; g < m.groups; ++g) {
+          const float* key = row + queries + g * m.key_dim;
+          std::memcpy(to + g * m.key_dim, key, sizeof(float) * first);
+          k_.rotate(key + first, to + g * m.key_dim + first, turned, cosine, sine, m.rotary_halves);
+        }
       } else {
         std::memcpy(to, row + queries, sizeof(float) * keys);
       }
+      if (m.latent) k_.normalise(latent_norm, true, LATENT_EPS, row + queries, to, m.latent);
       std::memcpy(to + store_.value_offset(), row + queries + keys, sizeof(float) * values);
     });
   }
@@ -256,7 +265,7 @@ class Forward {
       const int count = cross ? token.source_count : token.seen_count;
       const float** keys = s_.keys[self].data();
       for (int t = 0; t < count; ++t) keys[t] = store_.at(layer, slots[t]);
-      Sight sight{keys, count, store_.value_offset(), nullptr, 2 * tables_.capacity - 1};
+      Sight sight{keys, count, m.latent ? 0 : store_.value_offset(), nullptr, 2 * tables_.capacity - 1};
       if (bias) sight.bias = bias + tables_.capacity - 1 - token.position;
       float* shares = watched ? watched_ + i * watched_stride_ : nullptr;
       if (shares) std::fill(shares, shares + watched_stride_, 0.0f);

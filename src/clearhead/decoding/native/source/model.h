@@ -67,6 +67,7 @@ struct Layer {
   const PackedMatrix* inner;            // gated: the gate's outputs first, then the inner layer's
   const PackedMatrix* outer;
   Norm attention_norm, cross_norm, feedforward_norm;
+  Norm latent_norm;  // of what is stored, where values are a part of keys
 };
 
 struct Model {
@@ -75,6 +76,8 @@ struct Model {
   int32_t heads, groups, key_dim, value_dim;
   int32_t inner, gated, activation;
   int32_t rms, norm_first, rotary_halves, has_source;
+  int32_t latent;      // so many features of a key are normed before it is stored, and are its value; 0: values lie apart
+  int32_t rotary_dim;  // so many features at the end of a head are turned
   float eps, scale, softcap, embedding_factor, output_factor;
   const float* source_table;
   const float* target_table;
@@ -87,6 +90,8 @@ struct Model {
   int64_t file;           // an open file whose rows are read when they are needed, for tables that have an offset
   int64_t source_offset;  // bytes before the table; 0: it lies in memory
   int64_t target_offset;
+
+  int stored_values() const { return latent ? 0 : groups * value_dim; }  // of a token, beside its keys
 };
 
 // What depends on positions, for all positions below `capacity`; nullptr where a model has no such thing.
@@ -94,7 +99,7 @@ struct Tables {
   int64_t capacity;
   const float* source;        // (capacity, width) added to embeddings
   const float* target;
-  const float* cosine;        // (capacity, key_dim / 2)
+  const float* cosine;        // (capacity, rotary_dim / 2)
   const float* sine;
   const float* encoder_bias;  // (heads, 2·capacity − 1), key position − query position + capacity − 1
   const float* decoder_bias;
@@ -120,7 +125,8 @@ inline bool is(const PackedMatrix* matrix, int64_t outputs, int64_t inputs, cons
 
 inline bool layer_fits(const Model& m, const Layer& layer, bool cross) {
   const int64_t queries = int64_t(m.heads) * m.key_dim, mixed = int64_t(m.heads) * m.value_dim;
-  const int64_t kept = int64_t(m.groups) * (int64_t(m.key_dim) + m.value_dim);
+  const int64_t kept = int64_t(m.groups) * (int64_t(m.key_dim) + (m.latent ? 0 : m.value_dim));
+  if (m.latent && !layer.latent_norm.weight) return false;
   const bool own = is(layer.query_key_value, queries + kept, m.width, m.output) &&
                    is(layer.attention_output, m.width, mixed, m.output) &&
                    is(layer.inner, int64_t(m.inner) * (m.gated ? 2 : 1), m.width, m.output) &&
@@ -137,6 +143,8 @@ inline const char* misfit(const Model& m) {
     if (size < 1 || size > MOST) return "sizes";
   const int64_t wide = int64_t(m.heads) * (int64_t(m.key_dim) + m.value_dim) * 2;
   if (m.heads % m.groups || wide > MOST || m.encoder_layers < 0 || m.decoder_layers < 0) return "sizes";
+  if (m.rotary_dim < 0 || m.rotary_dim > m.key_dim || m.rotary_dim % 2) return "sizes";
+  if (m.latent && (m.latent != m.value_dim || m.latent > m.key_dim || m.groups != 1 || m.has_source)) return "latents";
   if (m.activation < NO_ACTIVATION || m.activation > TANH) return "activation";
   if (!m.output || !is(m.output, m.vocabulary, m.width, m.output)) return "output";
   const bool has_source = m.source_table || m.source_rows || m.source_offset > 0;
