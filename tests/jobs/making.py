@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,12 @@ def write_corpus(folder: Path, task: str = "translate", count: int = 80, seed: i
         images = generator.integers(0, 100, (count, 8, 8), np.uint8)
         images[labels == 1, :, :4] += 150  # the left half is bright
         np.savez(path, images=images, labels=np.array(["left" if one else "none" for one in labels]))
+        return path
+    if task == "music":
+        chance = random.Random(seed)
+        pieces = [[[chance.randint(60, 72), 60, -1, 48] for _ in range(8)] for _ in range(count)]
+        path = folder / "chorales.json"
+        path.write_text(json.dumps(pieces), encoding="utf-8")
         return path
     path = folder / "pairs.tsv"
     path.write_text("".join(f"{a}\t{b}\n" for a, b in rows(task, count, seed)), encoding="utf-8")

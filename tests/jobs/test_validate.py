@@ -22,6 +22,7 @@ from clearhead.models.build import build
 from clearhead.tasks import TASKS
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training.config import HIGHER_IS_BETTER, ObjectiveConfig, TrainConfig
+from clearhead.training.sizing import as_table
 
 from .making import write_corpus
 
@@ -29,8 +30,8 @@ from .making import write_corpus
 def a_validator(task: str, folder: Path, **validation: Any) -> tuple[DecodingValidator, torch.nn.Module]:
     data = DataConfig.from_dict({"train": [{"file": str(write_corpus(folder, task))}]})
     found = survey(data, TASKS[task].columns)
-    extra = next((one.value for one in TASKS[task].defaults if one.name == "tokenizer.extra"), "none")
-    learning = TokenizerConfig(vocabulary=320 if extra == "none" else 420, extra=extra)
+    said = as_table(TASKS[task].defaults).get("tokenizer", {})
+    learning = TokenizerConfig(**{"vocabulary": 420 if "extra" in said else 320, **said})
     tokenizers, facts = prepare.learn_tokenizers(found, learning)
     prepare.write_all(found, data, tokenizers, TASKS[task].encoding(), folder / "data")
     model: dict[str, Any] = {

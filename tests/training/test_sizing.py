@@ -33,7 +33,7 @@ from clearhead.training.sizing import (
 )
 
 LAPTOP, SERVER = Machine(False, 1e11), Machine(True, 990e12)
-STREAMS = ("generate", "mask", "denoise")  # texts without an answer, cut into chunks
+STREAMS = ("generate", "mask", "denoise", "music")  # texts without an answer, cut into chunks
 MACHINES = (LAPTOP, SERVER, Machine(False, None), Machine(True, None, 3.0), Machine(False, 5e10, 1.0))
 
 tokens = st.floats(2, 9).map(lambda power: int(10**power))  # 100 to a billion
@@ -93,8 +93,8 @@ def test_it_makes_a_whole_and_valid_recipe(case: Case, machine: Machine) -> None
     said = {"task": case.task}
     task = TASKS[case.task]
     choices = [
-        *task.defaults,
         choose_vocabulary(case.demand.tokens, machine.gpu, task.columns.writes),
+        *task.defaults,  # which may know the vocabulary
         *choose(case.demand, machine),
     ]
     config = compose(choices, said, sizes)
