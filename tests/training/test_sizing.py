@@ -221,7 +221,7 @@ def test_tables() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_what_a_task_leaves_out(task: str) -> None:
     found = values(TASKS[task].defaults)
-    assert (found.get("data.filter.too_long") == "cut") == (task not in ("translate", *STREAMS))
+    assert (found.get("data.filter.too_long") == "cut") == (task not in ("translate", "image", *STREAMS))
     assert math.isfinite(found.get("data.filter.source_tokens", 0))
 
 
