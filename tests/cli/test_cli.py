@@ -98,7 +98,7 @@ SURFACE = {
     ],
     "translate": sorted(["--alignments", *ASKING, "--source-prefix", "BUNDLE", "TEXTS"]),
     "fill": ["--device", "--top", "BUNDLE", "TEXTS"],
-    "generate": [*ASKING, "BUNDLE", "PROMPT"],
+    "generate": sorted([*ASKING, "--out", "--picture", "BUNDLE", "PROMPT"]),
     "verify": ["--device", "--draft", "--json", "--quick", "--texts", "BUNDLE"],
     "score": [
         "--device",

@@ -136,6 +136,11 @@ FAMILIES = {
     "classify": ("encoder", "decoder", "encoder-decoder"),
     "regress": ("encoder", "decoder", "encoder-decoder"),
     "tag": ("encoder",),
+    "text": ("encoder-decoder", "decoder"),
+    "mask": ("encoder",),
+    "denoise": ("encoder-decoder",),
+    "music": ("decoder",),
+    "image": ("vision",),
 }
 
 # settings that are right alone and wrong together, or with the task or the device

@@ -31,7 +31,8 @@ def test_what_makes_sense_is_not_refused_before_the_corpus(tmp_path: Path) -> No
     for task, families in FAMILIES.items():
         for family in families:
             tried = try_row((*TRAIN, "--task", task, "--set", f"model.family={family}"), tmp_path)
-            assert "There is no file 'no-such-file.tsv'" in tried.sentence, (task, family)
+            missing = "file or folder" if task == "image" else "file"
+            assert f"There is no {missing} 'no-such-file.tsv'" in tried.sentence, (task, family)
 
 
 @pytest.mark.slow
