@@ -62,7 +62,7 @@ def write_lines(path: Path, lines: Sequence[str]) -> str:
 @pytest.mark.parametrize(
     "rule, steps",
     [
-        pytest.param(list, 250, id="copy"),
+        pytest.param(list, 250, id="copy", marks=pytest.mark.slow),  # as `reverse`, and easier
         pytest.param(backwards, 400, id="reverse"),
         pytest.param(sorted, 450, id="sort", marks=pytest.mark.slow),
     ],
