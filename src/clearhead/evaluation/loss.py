@@ -299,6 +299,6 @@ def _known(names: Iterable[str], name: str, row: int) -> str:
     known = list(names)
     if name not in known:
         raise UserError(
-            f"In row {row}, the label '{name}' is none of those the model knows: {', '.join(known[:20])}."
+            f"In row {row}, the label '{name}' is not one of those the model knows: {', '.join(known[:20])}."
         )
     return name

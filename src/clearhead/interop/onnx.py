@@ -93,8 +93,8 @@ def decoder_graph(model: nn.Module, config: ModelConfig) -> Graph:
 def _record(graph: Graph, path: Path) -> None:
     """Run the function once on its example and write down what it does.
 
-    Recorded by tracing, which takes a second where `torch.export` takes minutes for a real model. What
-    tracing cannot see, a choice that depends on numbers, there is none of; its warnings name the checks
+    Recorded by tracing, which takes a second where `torch.export` takes minutes for a real model. Tracing
+    cannot see a choice that depends on numbers, and these models make none; its warnings name the checks
     of ids and shapes, which are made here and now, once.
     """
     with warnings.catch_warnings(), torch.no_grad():

@@ -176,12 +176,12 @@ def check_labels(config: TrainConfig, found: Survey) -> None:
     if found.labels and head.classes != len(found.labels):
         raise UserError(
             f"model.head.classes={head.classes} cannot be: the training text has "
-            f"{len(found.labels)} labels. Leave it away."
+            f"{len(found.labels)} labels. Leave it out."
         )
     if found.labels and head.columns != found.tag_columns:
         raise UserError(
             f"model.head.columns={list(head.columns)} cannot be: the tags of the training text are "
-            f"{list(found.tag_columns)} by column. Leave it away."
+            f"{list(found.tag_columns)} by column. Leave it out."
         )
     if head.columns and (objective.label_smoothing or objective.consistency):
         raise UserError(

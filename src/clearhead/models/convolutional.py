@@ -29,9 +29,9 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
-from clearhead.models.stack import ModelOutput, as_rows, refuse_unlike
+from clearhead.models.stack import ModelOutput, as_rows
 from clearhead.models.state import DecoderState, Source
-from clearhead.models.unpacked import row_by_row
+from clearhead.models.unpacked import needed_source, refuse_second_source, row_by_row
 from clearhead.nn.attention.problem import masked_softmax
 from clearhead.nn.layers import Dropout, InputEmbedding, Output, TokenEmbedding
 from clearhead.nn.look import Look
@@ -189,18 +189,13 @@ class Convolutional(nn.Module):
     ) -> ModelOutput:
         """As the Transformer's encoder-decoder; packed ids are laid out in rows for the convolutions."""
         if target.dim() == 1:
-            if state is not None:
-                raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
-            return row_by_row(self, source, target, source_lengths, target_lengths, look)
+            return row_by_row(self, source, target, source_lengths, target_lengths, state, look)
         if state is None:
-            if source is None:
-                raise UserError("Without a state the model needs a source.")
-            refuse_unlike(source, target, source_lengths, target_lengths)
+            source = needed_source(source, target, source_lengths, target_lengths)
             read = self._read(source, source_lengths)
             _, tokens, _ = as_rows(target, target_lengths, "target tokens")
         else:
-            if source is not None:
-                raise UserError("The state already holds the source: give source=None together with a state.")
+            refuse_second_source(source)
             read = self._source_of(state)
             tokens, _, _ = state.next_tokens(target, target_lengths)
         hidden = self._write(target, tokens, read, state, look)

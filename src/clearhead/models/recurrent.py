@@ -28,9 +28,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import pool
-from clearhead.models.stack import ModelOutput, refuse_unlike
+from clearhead.models.stack import ModelOutput
 from clearhead.models.state import Source
-from clearhead.models.unpacked import row_by_row
+from clearhead.models.unpacked import needed_source, refuse_second_source, row_by_row
 from clearhead.nn.attention import build_score
 from clearhead.nn.attention.problem import masked_softmax
 from clearhead.nn.layers import Dropout, Output, TokenEmbedding, check_ids
@@ -134,20 +134,16 @@ class Recurrent(nn.Module):
     ) -> ModelOutput:
         """As the Transformer's encoder-decoder; packed ids are laid out in rows for the recurrence."""
         if target.dim() == 1:
-            if state is not None:
-                raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
-            return row_by_row(self, source, target, source_lengths, target_lengths, look)
+            return row_by_row(self, source, target, source_lengths, target_lengths, state, look)
         if target_lengths is not None:
             rows, count = target.shape
             row_lengths(target_lengths, rows, count, target.device)  # refuses those that cannot be
         fresh = state is None
         if state is None:
-            if source is None:
-                raise UserError("Without a state the model needs a source.")
-            refuse_unlike(source, target, source_lengths, target_lengths)
+            source = needed_source(source, target, source_lengths, target_lengths)
             state = self.begin(source, source_lengths)
-        elif source is not None:
-            raise UserError("The state already holds the source: give source=None together with a state.")
+        else:
+            refuse_second_source(source)
         refuse_unknown_state(state, RecurrentState)
         hidden, steps, weights = self._write(target, state)
         if not fresh:

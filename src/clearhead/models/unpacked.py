@@ -16,12 +16,13 @@ def row_by_row(
     target: Tensor,
     source_lengths: Lengths | None,
     target_lengths: Lengths | None,
+    state: object,
     look: Look | None,
 ) -> ModelOutput:
     """What a model with a source and a target makes of packed ids, whose rows the host has to know."""
-    if source is None:
-        raise UserError("Without a state the model needs a source.")
-    refuse_unlike(source, target, source_lengths, target_lengths)
+    if state is not None:
+        raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
+    source = needed_source(source, target, source_lengths, target_lengths)
     as_rows(source, source_lengths, "source tokens")  # refuses lengths that cannot be
     as_rows(target, target_lengths, "target tokens")
     sizes = {"memory": source_lengths, "target": target_lengths}
@@ -41,3 +42,19 @@ def row_by_row(
         lengths = plain["memory" if name == "memory" else "target"]
         setattr(result, name, pack(getattr(result, name), lengths))
     return result
+
+
+def needed_source(
+    source: Tensor | None, target: Tensor, source_lengths: Lengths | None, target_lengths: Lengths | None
+) -> Tensor:
+    """The source of a pass that has no state to take it from; refused where there is none, or a misfit."""
+    if source is None:
+        raise UserError("Without a state the model needs a source.")
+    refuse_unlike(source, target, source_lengths, target_lengths)
+    return source
+
+
+def refuse_second_source(source: Tensor | None) -> None:
+    """A pass that goes on with a state has its source there."""
+    if source is not None:
+        raise UserError("The state already holds the source: give source=None together with a state.")

@@ -137,7 +137,7 @@ def _nothing(problem: Problem) -> Tensor:
 
 
 def _quickest(do: Callable[[], object], device: torch.device) -> float:
-    # processor time where that is what is used: others on the machine do not enter it
+    # processor time on a CPU, because other programs on the machine do not count in it
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     times = []
     do()  # loads what is needed
