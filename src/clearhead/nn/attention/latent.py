@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from clearhead.base.config import Count, CountOrZero
 from clearhead.base.errors import UserError
-from clearhead.nn.attention.kernels import Kernel, attend, reference, served_by
+from clearhead.nn.attention.kernels import Kernel, attend, reference
 from clearhead.nn.attention.masks import Mask
-from clearhead.nn.attention.multihead import AttentionConfig, as_rows, show, split_heads
+from clearhead.nn.attention.multihead import AttentionConfig, as_rows, projected, show, split_heads
 from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.attention.scores import Score, build_score, per_head
 from clearhead.nn.attention.state import Latents
@@ -209,12 +209,8 @@ class LatentAttention(nn.Module):
         mixed = reference(problem) if isinstance(problem, Absorbed) else attend(problem, self.kernel)
         if absorbs:  # (B,H,T,L), weighted sums of latents
             mixed = per_head(mixed, _by_head(self.value, self.config.heads).mT)
-        if x.is_cuda and self.training and not torch.compiler.is_compiling():
-            self.served_by = served_by(problem, self.kernel)
-        if look is not None:
-            look.give("mixed", mixed)
-        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))  # (B,T,E)
-        return out.squeeze(0) if x.dim() == 2 else out
+        out: Tensor = projected(self, x, mixed, look, problem, apart=False)
+        return out
 
     def weights(
         self,

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 from clearhead.nn.attention.mask_rules import Causal, Mask
-from clearhead.nn.attention.multihead import AttentionConfig, MultiHeadAttention, show
+from clearhead.nn.attention.multihead import AttentionConfig, MultiHeadAttention, projected, show
 from clearhead.nn.attention.scores import ALL_HEADS, Heads, Score
 from clearhead.nn.attention.state import Memory
 from clearhead.nn.look import Look
@@ -150,10 +150,7 @@ class LinearAttention(MultiHeadAttention):
             mixed = self._mixed(exact(q), exact(k), exact(v), seen, causal, past).to(problem.v.dtype)
         if packed is not None:
             mixed = mixed[packed.segment[0], :, packed.position[0]].transpose(0, 1).unsqueeze(0)  # type: ignore[index]
-        if look is not None:
-            look.give("mixed", mixed)
-        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))  # (B,T,E)
-        return out.squeeze(0) if x.dim() == 2 else out
+        return projected(self, x, mixed, look, None, apart)
 
     def _read_mask(self, mask: Mask | None, of_source: bool, continues: bool) -> tuple[bool, list[Mask]]:
         """Whether the mask is causal, and its parts that hide some keys from all queries."""

@@ -4,9 +4,8 @@
     q, k    = rotate(q), rotate(k)                              where it is
     out     = kernel(score, bias, mask)(q, k, v) W_O            how alike, who may look, how computed
 
-Self- and cross-attention, one or many heads, grouped or shared keys and values,
-and step-by-step decoding with a state are all this one path. Usable alone, in
-anybody's model. Knows nothing about layers or models.
+Self- and cross-attention, one or many heads, grouped or shared keys and values, and step-by-step decoding
+with a state are all this one path. Usable alone, in anybody's model. Knows nothing about layers or models.
 
 Shapes: B rows, T queries, S keys, N packed tokens, H heads, G key/value heads,
 E model width, Q/K/V sizes of one head.
@@ -209,13 +208,7 @@ class MultiHeadAttention(nn.Module):
         if look is not None:
             show(problem, look)
         mixed = attend(problem, self.kernel)  # (B,H,T,V)
-        if x.is_cuda and self.training and not torch.compiler.is_compiling():
-            self.served_by = served_by(problem, self.kernel)
-        if look is not None:
-            look.give("mixed", mixed)
-        mixed = mixed.transpose(1, 2).flatten(2)
-        out = project_apart(self.output, mixed, apart) if x.is_cuda else self.output(mixed)  # (B,T,E)
-        return out.squeeze(0) if x.dim() == 2 else out
+        return projected(self, x, mixed, look, problem, apart)
 
     def problem(
         self,
@@ -268,13 +261,9 @@ class MultiHeadAttention(nn.Module):
             dropout=self.config.dropout if self.training else 0.0,
         )
 
-    def _keys_values(
-        self, source: Tensor, tokens: Tokens, both: Sequence[Tensor] = ()
-    ) -> tuple[Tensor, Tensor]:
-        key, value = both or (self.key(source), self.value(source))
-        return self._turned(split_heads(key, self.config.groups), tokens), split_heads(
-            value, self.config.groups
-        )
+    def _keys_values(self, x: Tensor, tokens: Tokens, both: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
+        k, v = (split_heads(one, self.config.groups) for one in both or (self.key(x), self.value(x)))
+        return self._turned(k, tokens), v
 
     def _projects_together(self, x: Tensor) -> bool:
         """Whether projections of the same tokens are one product: in training on a GPU.
@@ -318,6 +307,17 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """The exact attention weights (B, heads, T, S), whatever kernel computes the output."""
         return self.problem(x, memory, mask=mask, queries=queries, keys=keys).weights(heads)
+
+
+def projected(part: Any, x: Tensor, mixed: Tensor, look: Look | None, by: Problem | None, apart: bool) -> Any:
+    """The end of every `forward`: (B,H,T,V) times W_O; `by`: the problem that a kernel computed, for logs."""
+    if by is not None and x.is_cuda and part.training and not torch.compiler.is_compiling():
+        part.served_by = served_by(by, part.kernel)
+    if look is not None:
+        look.give("mixed", mixed)
+    mixed = mixed.transpose(1, 2).flatten(2)
+    out = project_apart(part.output, mixed, apart) if x.is_cuda else part.output(mixed)  # (B,T,E)
+    return out.squeeze(0) if x.dim() == 2 else out
 
 
 def show(problem: Problem, look: Look) -> None:
