@@ -12,7 +12,7 @@ WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-hard test-native test-gpu test-browser lint format bench docs screenshots web web-check wheel clean
+.PHONY: help setup demo test test-slow test-hard test-native test-gpu test-browser lint format bench docs site screenshots web web-check wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,15 @@ docs: $(READY) ## write the generated pages of docs/ anew
 	$(BIN)/python docs/write_settings.py
 	$(BIN)/python docs/walk.py --write
 	$(BIN)/python recipes/run.py --table
+
+# what the site needs is no part of `make setup`
+$(VENV)/.site: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[site]"
+	@touch $@
+
+site: $(VENV)/.site ## build the documentation site into build/site (open index.html there), and check it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(PYTEST) -q -m site tests/test_site.py
 
 # BUNDLE=folder takes another bundle than the demonstration's, which is trained first where there is none
 screenshots: $(READY) ## take the explorer's pictures in docs/images anew (needs Chromium)
