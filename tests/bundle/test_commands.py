@@ -176,6 +176,12 @@ def test_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["base"] == ["base", "encoder-decoder", "6", "+", "6", "512", "8", "63,082,496"]
     assert rows["gpt2"][-1] == "124,439,808"
     assert rows["rnn"][-2] == "–"
+    assert main(["presets", "--json"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert {name: f"{one['parameters']:,}" for name, one in found.items()} == {
+        name: row[-1] for name, row in rows.items()
+    }
+    assert found["base"]["attention"]["heads"] == 8
 
 
 def test_import_and_export(foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

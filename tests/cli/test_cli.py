@@ -59,7 +59,7 @@ ASKING = [
     "--way",
 ]
 SURFACE = {
-    "demo": ["--again", "--out", "--pair", "--view"],
+    "demo": ["--again", "--json", "--out", "--pair", "--view"],
     "compare": [
         *(
             "--architectures",
@@ -80,6 +80,7 @@ SURFACE = {
         "--file",
         "--from",
         "--hub",
+        "--json",
         "--minutes",
         "--old-domain",
         "--out",
@@ -97,7 +98,7 @@ SURFACE = {
         "--weight",
     ],
     "translate": sorted(["--alignments", *ASKING, "--source-prefix", "BUNDLE", "TEXTS"]),
-    "fill": ["--device", "--top", "BUNDLE", "TEXTS"],
+    "fill": ["--device", "--json", "--top", "BUNDLE", "TEXTS"],
     "generate": sorted([*ASKING, "--out", "--picture", "BUNDLE", "PROMPT"]),
     "verify": ["--device", "--draft", "--json", "--quick", "--texts", "BUNDLE"],
     "score": [
@@ -149,9 +150,9 @@ SURFACE = {
     "explore": ["--device", "--host", "--open", "--port", "BUNDLES"],
     "explain": ["--device", "--out", "--target", "BUNDLE", "TEXT"],
     "contexts": ["--device", "--json", "--out", "BUNDLE", "SENTENCES", "WORD"],
-    "examples": ["--list", "--markdown", "--slips", "NAME"],
-    "quiz": ["--list", "NAME"],
-    "presets": [],
+    "examples": ["--json", "--list", "--markdown", "--slips", "NAME"],
+    "quiz": ["--json", "--list", "NAME"],
+    "presets": ["--json"],
     "plan": [
         "--batch-tokens",
         "--config",
@@ -170,7 +171,11 @@ SURFACE = {
     "inspect": ["--json", "BUNDLE"],
     "import": ["--out", "--overwrite", "FOLDER"],
     "export": ["--out", "--quantize", "--to", "BUNDLE"],
+    "env": ["--json", "--no-test"],
 }
+
+
+WITHOUT_FIGURES = {"explore", "explain", "import", "export"}  # they write files, or serve a page
 
 
 def surface_of(command: Any) -> list[str]:
@@ -201,7 +206,11 @@ def test_an_option_whose_value_bears_its_name_is_named_outright(name: str) -> No
 def test_the_surface_is_frozen() -> None:
     root: Any = typer.main.get_command(cli.app())
     assert {name: surface_of(command) for name, command in root.commands.items()} == SURFACE
-    assert surface_of(root) == ["--version"]
+    assert surface_of(root) == ["--install-completion", "--show-completion", "--version"]
+
+
+def test_every_command_that_prints_figures_has_them_as_json() -> None:
+    assert {name for name, options in SURFACE.items() if "--json" not in options} == WITHOUT_FIGURES
 
 
 def test_only_the_command_that_is_asked_for_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from clearhead.base.errors import UserError
+from clearhead.cli.main import main
 from clearhead.jobs import demo
 from clearhead.jobs.recipe import merged
 from clearhead.jobs.refusals import check_settings
@@ -48,7 +50,9 @@ def test_an_unknown_pair(tmp_path: Path) -> None:
     assert not (tmp_path / "demo").exists()
 
 
-def test_trained_once_then_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trained_once_then_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     plain = demo.write_phrasebook
 
     def small(folder: Path, pair: str) -> dict[str, Path]:
@@ -66,6 +70,10 @@ def test_trained_once_then_found_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert "I love deep learning" in {source.rstrip(".!") for source, _, _ in shown}
     assert isinstance(demo.picture(bundle, "I love deep learning."), str)
 
+    assert main(["demo", "--out", str(out), "--view", "quiet", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [tuple(one.values()) for one in told["examples"]] == shown
+    assert told["test"] == bundle.metadata["test"]
     found = demo.demonstrate(out, view="quiet")
     assert (out / "metadata.json").read_bytes() == stamp  # nothing was trained
     assert demo.show(found, "en-fr") == shown

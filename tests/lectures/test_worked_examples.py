@@ -389,6 +389,15 @@ def test_one_example(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["examples", "--list", "--json"]) == 2
+    assert capsys.readouterr().err == "clearhead: Choose one of --json, --markdown, --list and --slips.\n"
+    assert cli.main(["examples", "masked-attention-quiz", "--json"]) == 0
+    (plain,) = json.loads(capsys.readouterr().out)
+    ours = {step["name"]: step["table"] for step in plain["steps"]}
+    assert ours["alpha_2_2"] == [[0.5]]
+    assert cli.main(["quiz", "masked-attention-quiz", "--json"]) == 0
+    (asked,) = json.loads(capsys.readouterr().out)
+    assert asked["question"] == SOURCES["masked-attention-quiz"].question
     assert cli.main(["examples", "--list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == names()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -87,6 +88,11 @@ def test_the_commands(runs: dict[str, Finished], tmp_path: Path, capsys: pytest.
     rows = [row.split("\t") for row in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "2"]
     assert all(0 < float(row[2]) < 1 for row in rows)
+    assert main(["fill", masked, "the [MASK] eats a [MASK]", "-k", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    words = [f"{one['word']} {one['probability']:.4f}" for gap in found["gaps"] for one in gap]
+    assert words == [f"{row[1]} {row[2]}" for row in rows]
+    assert found["filled"] == f"the {rows[0][1]} eats a {rows[2][1]}"
     assert main(["fill", denoised, "the [MASK] cat"]) == 0
     assert capsys.readouterr().out.strip()
     for arguments, sentence in (

@@ -220,8 +220,14 @@ def test_a_tagger_is_trained_and_used(tmp_path: Path, capsys: pytest.CaptureFixt
     settings = [one for name, value in given.items() for one in ("--set", f"{name}={value}")]
     out = str(tmp_path / "run")
     file = ["--file", str(tmp_path / "train.conll"), "--target-column", "2,3"]
-    assert main(["train", "--task", "tag", *file, "--out", out, "--view", "quiet", *settings]) == 0
+    assert main(["train", "--task", "tag", *file, "--out", out, "--view", "quiet", *settings, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["bundle"], report["steps"], report["failed"]) == (out, 60, [])
+    assert set(report["validation"]) >= {"last", report["chosen"]}
     bundle = load_bundle(out)
+    assert report["test"] == {
+        name: value for name, value in bundle.metadata["test"].items() if name in report["test"]
+    }
     assert bundle.config.head.columns == (5, 2)
     assert bundle.metadata["labels"][-2:] == ["3=C", "3=V"]
     capsys.readouterr()

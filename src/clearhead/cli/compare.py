@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from clearhead.base.errors import UserError
 from clearhead.base.settings import parse_settings
 from clearhead.cli.options import AsJson, option
-from clearhead.cli.table import show_table
+from clearhead.cli.table import show_json, show_table
 from clearhead.data.config import columns_named
 
 
@@ -110,7 +109,7 @@ def compare(
         )
         raise typer.Exit(130) from None
     if as_json:
-        typer.echo(json.dumps({"metric": found.config.metric, "results": found.results}, ensure_ascii=False))
+        show_json({"metric": found.config.metric, "results": found.results}, indent=None)
         return
     for section in page(found, draw=False).sections:
         if section.tables:

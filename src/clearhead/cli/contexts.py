@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from clearhead.base.errors import UserError
 from clearhead.cli.options import AsJson, Bundle, Device, option
 from clearhead.cli.starting import hurry, settle
-from clearhead.cli.table import show_table
+from clearhead.cli.table import show_json, show_table
 
 
 def contexts(
@@ -51,7 +50,7 @@ def contexts(
     settle()
     found = computed(session, word, sentences)
     if as_json:
-        typer.echo(json.dumps(plain(found), ensure_ascii=False))
+        show_json(plain(found), indent=None)
     else:
         for number, one in enumerate(found["occurrences"], start=1):
             pieces = " ".join(piece["text"] for piece in found["spellings"][one["spelling"]])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clearhead.cli.options import option
-from clearhead.cli.table import show_table
+from clearhead.cli.options import AsJson, option
+from clearhead.cli.table import show_json, show_table
 
 if TYPE_CHECKING:
     from clearhead.bundle import Bundle
@@ -21,6 +21,7 @@ def demo(
     out: Annotated[Path | None, option("FOLDER", "Where the run goes; runs/demo-PAIR without it.")] = None,
     again: Annotated[bool, option(None, "Train again even if the bundle already exists.", "--again")] = False,
     view: Annotated[str, option("KIND", "auto, live, plain or quiet.")] = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Train a small translator from scratch on the built-in phrasebook, then translate with it.
 
@@ -36,6 +37,12 @@ def demo(
     folder = out or home_of(pair)
     bundle = trained(folder, pair, again=again, view=view)
     test = bundle.metadata["test"]
+    shown = show(bundle, pair)
+    if as_json:
+        columns = ("source", "output", "reference")
+        texts = [dict(zip(columns, one, strict=True)) for one in shown]
+        show_json({"bundle": str(folder), "test": test or None, "examples": texts})
+        return
     if test:
         typer.echo(
             f"\n{LANGUAGES[pair]}: {test['exact match']:.1f} % of {test['examples']:,} test sentences come "
@@ -44,10 +51,7 @@ def demo(
     else:  # interrupted, or failed
         typer.echo(f"\nThe test set has not been scored: `clearhead train --resume {folder}` does it.")
     typer.echo()
-    rows = [
-        [source, output, "✓" if output == right else f"✗ {right}"]
-        for source, output, right in show(bundle, pair)
-    ]
+    rows = [[source, output, "✓" if output == right else f"✗ {right}"] for source, output, right in shown]
     show_table(["English", LANGUAGES[pair].split()[-1], ""], rows)
     typer.echo("\nWhere the decoder looked while it wrote (rows: what it wrote; columns: what it read):\n")
     typer.echo(picture(bundle, "I love deep learning."))

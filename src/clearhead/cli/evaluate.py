@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from clearhead.base.errors import UserError
 from clearhead.cli.options import AsJson, Bundle, Device, option
-from clearhead.cli.table import show_formats, show_table
+from clearhead.cli.table import show_formats, show_json, show_table
 from clearhead.data.config import columns_named
 
 
@@ -82,7 +81,7 @@ def evaluate(
     asked = task_named(task) if task is not None else None
     if formats:
         costs = measure_and_store_formats(bundle, rows, asked, device=device)
-        typer.echo(json.dumps(costs, indent=2, ensure_ascii=False)) if as_json else show_formats(costs)
+        show_json(costs) if as_json else show_formats(costs)
         return
     found = measure(
         [bundle] if against is None else [bundle, against],
@@ -97,7 +96,7 @@ def evaluate(
         device=device,
     )
     written = write_report(found.page, out) if out is not None else ()
-    typer.echo(json.dumps(_plain(found), indent=2, ensure_ascii=False)) if as_json else _show(found)
+    show_json(_plain(found)) if as_json else _show(found)
     for path in written:
         typer.echo(f"Wrote {path}.", err=True)
 

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.options import option
+from clearhead.base.errors import UserError
+from clearhead.cli.options import AsJson, option
+from clearhead.cli.table import show_json
 
 
 def examples(
@@ -16,6 +18,7 @@ def examples(
     markdown: Annotated[bool, option(None, "Write Markdown, as in the documentation.", "--markdown")] = False,
     show_list: Annotated[bool, option(None, "List the names and stop.", "--list")] = False,
     slips: Annotated[bool, option(None, "List what else the slides have wrong.", "--slips")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the Transformer at work on small numbers: worked examples from five lectures.
 
@@ -24,11 +27,17 @@ def examples(
       clearhead examples
       clearhead examples contextual-apple
       clearhead examples --slips
+      clearhead examples contextual-apple --json
       clearhead examples --markdown > examples.md
     """
+    if as_json + markdown + show_list + slips > 1:
+        raise UserError("Choose one of --json, --markdown, --list and --slips.")
+
     from clearhead import lectures  # here, so that --help does not wait for torch
 
-    if show_list:
+    if as_json:
+        show_json([lectures.as_plain(one) for one in lectures.examples(name)])
+    elif show_list:
         typer.echo(lectures.listing())
     elif slips:
         lectures.slips_to_terminal()

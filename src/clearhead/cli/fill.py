@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from clearhead.base.errors import UserError
-from clearhead.cli.options import Device
+from clearhead.cli.options import Device, option
 from clearhead.cli.starting import hurry, settle
+from clearhead.cli.table import show_json
 from clearhead.cli.texts import chunks
 
 MOST = 1000  # words for a gap
@@ -31,6 +32,9 @@ def fill(
             "--top", "-k", metavar="K", help="The K likeliest words for each gap instead, with probabilities."
         ),
     ] = None,
+    as_json: Annotated[
+        bool, option(None, "One JSON object a text, with the words of each gap.", "--json")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Fill the gaps of each text, written [MASK], and print the whole text, line by line.
@@ -44,7 +48,7 @@ def fill(
       clearhead fill runs/bert "the [MASK] sat on the mat"
       clearhead fill runs/bert "the [MASK] sat on the [MASK]" --top 5
       clearhead fill runs/t5 "Thank you [MASK] me to your party [MASK] week."
-      clearhead fill runs/bert < gaps.txt
+      clearhead fill runs/bert --json < gaps.txt
     """
     if top is not None and not 1 <= top <= MOST:
         raise UserError(f"--top is a whole number from 1 to {MOST:,}, not {top}.")
@@ -62,10 +66,13 @@ def fill(
     for lines in chunks(texts):
         filled = fill_gaps(model, lines, top=top or 1, first=first)
         first += len(lines)
-        for found in filled:
-            if top is None:
+        for text, found in zip(lines, filled, strict=True):
+            if as_json:
+                gaps = [[{"word": word, "probability": share} for word, share in gap] for gap in found.gaps]
+                show_json({"text": text, "filled": found.text, "gaps": gaps}, indent=None)
+            elif top is None:
                 typer.echo(found.text)
-                continue
-            for number, gap in enumerate(found.gaps, start=1):
-                for word, share in gap:
-                    typer.echo(f"{number}\t{word}\t{share:.4f}")
+            else:
+                for number, gap in enumerate(found.gaps, start=1):
+                    for word, share in gap:
+                        typer.echo(f"{number}\t{word}\t{share:.4f}")

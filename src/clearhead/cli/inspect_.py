@@ -11,7 +11,7 @@ import typer
 from clearhead.base.errors import UserError
 from clearhead.base.settings import flat
 from clearhead.cli.options import AsJson
-from clearhead.cli.table import plain_table, show_formats, show_table
+from clearhead.cli.table import plain_table, show_formats, show_json, show_table
 
 if TYPE_CHECKING:
     from clearhead.bundle import Description
@@ -36,7 +36,7 @@ def inspect_(
     found = describe_bundle_or_run(bundle)
     decoding = _decoding(found)
     if as_json:
-        typer.echo(json.dumps({**found.to_dict(), "decoding": decoding}, indent=2, ensure_ascii=False))
+        show_json({**found.to_dict(), "decoding": decoding})
     else:
         _show(found)
         if decoding:

@@ -49,6 +49,7 @@ COMMANDS = (
         "inspect",
         "import",
         "export",
+        "env",
     ),
 )
 TAKEN = ("import", "inspect")  # names that mean something else in Python: ours have an underscore
@@ -68,7 +69,6 @@ def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         help="The Transformer, exactly: train it from text files, use it, measure it, look inside.",
         epilog="Start with: clearhead demo",
         no_args_is_help=True,
-        add_completion=False,
         # Plain help: the decorated kind imports rich, which would double the time to the first line.
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 from clearhead.base.errors import UserError
 from clearhead.base.settings import parse_settings, read_table
 from clearhead.cli.options import AsJson, option
+from clearhead.cli.table import show_json
 
 
 def plan(
@@ -85,7 +85,7 @@ def plan(
         from clearhead.planner.crossing import render_crossing
 
         found = find_crossing(model, pick_device(device or "auto"))
-        typer.echo(json.dumps(asdict(found), indent=2) if as_json else render_crossing(found))
+        show_json(asdict(found)) if as_json else typer.echo(render_crossing(found))
         return
     report = make_plan(
         model,
@@ -100,4 +100,4 @@ def plan(
     )
     named = f"{preset or config} with {', '.join(settings)}" if settings else str(preset or config)
     report = replace(report, name=named)
-    typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else render(report))
+    show_json(report.to_dict()) if as_json else typer.echo(render(report))

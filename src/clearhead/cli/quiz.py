@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Annotated
 
 import typer
 
 from clearhead.base.errors import UserError, nearest
-from clearhead.cli.options import option
-from clearhead.cli.table import show_table
+from clearhead.cli.options import AsJson, option
+from clearhead.cli.table import show_json, show_table
 
 
 def quiz(
@@ -17,6 +18,7 @@ def quiz(
         str | None, typer.Argument(metavar="[NAME]", help="One question; without it, all of them in order.")
     ] = None,
     show_list: Annotated[bool, option(None, "List the questions and stop.", "--list")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Ask the lectures' questions, wait, and answer: those that ask why by training small models on the spot.
 
@@ -27,7 +29,11 @@ def quiz(
       clearhead quiz
       clearhead quiz cross-attention-questions
       clearhead quiz --list
+      clearhead quiz cross-attention-questions --json
     """
+    if as_json and show_list:
+        raise UserError("Choose one of --json and --list.")
+
     from clearhead import lectures  # here, so that --help does not wait for torch
     from clearhead.jobs.experiments import EXPERIMENTS
 
@@ -39,7 +45,21 @@ def quiz(
         return
     if name is not None and name not in asked:
         raise UserError(f"There is no question '{name}': {nearest(name, asked)}")
-    for one in asked if name is None else [name]:
+    wanted = asked if name is None else [name]
+    if as_json:
+        show_json(
+            [
+                {
+                    "name": one,
+                    "question": lectures.SOURCES[one].question,
+                    "answer": lectures.SOURCES[one].answer,
+                    "experiments": [dataclasses.asdict(run()) for run in EXPERIMENTS.get(one, ())],
+                }
+                for one in wanted
+            ]
+        )
+        return
+    for one in wanted:
         source = lectures.SOURCES[one]
         typer.echo(f"{source.deck} · {source.title}\n{source.about}\n\n{source.question}\n")
         if not _waited():

@@ -1,7 +1,9 @@
-"""Tables on the screen: ruled where a person looks, plain columns where a program reads."""
+"""What commands print: tables, ruled for people and plain for programs, and JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,6 +38,23 @@ def plain_table(titles: Row, rows: Sequence[Row], numbers: Sequence[int] = ()) -
         for row in [titles, *rows]
     ]
     return "\n".join(lines)
+
+
+def show_json(value: Any, indent: int | None = 2) -> None:
+    """Print a value as JSON that every parser reads: numbers that are not finite become null.
+
+    >>> show_json({"loss": float("nan"), "steps": (1, 2)}, indent=None)
+    {"loss": null, "steps": [1, 2]}
+    """
+    typer.echo(json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show_formats(found: Mapping[str, Any]) -> None:

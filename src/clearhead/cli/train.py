@@ -10,7 +10,8 @@ import typer
 
 from clearhead.base.errors import UserError
 from clearhead.base.settings import parse_settings
-from clearhead.cli.table import show_table
+from clearhead.cli.options import AsJson
+from clearhead.cli.table import show_json, show_table
 from clearhead.data.config import columns_named
 
 Files = list[Path] | None
@@ -104,6 +105,7 @@ def train(
         Path | None, typer.Option(metavar="FOLDER", help="Go on with the run in this folder.")
     ] = None,
     view: Annotated[str, typer.Option(metavar="KIND", help="auto, live, plain or quiet.")] = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Train a translator, summariser, language model, classifier, regressor or tagger from text files.
 
@@ -177,7 +179,7 @@ def train(
         raise
     if finished.rank:
         return
-    _tell(finished)
+    show_json(_plain(finished)) if as_json else _tell(finished)
     for sentence in finished.failed:
         print(f"clearhead: {sentence}", file=sys.stderr)
     if finished.failed:
@@ -237,6 +239,22 @@ def _start(base: Path | None, old_domain: Files, columns: dict[str, str]) -> dic
     if old_domain:
         found["old_domain"] = _held_out(old_domain, "old-domain", columns)
     return found
+
+
+def _plain(finished: Any) -> dict[str, Any]:
+    """The figures of a finished run, for programs."""
+    test = finished.test
+    return {
+        "bundle": str(finished.folder),
+        "steps": finished.outcome.steps,
+        "ended": finished.outcome.why,
+        "chosen": finished.chosen,
+        "validation": finished.validation,
+        "test": None if test is None else test.metrics,
+        "signatures": {} if test is None else test.signatures,
+        "remarks": finished.said,
+        "failed": finished.failed,
+    }
 
 
 def _tell(finished: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from clearhead.base.reading import read_text
 from clearhead.cli.options import Bundle, Device, option
-from clearhead.cli.table import show_table
+from clearhead.cli.table import show_json, show_table
 
 LARGEST = 1 << 30  # bytes of a file of texts
 
@@ -49,7 +48,7 @@ def verify(
     model = load(bundle, device=place)
     small = None if draft is None else load(draft, device=place)
     report = run(model, lines, quick, draft=small, show=True)
-    typer.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False)) if as_json else _show(report)
+    show_json(report.to_dict()) if as_json else _show(report)
     if not report.passed:
         raise typer.Exit(1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clearhead.lectures.examples import Example, example, examples, names, summary
+from clearhead.lectures.examples import Example, as_plain, example, examples, names, summary
 from clearhead.lectures.render import listing, slips_to_terminal, to_markdown, to_terminal
 from clearhead.lectures.step import SLIPS, SOURCES, Mark, Slip, Step
 
@@ -13,6 +13,7 @@ __all__ = [
     "Mark",
     "Slip",
     "Step",
+    "as_plain",
     "example",
     "examples",
     "listing",

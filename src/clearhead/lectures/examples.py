@@ -100,6 +100,28 @@ def examples(name: str | None = None) -> list[Example]:
     return [example(one) for one in ([name] if name is not None else RECOMPUTE)]
 
 
+def as_plain(one: Example) -> dict[str, Any]:
+    """An example as plain data: each step with our numbers, the slide's, and a mark for each of those."""
+    steps = [
+        {
+            "name": step.name,
+            "formula": step.formula,
+            "table": step.table,
+            "printed": step.printed,
+            "marks": [[mark.value for mark in row] for row in step.marks()],
+            "note": step.note,
+        }
+        for step in [*one.given(), *one.steps]
+    ]
+    return {
+        "name": one.name,
+        "deck": one.source.deck,
+        "title": one.source.title,
+        "erratum": one.source.erratum,
+        "steps": steps,
+    }
+
+
 def summary(found: Iterable[Example]) -> str:
     """One line: how many examples were recomputed, and what became of the printed numbers."""
     found = list(found)
