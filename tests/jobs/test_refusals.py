@@ -22,6 +22,7 @@ from clearhead.models.config import ModelConfig
 from .making import settings, write_corpus
 
 LEARNED = {"model": {"position": {"name": "learned", "max_length": 6}}}
+SHORT = {"model": {"attention": {"kind": "linformer", "projected": 4, "max_length": 6}}}
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"))
 
 
@@ -31,6 +32,7 @@ RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"
         ("translate", LEARNED, "learned positions for 6 tokens, and the longest training example has"),
         ("classify", LEARNED, "learned positions for 6 tokens, and the longest training example has"),
         ("tag", LEARNED, "learned positions for 6 tokens, and the longest training example has"),
+        ("classify", SHORT, "max_length=6 reads at most 6 tokens, and the longest training example has"),
         ("classify", {"model": {"head": {"classes": 7}}}, "the training text has 2 labels"),
         ("tag", {"model": {"head": {"classes": 1}}}, "the training text has 2 labels"),
         (

@@ -27,6 +27,7 @@ from clearhead.models.config import LayerRule
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
 from clearhead.nn.attention.latent import LatentConfig
 from clearhead.nn.attention.linear import LinearConfig as SummingConfig
+from clearhead.nn.attention.linformer import LinformerConfig
 from clearhead.nn.attention.performer import PerformerConfig
 from clearhead.nn.attention.sparse import SparseConfig
 from clearhead.nn.experts import ExpertsConfig
@@ -40,6 +41,8 @@ from .test_decoding_state import Rows, close
 LINEAR = LinearConfig(heads=2)
 LATENT = LatentConfig(heads=2, latent_dim=5, query_latent_dim=6)
 EVERY_SECOND = (LayerRule(first=1, every=2, attention=LINEAR, cross_attention=AttentionConfig(heads=4)),)
+
+MIXTURES = (LayerRule(stack="encoder", attention=LinformerConfig(heads=2, projected=3, max_length=9)),)
 
 EXPERTS_ABOVE = (LayerRule(first=1, feedforward=ExpertsConfig(width=8, experts=4, shared=1)),)
 
@@ -65,6 +68,7 @@ KINDS: dict[str, nn.Module] = {
     "sums of features": model_for("decoder", scheme="rotary", attention=SummingConfig(heads=2)),
     "sums of random features": model_for("encoder-decoder", attention=PerformerConfig(heads=2, features=9)),
     "a window": model_for("decoder", attention=SparseConfig(heads=2, window=3, global_tokens=1)),
+    "keys and values, a source in mixtures": model_for("encoder-decoder", layer_pattern=MIXTURES),
     "running sums": with_own_parts("decoder", attention=LINEAR),
     "experts above a dense layer": model_for("decoder", scheme="rotary", layer_pattern=EXPERTS_ABOVE),
     "every second layer": with_own_parts("decoder", scheme="rotary", layer_pattern=EVERY_SECOND),

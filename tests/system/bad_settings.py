@@ -182,6 +182,11 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ('model.layer_pattern=[{"first": 90, "feedforward": {"width": 8}}]',),
         "about no layer of this model",
     ),
+    (
+        "translate",
+        ("model.attention.kind=linformer",),
+        "kind 'linformer' and a decoder cannot work together",
+    ),
     ("translate", ("model.attention.kind=multihed",), "no kind of attention 'multihed'"),
     (
         "generate",

@@ -21,7 +21,7 @@ NUMBERS = 2**25  # most scores that one step makes at a time: rows × places in 
 
 
 def refuse_too_long(bundle: Bundle, sizes: Sequence[int], before: int = 0) -> None:
-    """A sentence for the first text that has more tokens than the model has learned positions for.
+    """A sentence for the first text that has more tokens than the model can place.
 
     `before` texts came earlier, which are counted as well.
     """
@@ -29,7 +29,7 @@ def refuse_too_long(bundle: Bundle, sizes: Sequence[int], before: int = 0) -> No
     for number, size in enumerate(sizes, start=before + 1):
         if positions is not None and size > positions:
             raise UserError(
-                f"Text {number} has {size} tokens, and this model has learned positions for {positions}: "
+                f"Text {number} has {size} tokens, and this model reads at most {positions}: "
                 f"shorten or divide it."
             )
 

@@ -205,8 +205,7 @@ def config_of(model: nn.Module) -> ModelConfig:
 
 def positions_of(config: ModelConfig) -> int | None:
     """How many tokens a model can place in one text; None: any number."""
-    learned = config.family != "recurrent" and config.position.name == "learned"
-    return config.position.max_length if learned else None
+    return config.text_limit
 
 
 def limit_of(

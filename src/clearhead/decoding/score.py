@@ -107,8 +107,8 @@ def _refuse_too_long(bundle: Bundle, given: Sequence[list[int]], targets: Sequen
         for name, size in sides.items():
             if size > positions:
                 raise UserError(
-                    f"The {name} of pair {number} has {size} tokens, and this model has learned positions "
-                    f"for {positions}: shorten it."
+                    f"The {name} of pair {number} has {size} tokens, and this model reads at most "
+                    f"{positions}: shorten it."
                 )
 
 

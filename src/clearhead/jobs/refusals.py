@@ -120,8 +120,7 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
     check_metric(config, task)
     if config.model.head.kind == "mlm" and config.batch.layout == "packed":
         raise UserError("Chunks of a long text leave nothing to pack: leave batch.layout out.")
-    learned = config.model.position.name == "learned" and config.model.family != "recurrent"
-    if task.columns.is_stream and learned:
+    if task.columns.is_stream:
         _refuse_short(config.model, config.batch.context, "batch.context is")
     parameters = _parameters(config.model)
     copies = NUMBERS_FOR_A_WEIGHT + bool(config.averaging.ema)
@@ -225,17 +224,18 @@ class _Longest:
 
 
 def check_lengths(config: TrainConfig, found: Survey, tokenizers: Tokenizers, encoding: Encoding) -> None:
-    """Refuse learned positions that are fewer than the tokens of an example.
+    """Refuse a model that can place fewer tokens than an example has.
 
-    Reads the corpus once more, and only if it has learned positions.
+    Reads the corpus once more, and only if the model sets a bound.
     """
     model, columns = config.model, encoding.columns
-    if model.position.name != "learned" or model.family in ("recurrent", "vision") or columns.is_stream:
+    limit = model.text_limit
+    if limit is None or model.family == "vision" or columns.is_stream:
         return
     longest = _Longest(encoding)
     filter = config.data.filter
     answers = Answers(tuple(found.labels), found.numbers, found.tag_columns)
-    if max(filter.source_tokens, filter.target_tokens) > model.position.max_length:
+    if max(filter.source_tokens, filter.target_tokens) > limit:
         for part in found.train:
             rows = rows_with_fate(part.corpus, columns, part.fates, TRAIN)
             tokenise(rows, Encoder(encoding, tokenizers, filter, answers), longest, title="Measuring")
@@ -246,8 +246,15 @@ def check_lengths(config: TrainConfig, found: Survey, tokenizers: Tokenizers, en
 
 
 def _refuse_short(model: ModelConfig, length: int, what: str) -> None:
-    if length > model.position.max_length:
+    limit = model.text_limit
+    if limit is None or length <= limit:
+        return
+    if model.position.name == "learned" and limit == model.position.max_length:
         raise UserError(
             f"There are learned positions for {model.position.max_length} tokens, and {what} {length}: set "
             f"model.position.max_length={length}, or use sinusoidal or rotary positions."
         )
+    raise UserError(
+        f"Attention with max_length={limit} reads at most {limit} tokens, and {what} {length}: set "
+        f"max_length={length} in its settings, or another kind."
+    )

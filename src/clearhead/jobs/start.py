@@ -109,9 +109,9 @@ class Base:
     def defaults(self) -> list[Choice]:
         """Settings of the data that follow from it: texts are no longer than its positions."""
         config, known = self.bundle.config, {one.name: one.value for one in self.task.defaults}
-        if config.position.name != "learned" or self.task.columns.is_stream:
+        most = config.text_limit
+        if most is None or self.task.columns.is_stream:
             return []
-        most = config.position.max_length
         return [
             Choice(f"data.filter.{name}", most, "positions that the base has")
             for name in ("source_tokens", "target_tokens")

@@ -7,6 +7,7 @@ of the parts (`attention`, `feedforward`, …), each beside its code.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 from clearhead.base.config import Bounds, Config, Count, CountOrZero, Share
@@ -233,6 +234,16 @@ class ModelConfig(Config):
         """The settings of every attention that a layer may have."""
         rules = [one for rule in self.layer_pattern for one in (rule.attention, rule.cross_attention)]
         return [self.attention, *(one for one in rules if one is not None)]
+
+    @cached_property
+    def text_limit(self) -> int | None:
+        """Most tokens of a text, where learned positions or an attention's `max_length` set a bound."""
+        if self.family == "recurrent":
+            return None
+        found = [self.position.max_length] if self.position.name == "learned" else []
+        own = [] if self.family in NO_TRANSFORMERS else self.attentions
+        found += [one.max_length for one in own if hasattr(one, "max_length")]
+        return min(found, default=None)
 
     def _refuse_idle(self) -> None:
         """Parts cannot be taken out of a family that has none of them."""

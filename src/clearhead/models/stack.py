@@ -213,7 +213,7 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList()
         for number in range(layers):
             own, source, feed = config.parts_of(self.name, number)
-            attention = build_attention(own, positions.of(own))
+            attention = build_attention(own, positions.of(own), causal)
             looking = build_attention(source) if cross else None
             self.layers.append(Layer(config, attention, looking, build_feedforward(feed, config.width)))
         self.gives_extras = any(layer.gives_extras for layer in self.layers)

@@ -5,7 +5,7 @@ for what it remembers, and `new_memory()` if it can look at a source; of a feed-
 has its `config`, may name its `residual_weights()`, which some initialisations shrink, and those that hold a
 matrix for each of several nets, `stacked_weights()`. It may set `gives_extras = True`: then a feed-forward is
 also told the `tokens` it works on, because padding must not enter a loss, and while training either is given
-`extras`.
+`extras`. An attention that cannot hide what lies ahead sets `may_be_causal = False`.
 
 A kind of your own is its config (a subclass of the multi-head or the dense one with another `kind`), its
 class, and its costs: one row.
@@ -26,6 +26,8 @@ from clearhead.nn.attention.latent import LatentAttention, LatentConfig
 from clearhead.nn.attention.latent_costs import LATENT
 from clearhead.nn.attention.linear import LinearAttention, LinearConfig
 from clearhead.nn.attention.linear_costs import LINEAR
+from clearhead.nn.attention.linformer import LinformerAttention, LinformerConfig
+from clearhead.nn.attention.linformer_costs import LINFORMER
 from clearhead.nn.attention.performer import PerformerAttention, PerformerConfig
 from clearhead.nn.attention.sparse import SparseAttention, SparseConfig
 from clearhead.nn.attention.sparse_costs import SPARSE
@@ -58,6 +60,7 @@ ATTENTIONS: dict[str, Kind] = {
     "latent": Kind(LatentConfig, LatentAttention, LATENT),
     "linear": Kind(LinearConfig, LinearAttention, LINEAR),
     "performer": Kind(PerformerConfig, PerformerAttention, LINEAR),
+    "linformer": Kind(LinformerConfig, LinformerAttention, LINFORMER),
     "sparse": Kind(SparseConfig, SparseAttention, SPARSE),
 }
 FEEDFORWARDS: dict[str, Kind] = {
@@ -88,13 +91,18 @@ AnyAttention = Annotated[AttentionConfig, Kinds(lambda name: attention_kind(name
 AnyFeedForward = Annotated[FeedForwardConfig, Kinds(lambda name: feedforward_kind(name).config)]
 
 
-def build_attention(config: AttentionConfig, position: Position | None = None) -> Any:
+def build_attention(config: AttentionConfig, position: Position | None = None, causal: bool = False) -> Any:
     """The attention that a config names; without a position scheme for one that looks at a source."""
     part = attention_kind(config.kind).build(config, position)
     if position is None and not hasattr(part, "new_memory"):
         raise UserError(
             f"Attention of the kind '{config.kind}' cannot look at a source: set cross_attention to another "
             f"kind in layer_pattern."
+        )
+    if causal and not getattr(part, "may_be_causal", True):
+        raise UserError(
+            f"Attention of the kind '{config.kind}' and a decoder cannot work together: it cannot hide what "
+            f"lies ahead. Give it to the encoder alone, by a rule of layer_pattern with stack=encoder."
         )
     return part
 

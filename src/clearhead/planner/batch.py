@@ -53,13 +53,14 @@ def make_batch(
         if value is not None and value < 1:
             raise UserError(f"A plan's {name} must be at least 1, not {value}.")
     source, target = _lengths(config, source_length, target_length)
-    if config.position.name == "learned" and config.family != "vision":
-        longest = max(source, target)
-        if longest > config.position.max_length:
-            raise UserError(
-                f"This model has learned positions for {config.position.max_length} tokens, not {longest}: "
-                f"plan for shorter sequences, or set position.max_length."
-            )
+    longest, limit = max(source, target), config.text_limit
+    if limit is not None and longest > limit and config.family != "vision":
+        learned = config.position.name == "learned" and limit == config.position.max_length
+        what = "learned positions" if learned else "attention"
+        raise UserError(
+            f"This model has {what} for {limit} tokens, not {longest}: plan for shorter sequences, or set "
+            f"{'position' if learned else 'attention'}.max_length."
+        )
     return Batch(max(1, round(batch_tokens / (target or source))), source, target)
 
 
@@ -71,7 +72,7 @@ def _lengths(config: ModelConfig, source: int | None, target: int | None) -> tup
         if source is not None or target is not None:
             raise UserError("An image's tokens follow from image.size and image.patch: give no length.")
         return config.image.tokens, 0
-    usual = config.position.max_length if config.position.name == "learned" else TEXT_LENGTH
+    usual = config.text_limit or TEXT_LENGTH
     if config.family == "decoder":
         if source is not None:
             raise UserError("A decoder has one sequence, the target: give target_length, not source_length.")

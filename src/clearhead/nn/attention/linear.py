@@ -22,14 +22,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
-from clearhead.nn.attention.mask_rules import Causal, Mask
+from clearhead.nn.attention.approximate import (
+    by_rows,
+    exact,
+    hidden_keys,
+    refuse_biases,
+    refuse_settings,
+    seen_keys,
+)
+from clearhead.nn.attention.mask_rules import Mask
 from clearhead.nn.attention.multihead import AttentionConfig, MultiHeadAttention, projected, show
 from clearhead.nn.attention.scores import ALL_HEADS, Heads, Score
 from clearhead.nn.attention.state import Memory
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
 from clearhead.nn.state import State, TensorState, refuse_unknown_state
-from clearhead.nn.tokens import Tokens, places
+from clearhead.nn.tokens import Tokens
 
 CHUNK = 128  # tokens that are compared directly
 
@@ -56,13 +64,8 @@ class LinearConfig(AttentionConfig):
 
 def refuse_settings_of_scores(config: AttentionConfig, further: tuple[str, ...] = ()) -> None:
     """Say which setting is about scores or weights, which sums never make."""
-    usual = AttentionConfig()
-    for name in ("score", "score_rank", "softcap", "dropout", "kernel", "query_dim", *further):
-        if getattr(config, name) != getattr(usual, name):
-            raise UserError(
-                f"Attention of the kind '{config.kind}' and {name}={getattr(config, name)} cannot work "
-                f"together: it sums feature vectors and makes neither scores nor weights. Leave {name} out."
-            )
+    names = ("score", "score_rank", "softcap", "dropout", "kernel", "query_dim", *further)
+    refuse_settings(config, names, "it sums feature vectors and makes neither scores nor weights")
 
 
 class FeatureScore(Score):
@@ -101,13 +104,7 @@ class LinearAttention(MultiHeadAttention):
     def __init__(self, config: AttentionConfig, position: Position | None = None) -> None:
         super().__init__(config, position)
         self.score = self._build_score()
-        scheme = type(self.position).__name__
-        if self.position.has_bias or self.position.adds_values:
-            raise UserError(
-                f"Attention of the kind '{config.kind}' and the position scheme '{scheme}' cannot work "
-                f"together: the scheme adds to scores or weights, which are never made. Use 'sinusoidal', "
-                f"'learned', 'rotary' or 'none'."
-            )
+        refuse_biases(config, self.position)
 
     def _build_score(self) -> Score:
         return FeatureScore()
@@ -139,30 +136,20 @@ class LinearAttention(MultiHeadAttention):
         problem = self.problem(x, memory, mask=mask, queries=queries, keys=keys, state=source, memo=memo)
         if look is not None and past is None:
             show(problem, look)
-        seen = _seen(rest if past is None else [], problem.queries, problem.keys)
+        seen = seen_keys(rest if past is None else [], problem.queries, problem.keys)
+
+        def mix(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
+            return self._mixed(exact(q), exact(k), exact(v), seen, causal, past)
+
         q, k, v = problem.q, problem.spread(problem.k), problem.spread(problem.v)
-        packed = problem.queries if problem.queries.is_packed else None
-        if packed is not None:
-            seen = torch.ones_like(k[:, :1, :, :1], dtype=torch.bool) if seen is None else seen
-            k, v, seen = (_in_rows(one, problem.keys) for one in (k, v, seen))
-            q = _in_rows(q, problem.queries)
         with torch.autocast(x.device.type, enabled=False):  # long sums need all digits
-            mixed = self._mixed(exact(q), exact(k), exact(v), seen, causal, past).to(problem.v.dtype)
-        if packed is not None:
-            mixed = mixed[packed.segment[0], :, packed.position[0]].transpose(0, 1).unsqueeze(0)  # type: ignore[index]
+            mixed = by_rows(mix, q, k, v, seen, problem.queries, problem.keys).to(v.dtype)
         return projected(self, x, mixed, look, None, apart)
 
     def _read_mask(self, mask: Mask | None, of_source: bool, continues: bool) -> tuple[bool, list[Mask]]:
         """Whether the mask is causal, and its parts that hide some keys from all queries."""
-        parts = () if mask is None else mask.parts
-        causal = any(isinstance(part, Causal) for part in parts)
-        rest = [part for part in parts if not isinstance(part, Causal)]
-        for part in rest:
-            if part.depends_on_query or part.has_bias or part.heads > 1:
-                raise UserError(
-                    f"Attention of the kind '{self.config.kind}' and the mask {part!r} cannot work together: "
-                    f"a sum is the same for all queries, or for all that come later. Use Causal and Padding."
-                )
+        why = "a sum is the same for all queries, or for all that come later"
+        causal, rest = hidden_keys(self.config, mask, why)
         if causal and of_source:
             raise UserError(f"Attention of the kind '{self.config.kind}' sees a source whole, not causally.")
         if continues and not causal:
@@ -218,31 +205,3 @@ def _in_chunks(x: Tensor, size: int) -> Tensor:
     short = -x.shape[2] % size
     chunks: Tensor = (F.pad(x, (0, 0, 0, short)) if short else x).contiguous().unflatten(2, (-1, size))
     return chunks
-
-
-def exact(x: Tensor) -> Tensor:
-    """In float32 at least."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def _seen(parts: list[Mask], queries: Tokens, keys: Tokens) -> Tensor | None:
-    """(B, 1, S, 1): keys that are real and that no mask hides; None: all."""
-    query, key = places(queries, keys)
-    head = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=keys.position.device)
-    found = None
-    for part in parts:
-        visible = part.rule(query, key, head)
-        found = visible if found is None else found & visible
-    if keys.real is not None:
-        real = (torch.arange(keys.count, device=keys.real.device) < keys.real.unsqueeze(1))[:, None, None]
-        found = real if found is None else found & real
-    return None if found is None else found.mT
-
-
-def _in_rows(x: Tensor, tokens: Tokens) -> Tensor:
-    """Packed (1, H, N, D) as one row for each sequence; what lies behind its end is 0."""
-    assert tokens.sequences is not None
-    assert tokens.segment is not None
-    rows = x.new_zeros(len(tokens.sequences), tokens.longest_segment(), x.shape[1], x.shape[3])
-    rows[tokens.segment[0], tokens.position[0]] = x[0].transpose(0, 1)
-    return rows.transpose(1, 2)

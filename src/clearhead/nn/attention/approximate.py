@@ -1,0 +1,197 @@
+"""What cheaper attentions share: whole texts in rows, masks that hide keys, and the way in and out.
+
+Exact attention mixes the values of a text by softmax(q kᵀ), an approximation by something that costs less
+than n² and is still linear in the values. A subclass of `ApproximateAttention` says how, for rows of whole
+texts. Here stand the projections before it, packed tokens as rows, what cannot work together, and looking:
+the weights shown are those that the approximation itself mixes by, of every query and key.
+
+Shapes: B rows, H heads, G key/value heads, T queries, S keys, N packed tokens, V value size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.nn.attention.mask_rules import Causal, Mask
+from clearhead.nn.attention.multihead import AttentionConfig, MultiHeadAttention, projected
+from clearhead.nn.look import Look
+from clearhead.nn.positions.base import Position
+from clearhead.nn.state import State
+from clearhead.nn.tokens import Tokens, places
+
+Mix = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+
+class ApproximateAttention(MultiHeadAttention):
+    """Self-attention over whole texts, by other means than a softmax over all pairs."""
+
+    may_be_causal = True  # whether it can hide what lies ahead
+
+    def __init__(self, config: AttentionConfig, position: Position | None = None) -> None:
+        if position is None:
+            raise UserError(
+                f"Attention of the kind '{config.kind}' cannot look at a source: set cross_attention to "
+                f"another kind in layer_pattern."
+            )
+        super().__init__(config, position)
+        refuse_biases(config, self.position)
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool) -> Tensor:
+        """(B, H, T, V) of whole texts; q (B, H, T, ·), k and v (B, G, T, ·), `seen` (B, 1, T, 1)."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | None = None,
+        queries: Tokens | None = None,
+        keys: Tokens | None = None,
+        state: State | None = None,
+        memo: dict[Hashable, Any] | None = None,
+        look: Look | None = None,
+        apart: bool = False,
+    ) -> Any:
+        """Attend from x to itself; returns the shape of x."""
+        if state is not None or memory is not None:
+            raise UserError(
+                f"Attention of the kind '{self.config.kind}' reads whole texts, and takes neither a state "
+                f"nor a source."
+            )
+        q, k, v, mix = self._read(x, mask, queries)
+        mixed = mix(v)
+        if look is not None:
+            for name, tensor in (("q", q), ("k", k), ("v", v)):
+                look.give(name, tensor)
+            if look.wants("weights"):
+                look.give("weights", _of_heads(mix(_units(v)), look.heads("weights")))
+        return projected(self, x, mixed, look, None, apart)
+
+    def weights(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | None = None,
+        queries: Tokens | None = None,
+        keys: Tokens | None = None,
+        heads: list[int] | None = None,
+    ) -> Tensor:
+        """(B, heads, T, S): what the values are mixed by. Its rows need not add up to 1."""
+        _, _, v, mix = self._read(x, mask, queries)
+        return _of_heads(mix(_units(v)), heads)
+
+    def _read(
+        self, x: Tensor, mask: Mask | None, queries: Tokens | None
+    ) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
+        """q, k and v (1 or B, ·, T or N, ·), and what mixes values like these."""
+        why = "it compares a query with what stands for many keys"
+        causal, rest = hidden_keys(self.config, mask, why)
+        if causal and not self.may_be_causal:
+            raise UserError(
+                f"Attention of the kind '{self.config.kind}' and the mask Causal() cannot work together: "
+                f"what it compares a query with holds the whole text. Use it in an encoder."
+            )
+        q, k, v, tokens = self._projected(x, queries)
+        seen = seen_keys(rest, tokens, tokens)
+
+        def mix(values: Tensor) -> Tensor:
+            def rows(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
+                return self._mixed(q, k, v, seen, causal)
+
+            return by_rows(rows, q, k, values, seen, tokens, tokens)
+
+        return q, k, v, mix
+
+    def _projected(self, x: Tensor, queries: Tokens | None) -> tuple[Tensor, Tensor, Tensor, Tokens]:
+        """q, k and v, turned by their positions, and where they stand."""
+        problem = self.problem(x, queries=queries)
+        return problem.q, problem.k, problem.v, problem.queries
+
+
+def _units(v: Tensor) -> Tensor:
+    """Values that tell keys apart: of the key s, the s-th unit vector."""
+    return torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:3], -1)
+
+
+def _of_heads(mixed: Tensor, heads: Any) -> Tensor:
+    return mixed if heads is None else mixed[:, list(heads)]
+
+
+def refuse_biases(config: AttentionConfig, position: Position) -> None:
+    """Say which position scheme needs scores of single pairs, which are never made."""
+    if position.has_bias or position.adds_values:
+        raise UserError(
+            f"Attention of the kind '{config.kind}' and the position scheme '{type(position).__name__}' "
+            f"cannot work together: the scheme adds to scores or weights, which are never made. Use "
+            f"'sinusoidal', 'learned', 'rotary' or 'none'."
+        )
+
+
+def refuse_settings(config: AttentionConfig, names: tuple[str, ...], why: str) -> None:
+    """Say which setting of exact attention has no meaning here."""
+    usual = AttentionConfig()
+    for name in names:
+        if getattr(config, name) != getattr(usual, name):
+            raise UserError(
+                f"Attention of the kind '{config.kind}' and {name}={getattr(config, name)} cannot work "
+                f"together: {why}. Leave {name} out."
+            )
+
+
+def hidden_keys(config: AttentionConfig, mask: Mask | None, why: str) -> tuple[bool, list[Mask]]:
+    """Whether the mask is causal, and its parts that hide some keys from all queries."""
+    parts = () if mask is None else mask.parts
+    rest = [part for part in parts if not isinstance(part, Causal)]
+    for part in rest:
+        if part.depends_on_query or part.has_bias or part.heads > 1:
+            raise UserError(
+                f"Attention of the kind '{config.kind}' and the mask {part!r} cannot work together: {why}. "
+                f"Use Causal and Padding."
+            )
+    return len(rest) < len(parts), rest
+
+
+def seen_keys(parts: list[Mask], queries: Tokens, keys: Tokens) -> Tensor | None:
+    """(B, 1, S, 1): keys that are real and that no mask hides; None: all."""
+    query, key = places(queries, keys)
+    head = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=keys.position.device)
+    found = None
+    for part in parts:
+        visible = part.rule(query, key, head)
+        found = visible if found is None else found & visible
+    if keys.real is not None:
+        real = (torch.arange(keys.count, device=keys.real.device) < keys.real.unsqueeze(1))[:, None, None]
+        found = real if found is None else found & real
+    return None if found is None else found.mT
+
+
+def by_rows(
+    mix: Mix, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, queries: Tokens, keys: Tokens
+) -> Tensor:
+    """Mix rows of whole texts: padded ones as they are, packed ones laid out as rows and packed again."""
+    if not queries.is_packed or queries.segment is None:
+        return mix(q, k, v, seen)
+    seen = torch.ones_like(k[:, :1, :, :1], dtype=torch.bool) if seen is None else seen
+    rows = mix(_in_rows(q, queries), _in_rows(k, keys), _in_rows(v, keys), _in_rows(seen, keys))
+    return rows[queries.segment[0], :, queries.position[0]].transpose(0, 1).unsqueeze(0)
+
+
+def _in_rows(x: Tensor, tokens: Tokens) -> Tensor:
+    """Packed (1, H, N, D) as one row for each sequence; what lies behind its end is 0."""
+    assert tokens.sequences is not None
+    assert tokens.segment is not None
+    rows = x.new_zeros(len(tokens.sequences), tokens.longest_segment(), x.shape[1], x.shape[3])
+    rows[tokens.segment[0], tokens.position[0]] = x[0].transpose(0, 1)
+    return rows.transpose(1, 2)
+
+
+def exact(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

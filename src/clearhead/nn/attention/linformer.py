@@ -1,0 +1,128 @@
+"""Linformer: keys and values projected along the text's length, then exact attention over what is left.
+
+    out = softmax(q (Eᵀk)ᵀ / √d) (Fᵀv)        E, F learnt, one row for each position, r columns
+
+A query looks at r mixtures of the text instead of its n tokens, so n tokens cost O(n · r), in time as in
+memory. It equals exact attention when r = n and both projections are the identity. A mixture holds tokens
+from everywhere, the future included, so this is for encoders. Every position has a row of its own, so no
+text may be longer than `max_length`; padding enters no mixture.
+
+Shapes: B rows, H heads, G key/value heads, T tokens, r mixtures, P heads that have projections.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.config import Count
+from clearhead.base.errors import UserError
+from clearhead.nn.attention.approximate import ApproximateAttention
+from clearhead.nn.attention.kernels import attend
+from clearhead.nn.attention.multihead import AttentionConfig
+from clearhead.nn.attention.problem import NO_MASK, Problem
+from clearhead.nn.positions.base import Position
+from clearhead.nn.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinformerConfig(AttentionConfig):
+    """Attention to a fixed number of mixtures of a text's tokens: O(n) in the length, for encoders.
+
+    >>> LinformerConfig(width=64, heads=4, projected=16).longest
+    512
+    """
+
+    kind: Literal["linformer"] = "linformer"
+    projected: Count = 128  # mixtures of tokens that a query looks at
+    max_length: Count = 512  # tokens of the longest text
+    # none: each head projects its keys and its values; heads: all heads alike; keys_values: and both alike
+    share: Literal["none", "heads", "keys_values"] = "heads"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.projected > self.max_length:
+            raise UserError(
+                f"Linformer with projected={self.projected} and max_length={self.max_length} would make "
+                f"texts longer: set projected to {self.max_length} at most."
+            )
+        if self.kernel in ("short", "varlen"):
+            raise UserError(
+                f"Attention of the kind 'linformer' and the kernel '{self.kernel}' cannot work together: the "
+                f"kernel is for packed tokens, and mixtures of tokens are not packed. Use kernel 'auto'."
+            )
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text that can be read."""
+        return self.max_length
+
+
+class LinformerAttention(ApproximateAttention):
+    """Self-attention of an encoder to mixtures of its tokens.
+
+    >>> attention = LinformerAttention(LinformerConfig(width=32, heads=4, projected=3), Position())
+    >>> attention(torch.randn(2, 5, 32)).shape
+    torch.Size([2, 5, 32])
+    """
+
+    config: LinformerConfig
+    may_be_causal = False
+
+    def __init__(self, config: LinformerConfig, position: Position | None = None) -> None:
+        super().__init__(config, position)
+        heads = config.groups if config.share == "none" else 1
+        shape = heads, config.max_length, config.projected
+        self.project_keys = nn.Parameter(torch.empty(shape))  # E (P, n, r)
+        self.project_values = None if config.share == "keys_values" else nn.Parameter(torch.empty(shape))  # F
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform, so that a mixture of r tokens has about the variance of one."""
+        bound = 1.0 / math.sqrt(self.config.projected)
+        for projection in (self.project_keys, self.project_values):
+            if projection is not None:
+                nn.init.uniform_(projection, -bound, bound)
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool) -> Tensor:
+        k, v = self._within(k, v, seen)
+        values = self.project_keys if self.project_values is None else self.project_values
+        problem = Problem(
+            q,
+            _mixtures(k, self.project_keys),
+            _mixtures(v, values),
+            Tokens.padded(q.shape[2], device=q.device),
+            Tokens.padded(self.config.projected, device=q.device),
+            NO_MASK,
+            score=self.score,
+            position=Position(),
+            softcap=self.config.softcap,
+            dropout=self.config.dropout if self.training else 0.0,
+        )
+        return attend(problem, self.kernel)
+
+    def _within(self, k: Tensor, v: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Keys and values without padding, and no more of them than there are rows to project them with."""
+        longest = self.config.max_length
+        if k.shape[2] > longest:
+            if seen is None or bool(seen[:, :, longest:].any()):
+                raise UserError(
+                    f"Attention of the kind 'linformer' was built for texts of max_length={longest} tokens "
+                    f"and was given {k.shape[2]}: shorten the text, or train with a larger max_length."
+                )
+            k, v, seen = k[:, :, :longest], v[:, :, :longest], seen[:, :, :longest]
+        if seen is not None:
+            k, v = k.masked_fill(~seen, 0.0), v.masked_fill(~seen, 0.0)
+        return k, v
+
+
+def _mixtures(x: Tensor, projection: Tensor) -> Tensor:
+    """(B, G, T, D) as (B, G, r, D): one product for all rows, without a copy of the projection for each."""
+    weight = projection[:, : x.shape[2]].to(x.dtype)
+    if len(weight) == 1:
+        return torch.einsum("bgtd,tr->bgrd", x, weight[0])
+    return torch.einsum("bgtd,gtr->bgrd", x, weight)
