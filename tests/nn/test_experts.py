@@ -87,11 +87,11 @@ def test_every_dispatch_equals_the_loop(kind: str, dispatch: str, padded: bool) 
 
 def test_grouped_products_serve_where_they_can() -> None:
     x = torch.randn(3, WIDTH)
-    assert type(a_net("loop")._dispatch(x)).__name__ == "Loop"
-    assert type(a_net("auto")._dispatch(x)).__name__ == "Grouped"
-    assert type(a_net("auto").bfloat16()._dispatch(x.bfloat16())).__name__ == "Grouped"
-    assert type(a_net("auto", width=9)._dispatch(x)).__name__ == "Sorted"  # rows of 36 bytes
-    assert type(a_net("auto").double()._dispatch(x.double())).__name__ == "Sorted"
+    assert type(a_net("loop").dispatch(x)).__name__ == "Loop"
+    assert type(a_net("auto").dispatch(x)).__name__ == "Grouped"
+    assert type(a_net("auto").bfloat16().dispatch(x.bfloat16())).__name__ == "Grouped"
+    assert type(a_net("auto", width=9).dispatch(x)).__name__ == "Sorted"  # rows of 36 bytes
+    assert type(a_net("auto").double().dispatch(x.double())).__name__ == "Sorted"
 
 
 def test_one_expert_is_the_dense_net() -> None:

@@ -17,6 +17,8 @@ from clearhead.planner.layout import Layout
         ("tp2xfsdp4", 8, (1, 4, 2)),
         ("ddpxfsdp4xtp2", 16, (2, 4, 2)),
         ("ddp1", 1, (1, 1, 1)),
+        ("ep2xddp2", 4, (2, 1, 1)),
+        ("fsdp2xep", 8, (1, 2, 1)),
     ],
 )
 def test_a_layout_is_read(text: str, ranks: int, sizes: tuple[int, int, int]) -> None:
@@ -36,6 +38,7 @@ def test_a_layout_is_read(text: str, ranks: int, sizes: tuple[int, int, int]) ->
         ("", 4, "cannot be read"),
         ("ddp2xddp2", 4, "has ddp twice"),
         ("ddp99999999999", 4, "cannot be read"),
+        ("ep2xtp2", 4, "joins ep and tp"),
     ],
 )
 def test_a_layout_is_refused(text: str, ranks: int, said: str) -> None:

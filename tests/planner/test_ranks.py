@@ -7,6 +7,7 @@ import pytest
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.models.build import build, preset
+from clearhead.models.config import ModelConfig
 from clearhead.planner.ranks import count_weights
 
 
@@ -39,6 +40,34 @@ def test_a_ring_sends_what_is_known() -> None:
     assert found["fsdp8"].traffic == pytest.approx(7 / 8 * 8 * count, rel=1e-6)
 
 
+EXPERTS = ModelConfig.from_dict(
+    {
+        "family": "decoder",
+        "width": 64,
+        "layers": 4,
+        "attention": {"heads": 4},
+        "layer_pattern": [{"first": 1, "feedforward": {"kind": "experts", "experts": 8, "width": 32}}],
+    }
+)
+
+
+def test_experts_are_dealt_and_their_tokens_travel() -> None:
+    """16 bytes for each weight; two choices of each token there and back, and their gradients, in bf16."""
+    found = clearhead.plan(EXPERTS, 8192, target_length=128, device="h100", ranks=8, layout="ddp2xep4")
+    one = found.spreads[0]
+    experts = 3 * 8 * 2 * 64 * 32
+    assert one.accumulate == 8
+    assert one.shards == 16 * (found.parameters - experts * 3 // 4)
+    rest, tokens = found.parameters - experts, 8192 // 8
+    choices = 3 * 2 * tokens * 64 * 2
+    sums = 2 * 3 / 4 * 4 * rest + 2 * 1 / 2 * 4 * (rest + experts / 4)  # over `ep`, over `ddp`
+    assert one.traffic == pytest.approx(sums + 4 * 3 / 4 * choices, abs=8)
+    assert {"ddp4xep2", "ep8"} < {spread.layout for spread in found.spreads}
+    assert not any("tp" in spread.layout for spread in found.spreads)  # training would refuse it
+    dense = clearhead.plan("base", device="h100", ranks=8).spreads
+    assert not any("ep" in spread.layout for spread in dense)
+
+
 def test_what_does_not_fit_is_taken_in_more_passes() -> None:
     found = spreads("llama3-8b", 64, "fsdp8xtp8", batch_tokens=1_000_000)
     assert next(iter(found)) == "fsdp8xtp8"
@@ -56,6 +85,7 @@ def test_what_does_not_fit_is_taken_in_more_passes() -> None:
         (64, "fsdp8", "made for 8"),
         (1, None, "must be 2"),
         (3, "tp3", "cut"),
+        (4, "ep4", "cannot cut this model"),
     ],
 )
 def test_refusals(ranks: int | None, layout: str | None, said: str) -> None:

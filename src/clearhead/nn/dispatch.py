@@ -70,10 +70,14 @@ class Sorted:
         )
         somebodys = (number < count).unsqueeze(-1)
         rows = torch.where(somebodys, _spread(x, order, back), 0)  # (C, D)
-        out = experts.nets(rows, self.product(ends, len(number)))
+        out = self.results(experts, rows, ends)
         # what lies behind the last run is whatever memory held: it must be left out, not multiplied away
         out = torch.where(somebodys, out, 0) * _spread(weights.reshape(-1, 1), order, back)
         return _gather(out, order, back, len(x))
+
+    def results(self, experts: Nets, rows: Tensor, ends: Tensor) -> Tensor:
+        """What experts make of their runs of rows, (C, D); behind the last run stands anything."""
+        return experts.nets(rows, self.product(ends, len(rows)))
 
     def product(self, ends: Tensor, choices: int) -> Any:
         """`product(rows, matrices)`, each run of rows with its own expert's matrix."""

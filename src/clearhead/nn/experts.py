@@ -182,7 +182,7 @@ class Experts(nn.Module):
         chosen = routing.chosen
         if real is not None:  # one number above all experts: nobody's
             chosen = chosen.masked_fill(~real.unsqueeze(-1), self.config.experts)
-        out = self._dispatch(flat)(self, flat, chosen, routing.weights.to(flat.dtype)).view_as(x)
+        out = self.dispatch(flat)(self, flat, chosen, routing.weights.to(flat.dtype)).view_as(x)
         if self.shared is not None:
             out = out + self.shared(x)
         if extras is not None:
@@ -197,10 +197,12 @@ class Experts(nn.Module):
             hidden = self.activation(product(x, self.gate)) * product(x, self.inner)
         return product(self.dropout(hidden), self.output)  # type: ignore[no-any-return]
 
-    def _dispatch(self, x: Tensor) -> Dispatch:
+    def dispatch(self, x: Tensor, matrices: Tensor | None = None) -> Dispatch:
+        """How tokens come to these experts' matrices, or to some of them."""
         name = self.config.dispatch
         if name == "auto":
-            name = "grouped" if DISPATCHES["grouped"].fits(self.inner, x) else "segments"
+            fast = DISPATCHES["grouped"].fits(self.inner if matrices is None else matrices, x)
+            name = "grouped" if fast else "segments"
         return DISPATCHES[name]
 
     def _tell(self, extras: Extras, routing: Routing, real: Tensor | None) -> None:

@@ -78,7 +78,8 @@ def plan(
         made = [spread(job, one) for one in layouts_for(ranks, layout)]
         if layout is not None and made[0] is None:
             raise UserError(
-                f"The layout '{layout}' cannot cut this model: tp must divide its heads and inner width."
+                f"The layout '{layout}' cannot cut this model: tp must divide its heads and inner width, ep "
+                "its experts, and fsdp beside ep their width and the model's."
             )
         spreads = [one for one in made if one is not None]
     parts = parameters_by_part(model)

@@ -2,12 +2,13 @@
 
     ddp    replicas: every rank has all weights, gradients are added up
     fsdp   shards: weights, gradients and moments are cut up, and brought together layer by layer
+    ep     expert parallel: every rank has some of the experts, and tokens travel to theirs and back
     tp     tensor parallel: every product is cut up, and so is the sequence between products
 
 The parts are the dimensions of one mesh, in this order whatever the order in the text: ranks that differ only
 in `tp`, which talk most, are neighbours, and so on one machine. One part may leave its size out and takes the
-ranks that are left. `ddp2xfsdp4` is what others call hybrid sharding. A further kind of parallelism (experts)
-is a further name here and a row in `training/distributed/shard.py`. No torch.
+ranks that are left. `ddp2xfsdp4` is what others call hybrid sharding. Ranks of `ddp`, `fsdp` and `ep` have
+data of their own; those of `tp` share theirs. No torch.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Layout:
 
     ddp: int = 1
     fsdp: int = 1
+    ep: int = 1
     tp: int = 1
 
     @classmethod
@@ -35,9 +37,9 @@ class Layout:
         """The layout of so many ranks.
 
         >>> Layout.parse("fsdp8xtp8", 64)
-        Layout(ddp=1, fsdp=8, tp=8)
+        Layout(ddp=1, fsdp=8, ep=1, tp=8)
         >>> Layout.parse("ddpxfsdp4", 8)
-        Layout(ddp=2, fsdp=4, tp=1)
+        Layout(ddp=2, fsdp=4, ep=1, tp=1)
         """
         sizes: dict[str, int] = {}
         for part in text.split("x"):
@@ -54,6 +56,11 @@ class Layout:
             raise UserError(
                 f"The layout '{text}' leaves more than one size open: only one part can have the rest."
             )
+        if {"ep", "tp"} <= sizes.keys():
+            raise UserError(
+                f"The layout '{text}' joins ep and tp, and tensor parallelism does not cut experts: leave "
+                "one of them out."
+            )
         known = math.prod(size for size in sizes.values() if size)
         open_ones = [name for name, size in sizes.items() if not size]
         for name in open_ones:
@@ -66,17 +73,17 @@ class Layout:
     @property
     def ranks(self) -> int:
         """All of them."""
-        return self.ddp * self.fsdp * self.tp
+        return self.data * self.tp
 
     @property
     def data(self) -> int:
         """Into how many parts an update's batches are dealt."""
-        return self.ddp * self.fsdp
+        return self.ddp * self.fsdp * self.ep
 
     @property
     def shards(self) -> bool:
         """Are weights cut up?"""
-        return self.fsdp * self.tp > 1
+        return self.fsdp * self.ep * self.tp > 1
 
     def __str__(self) -> str:
         parts = [f"{name}{getattr(self, name)}" for name in NAMES if getattr(self, name) > 1]

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from clearhead.base.errors import UserError
-from clearhead.models.stack import Layer
+from clearhead.models.stack import Layer, Stack
 from clearhead.nn.attention.multihead import MultiHeadAttention
 from clearhead.nn.costs import FLOAT
+from clearhead.nn.experts import Experts
 from clearhead.nn.layers import FeedForward
 from clearhead.planner.batch import Batch
 from clearhead.planner.devices import USABLE, UTILISATION, Device
@@ -43,7 +44,8 @@ class Weights:
 
     cut: int  # by tensor parallelism
     uncut: int
-    largest_layer: int  # of both, before anything is cut
+    experts: int  # of the uncut ones, those that expert parallelism deals out: a rank's share
+    largest_layer: int  # of all of them, before tensor parallelism cuts anything
     around: int  # outside the layers
 
 
@@ -75,6 +77,7 @@ def layouts_for(ranks: int, asked: str | None) -> list[Layout]:
     found = [Layout.parse(asked, ranks)] if asked is not None else []
     found += [Layout(ddp=ranks), Layout(fsdp=ranks)]
     found += [Layout(fsdp=ranks // tp, tp=tp) for tp in (2, 4, 8) if ranks % tp == 0]
+    found += [Layout(ddp=ranks // ep, ep=ep) for ep in (2, 4, 8) if ranks % ep == 0]
     if ranks > HOST and ranks % HOST == 0:
         found.append(Layout(ddp=ranks // HOST, fsdp=HOST))
     return list(dict.fromkeys(found))
@@ -93,11 +96,13 @@ class Job:
 
 
 def spread(job: Job, layout: Layout) -> Spread | None:
-    """What one rank of a layout has to do; None where the model's heads or widths cannot be cut so.
+    """What one rank of a layout has to do; None where the model's heads, widths or experts cannot be cut so.
 
     A step is taken in as few passes as fit into memory.
     """
     if layout.tp > 1 and not _divides(job.model, layout.tp):
+        return None
+    if layout.ep > 1 and not _deals(job.model, layout):
         return None
     passes = 1
     while True:
@@ -108,7 +113,7 @@ def spread(job: Job, layout: Layout) -> Spread | None:
 
 
 def _spread(job: Job, layout: Layout, passes: int) -> Spread:
-    weights, item = count_weights(job.model), BYTES[job.dtype]
+    weights, item = count_weights(job.model, layout.ep), BYTES[job.dtype]
     mine = weights.cut // layout.tp + weights.uncut  # before sharding
     layer = weights.largest_layer // layout.tp  # near enough: norms are small
     if layout.shards:
@@ -122,7 +127,9 @@ def _spread(job: Job, layout: Layout, passes: int) -> Spread:
     passing = item * width * tokens * _sublayers(job.model)  # what enters sub-layers
     slices = (job.memory.kept + job.memory.loss) // (layout.data * layout.tp)
     activations = (slices + (passing if layout.tp > 1 else 0)) // passes
+    travelling = item * _choices(job.model, job.batch) // layout.data
     sent = dict(_traffic(layout, weights, item, passing, passes))
+    sent["ep"] += 4 * (layout.ep - 1) * travelling // layout.ep  # there and back, and so do their gradients
     away = [name for name in sent if _leaves_the_host(layout, name)]
     seconds = {name: count / (BETWEEN if name in away else INSIDE) for name, count in sent.items()}
     peak = job.device.peak(job.dtype)
@@ -138,18 +145,27 @@ def _spread(job: Job, layout: Layout, passes: int) -> Spread:
         traffic_between=sum(sent[name] for name in away),
         compute_seconds=compute,
         # shards travel while layers compute; the others are waited for
-        step_seconds=max(compute, seconds["fsdp"]) + seconds["ddp"] + seconds["tp"],
+        step_seconds=max(compute, seconds["fsdp"]) + seconds["ddp"] + seconds["ep"] + seconds["tp"],
         fits=shards + gathered + activations <= job.device.memory * USABLE,
     )
 
 
-def count_weights(model: nn.Module) -> Weights:
-    """A model's weights, by who cuts them."""
+def count_weights(model: nn.Module, ep: int = 1) -> Weights:
+    """A model's weights, by who cuts them; of experts those of one of `ep` ranks."""
     layers = [module for module in model.modules() if isinstance(module, Layer)]
-    every = sum(weight.numel() for weight in model.parameters())
-    cut = sum(count for layer in layers for count in _cut(layer))
-    sizes = [sum(weight.numel() for weight in layer.parameters()) for layer in layers]
-    return Weights(cut, every - cut, max(sizes, default=0), every - sum(sizes))
+    dealt = {
+        weight: weight.numel() // ep
+        for module in model.modules()
+        if isinstance(module, Experts)
+        for weight in module.stacked_weights()
+    }
+
+    def count(module: nn.Module) -> int:
+        return sum(dealt.get(weight, weight.numel()) for weight in module.parameters())
+
+    every, sizes = count(model), [count(layer) for layer in layers]
+    cut = sum(number for layer in layers for number in _cut(layer))
+    return Weights(cut, every - cut, sum(dealt.values()), max(sizes, default=0), every - sum(sizes))
 
 
 def _cut(layer: Layer) -> Iterator[int]:
@@ -166,11 +182,31 @@ def _cut(layer: Layer) -> Iterator[int]:
 def _divides(model: nn.Module, ranks: int) -> bool:
     attentions = [module.config for module in model.modules() if isinstance(module, MultiHeadAttention)]
     inner = [module.inner.out_features for module in model.modules() if isinstance(module, FeedForward)]
-    layers = [module.attention for module in model.modules() if isinstance(module, Layer)]
-    if not all(isinstance(one, MultiHeadAttention) for one in layers):
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    known = MultiHeadAttention, FeedForward
+    if not all((type(one.attention), type(one.feedforward)) == known for one in layers):
         return False
     counts = [*inner, *(one.heads for one in attentions), *(one.groups for one in attentions)]
     return bool(attentions) and all(count % ranks == 0 for count in counts)
+
+
+def _deals(model: nn.Module, layout: Layout) -> bool:
+    experts = [module for module in model.modules() if isinstance(module, Experts)]
+    rows = [weights.shape[1] for module in experts for weights in module.stacked_weights()]
+    dealt = all(module.config.experts % layout.ep == 0 for module in experts)
+    return bool(experts) and dealt and all(count % layout.fsdp == 0 for count in rows)
+
+
+def _choices(model: nn.Module, batch: Batch) -> int:
+    """Numbers that all experts of a step are given: a row of the model's width for each choice."""
+    found = 0
+    for stack in (module for module in model.modules() if isinstance(module, Stack)):
+        tokens = batch.source_tokens if stack.name == "encoder" else batch.target_tokens
+        for layer in stack.layers:
+            part = layer.feedforward
+            if isinstance(part, Experts):
+                found += tokens * part.config.chosen * part.output.shape[1]
+    return found
 
 
 def _sublayers(model: nn.Module) -> int:
@@ -190,11 +226,13 @@ def _traffic(
     yield "ddp", 2 * (ddp - 1) * FLOAT * mine // (ddp * fsdp)  # gradients are summed in float32
     # in each pass weights are gathered twice, and gradients scattered
     yield "fsdp", passes * (fsdp - 1) * (2 * item + FLOAT) * mine // fsdp
+    # gradients of all but experts are summed; their tokens come on top
+    yield "ep", 2 * (layout.ep - 1) * FLOAT * (mine - weights.experts) // (layout.ep * fsdp)
     # gathered and scattered on the way there and back; gradients of what is not cut are summed
     yield "tp", 4 * (tp - 1) * passing // tp + 2 * (tp - 1) * FLOAT * weights.uncut // (tp * fsdp)
 
 
 def _leaves_the_host(layout: Layout, name: str) -> bool:
     """Do the ranks of a dimension stand on several machines? Neighbours in `tp` are the closest."""
-    reach = {"tp": layout.tp, "fsdp": layout.fsdp * layout.tp, "ddp": layout.ranks}[name]
-    return reach > HOST
+    inside = layout.ep * layout.tp
+    return {"tp": layout.tp, "ep": inside, "fsdp": layout.fsdp * inside, "ddp": layout.ranks}[name] > HOST

@@ -86,7 +86,7 @@ class ComputeConfig(Config):
     device: str = "auto"
     # of the products; weights stay in float32. float64: weights too, for comparing layouts
     dtype: Literal["auto", "float32", "bf16", "fp16", "float64"] = "auto"
-    layout: str = "ddp"  # how the ranks that torchrun starts share the work, as in fsdp8xtp8
+    layout: str = "ddp"  # how the ranks that torchrun starts share the work, as in fsdp8xtp8 or ddp2xep4
     compile: bool = False  # let torch.compile fuse the model's operations (slow to start)
     recompute: bool = (
         False  # keep what goes into each layer, compute the rest again for gradients: less memory

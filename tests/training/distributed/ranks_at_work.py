@@ -32,6 +32,7 @@ from clearhead.training.weights import named_weights
 from ...jobs.making import settings
 from ..making import a_trainer
 from .judging import fail_on_one, judge_all
+from .spread_experts import errors_of_spread_experts
 
 RANKS = 4
 
@@ -117,6 +118,7 @@ def work(rank: int, folder: Path, cases: list[dict[str, Any]], port: int) -> Non
     if next_meeting(RANKS):
         with joined("ddp", cuda=False) as ranks:
             judge(folder, ranks)
+            (folder / f"experts-{rank}.json").write_text(json.dumps(errors_of_spread_experts()))
     for case in cases:
         for stage in case["stages"]:
             where = folder / case["data"], folder / case["name"], stage["config"]

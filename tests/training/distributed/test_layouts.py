@@ -20,10 +20,14 @@ import torch
 from safetensors.torch import load_file
 
 import clearhead
+from clearhead.base.errors import UserError
+from clearhead.models.build import build
 from clearhead.models.config import LayerRule, ModelConfig
+from clearhead.nn.dispatch import DISPATCHES
 from clearhead.nn.experts import ExpertsConfig
 from clearhead.planner.layout import Layout
 from clearhead.training.checkpoint import Checkpoints
+from clearhead.training.distributed.expert_parallel import refuse_expert_parallel
 from clearhead.training.log import read_log
 from clearhead.training.unfinished import _judged
 
@@ -112,6 +116,9 @@ LAYOUTS = [
 ]
 IN_FLOAT32 = [replace(case, dtype="float32") for case in LAYOUTS]
 # Those that take longest; the quick tests see their beginning.
+WITH_EXPERTS = [
+    Case(((name, 4, 200),), accumulate=4, experts=True) for name in ("ep", "ddp2xep2", "fsdp2xep2")
+]
 LONG = [
     *(case for case in IN_FLOAT32 if case.stages[0][:2] != ("fsdp", 2)),
     Case((("ddp2xfsdp2", 4, 200),), dtype="float32", accumulate=4),
@@ -124,8 +131,14 @@ CASES = [
     *(Case((("tp", 2, 4),), position=name) for name in ("alibi", "shaw", "music", "transformer_xl")),
     Case((("fsdp2xtp2", 4, 4),), position="t5"),
     Case((("tp", 2, 4),), "translate", position="t5", rows="packed"),
-    Case((("ddp", 2, 10),), experts=True),
-    Case((("fsdp", 4, 5), ("ddp", 4, 10)), accumulate=4, experts=True),
+    Case((("ddp", 2, 16),), experts=True),
+    Case((("ep", 2, 16),), experts=True),
+    # One of four ranks stands in for a fourth batch, and serves the tokens of others.
+    Case(
+        (("fsdp", 4, 4), ("ep", 4, 8), ("ddp2xep2", 4, 12), ("ddp", 4, 14), ("fsdp2xep2", 4, 18)),
+        accumulate=3,
+        experts=True,
+    ),
     # Three ranks share four batches: two of them stand in for a fifth and a sixth.
     Case(
         (("ddp2xtp2", 4, 6), ("fsdp", 3, 12), ("one", 1, 18), ("ddp2xfsdp2", 4, 24), ("ddp", 3, 30)),
@@ -133,7 +146,10 @@ CASES = [
         accumulate=4,
     ),
 ]
-MEASURED = [Case(((layout, 4, 1),), dtype="float32") for layout in ("ddp", "fsdp", "fsdp2xtp2", "ddp2xfsdp2")]
+MEASURED = [
+    *(Case(((layout, 4, 1),), dtype="float32") for layout in ("ddp", "fsdp", "fsdp2xtp2", "ddp2xfsdp2")),
+    Case((("ddp2xep2", 4, 1),), dtype="float32", experts=True),
+]
 
 
 def train_all(folder: Path, cases: list[Case]) -> None:
@@ -151,9 +167,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", LONG, ids=lambda case: case.name)
-def test_ranks_stay_with_one_in_float32(tmp_path_factory: pytest.TempPathFactory, case: Case) -> None:
-    folder = made_once(tmp_path_factory, "long-layouts", lambda folder: train_all(folder, LONG))
+@pytest.mark.parametrize("case", [*LONG, *WITH_EXPERTS], ids=lambda case: case.name)
+def test_ranks_stay_with_one_for_long(tmp_path_factory: pytest.TempPathFactory, case: Case) -> None:
+    made = [*LONG, *WITH_EXPERTS]
+    folder = made_once(tmp_path_factory, "long-layouts", lambda folder: train_all(folder, made))
     test_a_layout_computes_what_one_rank_computes(folder, case)
 
 
@@ -210,6 +227,28 @@ def test_ranks_judge_together_what_one_judges_alone(trained: Path) -> None:
         assert found["failed"] == (reason if rank == 1 else f"Rank 1 failed: {reason}")
 
 
+def test_tokens_that_travel_come_back_as_if_they_had_stayed(trained: Path) -> None:
+    """Results and gradients, by every dispatch, also of ranks that nobody sends anything to."""
+    for rank in range(4):
+        found = json.loads((trained / f"experts-{rank}.json").read_text())
+        assert found.keys() == {f"{way}{idle}" for way in DISPATCHES for idle in ("", ", idle ranks")}
+        assert all(error <= 1e-6 for errors in found.values() for error in errors.values()), found
+
+
+@pytest.mark.parametrize(
+    ("layout", "experts", "said"),
+    [
+        ("ep4", None, "this model has none"),
+        ("ep4", EXPERTS.replace(experts=6), "6 experts cannot be dealt to 4 ranks evenly"),
+        ("fsdp3xep2", EXPERTS, "experts of 8 rows into 3 parts"),
+    ],
+)
+def test_experts_that_cannot_be_dealt(layout: str, experts: ExpertsConfig | None, said: str) -> None:
+    model = build(model_config("generate", **({} if experts is None else {"feedforward": experts})))
+    with pytest.raises(UserError, match=said):
+        refuse_expert_parallel(model, Layout.parse(layout, 6 if "fsdp" in layout else 4))
+
+
 def test_the_test_set_that_ranks_have_shared_is_scored_as_one_process_scores_it(trained: Path) -> None:
     lines = (trained / "run" / "training" / "data" / "test.jsonl").read_text(encoding="utf-8").splitlines()
     again = clearhead.evaluate(
@@ -259,6 +298,6 @@ def test_the_planner_foretells_the_memory_of_a_rank(trained: Path, case: Case) -
     layout, rows = Layout.parse(case.stages[0][0], 4), measured[0]["rows"]
     where = {"dtype": "float32", "device": "cpu", "ranks": 4, "layout": str(layout)}
     tokens = 12 * rows * layout.data
-    planned = clearhead.plan(model_config(case.task), tokens, target_length=12, **where).spreads[0]
+    planned = clearhead.plan(case.model(), tokens, target_length=12, **where).spreads[0]
     assert planned.shards == pytest.approx(max(one["shards"] for one in measured), rel=0.1)
     assert planned.activations == pytest.approx(max(one["activations"] for one in measured), rel=0.25)

@@ -1,8 +1,8 @@
 """How a model is cut up between ranks, by PyTorch's own engine: `parallelize_module` and `fully_shard`.
 
-Tensor parallel comes first (`tensor_parallel`).
+Tensor and expert parallelism come first (`tensor_parallel`, `expert_parallel`).
 
-Fully sharded: what tensor parallelism has left of a layer is cut along its first dimension, and brought
+Fully sharded: what these have left of a layer is cut along its first dimension, and brought
 together for the layer's passes; gradients are added up and cut again (with `ddp`, over replicas too). An
 update works number by number, so it needs no engine: `part` is a model of plain tensors that share memory
 with the rank's shards, and optimiser, averages and checkpoints take it for the model.
@@ -22,12 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from clearhead.data.batch import Batch
 from clearhead.models.heads import Head
 from clearhead.models.stack import Layer
-from clearhead.planner.layout import Layout
+from clearhead.planner.layout import NAMES, Layout
+from clearhead.training.distributed.expert_parallel import cut_experts, refuse_expert_parallel
 from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.distributed.tensor_parallel import (
     cut_products,
@@ -45,16 +46,18 @@ class ShardedModel:
 
     def __init__(self, model: nn.Module, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> None:
         layout = ranks.layout
-        sizes = (layout.ddp, layout.fsdp, layout.tp)
-        self.mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("ddp", "fsdp", "tp"))
+        sizes = tuple(getattr(layout, name) for name in NAMES)
+        self.mesh = init_device_mesh(device.type, sizes, mesh_dim_names=NAMES)
         self.rank, self.ranks = ranks.rank % layout.tp, layout.tp  # among those that share a batch
-        self.tp_group = self.mesh.get_group("tp")
         self._skeleton = _with_weights(model, {})
         self._by_row = not any(isinstance(module, Head) for module in model.modules())
         if layout.tp > 1:
             refuse_tensor_parallel(model, layout)
             cut_products(model, self.mesh["tp"])
             cut_sequences(model, self.mesh["tp"], has_head=not self._by_row)
+        if layout.ep > 1:
+            refuse_expert_parallel(model, layout)
+            cut_experts(model, self.mesh["ep"])
         self.model = _cut_fully(model, self.mesh, layout, dtype)
         self.owners = dict(model.named_parameters())
         self.part = _with_weights(self._skeleton, {name: _local(one) for name, one in self.owners.items()})
@@ -68,13 +71,17 @@ class ShardedModel:
             mine.grad = None if gradient is None else _plain(gradient)
             self.owners[name].grad = None
 
-    def summed_over_tp(self) -> list[Tensor]:
-        """Gradients of weights that are not cut by `tp`, which are sums over its ranks."""
-        found = []
-        for name, mine in self.part.named_parameters():
-            if mine.grad is not None and "tp" not in (_mesh_of(self.owners[name]).mesh_dim_names or ()):
-                found.append(mine.grad)
-        return found if self.ranks > 1 else []
+    def add_up_uncut(self, ranks: Ranks) -> None:
+        """Gradients of weights that `ep` or `tp` does not cut are sums over its ranks."""
+        for dimension in ("ep", "tp"):
+            if self.mesh[dimension].size() > 1:
+                found = [
+                    mine.grad
+                    for name, mine in self.part.named_parameters()
+                    if mine.grad is not None
+                    and dimension not in (_mesh_of(self.owners[name]).mesh_dim_names or ())
+                ]
+                ranks.add_up(found, self.mesh.get_group(dimension))
 
     def copies(self) -> list[int]:
         """For each weight, how many ranks hold the same shard of it."""
@@ -129,8 +136,15 @@ def _cut_fully(model: nn.Module, mesh: DeviceMesh, layout: Layout, dtype: torch.
     if shared:  # belongs to the model, which must find it outside its layers
         model.add_module("shared_by_layers", nn.ModuleList(shared))
     weights = {weight for module in shared for weight in module.parameters(recurse=False)}
+
+    def dimension(weight: nn.Parameter) -> Shard | None:
+        """Along which a weight is cut, if not the first: experts that `ep` has dealt, along the next."""
+        return (
+            Shard(1) if isinstance(weight.data, DTensor) and weight.data.device_mesh == mesh["ep"] else None
+        )
+
     for layer in layers:
-        fully_shard(layer, mesh=ranks, mp_policy=policy, ignored_params=weights)
+        fully_shard(layer, mesh=ranks, mp_policy=policy, ignored_params=weights, shard_placement_fn=dimension)
     fully_shard(model, mesh=ranks, mp_policy=policy)
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -1,7 +1,7 @@
 """One update of a model that is cut up: the engine adds gradients up while it goes back through the layers.
 
-What is left to do is what no rank can do alone: the sums of weights that tensor parallelism has not cut, and
-the length of a gradient of which every rank has a part.
+What is left to do is what no rank can do alone: the sums of weights that tensor and expert parallelism have
+not cut, and the length of a gradient of which every rank has a part.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ShardStepper(RankStepper):
     def add_up(self, sums: Tensor) -> None:
         self.sharded.take_gradients()
         self.ranks.add_up([sums])
-        self.ranks.add_up(self.sharded.summed_over_tp(), self.sharded.tp_group)
+        self.sharded.add_up_uncut(self.ranks)
 
     def clipped(self) -> Tensor:
         """The length of the whole gradient: ranks add up the squares of their parts, shared with copies."""
