@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from clearhead.base.errors import UserError
@@ -222,12 +223,18 @@ def test_the_toys_say_what_is_right(tmp_path: Path, name: str, source: str, targ
 
 
 def small_copy(files_of_a_recipe: list[str], folder: Path, out: Path, lines: int) -> None:
-    """The first lines of each file, under the same names."""
+    """The first lines (or pictures) of each file, under the same names."""
     for name in files_of_a_recipe:
         opened = gzip.open if name.endswith(".gz") else open
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         with opened(folder / name, "rb") as whole, opened(out / name, "wb") as part:
-            part.writelines(islice(whole, lines))
+            if "-ubyte" in name:  # IDX: two zeros, type, dimensions; their sizes, of which the first counts
+                start = whole.read(4)
+                sizes = np.frombuffer(whole.read(4 * start[3]), ">u4")
+                part.write(start + np.array([lines, *sizes[1:]], ">u4").tobytes())
+                part.write(whole.read(lines * int(sizes[1:].prod())))
+            else:
+                part.writelines(islice(whole, lines))
 
 
 @pytest.mark.slow

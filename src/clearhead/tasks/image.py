@@ -17,7 +17,7 @@ COLUMNS = Columns(
 def _demand(facts: Facts, family: Family) -> Demand:
     picture = facts.picture or PictureFacts()
     tokens = max(facts.source_tokens // 4, 1)  # patches that lie side by side say nearly the same
-    passes = Passes(10, 0.5, 60)
+    passes = Passes(7, 0.5, 60)
     return Demand(
         facts=facts,
         family=family.name,
@@ -35,7 +35,7 @@ def _demand(facts: Facts, family: Family) -> Demand:
             Choice("model.image.patch", picture.patch, f"about {picture.patches} tokens a picture"),
             Choice("model.image.class_token", False, "the mean of all patches needs none"),
             Choice("model.head.pooling", "mean", "every patch has its say, which fewer pictures suffice for"),
-            Choice("model.position.name", "learned", "a patch has a place in two dimensions"),
+            Choice("model.position.name", "sinusoidal", "told apart at once; learned ones begin too small"),
             Choice("model.feedforward.activation", "gelu", "as vision Transformers have it"),
         ),
         judging=(
