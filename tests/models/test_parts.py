@@ -25,6 +25,7 @@ from clearhead.interop.onnx import export_onnx
 from clearhead.models import ModelConfig, build
 from clearhead.models.config import LayerRule
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
+from clearhead.nn.attention.compressed import CompressedConfig
 from clearhead.nn.attention.latent import LatentConfig
 from clearhead.nn.attention.linear import LinearConfig as SummingConfig
 from clearhead.nn.attention.linformer import LinformerConfig
@@ -44,6 +45,10 @@ EVERY_SECOND = (LayerRule(first=1, every=2, attention=LINEAR, cross_attention=At
 
 MIXTURES = (LayerRule(stack="encoder", attention=LinformerConfig(heads=2, projected=3, max_length=9)),)
 
+COMPRESSED_ABOVE = (
+    LayerRule(attention=SparseConfig(heads=2, local=4)),
+    LayerRule(first=1, attention=CompressedConfig(heads=2)),
+)
 EXPERTS_ABOVE = (LayerRule(first=1, feedforward=ExpertsConfig(width=8, experts=4, shared=1)),)
 
 
@@ -69,6 +74,7 @@ KINDS: dict[str, nn.Module] = {
     "sums of random features": model_for("encoder-decoder", attention=PerformerConfig(heads=2, features=9)),
     "a window": model_for("decoder", attention=SparseConfig(heads=2, window=3, global_tokens=1)),
     "keys and values, a source in mixtures": model_for("encoder-decoder", layer_pattern=MIXTURES),
+    "blocks between windows": model_for("decoder", scheme="rotary", layer_pattern=COMPRESSED_ABOVE),
     "running sums": with_own_parts("decoder", attention=LINEAR),
     "experts above a dense layer": model_for("decoder", scheme="rotary", layer_pattern=EXPERTS_ABOVE),
     "every second layer": with_own_parts("decoder", scheme="rotary", layer_pattern=EVERY_SECOND),

@@ -22,6 +22,8 @@ from torch import nn
 from clearhead.base.config import Config, Kinds
 from clearhead.base.errors import UserError, nearest
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
+from clearhead.nn.attention.compressed import CompressedAttention, CompressedConfig
+from clearhead.nn.attention.compressed_costs import COMPRESSED
 from clearhead.nn.attention.latent import LatentAttention, LatentConfig
 from clearhead.nn.attention.latent_costs import LATENT
 from clearhead.nn.attention.linear import LinearAttention, LinearConfig
@@ -62,6 +64,7 @@ ATTENTIONS: dict[str, Kind] = {
     "performer": Kind(PerformerConfig, PerformerAttention, LINEAR),
     "linformer": Kind(LinformerConfig, LinformerAttention, LINFORMER),
     "sparse": Kind(SparseConfig, SparseAttention, SPARSE),
+    "compressed": Kind(CompressedConfig, CompressedAttention, COMPRESSED),
 }
 FEEDFORWARDS: dict[str, Kind] = {
     "dense": Kind(FeedForwardConfig, FeedForward, DENSE),

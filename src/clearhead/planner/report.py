@@ -178,7 +178,9 @@ def _decoding(plan: Plan) -> Table:
     ]
     if memory.state_fixed:
         rows[1] = (f"what layers remember of {memory.context:,} tokens", memory.state)
-        rows.append(("of that, whatever the length", memory.state_fixed))
+        within = memory.state_fixed <= memory.state
+        most = "of that, whatever the length" if within else "once windows are full, whatever the length"
+        rows.append((most, memory.state_fixed))
     if plan.config.family == "recurrent":
         rows = [("hidden states, one token", memory.state_per_token)]
     if plan.config.family == "convolutional":

@@ -30,6 +30,7 @@ GPUS = 8
 BATCH_TOKENS = 25_000  # "approximately 25000 source tokens and 25000 target tokens"
 BYTES = {"bf16": 2, "float32": 4}
 CONTEXT = 512  # tokens a decoding state is shown for where neither positions nor lengths say more
+LONG = 2**40  # tokens that are more than any window holds
 
 
 # A word in a parameter's path inside a stack → how the part is called.
@@ -176,7 +177,8 @@ class Memory:
     state_per_token: int  # decoding: self-attention's keys and values of all layers, one token
     cross_per_token: int  # decoding: cross-attention's keys and values of all layers, one source token
     memory_per_token: int  # decoding: the encoder's output, one source token
-    context: int  # tokens that `state` below is shown for
+    context: int  # tokens that `state` is of
+    state: int  # decoding: what self-attention remembers of one sequence at full context
 
     @property
     def kept(self) -> int:
@@ -193,11 +195,6 @@ class Memory:
         """Everything at once: the most a step can need."""
         return self.fixed + self.kept + self.loss
 
-    @property
-    def state(self) -> int:
-        """What self-attention remembers of one sequence at full context."""
-        return self.state_fixed + self.state_per_token * self.context
-
 
 def count_memory(model: nn.Module, config: ModelConfig, batch: Batch, dtype: str, on_cpu: bool) -> Memory:
     """What training takes with Adam, and what decoding remembers."""
@@ -205,7 +202,8 @@ def count_memory(model: nn.Module, config: ModelConfig, batch: Batch, dtype: str
     tensors = list(model.parameters())
     count = sum(tensor.numel() for tensor in tensors)
     found = kept(model, batch, Storage(item, on_cpu))
-    fixed, state, cross, memory = (numbers * item for numbers in _decoding(model))
+    fixed, growing, cross, memory = (round(numbers * item) for numbers in _decoding(model))
+    context = _context(config, batch)
     return Memory(
         weights=count * item,
         gradients=count * item,
@@ -214,10 +212,11 @@ def count_memory(model: nn.Module, config: ModelConfig, batch: Batch, dtype: str
         activations=_by_part(found),
         loss=_loss(found, item),
         state_fixed=fixed,
-        state_per_token=state,
+        state_per_token=growing,
         cross_per_token=cross,
         memory_per_token=memory,
-        context=_context(config, batch),
+        context=context,
+        state=round(_state(model, context) * item),
     )
 
 
@@ -233,9 +232,9 @@ def _loss(found: Iterable[Kept], item: int) -> int:
     return sum(one.bytes for one in found if one.part == LOSS) * (item + 2 * FLOAT) // FLOAT
 
 
-def _decoding(model: nn.Module) -> tuple[int, int, int, int]:
-    """Numbers remembered of a sequence, for each token, for each source token by cross-attention, and of the
-    encoder's output.
+def _decoding(model: nn.Module) -> tuple[float, float, float, float]:
+    """Numbers remembered of a sequence whatever its length, for each token, for each source token by
+    cross-attention, and of the encoder's output.
     """
     if isinstance(model, Recurrent):
         width = model.config.width
@@ -252,9 +251,22 @@ def _decoding(model: nn.Module) -> tuple[int, int, int, int]:
     if not isinstance(model, (EncoderDecoder, Decoder)) or model.config.head.kind != "none":
         return 0, 0, 0, 0
     layers = [layer for layer in model.decoder.layers if isinstance(layer, Layer)]
-    none, one = (sum(_remembered(layer.attention, tokens) for layer in layers) for tokens in (0, 1))
+    fixed, growing = 0, 0.0
+    for layer in layers:
+        none, long, longer = (_remembered(layer.attention, tokens) for tokens in (0, LONG, 2 * LONG))
+        fixed += none if longer > long else long  # a window stops growing
+        growing += (longer - long) / LONG
     cross = sum(_remembered(layer.cross_attention, 1) for layer in layers)
-    return none, one - none, cross, model.config.width if isinstance(model, EncoderDecoder) else 0
+    return fixed, growing, cross, model.config.width if isinstance(model, EncoderDecoder) else 0
+
+
+def _state(model: nn.Module, context: int) -> float:
+    """Numbers that the layers' self-attentions remember of a sequence of so many tokens."""
+    if isinstance(model, (EncoderDecoder, Decoder)) and model.config.head.kind == "none":
+        layers = [layer for layer in model.decoder.layers if isinstance(layer, Layer)]
+        return sum(_remembered(layer.attention, context) for layer in layers)
+    fixed, growing, _, _ = _decoding(model)
+    return fixed + growing * context
 
 
 def _remembered(attention: Any, tokens: int) -> int:

@@ -24,10 +24,10 @@ BLOCK = 64  # buffers grow by this many slots
 
 
 class Growing(TensorState):
-    """Tensors (B, G, capacity, ·) that hold a vector for each token, in buffers that grow by blocks."""
+    """Tensors (B, G, capacity, ·) that hold vectors in slots 0, 1, 2, …, in buffers that grow by blocks."""
 
     def __init__(self) -> None:
-        self.slots = 0  # no row has more than this many tokens
+        self.slots = 0  # no row has more than this many
 
     def _store(self, tokens: Tokens, **new: Tensor) -> tuple[Tensor, ...]:
         """Write new vectors (B, G, T, ·) at their positions; return all of them, (B, G, S, ·).
@@ -63,12 +63,16 @@ class Growing(TensorState):
         super().join(other)
         self.slots = max(self.slots, other.slots)
 
+
+class PerToken(Growing):
+    """A slot for each token, so that the last ones can be forgotten."""
+
     def truncate(self, length: int) -> None:
         """Forget everything from position `length` on."""
         self.slots = min(self.slots, length)
 
 
-class KeyValues(Growing):
+class KeyValues(PerToken):
     """Self-attention's keys and values so far."""
 
     _slots: ClassVar = {"k": 2, "v": 2}
@@ -84,7 +88,7 @@ class KeyValues(Growing):
         return k, v
 
 
-class Latents(Growing):
+class Latents(PerToken):
     """Latent attention's one vector for each token so far: the latent, and the rotated key beside it."""
 
     _slots: ClassVar = {"latent": 2}

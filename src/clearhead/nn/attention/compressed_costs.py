@@ -1,0 +1,47 @@
+"""What memory-compressed attention costs: multi-head attention's with fewer keys, and the convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from clearhead.nn.attention.compressed import CompressedAttention
+from clearhead.nn.attention.kernels import RUN_ELEMENTS
+from clearhead.nn.costs import Costs, Product, Sight, Storage, attention_kept, linear, score_products
+
+
+def _of_blocks(layer: CompressedAttention, sight: Sight) -> Sight:
+    """The same queries, which look at blocks."""
+    return replace(sight, keys=-(-sight.keys // layer.config.stride))
+
+
+def _products(part: str, layer: CompressedAttention, sight: Sight) -> Iterator[Product]:
+    tokens, blocks, config = sight.rows * sight.queries, _of_blocks(layer, sight), layer.config
+    for projection in (layer.query, layer.key, layer.value, layer.output):
+        yield linear(part, projection, tokens)
+    for one in (layer.compress_key, layer.compress_value):
+        yield Product(part, "weights", 2 * sight.rows * blocks.keys * one.weight.numel())
+    yield from score_products(part, layer.score, config.heads, config.key_size, blocks)
+    mixing = 2 * blocks.pairs * config.heads * config.value_size
+    yield Product(part, "scores", mixing, visible=blocks.visible)
+
+
+def _kept(layer: CompressedAttention, sight: Sight, storage: Storage) -> int:
+    """Beside what attention to blocks keeps, what each convolution reads, and which blocks a query sees."""
+    config, blocks = layer.config, _of_blocks(layer, sight)
+    numbers = sight.rows * blocks.keys * config.reads * config.groups * (config.key_size + config.value_size)
+    spelt = sight.causal and config.stride > 1 and not layer.position.has_bias
+    if spelt and layer.kernel in ("auto", "sdpa") and config.dropout == 0:
+        most = RUN_ELEMENTS["cpu" if storage.on_cpu else "cuda"]  # beyond, masks are made again
+        numbers += blocks.pairs if sight.queries * blocks.keys <= most else 0
+    return attention_kept(layer, blocks, storage) + numbers * storage.item
+
+
+def _remembered(layer: CompressedAttention, tokens: int) -> int:
+    """The blocks, of which the last may lack tokens, and the tokens that the next one may read."""
+    config = layer.config
+    each = config.groups * (config.key_size + config.value_size)
+    return (-(-tokens // config.stride) + config.reads - 1) * each
+
+
+COMPRESSED = Costs(_products, _kept, _remembered)
