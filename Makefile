@@ -9,7 +9,8 @@ CODE   := src tests benchmarks recipes docs wheels setup.py
 
 # Two test workers with one thread each fill a two-core machine; more threads would fight over it.
 WORKERS ?= 2
-PYTEST  := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+# Tests start many processes: without bytecode on disk, each would compile the package anew.
+PYTEST  := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-hard test-native test-gpu test-browser lint format bench docs site screenshots web web-check wheel clean
@@ -30,10 +31,10 @@ demo: $(READY) ## train a translator on the built-in phrasebook and use it (abou
 	$(BIN)/clearhead demo
 
 test: $(READY) lint ## lint, then the quick tests and all doctests
-	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal  # one thread each: more would wait for one another
+	$(PYTEST) -n $(WORKERS) --dist worksteal
 
 test-slow: $(READY) ## the tests that take longer
-	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) -m "slow and not gpu and not browser and not native"
+	$(PYTEST) -n $(WORKERS) -m "slow and not gpu and not browser and not native"
 
 # the same seed tries the same things; SEED=7 others, and ONLY=flips one part alone
 SEED ?= 1

@@ -8,12 +8,7 @@ Shapes: N tokens, E width.
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,11 +26,8 @@ from clearhead.nn.layers import ACTIVATIONS, FUSED
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Boundaries, Tokens
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-interpreted = pytest.mark.skipif(
-    not (HAS_TRITON and INTERPRETED), reason="runs in Triton's interpreter (TRITON_INTERPRET=1)"
-)
+from ..interpreting import compiled, interpreted, run_interpreted
+
 EXACT = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 WIDTHS = [16, 48, 512, 1000]
 # (lengths of queries, lengths of keys or None, causal)
@@ -190,15 +182,9 @@ def every_model(test: Callable[..., None]) -> Callable[..., None]:
 # -- in the interpreter --------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
-@pytest.mark.skipif(INTERPRETED, reason="this is the interpreter's process")
+@compiled
 def test_in_tritons_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "interpreter", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+    run_interpreted(__file__)
 
 
 @interpreted

@@ -14,6 +14,7 @@ An order says when its child is to die or to be interrupted:
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -28,6 +29,10 @@ import clearhead.jobs.evaluate  # noqa: F401
 from clearhead.cli.main import main
 
 WATCHED = ("open", "os", "shutil", "ctypes")
+
+
+gc.collect()
+gc.freeze()  # or each child would copy all that was imported, to look for garbage in it
 
 
 def strike(order: dict[str, Any]) -> None:

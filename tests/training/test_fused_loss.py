@@ -8,13 +8,8 @@ Shapes: N places, V classes.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -35,17 +30,8 @@ from clearhead.training.objectives import (
     plain_cross_entropy,
 )
 
+from ..interpreting import INTERPRETED, compiled, interpreted, run_interpreted
 from .making import a_batch, a_model
-
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
-interpreted = pytest.mark.skipif(
-    not (HAS_TRITON and INTERPRETED), reason="runs in Triton's interpreter (TRITON_INTERPRET=1)"
-)
-compiled = pytest.mark.skipif(
-    INTERPRETED or not HAS_TRITON, reason="needs Triton, compiling rather than interpreting"
-)
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # one block; the edge of one; several with a rest; whole rows forward and parts backward
@@ -111,15 +97,9 @@ def compare(logits: Tensor, labels: Tensor, smoothing: float, consistency: float
 # -- in the interpreter --------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
-@pytest.mark.skipif(INTERPRETED, reason="this is the interpreter's process")
+@compiled
 def test_in_tritons_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "interpreter", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+    run_interpreted(__file__)
 
 
 @interpreted

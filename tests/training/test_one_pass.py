@@ -6,12 +6,7 @@ On a GPU, and in Triton's interpreter on any machine that has Triton, in a proce
 from __future__ import annotations
 
 import copy
-import importlib.util
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,13 +26,9 @@ from clearhead.training.optimiser import (
 )
 from clearhead.training.step import Stepper
 
+from ..interpreting import compiled, interpreted, run_interpreted
 from .making import a_batch, a_model, a_stepper, close, same, state_of
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-interpreted = pytest.mark.skipif(
-    not (HAS_TRITON and INTERPRETED), reason="runs in Triton's interpreter (TRITON_INTERPRET=1)"
-)
 CONFIGS = [
     OptimiserConfig(),
     OptimiserConfig(name="adamw", betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
@@ -116,15 +107,9 @@ def check_refresh(device: str) -> None:
 # -- in the interpreter --------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
-@pytest.mark.skipif(INTERPRETED, reason="this is the interpreter's process")
+@compiled
 def test_in_tritons_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "interpreter", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+    run_interpreted(__file__)
 
 
 @interpreted

@@ -275,8 +275,9 @@ def test_one_process_puts_a_checkpoint_of_many_together(trained: Path) -> None:
         assert found is not None
         assert found.sharded
         assert not said
+        judged = _judged(found)
         for name, weight in load_file(trained / case.name / "end").items():
-            assert torch.equal(_judged(found)[name], weight), (case.name, name)
+            assert torch.equal(judged[name], weight), (case.name, name)
 
 
 def test_a_damaged_shard_is_noticed(trained: Path, tmp_path: Path) -> None:
