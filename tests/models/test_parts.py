@@ -29,6 +29,7 @@ from clearhead.nn.attention.compressed import CompressedConfig
 from clearhead.nn.attention.latent import LatentConfig
 from clearhead.nn.attention.linear import LinearConfig as SummingConfig
 from clearhead.nn.attention.linformer import LinformerConfig
+from clearhead.nn.attention.nystrom import NystromConfig
 from clearhead.nn.attention.performer import PerformerConfig
 from clearhead.nn.attention.sparse import SparseConfig
 from clearhead.nn.experts import ExpertsConfig
@@ -44,6 +45,7 @@ LATENT = LatentConfig(heads=2, latent_dim=5, query_latent_dim=6)
 EVERY_SECOND = (LayerRule(first=1, every=2, attention=LINEAR, cross_attention=AttentionConfig(heads=4)),)
 
 MIXTURES = (LayerRule(stack="encoder", attention=LinformerConfig(heads=2, projected=3, max_length=9)),)
+LANDMARKS = (LayerRule(stack="encoder", attention=NystromConfig(heads=2, landmarks=3, convolution=3)),)
 
 COMPRESSED_ABOVE = (
     LayerRule(attention=SparseConfig(heads=2, local=4)),
@@ -75,6 +77,7 @@ KINDS: dict[str, nn.Module] = {
     "a window": model_for("decoder", attention=SparseConfig(heads=2, window=3, global_tokens=1)),
     "keys and values, a source in mixtures": model_for("encoder-decoder", layer_pattern=MIXTURES),
     "blocks between windows": model_for("decoder", scheme="rotary", layer_pattern=COMPRESSED_ABOVE),
+    "keys and values, a source by landmarks": model_for("encoder-decoder", layer_pattern=LANDMARKS),
     "running sums": with_own_parts("decoder", attention=LINEAR),
     "experts above a dense layer": model_for("decoder", scheme="rotary", layer_pattern=EXPERTS_ABOVE),
     "every second layer": with_own_parts("decoder", scheme="rotary", layer_pattern=EVERY_SECOND),

@@ -40,6 +40,8 @@ ROWS: dict[str, dict[str, Any]] = {
         "max_length": 400,
         "share": "keys_values",
     },
+    "nystrom": {"kind": "nystrom", "landmarks": 4},
+    "nystrom, convolution": {"kind": "nystrom", "landmarks": 3, "convolution": 5, "kv_heads": 1},
 }
 LENGTHS = [9, 4, 1]
 
@@ -108,7 +110,7 @@ def test_weights_are_what_values_are_mixed_by(row: str) -> None:
         look = clearhead.Look({"weights": [1], "v": None, "mixed": None})
         out = attention(x, mask=mask, look=look)
         assert torch.equal(out, attention(x, mask=mask))
-        torch.testing.assert_close(look["weights"] @ look["v"][:, 1:], look["mixed"][:, 1:])
+        torch.testing.assert_close(look["weights"] @ look["v"][:, -1:], look["mixed"][:, 1:])
         torch.testing.assert_close(attention.weights(x, mask=mask, heads=[1]), look["weights"])
         assert look["weights"][1, :, :, 4:].abs().max() == 0  # padding is not looked at
     packed = attention.weights(pack(x, LENGTHS), queries=Tokens.packed(LENGTHS))
@@ -191,9 +193,16 @@ def test_the_planner_counts_what_is_done_and_kept(row: str, tokens: int) -> None
             out = model(*inputs)
             forward = counter.get_total_flops()
             (out.logits if out.logits is not None else out.hidden).sum().backward()
+        counted = counter.get_total_flops() - counted_too_often(model, 2 * tokens)
         flops = count_flops(model, batch, steps=1)
-        assert (flops.forward, flops.step) == pytest.approx((forward, counter.get_total_flops()), rel=0.01)
+        assert (flops.forward, flops.step) == pytest.approx((forward, counted), rel=0.01)
         assert flops.scores == 0
+
+
+def counted_too_often(model: torch.nn.Module, tokens: int) -> int:
+    """PyTorch's counter takes a depth-wise convolution for a full one in the gradient of its weight."""
+    found = [one for one in model.modules() if isinstance(one, torch.nn.Conv2d)]
+    return sum((one.groups - 1) * 2 * tokens * 8 * one.weight.numel() for one in found)  # values of size 8
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -30,6 +30,8 @@ from clearhead.nn.attention.linear import LinearAttention, LinearConfig
 from clearhead.nn.attention.linear_costs import LINEAR
 from clearhead.nn.attention.linformer import LinformerAttention, LinformerConfig
 from clearhead.nn.attention.linformer_costs import LINFORMER
+from clearhead.nn.attention.nystrom import NystromAttention, NystromConfig
+from clearhead.nn.attention.nystrom_costs import NYSTROM
 from clearhead.nn.attention.performer import PerformerAttention, PerformerConfig
 from clearhead.nn.attention.sparse import SparseAttention, SparseConfig
 from clearhead.nn.attention.sparse_costs import SPARSE
@@ -63,6 +65,7 @@ ATTENTIONS: dict[str, Kind] = {
     "linear": Kind(LinearConfig, LinearAttention, LINEAR),
     "performer": Kind(PerformerConfig, PerformerAttention, LINEAR),
     "linformer": Kind(LinformerConfig, LinformerAttention, LINFORMER),
+    "nystrom": Kind(NystromConfig, NystromAttention, NYSTROM),
     "sparse": Kind(SparseConfig, SparseAttention, SPARSE),
     "compressed": Kind(CompressedConfig, CompressedAttention, COMPRESSED),
 }

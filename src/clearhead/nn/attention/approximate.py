@@ -192,6 +192,11 @@ def _in_rows(x: Tensor, tokens: Tokens) -> Tensor:
     return rows.transpose(1, 2)
 
 
+def spread(x: Tensor, heads: int) -> Tensor:
+    """Grouped heads (B, G, S, ·) repeated to the query heads that share them."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
 def exact(x: Tensor) -> Tensor:
     """In float32 at least."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
