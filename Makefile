@@ -13,7 +13,7 @@ WORKERS ?= 2
 PYTEST  := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-hard test-native test-gpu test-browser lint format bench docs site screenshots web web-check wheel clean
+.PHONY: help setup demo test test-slow test-hard test-native test-gpu test-browser lint format bench bench-nightly docs site screenshots web web-check wheel try-wheel release hooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,15 +57,20 @@ lint: $(READY) ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
-format: $(READY) ## let ruff mend what it can
+format: $(READY) ## apply ruff's automatic fixes, and format
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
 bench: $(READY) ## run every script in benchmarks/
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
+# BEFORE is a worktree of an earlier commit: `git worktree add ../before COMMIT`
+bench-nightly: $(READY) ## compare the speed of this tree with that of BEFORE; the table goes to build/nightly.md
+	@mkdir -p build
+	$(BIN)/python benchmarks/before_after.py $(BEFORE) --speed --rounds 5 --markdown build/nightly.md
+
 # written beside its place and then moved, so that a failing run does not leave an empty page
-docs: $(READY) ## write the generated pages of docs/ anew
+docs: $(READY) ## regenerate the generated pages of docs/
 	$(BIN)/clearhead examples --markdown > docs/worked-examples.md.new
 	mv docs/worked-examples.md.new docs/worked-examples.md
 	$(BIN)/python docs/write_settings.py
@@ -101,6 +106,17 @@ web-check: web/node_modules/.ready ## types, lint, format and tests of the page;
 # compiled for other machines, too: the PyPI package ziglang is a C++ compiler for all of them
 wheel: $(READY) ## wheels with the C++ engine inside, for Linux (x86-64, ARM) and macOS (ARM), and the sdist, into dist/
 	$(BIN)/python wheels/build.py
+
+# dist/ holds wheels for several platforms: pip takes the one that fits
+try-wheel: ## install the wheel of dist/ into an empty environment and decode with the engine inside
+	$(PYTHON) wheels/release.py --only install
+
+# SKIP="demo test" leaves steps out; TAG=v0.2.0 is the tag that the version must match
+release: $(READY) ## check version and changelog, build the wheels, install one, run the demo and the tests
+	$(BIN)/python wheels/release.py $(if $(TAG),--tag $(TAG)) $(if $(SKIP),--skip $(SKIP))
+
+hooks: $(READY) ## let git run the checks of .pre-commit-config.yaml on each commit
+	$(BIN)/pre-commit install --install-hooks --hook-type pre-commit --hook-type pre-push
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis web/node_modules

@@ -1,6 +1,7 @@
 """Two trees of this repository side by side: do they learn and write the same, and which is faster?
 
     python benchmarks/before_after.py BEFORE [AFTER] [--results] [--speed] [--rounds 10] [--only REGEX]
+                                      [--markdown FILE]
 
 BEFORE and AFTER are checkouts, such as `git worktree add ../before COMMIT`; AFTER is this one unless told.
 
@@ -9,6 +10,7 @@ compares all losses of the logs and the bytes of the weights, then writes texts 
 and by the C++ engine, and compares these. `--speed` has both trees decode (as `decode.py` does) and train
 (as `training.py` does) in processes of their own, which are visited in turn; the table gives the median of
 the rounds' ratios, before ÷ after: above 1, the tree AFTER is faster. Without either, both are done.
+`--markdown` writes the speeds as a table into a file as well, row by row.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import platform
 import random
 import re
 import statistics
@@ -23,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +225,12 @@ def contender(tree: Path, kind: str, bundle: Path, threads: int) -> Contender:
     return Contender(f"{kind}, {tree.name}", kind, command, environment(tree, threads))
 
 
-def speed(trees: Sequence[Path], rounds: int, threads: int, only: str) -> None:
+def speed(trees: Sequence[Path], rounds: int, threads: int, only: str, markdown: Path | None = None) -> None:
+    note = partial(_note, markdown)
+    here = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    note(f"Commit {commit(trees[0])} (before) and {commit(trees[1])} (after) on {here}; {rounds} rounds.\n")
+    note("| case | before, units/s | after, units/s | before ÷ after, paired | middle half |")
+    note("|---|---|---|---|---|")
     print(f"\n{'':26} {'before':>10} {'after':>10}  units/s, medians   before ÷ after, paired", flush=True)
     with tempfile.TemporaryDirectory() as passing:
         folder = Path(passing)
@@ -246,8 +255,23 @@ def speed(trees: Sequence[Path], rounds: int, threads: int, only: str) -> None:
                     f"{kind + ' ' + case:26} {before:10.1f} {after:10.1f} {middle:18.3f} ({spread})",
                     flush=True,
                 )
+                note(f"| {kind} {case} | {before:.1f} | {after:.1f} | {middle:.3f} | {spread} |")
             for process in processes:
                 process.close()
+
+
+def _note(file: Path | None, line: str) -> None:
+    if file is not None:
+        with file.open("a", encoding="utf-8") as page:
+            page.write(f"{line}\n")
+
+
+def commit(tree: Path) -> str:
+    """The commit of a worktree, in short."""
+    done = subprocess.run(
+        ("git", "-C", str(tree), "rev-parse", "--short", "HEAD"), capture_output=True, text=True
+    )
+    return done.stdout.strip() or str(tree)
 
 
 def paired(processes: Sequence[Process], case: str, rounds: int) -> list[list[float]]:
@@ -273,6 +297,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", metavar="REGEX", help="tasks, or cases such as 'int8 greedy'")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the speeds as a table, too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -282,7 +307,7 @@ def main() -> None:
     both = options.results == options.speed
     equal = same_results(trees, options.only) if options.results or both else True
     if options.speed or both:
-        speed(trees, options.rounds, options.threads, options.only)
+        speed(trees, options.rounds, options.threads, options.only, options.markdown)
     sys.exit(0 if equal else 1)
 
 

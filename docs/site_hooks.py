@@ -17,7 +17,17 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "recipes/README.md", "web/README.md")
+PAGES = (
+    *(
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "ROADMAP.md",
+        "SECURITY.md",
+    ),
+    *("recipes/README.md", "web/README.md"),
+)
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
