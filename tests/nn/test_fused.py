@@ -108,6 +108,20 @@ def check_linear(dtype: torch.dtype, activation: str, device: str) -> None:
         assert error(one, two) < wider * EXACT[dtype]
 
 
+def check_parts(dtype: torch.dtype, device: str) -> None:
+    """Parts of one product; one of them is used so that its gradient lies across."""
+    x, weight, bias = leaves((3, 50, 32), (300, 32), (300,), dtype=dtype, device=device)
+    slopes = [torch.randn(3, 50, size, dtype=dtype, device=device) for size in (128, 16, 156)]
+    found = fused.linear_in_parts(x, weight, bias, (128, 16, 156))
+    copies = exact(x, weight, bias)
+    wanted = F.linear(*copies).split((128, 16, 156), -1)
+    across = [found[0], found[1], found[2].transpose(1, 2)], [slopes[0], slopes[1], slopes[2].transpose(1, 2)]
+    gradients = torch.autograd.grad(across[0], (x, weight, bias), [one.contiguous() for one in across[1]])
+    known = torch.autograd.grad(wanted, copies, [slope.float() for slope in slopes])
+    for one, two in zip((*found, *gradients), (*wanted, *known), strict=True):
+        assert error(one, two) < EXACT[dtype]
+
+
 def bounded(lengths: list[int], longest: int, device: str) -> Tokens:
     offsets = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
     return Tokens.bounded(Boundaries(offsets, longest), sum(lengths))
@@ -199,6 +213,7 @@ def test_interpreter_adds_and_norms(width: int, p: float, kind: str) -> None:
 @pytest.mark.parametrize("activation", ["none", *FUSED])
 def test_interpreter_projects(activation: str) -> None:
     check_linear(torch.float32, activation, "cpu")
+    check_parts(torch.float32, "cpu")
 
 
 @interpreted
@@ -245,6 +260,7 @@ def test_add_and_norm(width: int, dtype: torch.dtype, p: float, kind: str) -> No
 @pytest.mark.parametrize("activation", ["none", *FUSED])
 def test_project(activation: str) -> None:
     check_linear(torch.bfloat16, activation, "cuda")
+    check_parts(torch.bfloat16, "cuda")
 
 
 @pytest.mark.gpu

@@ -13,10 +13,12 @@ Shapes: N tokens, E width.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from clearhead.nn.triton_support import kernel, on, tl, triton
@@ -24,7 +26,7 @@ from clearhead.nn.triton_support import kernel, on, tl, triton
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 8192
 _WORKS: dict[torch.device, bool] = {}
-SUM_STEPS = 16  # how many times a program that sums up columns goes on
+SUM_ROWS, SUM_STEPS = 16, 16  # of a program that sums up columns: rows at a time, and how many times
 
 
 def fits(x: Tensor) -> bool:
@@ -77,7 +79,12 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> tuple[T
     inner = torch.addmm(bias, x, weight.t())
     if activation == "none":
         return inner, x.new_empty(0)
-    return F.gelu(inner, approximate="tanh" if activation == "gelu_tanh" else "none"), inner
+    if activation == "gelu":
+        return F.gelu(inner), inner
+    out, block = torch.empty_like(inner), 2048
+    with on(x.device):
+        _gelu_tanh[(triton.cdiv(inner.numel(), block),)](inner, out, inner.numel(), block, num_warps=4)
+    return out, inner
 
 
 @_linear.register_fake
@@ -96,23 +103,64 @@ def _differentiated(dy: Tensor, seen: Tensor | None, activation: str) -> tuple[T
 
     `seen` is what tells the slope. Without an activation the gradient is dy itself, and left empty here.
     """
-    rows, width = dy.shape
     dy = dy.contiguous()
     dx = dy.new_empty(0) if seen is None else torch.empty_like(dy)
-    columns, each = 256, 16
-    programs = triton.cdiv(rows, each * SUM_STEPS)
-    sums = torch.empty(programs, width, dtype=torch.float32, device=dy.device)
-    with on(dy.device):
-        _slope_and_sum[(programs, triton.cdiv(width, columns))](
-            dy, dy if seen is None else seen, dx, sums, rows, width, each, columns, SUM_STEPS, activation,
-            num_warps=4,
-        )  # fmt: skip
+    sums = _room_for_sums(dy, dy.shape[1])
+    _sum_up(dy, seen, None if seen is None else dx, sums, activation)
     return dx, finished(sums, dy.dtype)
+
+
+def _room_for_sums(dy: Tensor, width: int) -> Tensor:
+    """(programs, width) for what each program sums up of so many columns."""
+    programs = triton.cdiv(len(dy), SUM_ROWS * SUM_STEPS)
+    return torch.empty(programs, width, dtype=torch.float32, device=dy.device)
+
+
+def _sum_up(dy: Tensor, seen: Tensor | None, dx: Tensor | None, sums: Tensor, activation: str) -> None:
+    """Write the gradient before the activation, if anybody wants it, and its sums; rows may lie apart."""
+    rows, width = dy.shape
+    columns = 256
+    with on(dy.device):
+        _slope_and_sum[(len(sums), triton.cdiv(width, columns))](
+            dy, dy if seen is None else seen, dy if dx is None else dx, sums, rows, width, dy.stride(0),
+            0 if dx is None else dx.stride(0), sums.stride(0), SUM_ROWS, columns, SUM_STEPS, activation,
+            dx is not None, num_warps=4,
+        )  # fmt: skip
 
 
 @_before_activation.register_fake
 def _(dy: Tensor, seen: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
     return dy.new_empty(0 if seen is None else dy.shape), dy.new_empty(dy.shape[1])
+
+
+def linear_in_parts(x: Tensor, weight: Tensor, bias: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+    """Parts of `x Wᵀ + b` of such sizes, whose gradients come apart: joining them sums up that of b."""
+    found: tuple[Tensor, ...] = _Parts.apply(x, weight, bias, sizes)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Parts(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, sizes: Sequence[int]
+    ) -> tuple[Tensor, ...]:
+        flat = x.reshape(-1, x.shape[-1])
+        ctx.save_for_backward(flat, weight)
+        ctx.sizes, ctx.shape = sizes, x.shape
+        whole = torch.addmm(bias, flat, weight.t()).view(*x.shape[:-1], -1)
+        return tuple(part.data for part in whole.split(list(sizes), -1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        flat, weight = ctx.saved_tensors
+        dy = flat.new_empty(len(flat), len(weight))
+        sums = _room_for_sums(dy, len(weight))
+        parts = zip(slopes, dy.split(list(ctx.sizes), 1), sums.split(list(ctx.sizes), 1), strict=True)
+        for slope, its, own in parts:
+            slope = slope.reshape(-1, its.shape[1])
+            _sum_up(slope if slope.stride(1) == 1 else slope.contiguous(), None, its, own, "none")
+        return (dy @ weight).view(ctx.shape), dy.t() @ flat, finished(sums, dy.dtype), None
 
 
 def finished(sums: Tensor, dtype: torch.dtype) -> Tensor:
@@ -153,37 +201,61 @@ _linear.register_autograd(_differentiate, setup_context=_keep)
 
 
 @kernel
-def _slope(seen: tl.tensor, activation: tl.constexpr) -> Any:
+def _share(z: tl.tensor, quick: tl.constexpr) -> Any:
+    """½ (1 + tanh u) = σ(2u), u = √(2/π) (z + 0.044715 z³): GELU is z times this."""
+    if quick:  # by a reciprocal that may be off by its last bit, which is cheaper than a division
+        down = 1 + tl.exp2(-2.302208198144325 * z * (1 + 0.044715 * z * z))  # 2 √(2/π) / ln 2
+        share = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [down], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        share = tl.sigmoid(1.5957691216057308 * z * (1 + 0.044715 * z * z))
+    return share
+
+
+@kernel
+def _slope(seen: tl.tensor, activation: tl.constexpr, quick: tl.constexpr) -> Any:
     """The slope of an activation: of ReLU by its result, of GELU by what goes in."""
     if activation == "relu":
         found = tl.where(seen > 0, 1.0, 0.0)
     elif activation == "gelu":  # z Φ(z)
         below = 0.5 + 0.5 * tl.math.erf(seen * 0.7071067811865476)
         found = below + seen * tl.exp(-0.5 * seen * seen) * 0.3989422804014327
-    else:  # z σ(2u), u = √(2/π) (z + 0.044715 z³): the same as ½ z (1 + tanh u)
-        square = seen * seen
-        share = tl.sigmoid(1.5957691216057308 * seen * (1 + 0.044715 * square))
-        found = share + share * (1 - share) * 1.5957691216057308 * seen * (1 + 0.134145 * square)
+    else:
+        share = _share(seen, quick)
+        rise = 1.5957691216057308 * seen * (1 + 0.134145 * seen * seen)
+        found = share + share * (1 - share) * rise
     return found
+
+
+@kernel
+def _gelu_tanh(inner: tl.tensor, out: tl.tensor, count: tl.tensor, block: tl.constexpr) -> None:
+    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    given = tl.load(inner + place, mask=place < count, other=0.0)
+    z = given.to(tl.float32)
+    found = z * _share(z, given.dtype == tl.bfloat16)
+    tl.store(out + place, found.to(out.dtype.element_ty), mask=place < count)
 
 
 @kernel
 def _slope_and_sum(
     dy: tl.tensor, seen: tl.tensor, dx: tl.tensor, sums: tl.tensor, rows: tl.tensor, width: tl.tensor,
-    each: tl.constexpr, columns: tl.constexpr, steps: tl.constexpr, activation: tl.constexpr,
+    dy_stride: tl.tensor, dx_stride: tl.tensor, sums_stride: tl.tensor, each: tl.constexpr,
+    columns: tl.constexpr, steps: tl.constexpr, activation: tl.constexpr, writes: tl.constexpr,
 ) -> None:  # fmt: skip
     column = tl.program_id(1) * columns + tl.arange(0, columns)
     total = tl.zeros((each, columns), tl.float32)
     for step in range(steps):
-        row = (tl.program_id(0) * steps + step) * each + tl.arange(0, each)
-        place = row.to(tl.int64)[:, None] * width + column[None, :]
-        inside = (row[:, None] < rows) & (column[None, :] < width)
-        slope = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
-        if activation != "none":
-            slope *= _slope(tl.load(seen + place, mask=inside, other=0.0).to(tl.float32), activation)
-            tl.store(dx + place, slope.to(dx.dtype.element_ty), mask=inside)
+        row = ((tl.program_id(0) * steps + step) * each + tl.arange(0, each)).to(tl.int64)[:, None]
+        inside = (row < rows) & (column[None, :] < width)
+        slope = tl.load(dy + row * dy_stride + column[None, :], mask=inside, other=0.0).to(tl.float32)
+        if activation != "none":  # what tells the slope lies as the result does
+            known = tl.load(seen + row * dx_stride + column[None, :], mask=inside, other=0.0)
+            slope *= _slope(known.to(tl.float32), activation, known.dtype == tl.bfloat16)
+        if writes:
+            tl.store(dx + row * dx_stride + column[None, :], slope.to(dx.dtype.element_ty), mask=inside)
         total += slope
-    tl.store(sums + tl.program_id(0) * width + column, tl.sum(total, 0), mask=column < width)
+    tl.store(sums + tl.program_id(0) * sums_stride + column, tl.sum(total, 0), mask=column < width)
 
 
 @kernel

@@ -20,16 +20,16 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from clearhead.base.config import Config, Count, Positive, Share
 from clearhead.base.errors import UserError, nearest
+from clearhead.nn.attention import joint
 from clearhead.nn.attention.kernels import KERNELS, Kernel, attend, served_by
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.attention.scores import build_score
 from clearhead.nn.attention.state import KeyValues, Memory
-from clearhead.nn.layers import fuses, is_plain, project, project_apart
+from clearhead.nn.layers import project, project_apart
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
 from clearhead.nn.state import State, refuse_unknown_state
@@ -223,9 +223,9 @@ class MultiHeadAttention(nn.Module):
     ) -> Problem:
         """Project and place: the problem a kernel is then asked to compute."""
         x, queries = as_rows(x, queries)
-        together = state is None and self._projects_together(x)
+        together = state is None and x.is_cuda and joint.pays(self.query, self.key, self.value)
         if together and memory is None:
-            raw, *both = self._together(x, self.query, self.key, self.value)
+            raw, *both = joint.project_together(x, self.query, self.key, self.value)
         else:
             raw, both = project(self.query, x) if together else self.query(x), []
         q = self._turned(split_heads(raw, self.config.heads), queries)
@@ -243,7 +243,7 @@ class MultiHeadAttention(nn.Module):
             source, keys = (x, queries) if memory is None else as_rows(memory, keys)
             _refuse_unequal(queries, keys)
             if together and not both:
-                both = self._together(source, self.key, self.value)
+                both = joint.project_together(source, self.key, self.value)
             k, v = self._keys_values(source, keys, both)
             if isinstance(state, Memory):
                 state.k, state.v = k, v
@@ -264,33 +264,6 @@ class MultiHeadAttention(nn.Module):
     def _keys_values(self, x: Tensor, tokens: Tokens, both: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         k, v = (split_heads(one, self.config.groups) for one in both or (self.key(x), self.value(x)))
         return self._turned(k, tokens), v
-
-    def _projects_together(self, x: Tensor) -> bool:
-        """Whether projections of the same tokens are one product: in training on a GPU.
-
-        It is faster than several small ones, and so is its backward pass.
-        """
-        parts = (self.query, self.key, self.value)
-        return (
-            x.is_cuda
-            and torch.is_grad_enabled()
-            and not torch.is_autocast_enabled("cuda")
-            and all(type(part) is nn.Linear and is_plain(part) for part in parts)
-        )
-
-    @staticmethod
-    def _together(x: Tensor, *parts: nn.Linear) -> list[Tensor]:
-        """Several projections of x, as parts of one product."""
-        biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
-        weights: list[Tensor] = [part.weight for part in parts]
-        weight = torch.cat(weights)
-        if biases and fuses(x):
-            from clearhead.nn import fused  # registers GPU operators, so only where used
-
-            whole = fused.linear(x, weight, torch.cat(biases))
-        else:
-            whole = functional.linear(x, weight, torch.cat(biases) if biases else None)
-        return list(whole.split([part.out_features for part in parts], -1))
 
     def _turned(self, x: Tensor, tokens: Tokens) -> Tensor:
         return self.position.rotate(x, tokens) if self.position.turns else x
