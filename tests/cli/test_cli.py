@@ -168,6 +168,10 @@ SURFACE = {
         "--steps",
         "--target-length",
     ],
+    "bench": [
+        *("--bundle", "--causal", "--decode", "--device", "--dtype", "--heads", "--json", "--kinds"),
+        *("--lengths", "--out", "--rows", "--seconds", "--text", "--width", "WHAT"),
+    ],
     "inspect": ["--json", "BUNDLE"],
     "import": ["--out", "--overwrite", "FOLDER"],
     "export": ["--out", "--quantize", "--to", "BUNDLE"],

@@ -198,7 +198,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without their charts, which `test_a_comparison_measures_and_draws` looks at."""
-    monkeypatch.setattr(compare_page, "_svg", lambda height, draw: "<svg></svg>")
+    monkeypatch.setattr(compare_page, "svg", lambda height, draw: "<svg></svg>")
 
 
 def test_a_comparison_measures_and_draws(compared: tuple[Path, dict[str, Any], CompareConfig]) -> None:

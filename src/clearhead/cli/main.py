@@ -46,6 +46,7 @@ COMMANDS = (
         "quiz",
         "presets",
         "plan",
+        "bench",
         "inspect",
         "import",
         "export",

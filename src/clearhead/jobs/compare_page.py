@@ -6,29 +6,22 @@ Matplotlib's SVG inside the page, which loads nothing else. Measures nothing.
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import UserError, nearest
 from clearhead.evaluation.render import Page, Section, Table, to_html, to_markdown
+from clearhead.jobs.charts import Lines, bars, lines_of, svg
 from clearhead.jobs.members import Comparison
 from clearhead.planner.report import bytes_in_words
-from clearhead.training.curves import INK, RULE, SOFT, quietly
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Student's t at 97.5 %, for 1, 2, … degrees of freedom
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 LOWER_IS_BETTER = ("perplexity", "nats", "bits", "loss", "error")
-# of Okabe and Ito, told apart by colour-blind eyes too; then the same again, dashed
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-Lines = dict[str, list[tuple[float, float]]]
 
 
 class Figure(NamedTuple):
@@ -220,64 +213,18 @@ def _drawn(
     }
     lower = metric.startswith(LOWER_IS_BETTER)
     if qualities:
-        pictures["quality"] = _svg(
+        pictures["quality"] = svg(
             0.5 + 0.34 * len(qualities),
-            lambda axes: _bars(axes, qualities, metric + ", lower is better" * lower),
+            lambda axes: bars(axes, qualities, metric + ", lower is better" * lower),
         )
     if lengths:
-        pictures["length"] = _svg(3.4, lambda axes: _lines(axes, lengths, "source words", name))
+        pictures["length"] = svg(3.4, lambda axes: lines_of(axes, lengths, "source words", name))
     if distances:
-        pictures["gradient"] = _svg(
-            3.4, lambda axes: _lines(axes, distances, "steps apart", "norm of the gradient", logarithmic=True)
+        pictures["gradient"] = svg(
+            3.4,
+            lambda axes: lines_of(axes, distances, "steps apart", "norm of the gradient", logarithmic=True),
         )
     if any(curves.values()):
         drawn = {member: line for member, line in curves.items() if line}
-        pictures["curve"] = _svg(3.4, lambda axes: _lines(axes, drawn, "step", "validation loss, nats"))
+        pictures["curve"] = svg(3.4, lambda axes: lines_of(axes, drawn, "step", "validation loss, nats"))
     return pictures
-
-
-def _svg(height: float, draw: Callable[[Axes], None]) -> str:
-    """A chart as an SVG element; the same numbers give the same text."""
-    import matplotlib
-    from matplotlib.figure import Figure as Drawing
-
-    with quietly(), matplotlib.rc_context({"svg.hashsalt": "clearhead", "svg.fonttype": "none"}):
-        whole = Drawing((8.6, height), layout="constrained", facecolor="white")
-        axes = whole.subplots()
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(SOFT)
-        axes.tick_params(colors=INK, labelsize=9)
-        axes.set_axisbelow(True)
-        draw(axes)
-        file = io.StringIO()
-        whole.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    text = file.getvalue()
-    return text[text.index("<svg") :]
-
-
-def _bars(axes: Axes, values: dict[str, Figure], label: str) -> None:
-    """Dots with their intervals, one line a member, the first above."""
-    for place, (name, one) in enumerate(values.items()):
-        half = 0.0 if math.isnan(one.half) else one.half
-        colour = COLOURS[place % len(COLOURS)]
-        axes.errorbar(one.mean, -place, xerr=half, fmt="o", color=colour, capsize=4, label=name)
-    axes.set_yticks([-place for place in range(len(values))], list(values))
-    axes.grid(axis="x", color=RULE)
-    axes.set_xlabel(label, color=INK, parse_math=False)
-    axes.margins(y=0.1)
-
-
-def _lines(axes: Axes, lines: Lines, x: str, y: str, logarithmic: bool = False) -> None:
-    for place, (name, line) in enumerate(lines.items()):
-        xs, ys = zip(*line, strict=True)
-        dashes = "-" if place < len(COLOURS) else "--"
-        dots = "o" if len(line) <= 40 else ""
-        axes.plot(xs, ys, dashes, marker=dots, markersize=4, color=COLOURS[place % len(COLOURS)], label=name)
-    if logarithmic:
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-    axes.grid(color=RULE)
-    axes.set_xlabel(x, color=INK)
-    axes.set_ylabel(y, color=INK, parse_math=False)
-    axes.legend(frameon=False, fontsize=8, labelcolor=INK, bbox_to_anchor=(1.0, 1.0), loc="upper left")

@@ -1,0 +1,135 @@
+"""Who takes part in `clearhead bench attention`: every kernel, and every kind of attention there is.
+
+A row names settings that are worth measuring, and what the literature says of their cost. A kind of
+`nn/parts.py` that has no row takes part with its own defaults. Measures nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError, nearest
+from clearhead.nn.attention import KERNELS, AttentionConfig
+from clearhead.nn.costs import Sight, Storage
+from clearhead.nn.parts import ATTENTIONS, attention_kind, build_attention
+from clearhead.nn.positions import Position
+
+PROJECTIONS = ("query", "key", "value", "output")
+WINDOW = 256  # positions each way
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One that is measured: its settings beside the sizes, and its cost for n tokens as papers state it."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    time: str = "–"
+    memory: str = "–"
+    exact: bool = False  # it computes exact attention, and differs in how
+    to_length: str = ""  # a setting that says how long texts get
+    packed: bool = False  # its kernel takes packed tokens alone
+
+    @property
+    def kind(self) -> str:
+        """The row of `ATTENTIONS`."""
+        return str(self.settings.get("kind", "multihead"))
+
+    def part(self, like: AttentionConfig, tokens: int, position: Position | None = None) -> Any:
+        """The attention itself, as wide as `like`, for texts of so many tokens."""
+        sizes = {name: value for name, value in like.to_dict().items() if name not in ("kind", "kernel")}
+        usual = AttentionConfig().to_dict()
+        said = {name: value for name, value in sizes.items() if value != usual[name]}
+        said |= {**self.settings, **({self.to_length: tokens} if self.to_length else {})}
+        config = attention_kind(self.kind).config.from_dict(said)
+        assert isinstance(config, AttentionConfig)
+        return build_attention(config, Position() if position is None else position)
+
+
+EXACT = Contender("exact", {}, "n²", "n", exact=True)
+ROWS = (
+    EXACT,
+    Contender("exact, by 'reference'", {"kernel": "reference"}, "n²", "n²", exact=True),
+    *(
+        Contender(
+            f"exact, by '{name}'", {"kernel": name}, "n²", "n", exact=True, packed=name in ("short", "varlen")
+        )
+        for name in KERNELS
+        if name != "reference"
+    ),
+    Contender(f"window {WINDOW}", {"kind": "sparse", "window": WINDOW}, "n·w", "n"),
+    Contender(
+        f"window {WINDOW}, 16 global",
+        {"kind": "sparse", "window": WINDOW, "global_tokens": 16},
+        "n·(w + g)",
+        "n",
+    ),
+    Contender(f"blocks of {2 * WINDOW}", {"kind": "sparse", "local": 2 * WINDOW}, "n·b", "n"),
+    Contender(
+        "blocks of 128, strides of 16",
+        {"kind": "sparse", "local": 128, "stride": 16, "unit": 64},
+        "n²/s",
+        "n",
+    ),
+    Contender("linear", {"kind": "linear"}, "n", "n"),
+    Contender("performer", {"kind": "performer"}, "n·m", "n·m"),
+    Contender("latent", {"kind": "latent"}, "n²", "n"),
+)
+
+
+def contenders(named: str | None = None) -> list[Contender]:
+    """All of them, or those named by a list such as "exact,linear": by row, or all rows of a kind."""
+    rows = list(ROWS)
+    known = {one.kind for one in rows}
+    rows += [Contender(kind, {"kind": kind}) for kind in ATTENTIONS if kind not in known]
+    if named is None:
+        return rows
+    chosen: list[Contender] = []
+    for name in [part.strip() for part in named.split(";" if ";" in named else ",")]:
+        found = [one for one in rows if name == one.name]
+        found = found or [one for one in rows if name == one.kind or one.name.startswith(f"{name} ")]
+        if not found:
+            raise UserError(f"There is no attention '{name}': {nearest(name, [one.name for one in rows])}")
+        chosen += [one for one in found if one not in chosen]
+    return chosen
+
+
+def take_projections(part: nn.Module, weights: Mapping[str, Tensor]) -> bool:
+    """Give a part these projections (`query.weight`, `query.bias`, …); False: it has others."""
+    own = dict(part.named_parameters())
+    fits = all(name in own and own[name].shape == weight.shape for name, weight in weights.items())
+    if fits:
+        with torch.no_grad():
+            for name, weight in weights.items():
+                own[name].copy_(weight)
+    return fits
+
+
+def projections_of(part: nn.Module) -> dict[str, Tensor]:
+    """The weights of the four projections, by name."""
+    return {
+        name: weight.detach()
+        for name, weight in part.named_parameters()
+        if name.partition(".")[0] in PROJECTIONS
+    }
+
+
+def unit_projections(part: nn.Module) -> dict[str, Tensor]:
+    """Projections that turn inputs of variance 1 into queries, keys and values of variance 1."""
+    made = {}
+    for name, weight in projections_of(part).items():
+        wide = torch.randn(weight.shape) / weight.shape[-1] ** 0.5 if weight.dim() == 2 else None
+        made[name] = torch.zeros(weight.shape) if wide is None else wide
+    return made
+
+
+def counted(part: Any, rows: int, tokens: int, causal: bool) -> tuple[float, float]:
+    """FLOPs of a forward and backward pass, and bytes kept for the latter, as the planner counts them."""
+    costs, sight = attention_kind(part.config.kind).costs, Sight(rows, tokens, tokens, causal)
+    flops = sum((one.forward + one.backward) * one.visible for one in costs.products("", part, sight))
+    return flops, float(costs.kept(part, sight, Storage(4, on_cpu=True)))

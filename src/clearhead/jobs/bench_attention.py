@@ -1,0 +1,421 @@
+"""Attention measured: time, memory and error of every kind, for texts of many lengths.
+
+A cell is one kind at one length: a layer's forward pass, the same with its backward pass, the memory that
+takes at its peak, and how far the result is from exact attention with the same projections. Errors are of
+random inputs, and of a trained model's own (`Trained`), in float32. Time is that of the processor on a CPU,
+in which other programs do not count, and the clock's on a GPU. A cell that would take too long or too much
+is left out, and says so; what is left out is decided by times alone, and errors by none.
+
+Shapes: B rows, n tokens, E model width.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.profiler import profile
+
+from clearhead.base.device import memory_of, name_of_cpu
+from clearhead.base.errors import UserError
+from clearhead.base.progress import progress
+from clearhead.base.seed import seeded
+from clearhead.bundle.folder import Bundle, tokenizers_of
+from clearhead.jobs.attention_kinds import (
+    EXACT,
+    Contender,
+    counted,
+    projections_of,
+    take_projections,
+    unit_projections,
+)
+from clearhead.models.encoder_decoder import EncoderDecoder
+from clearhead.models.stack import Layer
+from clearhead.nn.attention import AttentionConfig, MultiHeadAttention, Problem
+from clearhead.nn.attention.masks import Causal, Mask
+from clearhead.nn.tokens import Tokens
+
+ROUNDS = 3  # of which the quickest counts
+PASSES = 6.0  # of a cell: a first one, the rounds with and without gradients, and one whose memory is seen
+SHARE = 0.5  # of the memory of a machine that a cell may take
+# FLOPs of exact attention up to which errors are measured: by size and not by time, so that they are always
+# the same
+ERROR_FLOPS = {"cpu": 4e11, "cuda": 4e14}
+STEPS, FILL = 32, 2048  # tokens that are decoded in a round, and that are read at once before them
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for all cells."""
+
+    like: AttentionConfig  # sizes
+    lengths: Sequence[int]
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    causal: bool = False
+    rows: int = 1
+    seconds: float = 10.0  # that a cell may take
+    seed: int = 1
+
+    @property
+    def mask(self) -> Mask | None:
+        """What a query may see."""
+        return Causal() if self.causal else None
+
+    @property
+    def machine(self) -> str:
+        """What it is measured on."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return name_of_cpu()
+
+
+@dataclass
+class Cell:
+    """One kind at one length; None: not measured."""
+
+    name: str
+    tokens: int
+    forward: float | None = None  # seconds
+    both: float | None = None  # seconds, with the backward pass
+    bytes: float | None = None  # at the peak of both
+    error: float | None = None  # against exact attention, as a part of its norm
+    trained_error: float | None = None  # on a trained model's weights and inputs
+    flops: float = 0.0  # of both, as the planner counts them
+    kept: float = 0.0  # bytes for the backward pass, as the planner counts them
+    why: str = ""  # it was not measured
+
+
+@dataclass
+class Bench:
+    """Everything that was found out."""
+
+    setting: Setting
+    contenders: list[Contender]
+    cells: dict[str, dict[int, Cell]]  # by name and length
+    notes: list[str] = field(default_factory=list)
+    trained: str = ""  # whose weights
+
+
+def bench(setting: Setting, rows: Sequence[Contender], trained: Trained | None = None) -> Bench:
+    """Measure all cells."""
+    _refuse_lengths(setting.lengths)
+    found = Bench(setting, [], {}, trained="" if trained is None else trained.name)
+    with progress("Measuring", total=len(rows) * len(setting.lengths), unit="cells") as bar:
+        for one in rows:
+            cells: dict[int, Cell] = {}
+            for tokens in sorted(setting.lengths):
+                bar.advance(note=f"{one.name}, {tokens:,} tokens")
+                try:
+                    cells[tokens] = _cell(setting, one, tokens, list(cells.values()))
+                except UserError as error:
+                    found.notes.append(f"{one.name} takes no part: {error}")
+                    break
+            if len(cells) == len(setting.lengths):
+                found.contenders.append(one)
+                found.cells[one.name] = cells
+    with progress("Comparing", total=len(setting.lengths), unit="lengths") as bar:
+        for tokens in sorted(setting.lengths):
+            bar.advance(note=f"{tokens:,} tokens")
+            _add_errors(found, tokens, trained)
+    return found
+
+
+def _refuse_lengths(lengths: Sequence[int]) -> None:
+    if not lengths or min(lengths) < 2 or max(lengths) > 2**20 or len(set(lengths)) != len(lengths):
+        raise UserError("Lengths are different numbers of tokens from 2 to 1,048,576, such as 256,1024,4096.")
+
+
+# -- time and memory ----------------------------------------------------------------------------------
+
+
+def _cell(setting: Setting, one: Contender, tokens: int, before: list[Cell]) -> Cell:
+    part, x = _prepared(setting, one, tokens)
+    cell = Cell(one.name, tokens)
+    cell.flops, cell.kept = counted(part, setting.rows, tokens, setting.causal)
+    cell.why = _why_not(setting, cell, before[-1] if before else None)
+    if cell.why:
+        return cell
+    try:
+        _measure(setting, one, part, x, cell)
+    except torch.OutOfMemoryError:
+        cell.forward = cell.both = cell.bytes = None
+        cell.why = "memory"
+    return cell
+
+
+def _prepared(setting: Setting, one: Contender, tokens: int) -> tuple[Any, Tensor]:
+    """The part with the same projections as all others, and the inputs."""
+    with seeded(setting.seed):
+        part = one.part(setting.like, tokens)
+        x = torch.randn(setting.rows, tokens, setting.like.width or 0)
+        take_projections(part, unit_projections(part))
+    part = part.to(setting.device, setting.dtype).train()
+    return part, x.to(setting.device, setting.dtype)
+
+
+def _why_not(setting: Setting, cell: Cell, last: Cell | None) -> str:
+    """By how the planner's counts grow, would this cell take too long or too much?"""
+    if last is None:
+        return ""
+    if last.both is None or last.bytes is None:
+        return last.why
+    if last.both * PASSES * cell.flops / last.flops > setting.seconds:
+        return "time"
+    whole = memory_of(setting.device)
+    if whole is not None and last.bytes * max(cell.kept / last.kept, 1.0) > SHARE * whole:
+        return "memory"
+    return ""
+
+
+def _measure(setting: Setting, one: Contender, part: Any, x: Tensor, cell: Cell) -> None:
+    """Fill in seconds and bytes."""
+    forward = _call(setting, one, part)
+    x = x.requires_grad_()
+
+    def alone() -> None:
+        with torch.no_grad():
+            forward(x)
+
+    def both() -> None:
+        x.grad = None
+        part.zero_grad()
+        forward(x).sum().backward()
+
+    both()
+    cell.forward = quickest(alone, setting.device)
+    cell.both = quickest(both, setting.device)
+    x.grad = None
+    part.zero_grad()
+    cell.bytes = peak_bytes(both, setting.device)
+
+
+def _call(setting: Setting, one: Contender, part: Any) -> Callable[[Tensor], Tensor]:
+    """The part as a function of its inputs."""
+
+    def rows(x: Tensor) -> Tensor:
+        found: Tensor = part(x, mask=setting.mask)
+        return found
+
+    def packed(x: Tensor) -> Tensor:
+        lengths = Tokens.packed([x.shape[1]] * x.shape[0], device=x.device)
+        found: Tensor = part(x.flatten(0, 1), mask=setting.mask, queries=lengths)
+        return found.view_as(x)
+
+    return packed if one.packed else rows
+
+
+def quickest(do: Callable[[], object], device: torch.device, rounds: int = ROUNDS) -> float:
+    """Seconds of the quickest round."""
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    times = []
+    for _ in range(rounds):
+        _settle(device)
+        began = clock()
+        do()
+        _settle(device)
+        times.append(clock() - began)
+    return min(times)
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_bytes(do: Callable[[], object], device: torch.device) -> float:
+    """The most memory that tensors took at a time while something ran, beyond what they took before."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        do()
+        torch.cuda.synchronize(device)
+        return float(torch.cuda.max_memory_allocated(device) - before)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would tell stderr that it starts and stops
+    with profile(use_cpu=True, use_kineto=False, profile_memory=True) as seen:
+        do()
+    changes = [
+        (one.start_ns(), one.nbytes()) for one in seen.kineto_results.events() if one.name() == "[memory]"
+    ]
+    held = most = 0
+    for _, change in sorted(changes, key=lambda one: one[0]):
+        held += change
+        most = max(most, held)
+    return float(most)
+
+
+# -- errors -------------------------------------------------------------------------------------------
+
+
+class Trained:
+    """A trained model's attention layers, and what goes into them for a text of n tokens."""
+
+    def __init__(self, bundle: Bundle, name: str, text: str | None, device: torch.device) -> None:
+        self.name, self.bundle, self.device = name, bundle, device
+        self.model: Any = bundle.model.to(device).float().eval()
+        family = bundle.config.family
+        stack = {"decoder": "decoder", "encoder": "encoder", "encoder-decoder": "encoder"}.get(family)
+        if stack is None:
+            raise UserError(
+                f"A model of the family '{family}' has no self-attention over texts: give another --bundle."
+            )
+        layers = [layer for layer in getattr(self.model, stack).layers if isinstance(layer, Layer)]
+        self.parts = [one.attention for one in layers if type(one.attention) is MultiHeadAttention]
+        if not self.parts:
+            raise UserError(
+                "No layer of this bundle has multi-head attention, whose projections could serve."
+            )
+        self.causal = stack == "decoder" and bundle.config.causal_mask
+        self.ids = None if text is None else tokenizers_of(bundle)[0].encode(text)
+        if self.ids is not None and not self.ids:
+            raise UserError("Nothing is left of the text when it is cut into tokens: give a longer one.")
+
+    @property
+    def like(self) -> AttentionConfig:
+        """The sizes of its attention."""
+        config: AttentionConfig = self.parts[0].config
+        return config.replace(dropout=0.0, kernel="auto")
+
+    def may_read(self, tokens: int) -> bool:
+        """Whether it has positions for so many tokens."""
+        position = self.bundle.config.position
+        return position.name != "learned" or tokens <= position.max_length
+
+    @torch.no_grad()
+    def inputs(self, tokens: int, seed: int) -> list[Tensor]:
+        """What goes into the attention of each layer, (1, n, E): of the text, repeated, or random tokens."""
+        if self.ids is None:
+            with seeded(seed):
+                ids = torch.randint(self.bundle.config.vocabulary, (1, tokens))
+        else:
+            ids = torch.tensor([(self.ids * -(-tokens // len(self.ids)))[:tokens]])
+        seen: list[Tensor] = []
+        hooks = [
+            part.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+            for part in self.parts
+        ]
+        try:
+            read = self.model.encode if isinstance(self.model, EncoderDecoder) else self.model
+            read(ids.to(self.device))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return seen
+
+
+def _add_errors(found: Bench, tokens: int, trained: Trained | None) -> None:
+    """Of all kinds at one length."""
+    setting = found.setting
+    flops = counted(EXACT.part(setting.like, tokens), setting.rows, tokens, setting.causal)[0]
+    if flops > ERROR_FLOPS.get(setting.device.type, ERROR_FLOPS["cpu"]):
+        return
+    exact, x = _prepared(_plain(setting), EXACT, tokens)
+    weights = projections_of(exact)
+    for one, error in _errors(found, tokens, exact, weights, x):
+        found.cells[one.name][tokens].error = error
+    if trained is None or not trained.may_read(tokens):
+        return
+    sums: dict[str, list[float]] = {}
+    for part, y in zip(trained.parts, trained.inputs(tokens, setting.seed), strict=True):
+        for one, error in _errors(found, tokens, part, projections_of(part), y):
+            sums.setdefault(one.name, []).append(error)
+    for name, errors in sums.items():
+        found.cells[name][tokens].trained_error = math.fsum(errors) / len(errors)
+
+
+def _plain(setting: Setting) -> Setting:
+    """The same in float32, in which errors are measured."""
+    return Setting(setting.like, setting.lengths, setting.device, causal=setting.causal, rows=setting.rows)
+
+
+@torch.no_grad()
+def _errors(
+    found: Bench, tokens: int, exact: Any, weights: dict[str, Tensor], x: Tensor
+) -> Iterator[tuple[Contender, float]]:
+    """‖out − exact‖ / ‖exact‖ without W_O's bias, for all who can take the projections."""
+    setting, whole = _plain(found.setting), memory_of(x.device)
+    right = _call(setting, EXACT, exact.eval())(x)
+    norm = (right if exact.output.bias is None else right - exact.output.bias).norm()
+    for one in found.contenders:
+        if whole is not None and found.cells[one.name][tokens].kept > SHARE * whole:
+            continue
+        try:
+            with seeded(setting.seed):
+                part = one.part(setting.like, tokens, exact.position).to(x.device).eval()
+                if not take_projections(part, weights):
+                    continue
+                out = _call(setting, one, part)(x)
+        except (UserError, torch.OutOfMemoryError):
+            continue  # such as kernels that compute in half precision alone
+        yield one, float((out - right).norm() / norm)
+
+
+# -- decoding -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """Decoding behind so many tokens: what one more takes, and what is remembered by then."""
+
+    name: str
+    tokens: int
+    seconds: float
+    bytes: int
+
+
+def decode(setting: Setting, rows: Sequence[Contender]) -> tuple[list[Step], list[str]]:
+    """Steps of all kinds that can decode, and why others cannot. Rows that differ by kernel are one."""
+    _refuse_lengths(setting.lengths)
+    steps, notes = [], []
+    chosen = [one for one in rows if one is EXACT or not one.exact]
+    with progress("Decoding", total=len(chosen) * len(setting.lengths), unit="cells") as bar:
+        for one in chosen:
+            try:
+                for tokens in sorted(setting.lengths):
+                    bar.advance(note=f"{one.name}, {tokens:,} tokens")
+                    steps.append(_step(setting, one, tokens))
+            except UserError as error:
+                notes.append(f"{one.name} takes no part: {error}")
+    return steps, notes
+
+
+@torch.no_grad()
+def _step(setting: Setting, one: Contender, tokens: int) -> Step:
+    with seeded(setting.seed):
+        part, width = one.part(setting.like, tokens + 2 * ROUNDS * STEPS), setting.like.width or 0
+        part = part.to(setting.device, setting.dtype).eval()
+        state, usual = part.new_state(), part.kernel
+        part.kernel = _nothing  # what is remembered of the past does not depend on what the past saw
+        for at in range(0, tokens, FILL):
+            x = torch.randn(setting.rows, min(FILL, tokens - at), width)
+            _read(setting, part, state, x, at)
+        part.kernel = usual
+        x = torch.randn(setting.rows, 1, width).to(setting.device, setting.dtype)
+        held, done = state.bytes, tokens
+
+        def steps() -> None:
+            nonlocal done
+            for _ in range(STEPS):
+                _read(setting, part, state, x, done)
+                done += 1
+
+        steps()
+        return Step(one.name, tokens, quickest(steps, setting.device) / STEPS, held)
+
+
+def _read(setting: Setting, part: Any, state: Any, x: Tensor, start: int) -> None:
+    x = x.to(setting.device, setting.dtype)
+    where = Tokens.padded(x.shape[1], start=start, device=setting.device)
+    part(x, mask=Causal(), queries=where, state=state)
+
+
+def _nothing(problem: Problem) -> Tensor:
+    """In place of a kernel: 0."""
+    return problem.q.new_zeros(*problem.q.shape[:3], problem.v.shape[-1])

@@ -1,0 +1,245 @@
+"""`clearhead bench attention`: who takes part, what is measured, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import clearhead
+from clearhead.base.errors import UserError
+from clearhead.cli import main as cli
+from clearhead.jobs import bench_attention as job
+from clearhead.jobs import bench_attention_page as pages
+from clearhead.jobs.attention_kinds import EXACT, Contender, contenders, counted
+from clearhead.jobs.bench_attention import Bench, Cell, Setting, Trained
+from clearhead.nn.attention import KERNELS, AttentionConfig
+from clearhead.nn.parts import ATTENTIONS
+
+CPU = torch.device("cpu")
+SMALL = AttentionConfig(width=16, heads=2)
+
+
+def setting_of(*lengths: int, **more: Any) -> Setting:
+    return Setting(SMALL, lengths, CPU, **more)
+
+
+def test_every_kernel_and_every_kind_take_part() -> None:
+    rows = contenders()
+    assert {one.kind for one in rows} == set(ATTENTIONS)
+    assert {one.settings.get("kernel") for one in rows if one.kind == "multihead"} == {None, *KERNELS}
+    assert len({one.name for one in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("one", contenders(), ids=lambda one: one.name)
+def test_every_row_can_be_built_and_counted(one: Contender) -> None:
+    part = one.part(SMALL, 64)
+    short, long = (counted(part, 1, tokens, False)[0] for tokens in (1 << 12, 1 << 13))
+    if one.exact or one.kind == "latent":
+        assert long / short == pytest.approx(4, rel=0.05)
+    elif one.time == "n":
+        assert long / short == pytest.approx(2, rel=0.01)
+    else:
+        assert 1.9 < long / short < 4.1
+
+
+def test_kinds_are_chosen_by_name_by_kind_or_by_their_beginning() -> None:
+    assert [one.name for one in contenders("exact, linear")] == ["exact", "linear"]
+    assert len(contenders("window")) == 2
+    assert [one.kind for one in contenders("sparse")] == ["sparse"] * 4
+    with pytest.raises(UserError, match="There is no attention 'linera': did you mean 'linear'"):
+        contenders("linera")
+
+
+def linear_attention(x: torch.Tensor, part: Any) -> torch.Tensor:
+    """One row, one sum at a time, in the words of the paper."""
+    q, k, v = (layer(x).view(len(x), 2, 8) for layer in (part.query, part.key, part.value))
+    q, k = (torch.nn.functional.elu(one) + 1 for one in (q, k))
+    mixed = [
+        (q[:, head] @ (k[:, head].T @ v[:, head])) / (q[:, head] @ k[:, head].sum(0)).unsqueeze(1)
+        for head in range(2)
+    ]
+    return part.output(torch.cat(mixed, 1))  # type: ignore[no-any-return]
+
+
+def softmax_attention(x: torch.Tensor, part: Any) -> torch.Tensor:
+    q, k, v = (layer(x).view(len(x), 2, 8) for layer in (part.query, part.key, part.value))
+    weights = torch.einsum("qhd,khd->hqk", q, k).div(8**0.5).softmax(-1)
+    return part.output(torch.einsum("hqk,khd->qhd", weights, v).flatten(1))  # type: ignore[no-any-return]
+
+
+def test_errors_are_those_of_the_same_projections() -> None:
+    rows = contenders("exact,window,linear,performer,latent")
+    found = job.bench(setting_of(8, 24), rows)
+    part, x = job._prepared(found.setting, EXACT, 24)
+    with torch.no_grad():
+        right, wrong = softmax_attention(x[0], part), linear_attention(x[0], part)
+    expected = float((wrong - right).norm() / right.norm())
+    assert found.cells["linear"][24].error == pytest.approx(expected, rel=1e-4)
+    assert found.cells["window 256"][24].error == pytest.approx(0, abs=1e-6)  # it hides nothing
+    assert 0.01 < (found.cells["performer"][24].error or 0) < 3
+    assert found.cells["latent"][24].error is None  # its projections are others
+    for cells in found.cells.values():
+        for cell in cells.values():
+            assert min(cell.forward or 0, cell.both or 0, cell.bytes or 0) > 0
+
+
+def test_nothing_but_times_depends_on_a_clock() -> None:
+    rows = contenders("exact,linear,performer")
+    both = []
+    for _ in range(2):
+        cells = pages.plain(job.bench(setting_of(16, 32), rows))["cells"]
+        both.append([{key: cell[key] for key in cell if key not in ("forward", "both")} for cell in cells])
+    assert both[0] == both[1]
+
+
+def test_memory_is_what_tensors_took_at_a_time() -> None:
+    def twice() -> None:
+        for _ in range(2):
+            torch.zeros(1000, 1000)  # 4 MB, which are free again before the second
+
+    assert job.peak_bytes(twice, CPU) == pytest.approx(4e6, rel=0.01)
+    assert job.peak_bytes(lambda: torch.zeros(1000, 1000).add(1).add(1), CPU) == pytest.approx(8e6, rel=0.01)
+
+
+def test_a_cell_that_would_take_too_long_or_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = Cell("exact", 100, forward=0.1, both=0.4, bytes=1e9, flops=1e9, kept=1e6)
+    setting = setting_of(100, 200, seconds=10.0)
+    monkeypatch.setattr(job, "memory_of", lambda device: 10**10)
+    assert job._why_not(setting, Cell("exact", 200, flops=4e9, kept=2e6), last) == ""
+    assert job._why_not(setting, Cell("exact", 200, flops=5e9, kept=2e6), last) == "time"
+    assert job._why_not(setting, Cell("exact", 200, flops=4e9, kept=6e6), last) == "memory"
+    assert job._why_not(setting, Cell("exact", 400), Cell("exact", 200, why="time")) == "time"
+    found = job.bench(setting_of(8, 4096, seconds=1e-3), contenders("exact"))
+    assert pages.table(found, "both").rows[0][2] == "over 0.001 s"
+
+
+def made(times: dict[str, dict[int, float | None]], errors: dict[str, float]) -> Bench:
+    rows = [one for one in contenders() if one.name in times]
+    lengths = list(next(iter(times.values())))
+    cells = {
+        name: {
+            n: Cell(name, n, both=took, error=errors.get(name), flops=float(n * n), kept=float(n))
+            for n, took in by.items()
+        }
+        for name, by in times.items()
+    }
+    return Bench(setting_of(*lengths), rows, cells)
+
+
+def test_a_sentence_for_each_length_says_where_exact_attention_wins() -> None:
+    found = made(
+        {
+            "exact": {256: 0.001, 512: 0.004, 1024: None},
+            "linear": {256: 0.002, 512: 0.003, 1024: 0.006},
+            "latent": {256: 0.003, 512: 0.006, 1024: None},
+        },
+        {"linear": 0.5},
+    )
+    assert pages.verdicts(found) == [
+        "At 256 tokens exact attention takes 1 ms and wins against all 2 others; the next is linear, with "
+        "2.00 × its time.",
+        "At 512 tokens exact attention takes 4 ms and beats 1 other; quicker: linear (0.75 × its time, "
+        "error 0.5).",
+        "At 1,024 tokens exact attention was not measured: the quickest is linear, 6 ms.",
+    ]
+    assert pages.near(found).endswith("on random inputs: none, at no length.")
+    assert pages.exponents(found, "both", "exact") == (2.0, 2.0)
+    assert pages.exponents(found, "both", "linear")[0] == pytest.approx(0.79, abs=0.01)
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    plain = {"family": "decoder", "vocabulary": 40, "width": 16, "layers": 2, "attention": {"heads": 2}}
+    model = clearhead.build(clearhead.ModelConfig.from_dict({**plain, "position": {"name": "rotary"}}))
+    folder = tmp_path_factory.mktemp("bench") / "words"
+    words = clearhead.Tokenizer.words(["a b c d e f g"])
+    model = clearhead.build(model.config.replace(vocabulary=words.vocabulary_size))
+    clearhead.save(model, folder, tokenizer=words)
+    return folder
+
+
+def test_trained_weights_serve_every_kind_that_can_take_them(decoder: Path) -> None:
+    from clearhead.bundle import load_bundle
+
+    trained = Trained(load_bundle(decoder), "words", "a b c d", CPU)
+    found = job.bench(Setting(trained.like, [6, 12], CPU, causal=trained.causal), contenders(), trained)
+    errors = {name: cells[12].trained_error for name, cells in found.cells.items()}
+    assert found.setting.causal
+    assert errors["exact"] == 0.0
+    assert errors["exact, by 'reference'"] == pytest.approx(0, abs=1e-6)
+    assert (errors["linear"] or 0) > 1e-3
+    assert errors["latent"] is None
+    # what goes into the second layer, by hand
+    model: Any = trained.model
+    ids = torch.tensor([(trained.ids or [])[:4] * 3])
+    look = clearhead.Look("decoder.0.output")
+    with torch.no_grad():
+        model(ids, look=look)
+        expected = look["decoder.0.output"]
+        if model.config.norm.place == "pre":
+            expected = model.decoder.layers[1].attention_residual.norm(expected)
+    assert torch.allclose(trained.inputs(12, 1)[1], expected, atol=1e-6)
+
+
+def test_decoding_by_sums_takes_constant_memory_and_by_keys_does_not() -> None:
+    steps, notes = job.decode(setting_of(20, 100), contenders("exact,linear,performer,window,latent"))
+    held = {(one.name, one.tokens): one.bytes for one in steps}
+    assert held["linear", 20] == held["linear", 100] == 4 * 2 * 8 * 9
+    assert held["performer", 20] == held["performer", 100]
+    assert held["exact", 100] > held["exact", 20]
+    assert notes == []
+    shown = pages.decoding_page(setting_of(20, 100), steps, notes, draw=False)
+    assert shown.sections[1].tables[0].rows[0][0] == "exact"
+
+
+def test_the_command(tmp_path: Path, decoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    sized = ["--width", "16", "--heads", "2", "--kinds", "exact,linear"]
+    assert cli.main(["bench", "attention", "--lengths", "8-32", *sized, "--json", "--out", str(page)]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert found["lengths"] == [8, 16, 32]
+    assert {(cell["name"], cell["tokens"]) for cell in found["cells"]} >= {("exact", 8), ("linear", 32)}
+    assert len(found["verdicts"]) == 4
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<svg") == 4
+    assert "Where exact attention wins" in text
+    assert re.search(r'<script|src=|href="http|@import', text) is None
+    (tmp_path / "text.txt").write_text("a b g")
+    more = ["--bundle", str(decoder), "--text", str(tmp_path / "text.txt"), "--kinds", "exact,linear"]
+    assert cli.main(["bench", "attention", "--lengths", "8", *more]) == 0
+    assert "Error on trained weights" in capsys.readouterr().out
+    assert cli.main(["bench", "attention", "--decode", "--lengths", "8,16", *sized]) == 0
+    assert "Memory of the state" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        (["decoding"], "There is nothing called 'decoding' to measure"),
+        (["attention", "--lengths", "many"], "Lengths are written 256,1024"),
+        (["attention", "--lengths", "1"], "numbers of tokens from 2"),
+        (["attention", "--lengths", "9999999999"], "Lengths are written"),
+        (["attention", "--lengths", "512-256"], "numbers of tokens from 2"),
+        (["attention", "--kinds", "exat"], "There is no attention 'exat'"),
+        (["attention", "--text", "a.txt"], "give its --bundle as well"),
+        (["attention", "--decode", "--bundle", "b"], "leave --bundle out"),
+        (["attention", "--out", "."], "is a folder"),
+        (["attention", "--width", "10", "--heads", "4"], "does not divide into 4 heads"),
+        (["attention", "--bundle", "absent"], "absent"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert part in shown.err
