@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from clearhead.base.errors import UserError, shown
 from clearhead.base.reading import read_text
 from clearhead.cli.options import AsJson, Device, option
-from clearhead.cli.table import show_table
+from clearhead.cli.table import show_json, show_table
 
 LARGEST = 1 << 28  # bytes of a text
 USUAL = {"cpu": (256, 4096), "cuda": (256, 131_072)}  # lengths, by doubling
@@ -108,7 +107,7 @@ def _show(make: Any, plain: dict[str, Any] | None, out: Path | None) -> None:
     if out is not None:
         write(make, out)
     if plain is not None:
-        typer.echo(json.dumps(plain, ensure_ascii=False))
+        show_json(plain, indent=None)
     else:
         whole = make(False)
         typer.echo(f"{whole.title}\n")

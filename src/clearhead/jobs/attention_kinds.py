@@ -45,7 +45,7 @@ class Contender:
         sizes = {name: value for name, value in like.to_dict().items() if name not in ("kind", "kernel")}
         usual = AttentionConfig().to_dict()
         said = {name: value for name, value in sizes.items() if value != usual[name]}
-        said |= {**self.settings, **({self.to_length: tokens} if self.to_length else {})}
+        said |= {**self.settings, **({self.to_length: max(tokens, 128)} if self.to_length else {})}
         config = attention_kind(self.kind).config.from_dict(said)
         assert isinstance(config, AttentionConfig)
         return build_attention(config, Position() if position is None else position)
@@ -78,6 +78,9 @@ ROWS = (
     ),
     Contender("linear", {"kind": "linear"}, "n", "n"),
     Contender("performer", {"kind": "performer"}, "n·m", "n·m"),
+    Contender("linformer", {"kind": "linformer", "projected": 128}, "n·r", "n·r", to_length="max_length"),
+    Contender("nystrom", {"kind": "nystrom", "landmarks": 64}, "n·m", "n·m"),
+    Contender("compressed", {"kind": "compressed", "stride": 3}, "n²/s", "n"),
     Contender("latent", {"kind": "latent"}, "n²", "n"),
 )
 
