@@ -15,6 +15,7 @@ from clearhead.base.errors import UserError
 from clearhead.cli import main as cli
 from clearhead.jobs import bench_attention as job
 from clearhead.jobs import bench_attention_page as pages
+from clearhead.jobs import bench_decoding
 from clearhead.jobs.attention_kinds import EXACT, Contender, contenders, counted
 from clearhead.jobs.bench_attention import Bench, Cell, Setting, Trained
 from clearhead.nn.attention import KERNELS, AttentionConfig
@@ -188,7 +189,9 @@ def test_trained_weights_serve_every_kind_that_can_take_them(decoder: Path) -> N
 
 
 def test_decoding_by_sums_takes_constant_memory_and_by_keys_does_not() -> None:
-    steps, notes = job.decode(setting_of(20, 100), contenders("exact,linear,performer,window,latent"))
+    steps, notes = bench_decoding.decode(
+        setting_of(20, 100), contenders("exact,linear,performer,window,latent")
+    )
     held = {(one.name, one.tokens): one.bytes for one in steps}
     assert held["linear", 20] == held["linear", 100] == 4 * 2 * 8 * 9
     assert held["performer", 20] == held["performer", 100]

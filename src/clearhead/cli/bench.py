@@ -72,6 +72,7 @@ def bench(
     from clearhead.jobs import bench_attention as job
     from clearhead.jobs import bench_attention_page as pages
     from clearhead.jobs.attention_kinds import contenders
+    from clearhead.jobs.bench_decoding import decode as decode_all
     from clearhead.nn.attention import AttentionConfig
     from clearhead.training.bundle_or_run import load_bundle_or_run
 
@@ -90,7 +91,7 @@ def bench(
         seconds=seconds,
     )
     if decode:
-        steps, notes = job.decode(setting, members)
+        steps, notes = decode_all(setting, members)
         _show(
             lambda draw: pages.decoding_page(setting, steps, notes, draw),
             pages.plain_decoding(setting, steps, notes) if as_json else None,

@@ -37,7 +37,7 @@ from clearhead.jobs.attention_kinds import (
 )
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.models.stack import Layer
-from clearhead.nn.attention import AttentionConfig, MultiHeadAttention, Problem
+from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
 from clearhead.nn.attention.masks import Causal, Mask
 from clearhead.nn.tokens import Tokens
 
@@ -47,7 +47,6 @@ SHARE = 0.5  # of the memory of a machine that a cell may take
 # FLOPs of exact attention up to which errors are measured: by size and not by time, so that they are always
 # the same
 ERROR_FLOPS = {"cpu": 4e11, "cuda": 4e14}
-STEPS, FILL = 32, 2048  # tokens that are decoded in a round, and that are read at once before them
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class Bench:
 
 def bench(setting: Setting, rows: Sequence[Contender], trained: Trained | None = None) -> Bench:
     """Measure all cells."""
-    _refuse_lengths(setting.lengths)
+    refuse_lengths(setting.lengths)
     found = Bench(setting, [], {}, trained="" if trained is None else trained.name)
     with progress("Measuring", total=len(rows) * len(setting.lengths), unit="cells") as bar:
         for one in rows:
@@ -127,7 +126,8 @@ def bench(setting: Setting, rows: Sequence[Contender], trained: Trained | None =
     return found
 
 
-def _refuse_lengths(lengths: Sequence[int]) -> None:
+def refuse_lengths(lengths: Sequence[int]) -> None:
+    """Say so when they are none, too short, too long or named twice."""
     if not lengths or min(lengths) < 2 or max(lengths) > 2**20 or len(set(lengths)) != len(lengths):
         raise UserError("Lengths are different numbers of tokens from 2 to 1,048,576, such as 256,1024,4096.")
 
@@ -355,67 +355,3 @@ def _errors(
         except (UserError, torch.OutOfMemoryError):
             continue  # such as kernels that compute in half precision alone
         yield one, float((out - right).norm() / norm)
-
-
-# -- decoding -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Step:
-    """Decoding behind so many tokens: what one more takes, and what is remembered by then."""
-
-    name: str
-    tokens: int
-    seconds: float
-    bytes: int
-
-
-def decode(setting: Setting, rows: Sequence[Contender]) -> tuple[list[Step], list[str]]:
-    """Steps of all kinds that can decode, and why others cannot. Rows that differ by kernel are one."""
-    _refuse_lengths(setting.lengths)
-    steps, notes = [], []
-    chosen = [one for one in rows if one is EXACT or not one.exact]
-    with progress("Decoding", total=len(chosen) * len(setting.lengths), unit="cells") as bar:
-        for one in chosen:
-            try:
-                for tokens in sorted(setting.lengths):
-                    bar.advance(note=f"{one.name}, {tokens:,} tokens")
-                    steps.append(_step(setting, one, tokens))
-            except UserError as error:
-                notes.append(f"{one.name} takes no part: {error}")
-    return steps, notes
-
-
-@torch.no_grad()
-def _step(setting: Setting, one: Contender, tokens: int) -> Step:
-    with seeded(setting.seed):
-        part, width = one.part(setting.like, tokens + 2 * ROUNDS * STEPS), setting.like.width or 0
-        part = part.to(setting.device, setting.dtype).eval()
-        state, usual = part.new_state(), part.kernel
-        part.kernel = _nothing  # what is remembered of the past does not depend on what the past saw
-        for at in range(0, tokens, FILL):
-            x = torch.randn(setting.rows, min(FILL, tokens - at), width)
-            _read(setting, part, state, x, at)
-        part.kernel = usual
-        x = torch.randn(setting.rows, 1, width).to(setting.device, setting.dtype)
-        held, done = state.bytes, tokens
-
-        def steps() -> None:
-            nonlocal done
-            for _ in range(STEPS):
-                _read(setting, part, state, x, done)
-                done += 1
-
-        steps()
-        return Step(one.name, tokens, quickest(steps, setting.device) / STEPS, held)
-
-
-def _read(setting: Setting, part: Any, state: Any, x: Tensor, start: int) -> None:
-    x = x.to(setting.device, setting.dtype)
-    where = Tokens.padded(x.shape[1], start=start, device=setting.device)
-    part(x, mask=Causal(), queries=where, state=state)
-
-
-def _nothing(problem: Problem) -> Tensor:
-    """In place of a kernel: 0."""
-    return problem.q.new_zeros(*problem.q.shape[:3], problem.v.shape[-1])

@@ -16,7 +16,8 @@ from typing import Any
 from clearhead.base.atomic import atomic_write_text
 from clearhead.base.errors import counted
 from clearhead.evaluation.render import Page, Section, Table, to_html
-from clearhead.jobs.bench_attention import Bench, Cell, Setting, Step
+from clearhead.jobs.bench_attention import Bench, Cell, Setting
+from clearhead.jobs.bench_decoding import Step
 from clearhead.jobs.charts import Lines, lines_of, svg
 from clearhead.planner.report import bytes_in_words
 

@@ -1,0 +1,86 @@
+"""Decoding measured: what the next token takes behind many others, and what is remembered by then.
+
+The past is read in long pieces without attending, because what a layer remembers does not depend on what its
+tokens saw; then tokens are decoded one by one. Time is measured as in `bench_attention.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.base.errors import UserError
+from clearhead.base.progress import progress
+from clearhead.base.seed import seeded
+from clearhead.jobs.attention_kinds import EXACT, Contender
+from clearhead.jobs.bench_attention import ROUNDS, Setting, quickest, refuse_lengths
+from clearhead.nn.attention import Problem
+from clearhead.nn.attention.masks import Causal
+from clearhead.nn.tokens import Tokens
+
+STEPS, FILL = 32, 2048  # tokens that are decoded in a round, and that are read at once before them
+
+
+@dataclass(frozen=True)
+class Step:
+    """Decoding behind so many tokens: what one more takes, and what is remembered by then."""
+
+    name: str
+    tokens: int
+    seconds: float
+    bytes: int
+
+
+def decode(setting: Setting, rows: Sequence[Contender]) -> tuple[list[Step], list[str]]:
+    """Steps of all kinds that can decode, and why others cannot. Rows that differ by kernel are one."""
+    refuse_lengths(setting.lengths)
+    steps, notes = [], []
+    chosen = [one for one in rows if one is EXACT or not one.exact]
+    with progress("Decoding", total=len(chosen) * len(setting.lengths), unit="cells") as bar:
+        for one in chosen:
+            try:
+                for tokens in sorted(setting.lengths):
+                    bar.advance(note=f"{one.name}, {tokens:,} tokens")
+                    steps.append(_step(setting, one, tokens))
+            except UserError as error:
+                notes.append(f"{one.name} takes no part: {error}")
+    return steps, notes
+
+
+@torch.no_grad()
+def _step(setting: Setting, one: Contender, tokens: int) -> Step:
+    with seeded(setting.seed):
+        part, width = one.part(setting.like, tokens + 2 * ROUNDS * STEPS), setting.like.width or 0
+        part = part.to(setting.device, setting.dtype).eval()
+        state, usual = part.new_state(), part.kernel
+        part.kernel = _nothing  # what is remembered of the past does not depend on what the past saw
+        for at in range(0, tokens, FILL):
+            x = torch.randn(setting.rows, min(FILL, tokens - at), width)
+            _read(setting, part, state, x, at)
+        part.kernel = usual
+        x = torch.randn(setting.rows, 1, width).to(setting.device, setting.dtype)
+        held, done = state.bytes, tokens
+
+        def steps() -> None:
+            nonlocal done
+            for _ in range(STEPS):
+                _read(setting, part, state, x, done)
+                done += 1
+
+        steps()
+        return Step(one.name, tokens, quickest(steps, setting.device) / STEPS, held)
+
+
+def _read(setting: Setting, part: Any, state: Any, x: Tensor, start: int) -> None:
+    x = x.to(setting.device, setting.dtype)
+    where = Tokens.padded(x.shape[1], start=start, device=setting.device)
+    part(x, mask=Causal(), queries=where, state=state)
+
+
+def _nothing(problem: Problem) -> Tensor:
+    """In place of a kernel: 0."""
+    return problem.q.new_zeros(*problem.q.shape[:3], problem.v.shape[-1])
