@@ -6,6 +6,7 @@ then again with so many kills at random moments. Prints how it went as JSON. A s
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -202,6 +203,7 @@ def main(folder: Path, kills: int, seed: int, only_kills: bool) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     train(folder / "data", folder / "one", {**config_of("ddp"), "steps": 1})
+    gc.freeze()  # or each rank would copy all that was imported, to look for garbage in it
     found = {"killed": survive(folder, "ddp2xfsdp2", kills, seed)}
     if not only_kills:
         found |= {name: hang(folder, "ddp", name) for name in ("stopped", "stuck")}

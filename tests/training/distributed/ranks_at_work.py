@@ -6,6 +6,7 @@ be done. One rank alone trains first, and leaves what the others must come to.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -143,7 +144,8 @@ def main(folder: Path) -> None:
         if not (folder / case["reference"]).exists():
             train(folder / case["data"], folder / case["reference"], case["stages"][-1]["config"])
     port = free_port()
-    # forks: they need not import everything again
+    # forks: they need not import everything again, nor copy it to look for garbage in it
+    gc.freeze()
     ranks = processes.start_processes(work, (folder, cases, port), RANKS, join=False, start_method="fork")
     # after the forks, which must not copy its thread; the ranks wait for it
     store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
