@@ -15,7 +15,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from multiprocessing import Process, get_context
 from pathlib import Path
@@ -204,11 +206,18 @@ def main(folder: Path, kills: int, seed: int, only_kills: bool) -> None:
     torch.manual_seed(0)
     train(folder / "data", folder / "one", {**config_of("ddp"), "steps": 1})
     gc.freeze()  # or each rank would copy all that was imported, to look for garbage in it
-    found = {"killed": survive(folder, "ddp2xfsdp2", kills, seed)}
+    happens: dict[str, Callable[[], Any]] = {"killed": partial(survive, folder, "ddp2xfsdp2", kills, seed)}
     if not only_kills:
-        found |= {name: hang(folder, "ddp", name) for name in ("stopped", "stuck")}
-        found |= {name: absent(folder, name) for name in ABSENT}
-        found["hungry"] = hungry(folder, "ddp2xfsdp2")
+        happens |= {name: partial(hang, folder, "ddp", name) for name in ("stuck", "stopped")}
+        happens["hungry"] = partial(hungry, folder, "ddp2xfsdp2")
+        happens |= {name: partial(absent, folder, name) for name in ABSENT}
+    # Two at a time, for most of them wait most of the time; the pool forks before it has a thread.
+    with ProcessPoolExecutor(2, get_context("fork")) as pool:
+        found = dict(
+            zip(
+                happens, [one.result() for one in [pool.submit(one) for one in happens.values()]], strict=True
+            )
+        )
     print(json.dumps(found))
 
 
