@@ -115,7 +115,8 @@ def test_a_comparison_is_of_whole_runs(name: str) -> None:
         else:
             assert one.model is not None
             assert build(one.model, device="meta") is not None
-    assert len(members) == {"architectures": 7, "build-up": 14, "experts": 6}.get(name, 3)
+    counts = {"architectures": 7, "build-up": 14, "experts": 6, "attention-aeslc": 8}
+    assert len(members) == counts.get(name, 9 if name.startswith("attention-") else 3)
 
 
 def test_continuations_say_each_character_once(tmp_path: Path) -> None:
@@ -135,12 +136,54 @@ def test_continuations_say_each_character_once(tmp_path: Path) -> None:
     assert len(rows["train"]) > len(rows["test"])
 
 
+def value_of(words: list[str]) -> int:
+    """What an expression of ListOps comes to, read from the right with one stack."""
+    stack: list[Any] = []
+    for word in reversed(words):
+        if not word.startswith("["):
+            stack.append(word if word == "]" else int(word))
+            continue
+        values = []
+        while stack[-1] != "]":
+            values.append(stack.pop())
+        stack.pop()
+        ordered, half = sorted(values), len(values) // 2
+        median = (ordered[half] + ordered[(len(values) - 1) // 2]) // 2
+        known = {"[MIN": ordered[0], "[MAX": ordered[-1], "[MED": median, "[SM": sum(values) % 10}
+        stack.append(known[word])
+    (result,) = stack
+    return int(result)
+
+
+def test_listops_come_to_what_they_say(tmp_path: Path) -> None:
+    listops = script("listops")
+    assert value_of(["[MAX", "2", "9", "[MIN", "4", "7", "]", "0", "]"]) == 9
+    found = listops.expressions(300, 5, shortest=40, longest=120, depth=6, arguments=5)
+    assert found == listops.expressions(300, 5, shortest=40, longest=120, depth=6, arguments=5)
+    assert len({text for text, _ in found}) == 300
+    for text, value in found:
+        words = text.split()
+        assert value_of(words) == value
+        assert 40 <= len(words) <= 120
+        opened = [sum(w[0] == "[" for w in words[:at]) - words[:at].count("]") for at in range(len(words))]
+        assert max(opened) <= 6
+    assert {value for _, value in found} == set(range(10))
+    assert {word for text, _ in found for word in text.split() if word[0] == "["} == {
+        f"[{name}" for name in listops.OPERATIONS
+    }
+    folder = listops.write(tmp_path, {"train": 5, "validation": 2, "test": 2}, shortest=20, longest=30)
+    parts = {path.stem: path.read_text().splitlines()[1:] for path in folder.glob("*.tsv")}
+    assert {name: len(lines) for name, lines in parts.items()} == {"train": 5, "validation": 2, "test": 2}
+    with pytest.raises(ValueError, match="too few expressions"):
+        listops.expressions(5, 1, shortest=400, longest=500, depth=1, arguments=2)
+
+
 @pytest.mark.data
 @pytest.mark.parametrize("name", COMPARED)
 def test_the_files_of_a_comparison_are_where_it_says(name: str) -> None:
     folder = data_folder()
     for file in files(said_in(read_table(FOLDER / f"{name}.toml"))[0]):
-        assert file.startswith("continuations/") or (folder / file).is_file(), file
+        assert file.startswith(("continuations/", "listops/")) or (folder / file).is_file(), file
 
 
 @pytest.mark.data
