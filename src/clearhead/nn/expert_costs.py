@@ -43,8 +43,14 @@ def experts_kept(layer: Experts, sight: Sight, storage: Storage) -> int:
         own = 0
     copies = own + (2 if gated else 0) + 1
     rows = storage.item * (inner * copies + 2 * width) + storage.dropped(share) * inner
-    rows += 1 + storage.item + 3 * ID  # whose it is, its weight, and the order there and back
-    routing = tokens * config.experts * FLOAT * 2 + tokens * config.chosen * (ID + 2 * FLOAT)
+    rows += 1 + storage.item + 2 * ID  # whether it is anybody's, its weight, and the order there and back
+    if config.dispatch == "loop":
+        rows += storage.item * width  # what is added to the sum, which sorted choices gather instead
+    routing = tokens * (config.experts * FLOAT * (2 if config.z_loss else 1) + config.chosen * ID)
+    if config.normalise:
+        routing += tokens * (config.chosen + 1) * FLOAT
+    if storage.item < FLOAT:
+        routing += tokens * width * FLOAT  # the router's own copy
     found = choices * rows + routing
     if layer.shared is not None:
         found += feedforward_kept(layer.shared, sight, storage)
