@@ -184,7 +184,7 @@ def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
         numbers += pairs * storage.dropped(config.dropout) // storage.item
         return (numbers + _score_kept(layer, sight)) * storage.item + _position_kept(layer, sight, storage)
     numbers += queries * heads * (value if tiled else size)
-    if tiled or compared != value or not _result_lies_as_queries_came(layer, sight):
+    if tiled or compared != value or not result_lies_as_queries_came(layer, sight):
         numbers += queries * heads * value  # W_O needs the heads side by side: a copy
     if not tiled:
         numbers += _score_kept(layer, sight)
@@ -216,7 +216,7 @@ def _made_again(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> bo
     return pairs * layer.config.heads > RUN_ELEMENTS["cpu" if storage.on_cpu else "cuda"]
 
 
-def _result_lies_as_queries_came(layer: MultiHeadAttention, sight: Sight) -> bool:
+def result_lies_as_queries_came(layer: MultiHeadAttention, sight: Sight) -> bool:
     """The kernel's result is laid out as its queries; rotated or multiplied ones lie head by head."""
     rotated = layer.position.turns
     masked_apart = layer.position.has_bias and sight.causal
@@ -247,8 +247,19 @@ def _position_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
         numbers += heads * size * distances  # the vectors
     if isinstance(scheme, TransformerXL):
         numbers += sight.rows * sight.keys * heads * size + heads * distances * scheme.width
-    learned_index = ID + 1 if list(scheme.parameters()) and scheme.elementwise_bias else 1
+    learned = bool(list(scheme.parameters()))  # then it is kept which of its numbers a mask has hidden
+    learned_index = (ID + 1 if scheme.elementwise_bias else 1) if learned else 0
     return numbers * storage.item + sight.queries * sight.keys * learned_index
+
+
+def shared_bias(layer: Any, sight: Sight, storage: Storage) -> int:
+    """Bytes that `attention_kept` counts and all like layers share: a bias by distance, made once a pass."""
+    scheme = getattr(layer, "position", None)
+    if scheme is None or not scheme.has_bias or not scheme.elementwise_bias or scheme.per_layer:
+        return 0
+    if _is_tiled(layer) or _keeps_matrix(layer, storage) or _made_again(layer, sight, storage):
+        return 0
+    return sight.queries * sight.keys * int(layer.config.heads) * storage.item
 
 
 def keys_and_values(layer: MultiHeadAttention, tokens: int) -> int:

@@ -35,6 +35,7 @@ from clearhead.nn.costs import (
     Storage,
     linear,
     score_products,
+    shared_bias,
 )
 from clearhead.nn.layers import InputEmbedding, Output, Residual, RMSNorm
 from clearhead.nn.parts import attention_kind, feedforward_kind
@@ -146,9 +147,12 @@ def _stack_kept(
 ) -> Iterator[Kept]:
     """All layers, and the stream they read from and write to."""
     tokens = own.rows * own.queries
+    known: set[str] = set()  # settings of the attention that has been seen
     for layer in stack.layers:
         for name, part, costs, sight, residual in _parts(stack.name, layer, own, cross):
             inside = costs.kept(part, sight, storage)
+            inside -= shared_bias(part, sight, storage) if repr(part.config) in known else 0
+            known.add(repr(part.config))
             yield Kept(name, inside + _residual_kept(residual, tokens, width, storage))
     last = 0 if stack.norm is None else _norm_kept(stack.norm, tokens, width, storage)
     yield Kept(f"{stack.name} stream", tokens * width * storage.item + last)
@@ -207,7 +211,8 @@ def _head_kept(head: Head, width: int, rows: int, tokens: int, storage: Storage)
     inside = rows * width * storage.item * 2 if head.pooler is not None else 0
     if head.classifier is not None:
         places = rows if head.config.of_text else tokens
-        inside += places * width * (storage.item + storage.dropped(head.dropout.p))
+        own = storage.item if head.config.of_text else 0  # of all tokens it takes the stream, counted above
+        inside += places * width * (own + storage.dropped(head.dropout.p))
         yield _logits_kept(places, head.classifier.out_features)
     if head.transform is not None:
         before = 0 if head.transform.activation in KEEPS_ONLY_ITS_RESULT else 1

@@ -108,12 +108,12 @@ def _sdpa_rows(problem: Problem) -> Tensor:
     if plain is not None:
         with sdpa_kernel(FASTEST, set_priority=True) if prefers_cudnn(problem) else nullcontext():
             return inputs.call(slice(None), slice(None), None, is_causal=plain == "causal")
-    runs = _runs(problem)
+    runs = sdpa_runs(problem)
     if len(runs) == 1:
         return _run(problem, inputs, *runs[0])
     outputs = []
     # The backward pass would keep every run's mask, together n×n as a rule: make them again instead.
-    again = torch.is_grad_enabled() and _mask_size(problem, runs) > _budget(problem)
+    again = torch.is_grad_enabled() and mask_size(problem, runs) > _budget(problem)
     for queries, keys in runs:
         if again:
             outputs.append(checkpoint(_run, problem, inputs, queries, keys, use_reentrant=False))
@@ -122,7 +122,7 @@ def _sdpa_rows(problem: Problem) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
-def _runs(problem: Problem) -> list[tuple[slice, slice]]:
+def sdpa_runs(problem: Problem) -> list[tuple[slice, slice]]:
     """Which queries go to the kernel together, and which keys they are given."""
     count, width = problem.q.shape[2], problem.k.shape[2]
     reach = band(problem)
@@ -173,7 +173,7 @@ def _budget(problem: Problem) -> int:
     return RUN_ELEMENTS.get(problem.q.device.type, RUN_ELEMENTS["cpu"])
 
 
-def _mask_size(problem: Problem, runs: Sequence[tuple[slice, slice]]) -> int:
+def mask_size(problem: Problem, runs: Sequence[tuple[slice, slice]]) -> int:
     """Numbers in the masks or biases of all runs together."""
     each = _mask_rows(problem)
     return sum(each * (rows.stop - rows.start) * (keys.stop - keys.start) for rows, keys in runs)

@@ -1,15 +1,32 @@
-"""What attention within a pattern costs: multi-head attention's, with the pairs that its kernel computes."""
+"""What attention within a pattern costs: multi-head attention's, with the pairs that its kernel computes.
+
+Shapes: R rows, H heads, T queries, S keys.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from clearhead.nn.attention.blocks import QUERIES
+from clearhead.nn.attention.kernels import RUN_ELEMENTS, choose, mask_size, sdpa_runs
 from clearhead.nn.attention.masks import Causal
+from clearhead.nn.attention.problem import Problem
 from clearhead.nn.attention.spans import visible_spans
 from clearhead.nn.attention.sparse import SparseAttention
-from clearhead.nn.costs import Costs, Product, Sight, attention_kept, attention_products, keys_and_values
+from clearhead.nn.costs import (
+    Costs,
+    Product,
+    Sight,
+    Storage,
+    attention_kept,
+    attention_products,
+    keys_and_values,
+    result_lies_as_queries_came,
+)
+from clearhead.nn.tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -29,6 +46,8 @@ class Shown(Sight):
 
 def computed(layer: SparseAttention, sight: Sight) -> Sight:
     """The pairs in the blocks that the pattern shows, where `auto` would leave the others out."""
+    if layer.kernel not in ("auto", "blocks"):
+        return sight
     mask = Causal() & layer.pattern if sight.causal else layer.pattern
     pairs = 0
     for first in range(0, sight.queries, QUERIES):
@@ -44,4 +63,40 @@ def _products(part: str, layer: SparseAttention, sight: Sight) -> Iterator[Produ
     yield from attention_products(part, layer, computed(layer, sight))
 
 
-SPARSE = Costs(_products, attention_kept, keys_and_values)
+def _kept(layer: SparseAttention, sight: Sight, storage: Storage) -> int:
+    """As multi-head attention; on a CPU, blocks keep no sums, and PyTorch's kernel keeps its masks."""
+    config, places = layer.config, sight.rows * sight.queries
+    found = attention_kept(layer, sight, storage)
+    if not storage.on_cpu or config.dropout > 0 or layer.kernel not in ("auto", "sdpa", "blocks"):
+        return found
+    problem = _asked(layer, sight)
+    served = choose(problem) if layer.kernel == "auto" else layer.kernel
+    if served == "blocks":
+        # queries, keys, values, the result, and this with its heads side by side
+        heads, key, value = config.heads, config.key_size, config.value_size
+        return places * storage.item * (heads * (key + 2 * value) + config.groups * (key + value))
+    if served != "sdpa" or layer.position.has_bias:
+        return found  # which counts the bias that the mask is put into
+    runs = sdpa_runs(problem)
+    pairs = sum((rows.stop - rows.start) * (keys.stop - keys.start) for rows, keys in runs)
+    if len(runs) == 1 or mask_size(problem, runs) <= RUN_ELEMENTS["cpu"]:  # else they are made again
+        found += sight.rows * pairs * storage.item
+    found += places  # which queries see nothing: their results are set to 0, in a copy
+    if config.key_size == config.value_size and result_lies_as_queries_came(layer, sight):
+        found += places * config.heads * config.value_size * storage.item
+    return found
+
+
+def _asked(layer: SparseAttention, sight: Sight) -> Problem:
+    """What kernels are asked, with tensors that take no memory."""
+    q, k = (
+        torch.empty(()).expand(sight.rows, heads, tokens, layer.config.key_size)
+        for heads, tokens in ((layer.config.heads, sight.queries), (layer.config.groups, sight.keys))
+    )
+    queries, keys = Tokens.padded(sight.queries), Tokens.padded(sight.keys)
+    mask = Causal() & layer.pattern if sight.causal else layer.pattern
+    softcap = layer.config.softcap
+    return Problem(q, k, k, queries, keys, mask, score=layer.score, position=layer.position, softcap=softcap)
+
+
+SPARSE = Costs(_products, _kept, keys_and_values)
