@@ -1,0 +1,54 @@
+"""The fenced blocks of the pages, and the reasons why some of them are not run.
+
+A block is not run where a comment stands on the line above it: `<!-- not run: the reason -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "recipes").glob("*.md")])
+FENCE = re.compile(
+    r"^(?:<!-- not run: (?P<reason>[^\n]+?) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE
+)
+SHELL = ("sh", "bash", "console")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: str  # from the repository's root
+    kind: str  # the word behind the opening fence
+    text: str
+    reason: str | None  # why it is not run
+
+    @property
+    def lines(self) -> list[str]:
+        """The command lines of a shell block, continued lines joined, without comments on lines of their own."""
+        joined = re.sub(r"\\\n\s*", "", self.text)
+        found = [line.strip().removeprefix("$ ") for line in joined.splitlines()]
+        return [line for line in found if line and not line.startswith("#")]
+
+
+def blocks() -> list[Block]:
+    """Every fenced block of every page."""
+    return [
+        Block(page.relative_to(ROOT).as_posix(), found["kind"], found["text"], found["reason"])
+        for page in PAGES
+        for found in FENCE.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+def shell_lines(program: str) -> list[tuple[str, str]]:
+    """(page, line) of every line of a shell block that starts this program and is to be run."""
+    return [
+        (block.page, line)
+        for block in blocks()
+        if block.kind in SHELL and block.reason is None
+        for line in block.lines
+        if line.split()[0] == program
+    ]
