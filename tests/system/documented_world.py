@@ -172,7 +172,12 @@ def write_foreign(folder: Path) -> None:
     save(Bundle(model, tokenizer, {"task": "translate"}), folder / "imported")
     for name in ("FOLDER", "opus-mt-en-de", "en-fr-hf"):
         export_folder(Bundle(model, tokenizer), folder / name, to="huggingface")
-    vision = clearhead.build("tiny", family="vision", vocabulary=None)
+    vision = clearhead.build(
+        "vit-b16",
+        **{"layers": 1, "width": 16, "attention__heads": 2, "feedforward__width": 32},
+        **{"image__size": 8, "image__patch": 4, "image__channels": 1},
+        **{"head__kind": "classify", "head__classes": 2},
+    )
     export_folder(Bundle(vision, metadata={"labels": ["left", "none"]}), folder / "VIT", to="huggingface")
 
 
