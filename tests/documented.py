@@ -11,10 +11,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "recipes").glob("*.md")])
-FENCE = re.compile(
-    r"^(?:<!-- not run: (?P<reason>[^\n]+?) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE
-)
+MARK = r"(?:<!-- not run: (?P<reason>[^\n]+?) -->\n)?"
+FENCE = re.compile(rf"^{MARK}```(?P<kind>\w*)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 SHELL = ("sh", "bash", "console")
+# lines that are not run wherever they stand, by a part of them, and why
+NOT_RUN = {
+    " DATA": "needs corpora that are downloaded; tests/test_recipes.py reads every recipe",
+    "compare --out runs/build-up": "goes on with such a comparison; tests/jobs goes on with a small one",
+    "-completion": "changes the files of the user's shell",
+    "torchrun ": "needs several GPUs; tests/training/distributed does the same on CPUs",
+    "hosts.sh ": "needs two machines; tests/hard/two_hosts.sh plays them",
+    "slurm.sh ": "needs Slurm; tests/hard/two_hosts.sh plays it",
+    "recipes/run.py --table": "writes into the repository; `make docs` does it",
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class Block:
 
     @property
     def lines(self) -> list[str]:
-        """The command lines of a shell block, continued lines joined, without comments on lines of their own."""
+        """The command lines of a shell block: continued ones joined, lines of comment left out."""
         joined = re.sub(r"\\\n\s*", "", self.text)
         found = [line.strip().removeprefix("$ ") for line in joined.splitlines()]
         return [line for line in found if line and not line.startswith("#")]
@@ -50,5 +59,5 @@ def shell_lines(program: str) -> list[tuple[str, str]]:
         for block in blocks()
         if block.kind in SHELL and block.reason is None
         for line in block.lines
-        if line.split()[0] == program
+        if line.split()[0] == program and not any(part in line for part in NOT_RUN)
     ]

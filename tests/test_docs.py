@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import sys
+import tomllib
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,17 +21,17 @@ from clearhead.base.config import Config
 from clearhead.base.settings import parse_settings
 from clearhead.cli.main import COMMANDS, app, command_named
 from clearhead.decoding import native
+from clearhead.jobs.members import CompareConfig, said_in
 from clearhead.jobs.recipe import nested
 from clearhead.training.config import TrainConfig
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "recipes").glob("*.md")])
+from .documented import NOT_RUN, PAGES, ROOT, SHELL, Block, blocks
+
 RUN = {  # fewest examples
     **{"README.md": 10, "docs/index.md": 3, "docs/tour.md": 60, "docs/attention.md": 3, "docs/data.md": 8},
     **{"docs/phrasebook.md": 4, "docs/explorer.md": 7, "docs/understanding.md": 6, "docs/planner.md": 5},
 }
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 ROOMS_NAMED_WHOLE = (
     "bundle",
     "planner",
@@ -101,15 +102,63 @@ def test_the_table_of_walks_is_up_to_date() -> None:
     assert walk.written() == walk.table(walk.walks()), f"run `{walk.COMMAND}`"
 
 
+# -- blocks --------------------------------------------------------------------------------------------
+
+MAKE = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "optional-dependencies"
+]
+
+
+@pytest.mark.parametrize("block", blocks(), ids=lambda one: f"{one.page}: {one.text.splitlines()[0][:60]}")
+def test_a_block_is_run_or_says_why_not(block: Block) -> None:
+    """Examples by the test above, commands and programs by tests/system/test_documented_commands.py."""
+    assert block.kind in (*SHELL, "python", "toml", "json", ""), "what should be done with this?"
+    if block.reason is not None:
+        assert len(block.reason) > 10
+    elif block.kind in SHELL:
+        for line in block.lines:
+            check_line(line)
+    elif block.kind == "toml":
+        settings, compared = said_in(tomllib.loads(block.text))
+        TrainConfig.check_names(settings)
+        CompareConfig.from_dict(compared, "compare")
+    elif block.kind == "json":
+        check_json(block.text)
+    elif block.kind == "python" and ">>> " not in block.text:
+        compile(block.text, block.page, "exec")
+    elif block.kind == "":
+        assert not lines_in(block.text), "commands stand in a block that says sh"
+
+
+def check_line(line: str) -> None:
+    """A line of a shell block starts `clearhead`, names a target of make or an extra, or is marked."""
+    program, *words = shlex.split(line, comments=True)
+    if program == "make":
+        assert words[0] in MAKE, line
+    elif program == "pip":
+        assert set(re.findall(r"\[(\w+)\]", line)) <= set(EXTRAS), line
+    else:
+        assert program == "clearhead" or any(part in line for part in NOT_RUN), f"mark it: {line}"
+
+
+def check_json(text: str) -> None:
+    """One object, the inside of one, or one on each line."""
+    try:
+        json.loads(text if text.lstrip().startswith("{") else f"{{{text}}}")
+    except ValueError:
+        for line in text.splitlines():
+            json.loads(line)
+
+
 # -- commands ------------------------------------------------------------------------------------------
 
 
 def command_lines() -> Iterator[tuple[str, str]]:
     """Every `clearhead …` line in the pages' shell blocks and in the commands' own help."""
-    for page in PAGES:
-        for kind, block in FENCE.findall(page.read_text(encoding="utf-8")):
-            if kind in ("sh", "bash", ""):
-                yield from ((page.name, line) for line in lines_in(block))
+    for block in blocks():
+        if block.kind in (*SHELL, ""):
+            yield from ((block.page, line) for line in lines_in(block.text))
     for name in COMMANDS:
         yield from ((f"{name} --help", line) for line in lines_in(command_named(name).__doc__ or ""))
 
@@ -180,7 +229,7 @@ def test_the_page_of_settings_has_every_setting() -> None:
     assert {name for name in names if f"| `{name}` |" not in written} == set()
 
 
-@pytest.mark.parametrize("page", ["training.md", "data.md", "evaluation.md", "README.md"])
+@pytest.mark.parametrize("page", ["training.md", "data.md", "evaluation.md", "coming-from.md", "README.md"])
 def test_settings_named_in_a_page_exist(page: str) -> None:
     """Everything written like `table.name` or `table.name=value` that begins with a table of a recipe."""
     path = ROOT / page if page == "README.md" else ROOT / "docs" / page
@@ -199,9 +248,8 @@ def flat(plain: dict[str, object], path: str = "") -> set[str]:
 
 
 def test_lines_of_the_log_in_the_page_are_json() -> None:
-    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    (block,) = [block for kind, block in FENCE.findall(text) if kind == "json"]
-    records = [json.loads(line) for line in block.splitlines()]
+    (block,) = [one for one in blocks() if one.kind == "json" and one.page == "docs/training.md"]
+    records = [json.loads(line) for line in block.text.splitlines()]
     source = (ROOT / "src" / "clearhead" / "training" / "loop.py").read_text(encoding="utf-8")
     texts = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
     train = next(record for record in records if record["kind"] == "train")

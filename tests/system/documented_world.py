@@ -17,9 +17,9 @@ from PIL import Image
 import clearhead
 from clearhead import phrasebook
 from clearhead.bundle import Bundle, save
-from clearhead.interop import export_folder
+from clearhead.interop import export_folder, import_folder
 from clearhead.jobs import train as job
-from clearhead.jobs.recipe import Table, merged
+from clearhead.jobs.recipe import Table, merged, read_recipe
 
 from ..documented import blocks
 from ..jobs.making import TINY, lines, write_corpus
@@ -31,7 +31,7 @@ ENDS: Table = {  # stands above what a command says: the same run, over at once
     "averaging": {"snapshots": 0},
     "compute": {"device": "cpu"},
 }
-COPIES = ("runs/mine", "runs/other", "runs/demo-en-fr", "runs/en-fr-small", "runs/a", "en-de", "en-fr", "BUNDLE")
+COPIES = ("runs/mine", "runs/other", "runs/demo-en-fr", "runs/en-fr-small", "runs/a", "en-fr", "BUNDLE")
 
 
 def small(said: Table) -> Table:
@@ -47,7 +47,9 @@ def write_world(folder: Path, minilm: Path) -> Path:
     write_pictures(folder)
     write_bundles(folder)
     (folder / "MINILM").symlink_to(minilm)
-    (folder / "runs" / "minilm").symlink_to(folder / "runs" / "bert")
+    outside = folder.with_name(f"{folder.name}-minilm")  # not copied for every command
+    save(import_folder(minilm), outside)
+    (folder / "runs" / "minilm").symlink_to(outside)
     return folder
 
 
@@ -82,6 +84,7 @@ def write_tables(folder: Path) -> None:
     header = "source\ttarget\ta\tb\tscore"  # for several commands, each of which names its columns
     rows = [f"{line}\tgood\t{line}\ta cat\t{len(line) / 10}" for line in lines(12)]
     write_lines(folder / "test.tsv", [header, *rows])
+    write_lines(folder / "validation.tsv", pairs[:12])
     kinds = [(line, "positive" if number % 2 else "negative") for number, line in enumerate(lines(90))]
     write_lines(folder / "reviews.csv", ["text,label", *(f"{text},{kind}" for text, kind in kinds)])
     write_lines(folder / "test.csv", ["text,label", *(f"{text},{kind}" for text, kind in kinds[:9])])
@@ -132,7 +135,7 @@ def write_midi(folder: Path) -> None:
     for number in range(24):
         piece, track = mido.MidiFile(), mido.MidiTrack()
         for note in range(12):
-            pitch = 60 + (note * (number % 5 + 1)) % 12
+            pitch = 40 + number + (note * (number % 5 + 1)) % 12
             track.append(mido.Message("note_on", note=pitch, velocity=64, time=30))
             track.append(mido.Message("note_off", note=pitch, velocity=64, time=90))
         piece.tracks.append(track)
@@ -142,7 +145,9 @@ def write_midi(folder: Path) -> None:
 def write_bundles(folder: Path) -> None:
     """A model of each kind, after two steps of training, under the names that the pages use."""
     pair = {"source": str(folder / "train.en"), "target": str(folder / "train.fr")}
-    trained(folder, "en-fr", "translate", pair)
+    trained(folder, "en-fr", "translate", pair, model={"layers": 2})
+    many = read_recipe(folder / "tasks.toml", None)
+    job.train(folder / "runs" / "many", small(many), view="quiet")
     for name, task, corpus in (
         ("book", "generate", {"file": "book.txt"}),
         ("bert", "mask", {"file": "corpus.txt"}),
@@ -161,15 +166,17 @@ def write_bundles(folder: Path) -> None:
     write_foreign(folder)
 
 
-def trained(folder: Path, name: str, task: str, corpus: dict[str, Any]) -> None:
-    job.train(folder / "runs" / name, small({"task": task, "data": {"train": [corpus]}}), view="quiet")
+def trained(folder: Path, name: str, task: str, corpus: dict[str, Any], **tables: Any) -> None:
+    said = {"task": task, "data": {"train": [corpus]}, **tables}
+    job.train(folder / "runs" / name, small(said), view="quiet")
 
 
 def write_foreign(folder: Path) -> None:
     """Folders in Hugging Face's layout: a translator of the original form, a picture model."""
     tokenizer = clearhead.Tokenizer.load(folder / "runs" / "en-fr" / "tokenizer.json")
     model = clearhead.build("tiny", vocabulary=tokenizer.vocabulary_size)
-    save(Bundle(model, tokenizer, {"task": "translate"}), folder / "imported")
+    for name in ("imported", "en-de", "runs/marian"):
+        save(Bundle(model, tokenizer, {"task": "translate"}), folder / name)
     for name in ("FOLDER", "opus-mt-en-de", "en-fr-hf"):
         export_folder(Bundle(model, tokenizer), folder / name, to="huggingface")
     vision = clearhead.build(
@@ -183,7 +190,7 @@ def write_foreign(folder: Path) -> None:
 
 def without_output(folder: Path, line: str) -> None:
     """Remove what a command is going to write, which the world may already have."""
-    for name in re.findall(r"--out (\S+)", line):
+    for name in re.findall(r"--out(?:put)? (\S+)", line):
         place = folder / name
         if place.is_dir() and not place.is_symlink():
             shutil.rmtree(place)

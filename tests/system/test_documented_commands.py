@@ -1,4 +1,4 @@
-"""Every command and every Python program in the documents is run, in a folder with small files of those names.
+"""Every command and every Python program in the documents is run, in a folder with small files.
 
 Commands are taken as they stand. Only what they train is made small (`documented_world.small`), pages are not
 served, and no browser opens.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import io
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ from .documented_world import small, without_output, write_world
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("documented")]
 
 LINES = sorted({line for _, line in shell_lines("clearhead")})
-PROGRAMS = [block for block in blocks() if block.kind == "python" and ">>>" not in block.text and not block.reason]
+PROGRAMS = [
+    block for block in blocks() if block.kind == "python" and ">>>" not in block.text and not block.reason
+]
 # what a program takes for granted, by a line that it has
 GIVEN = {
     "writer = Writer(bundle)": "from clearhead.decoding import Writer; bundle = clearhead.load('runs/en-fr')",
@@ -50,7 +52,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, no_curves: None) -> Path:
 
 
 @pytest.fixture
-def place(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the world, in which runs are small and nothing is served."""
     folder = tmp_path / "here"
     shutil.copytree(world, folder, symlinks=True)
@@ -77,15 +79,17 @@ def place(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(demo, "TRAIN", 200)
     monkeypatch.setattr(demo, "HELD_OUT", 20)
     monkeypatch.setattr(demo.write_phrasebook, "__defaults__", (200, 20))
-    monkeypatch.setattr("clearhead.explorer.server.serve.serve", lambda app, listener, ready: listener.close())
-    yield folder
+    monkeypatch.setattr(
+        "clearhead.explorer.server.serve.serve", lambda app, listener, ready: listener.close()
+    )
+    return folder
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_documented_command_runs(
     line: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command, _, given = line.partition(" < ")
+    command, _, given = re.split(r" [|>] ", line)[0].partition(" < ")
     words = shlex.split(command, comments=True)[1:]
     data = (place / given.split()[0]).read_bytes() if given else b""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data)), encoding="utf-8"))
@@ -96,8 +100,8 @@ def test_a_documented_command_runs(
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: f"{one.page}: {one.text.splitlines()[0]}")
 def test_a_documented_program_runs(program: Any, place: Path) -> None:
-    for export in ("ctranslate2", "onnx"):
-        assert main(["export", "en-de", "--to", export, "--out", f"en-de-{export[:4].replace('ctra', 'ct2')}"]) == 0
+    for export, out in (("ctranslate2", "en-de-ct2"), ("onnx", "en-de-onnx")):
+        assert main(["export", "en-de", "--to", export, "--out", out]) == 0
     given = next((text for line, text in GIVEN.items() if line in program.text), "")
     names: dict[str, Any] = {"__name__": "documented"}
     exec(compile(f"import clearhead\n{given}", "given", "exec"), names)

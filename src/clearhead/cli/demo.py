@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,15 +58,26 @@ def demo(
     show_table(["English", LANGUAGES[pair].split()[-1], ""], rows)
     typer.echo("\nWhere the decoder looked while it wrote (rows: what it wrote; columns: what it read):\n")
     typer.echo(picture(bundle, "I love deep learning."))
-    chart = folder / "training" / "curves.png"
+    chart, command = folder / "training" / "curves.png", own_name()
     typer.echo(
         f"\nWhat to try next:\n"
-        f'  clearhead translate {folder} "The old man is reading a red book."\n'
-        f"  clearhead explore {folder} --open      see it think, in the browser\n"
-        f"  clearhead demo --pair {'en-de' if pair == 'en-fr' else 'en-fr'}\n"
-        f"  clearhead train --source yours.en --target yours.fr --out runs/mine"
+        f'  {command} translate {folder} "The old man is reading a red book."\n'
+        f"  {command} explore {folder} --open      see it think, in the browser\n"
+        f"  {command} demo --pair {'en-de' if pair == 'en-fr' else 'en-fr'}\n"
+        f"  {command} train --source yours.en --target yours.fr --out runs/mine"
         + (f"\n  the curves of this run: {chart}" if chart.exists() else "")
     )
+
+
+def own_name() -> str:
+    """What to type for this command: its name where the shell finds it, otherwise where it lies.
+
+    `make demo` runs it from an environment that is not activated.
+    """
+    started = Path(sys.argv[0])
+    if shutil.which("clearhead") or started.name != "clearhead":
+        return "clearhead"
+    return os.path.relpath(started)
 
 
 def trained(folder: Path, pair: str, **how: Any) -> Bundle:
