@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.nn.attention import masks
 from clearhead.nn.attention.latent import LatentConfig
+from clearhead.nn.attention.reformer import ReformerConfig
 from clearhead.nn.attention.state import BLOCK
 from clearhead.nn.look import Look
 
@@ -96,6 +97,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "scheme": "rotary",
         "attention": LatentConfig(heads=4, latent_dim=3, query_latent_dim=5),
     },
+    "decoder, reformer": {
+        "family": "decoder",
+        "attention": ReformerConfig(heads=4, chunk=512),
+    },  # one chunk: exact
     "recurrent, gru": {"family": "recurrent"},
     "recurrent, lstm": {"family": "recurrent", "recurrent": "lstm, bilinear"},
 }

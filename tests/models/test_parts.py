@@ -31,6 +31,7 @@ from clearhead.nn.attention.linear import LinearConfig as SummingConfig
 from clearhead.nn.attention.linformer import LinformerConfig
 from clearhead.nn.attention.nystrom import NystromConfig
 from clearhead.nn.attention.performer import PerformerConfig
+from clearhead.nn.attention.reformer import ReformerConfig
 from clearhead.nn.attention.sparse import SparseConfig
 from clearhead.nn.experts import ExpertsConfig
 from clearhead.nn.layers import FeedForward, FeedForwardConfig
@@ -78,6 +79,7 @@ KINDS: dict[str, nn.Module] = {
     "keys and values, a source in mixtures": model_for("encoder-decoder", layer_pattern=MIXTURES),
     "blocks between windows": model_for("decoder", scheme="rotary", layer_pattern=COMPRESSED_ABOVE),
     "keys and values, a source by landmarks": model_for("encoder-decoder", layer_pattern=LANDMARKS),
+    "shared queries and keys": model_for("decoder", scheme="rotary", attention=ReformerConfig(heads=2)),
     "running sums": with_own_parts("decoder", attention=LINEAR),
     "experts above a dense layer": model_for("decoder", scheme="rotary", layer_pattern=EXPERTS_ABOVE),
     "every second layer": with_own_parts("decoder", scheme="rotary", layer_pattern=EVERY_SECOND),
@@ -326,6 +328,7 @@ def test_without_a_pattern_weights_begin_as_they_always_did() -> None:
     "change",
     [
         {"attention__kind": "linear"},
+        {"attention__kind": "reformer"},
         {"attention__kind": "latent", "attention__query_latent_dim": 4},
         {"feedforward__kind": "telling"},
         {"layer_pattern": (LayerRule(first=1, feedforward=FeedForwardConfig(width=3)),)},

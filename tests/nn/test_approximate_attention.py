@@ -42,6 +42,11 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "nystrom": {"kind": "nystrom", "landmarks": 4},
     "nystrom, convolution": {"kind": "nystrom", "landmarks": 3, "convolution": 5, "kv_heads": 1},
+    "reformer": {"kind": "reformer", "chunk": 2, "buckets": (4,), "rounds": 2},
+    "reformer, around": {
+        **{"kind": "reformer", "chunk": 3, "buckets": (4, 2), "rounds": 1},
+        **{"before": 1, "after": 1},
+    },
 }
 LENGTHS = [9, 4, 1]
 

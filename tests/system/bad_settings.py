@@ -187,6 +187,17 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("model.attention.kind=linformer",),
         "kind 'linformer' and a decoder cannot work together",
     ),
+    (
+        "translate",
+        ("model.attention.kind=reformer",),
+        "kind 'reformer' cannot look at a source: set cross_attention",
+    ),
+    (
+        "generate",
+        ("model.attention.kind=nystrom",),
+        "kind 'nystrom' and a decoder cannot work together",
+    ),
+    ("generate", ("model.attention.kind=reformer", "model.attention.buckets=[3]"), "must be even numbers"),
     ("translate", ("model.attention.kind=multihed",), "no kind of attention 'multihed'"),
     (
         "generate",

@@ -33,6 +33,8 @@ from clearhead.nn.attention.linformer_costs import LINFORMER
 from clearhead.nn.attention.nystrom import NystromAttention, NystromConfig
 from clearhead.nn.attention.nystrom_costs import NYSTROM
 from clearhead.nn.attention.performer import PerformerAttention, PerformerConfig
+from clearhead.nn.attention.reformer import ReformerAttention, ReformerConfig
+from clearhead.nn.attention.reformer_costs import REFORMER
 from clearhead.nn.attention.sparse import SparseAttention, SparseConfig
 from clearhead.nn.attention.sparse_costs import SPARSE
 from clearhead.nn.costs import DENSE, MULTIHEAD, NOTHING, Costs
@@ -66,6 +68,7 @@ ATTENTIONS: dict[str, Kind] = {
     "performer": Kind(PerformerConfig, PerformerAttention, LINEAR),
     "linformer": Kind(LinformerConfig, LinformerAttention, LINFORMER),
     "nystrom": Kind(NystromConfig, NystromAttention, NYSTROM),
+    "reformer": Kind(ReformerConfig, ReformerAttention, REFORMER),
     "sparse": Kind(SparseConfig, SparseAttention, SPARSE),
     "compressed": Kind(CompressedConfig, CompressedAttention, COMPRESSED),
 }
