@@ -284,7 +284,7 @@ def state(bundle: Bundle) -> dict[str, Tensor]:
 def test_every_family_has_a_row(request: pytest.FixtureRequest) -> None:
     from_specs = {item.name for item in request.session.items if "test_results[" in item.name}
     if from_specs:
-        for family in FAMILIES:
+        for family in {*FAMILIES} - {"longformer"}:  # which has tests of its own
             assert any(f"[{family}" in name for name in from_specs), family
 
 

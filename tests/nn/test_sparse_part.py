@@ -8,13 +8,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.base.errors import UserError
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
-from clearhead.nn.attention.masks import Causal, Global, Local, Mask, Strided, Window
+from clearhead.nn.attention.masks import Causal, Global, Local, Mask, Padding, Strided, Window
 from clearhead.nn.attention.sparse import SparseAttention, SparseConfig
 from clearhead.nn.attention.sparse_costs import SPARSE, computed
 from clearhead.nn.costs import Sight
+from clearhead.nn.look import Look
 from clearhead.nn.parts import build_attention
 from clearhead.nn.positions.base import Position
-from clearhead.nn.tokens import Tokens
+from clearhead.nn.tokens import Tokens, pack
 
 PATTERNS: list[tuple[dict[str, int], Mask]] = [
     ({"window": 3}, Window(2, 2)),
@@ -73,7 +74,62 @@ def test_products_are_those_that_are_counted(causal: bool) -> None:
     assert computed(sparse, short) is short  # too short for blocks: all pairs
 
 
+LENGTHS = [11, 5, 1]
+
+
+def longformer(tokens: int = 2) -> SparseAttention:
+    torch.manual_seed(0)
+    config = SparseConfig(width=8, heads=2, window=3, global_tokens=tokens, global_projections=True)
+    return SparseAttention(config, Position()).double().eval()
+
+
+@pytest.mark.parametrize("kernel", ["auto", "reference", "blocks"])
+def test_global_tokens_look_with_projections_of_their_own(kernel: str) -> None:
+    """Against plain attention twice: within the pattern, and of the first tokens with other weights."""
+    attention, x = longformer(), torch.randn(3, 11, 8, dtype=torch.float64)
+    attention.kernel = kernel
+    padding = Padding(LENGTHS)
+    plain, other = (MultiHeadAttention(AttentionConfig(width=8, heads=2)).double() for _ in range(2))
+    plain.load_state_dict(attention.state_dict(), strict=False)
+    other.load_state_dict(attention.state_dict(), strict=False)
+    for name in ("query", "key", "value"):
+        getattr(other, name).load_state_dict(getattr(attention, f"global_{name}").state_dict())
+    wanted = plain(x, mask=padding & (Window(2, 2) | Global(2)))
+    wanted[:, :2] = other(x, mask=padding)[:, :2]
+    look = Look(["weights", "mixed"])
+    found = attention(x, mask=padding, memo={}, look=look)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(look["weights"][:, :, :2], other.weights(x, mask=padding)[:, :, :2])
+    packed = attention(pack(x, LENGTHS), queries=Tokens.packed(LENGTHS))
+    torch.testing.assert_close(packed, pack(wanted, LENGTHS))
+
+
+def test_global_projections_equal_none_where_they_are_the_same() -> None:
+    attention = longformer()
+    for name in ("query", "key", "value"):
+        getattr(attention, f"global_{name}").load_state_dict(getattr(attention, name).state_dict())
+    plain = SparseAttention(SparseConfig(width=8, heads=2, window=3, global_tokens=2), Position()).double()
+    plain.load_state_dict(attention.state_dict(), strict=False)
+    x = torch.randn(2, 9, 8, dtype=torch.float64)
+    torch.testing.assert_close(attention(x), plain(x))
+
+
+def test_products_of_global_tokens_are_counted() -> None:
+    attention = longformer()
+    attention.kernel = "reference"
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        attention(torch.randn(2, 40, 8, dtype=torch.float64))
+    sight = Sight(2, 40, 40)
+    assert sum(one.forward for one in SPARSE.products("", attention, sight)) == counter.get_total_flops()
+
+
 def test_refusals() -> None:
+    with pytest.raises(UserError, match="global_projections=true and global_tokens=0 cannot work together"):
+        SparseConfig(width=8, heads=2, window=3, global_projections=True)
+    with pytest.raises(UserError, match="'sparse' and a decoder cannot work together"):
+        build_attention(longformer().config, Position(), causal=True)
+    with pytest.raises(UserError, match="global_projections and a causal mask cannot work together"):
+        longformer()(torch.randn(1, 4, 8, dtype=torch.float64), mask=Causal())
     with pytest.raises(UserError, match="set window, local or stride"):
         SparseConfig(width=8, heads=2)
     with pytest.raises(UserError, match="'sparse' cannot look at a source"):

@@ -32,7 +32,7 @@ _LAYER = {
     "intermediate.dense": "feedforward.inner",
     "output.dense": "feedforward.output",
 }
-_BERT_LAYER = _LAYER | {
+BERT_LAYER = _LAYER | {
     **{f"attention.self.{name}": f"attention.{name}" for name in _QKV},
     "attention.output.LayerNorm": "attention_residual.norm",
     "output.LayerNorm": "feedforward_residual.norm",
@@ -50,7 +50,7 @@ def _bert(config: ModelConfig) -> Table:
         Row("bert.embeddings.position_embeddings.weight", "embedding.position.table"),
         Row("bert.embeddings.token_type_embeddings.weight", "embedding.types.weight"),
         *linear("bert.embeddings.LayerNorm", "embedding.norm"),
-        *linears("bert.encoder.layer.{i}", "encoder.layers.{i}", _BERT_LAYER),
+        *linears("bert.encoder.layer.{i}", "encoder.layers.{i}", BERT_LAYER),
     ]
     if head.pooler:
         table += linear("bert.pooler.dense", "head.pooler")
@@ -81,7 +81,8 @@ def _vit(config: ModelConfig) -> Table:
     ]
 
 
-def _settings(dropout: float) -> tuple[Setting, ...]:
+def encoder_settings(dropout: float) -> tuple[Setting, ...]:
+    """What configs of encoders call the settings that all of them have."""
     return (
         Setting("hidden_size", "width"),
         Setting("num_hidden_layers", "layers"),
@@ -152,7 +153,7 @@ BERT = Family(
     prefix="bert.",
     body="BertModel",
     settings=(
-        *_settings(dropout=0.1),
+        *encoder_settings(dropout=0.1),
         Setting("vocab_size", "vocabulary"),
         Setting("max_position_embeddings", "position.max_length", default=512),
         Setting("type_vocab_size", "embedding.token_types", default=2),
@@ -181,7 +182,7 @@ VIT = Family(
     prefix="vit.",
     body="ViTModel",
     settings=(
-        *_settings(dropout=0.0),
+        *encoder_settings(dropout=0.0),
         Setting("num_channels", "image.channels", default=3),
         Setting("qkv_bias", "attention.bias", "flag", True),
     ),

@@ -27,6 +27,7 @@ from clearhead.interop.deepseek import DEEPSEEK
 from clearhead.interop.family import Family
 from clearhead.interop.gpt2 import GPT2
 from clearhead.interop.llama import LLAMA
+from clearhead.interop.longformer import LONGFORMER
 from clearhead.interop.mapping import Names, check_copies, check_names, expand, fill, to_theirs
 from clearhead.interop.marian_bart import BART, MARIAN
 from clearhead.interop.mixtral import MIXTRAL
@@ -41,7 +42,7 @@ from clearhead.text.tokenizer import FILE_NAME as TOKENIZER
 
 # Where several can hold a model of ours, the first that fits is written.
 FAMILIES: dict[str, Family] = {
-    one.model_type: one for one in (MARIAN, BART, T5, BERT, GPT2, LLAMA, MIXTRAL, DEEPSEEK, VIT)
+    one.model_type: one for one in (MARIAN, BART, T5, BERT, LONGFORMER, GPT2, LLAMA, MIXTRAL, DEEPSEEK, VIT)
 }
 _WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, SETTINGS}
 

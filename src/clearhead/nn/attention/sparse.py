@@ -11,23 +11,36 @@ as the text.
 | `local` w                  | its own block of w positions                     | O(n · w)       |
 | `stride` s, of `unit`s     | every s-th unit from its own on                  | O(n² / s)      |
 | `global_tokens` g, beside  | the first g, which see all                       | O(n · g) more  |
+
+With `global_projections` (Longformer's) the global tokens look at all others with queries, keys and values of
+their own; how others look at them stays. That is for encoders. It equals attention without them where
+these projections are the same.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from clearhead.base.config import Count, CountOrZero
 from clearhead.base.errors import UserError
-from clearhead.nn.attention.masks import Global, Local, Mask, Strided, Window
-from clearhead.nn.attention.multihead import AttentionConfig, MultiHeadAttention
-from clearhead.nn.attention.problem import Problem
+from clearhead.nn.attention.kernels import attend
+from clearhead.nn.attention.masks import Causal, Global, Local, Mask, Strided, Window
+from clearhead.nn.attention.multihead import (
+    AttentionConfig,
+    MultiHeadAttention,
+    projected,
+    show,
+    split_heads,
+)
+from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.positions.base import Position
 from clearhead.nn.state import State
 from clearhead.nn.tokens import Tokens
@@ -47,11 +60,17 @@ class SparseConfig(AttentionConfig):
     stride: Count | None = None  # every so many units
     unit: Count = 64  # positions of a unit
     global_tokens: CountOrZero = 0  # the first ones, which see all and are seen by all
+    global_projections: bool = False  # they look with projections of their own (Longformer; encoders)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window is None and self.local is None and self.stride is None:
             raise UserError("Sparse attention needs a pattern: set window, local or stride.")
+        if self.global_projections and not self.global_tokens:
+            raise UserError(
+                "global_projections=true and global_tokens=0 cannot work together: there is no token that "
+                "would use them. Set global_tokens."
+            )
 
     @property
     def pattern(self) -> Mask:
@@ -68,8 +87,24 @@ class SparseConfig(AttentionConfig):
         return reduce(or_, parts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class WithGlobals(Problem):
+    """A problem, and that of the global tokens among its queries, whose result takes their places."""
+
+    of_globals: Problem
+    places: Tensor  # (g,) where they stand among the queries
+
+    def stage(self, name: str, heads: list[int] | None = None) -> Tensor:
+        return super().stage(name, heads).index_copy(2, self.places, self.of_globals.stage(name, heads))
+
+
 class SparseAttention(MultiHeadAttention):
     """Self-attention within the pattern of its settings."""
+
+    config: SparseConfig
+    global_query: nn.Linear
+    global_key: nn.Linear
+    global_value: nn.Linear
 
     def __init__(self, config: SparseConfig, position: Position | None = None) -> None:
         if position is None:
@@ -79,6 +114,25 @@ class SparseAttention(MultiHeadAttention):
             )
         super().__init__(config, position)
         self.pattern = config.pattern
+        self.may_be_causal = not config.global_projections
+        if config.global_projections:
+            self.global_query, self.global_key, self.global_value = (
+                nn.Linear(like.in_features, like.out_features, bias=config.bias)
+                for like in (self.query, self.key, self.value)
+            )
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, **given: Any) -> Any:
+        """As multi-head attention's; global tokens may have looked with projections of their own."""
+        if not self.config.global_projections:
+            return super().forward(x, memory, **given)
+        look, apart = given.pop("look", None), given.pop("apart", False)
+        problem = self.problem(x, memory, **given)
+        assert isinstance(problem, WithGlobals)
+        if look is not None:
+            show(problem, look)
+        found = attend(problem.of_globals, self.kernel)
+        mixed = attend(problem, self.kernel).index_copy(2, problem.places, found)  # (B,H,T,V)
+        return projected(self, x, mixed, look, problem, apart)
 
     def problem(
         self,
@@ -92,8 +146,35 @@ class SparseAttention(MultiHeadAttention):
         memo: dict[Hashable, Any] | None = None,
     ) -> Problem:
         """As multi-head attention's, with the pattern in the mask."""
-        joined = self._joined(mask, {} if memo is None else memo)
-        return super().problem(x, memory, mask=joined, queries=queries, keys=keys, state=state, memo=memo)
+        memo = {} if memo is None else memo
+        joined = self._joined(mask, memo)
+        found = super().problem(x, memory, mask=joined, queries=queries, keys=keys, state=state, memo=memo)
+        return self._with_globals(x, found, mask, memo) if self.config.global_projections else found
+
+    def _with_globals(
+        self, x: Tensor, found: Problem, mask: Mask | None, memo: dict[Hashable, Any]
+    ) -> Problem:
+        """The problem with the global tokens' own beside it: they see all that the layer's mask shows."""
+        if mask is not None and any(isinstance(part, Causal) for part in mask.parts):
+            raise UserError(
+                "global_projections and a causal mask cannot work together: they are for encoders, whose "
+                "global tokens see the whole text."
+            )
+        tokens = found.queries
+        key = "global tokens", self.config.global_tokens, id(tokens)
+        if key not in memo:
+            memo[key] = *_globals(tokens, self.config.global_tokens), tokens  # kept: no id returns
+        places, asking = memo[key][:2]
+        rows, heads = x.unsqueeze(0) if x.dim() == 2 else x, self.config.heads
+        own = dataclasses.replace(
+            found,
+            q=self._turned(split_heads(self.global_query(rows.index_select(1, places)), heads), asking),
+            k=self._turned(split_heads(self.global_key(rows), self.config.groups), tokens),
+            v=split_heads(self.global_value(rows), self.config.groups),
+            queries=asking,
+            mask=NO_MASK if mask is None else mask,
+        )
+        return WithGlobals(**vars(found), of_globals=own, places=places)
 
     def _joined(self, mask: Mask | None, memo: dict[Hashable, Any]) -> Mask:
         """Both masks, as one object for all layers of a pass that have the same pattern."""
@@ -102,3 +183,12 @@ class SparseAttention(MultiHeadAttention):
             memo[key] = (self.pattern if mask is None else mask & self.pattern), mask  # kept: no id returns
         joined: Mask = memo[key][0]
         return joined
+
+
+def _globals(tokens: Tokens, count: int) -> tuple[Tensor, Tokens]:
+    """Which tokens are global, and where they stand."""
+    if tokens.segment is None:
+        places = torch.arange(min(count, tokens.count), device=tokens.position.device)
+        return places, tokens[: len(places)]
+    places = (tokens.position[0] < count).nonzero().squeeze(1)
+    return places, Tokens(tokens.position[:, places], tokens.extent, None, tokens.segment[:, places])

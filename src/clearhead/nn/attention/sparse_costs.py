@@ -24,7 +24,9 @@ from clearhead.nn.costs import (
     attention_kept,
     attention_products,
     keys_and_values,
+    linear,
     result_lies_as_queries_came,
+    score_products,
 )
 from clearhead.nn.tokens import Tokens
 
@@ -61,9 +63,26 @@ def computed(layer: SparseAttention, sight: Sight) -> Sight:
 
 def _products(part: str, layer: SparseAttention, sight: Sight) -> Iterator[Product]:
     yield from attention_products(part, layer, computed(layer, sight))
+    if layer.config.global_projections:
+        own = _of_globals(layer, sight)
+        yield linear(part, layer.global_query, own.rows * own.queries)
+        for projection in (layer.global_key, layer.global_value):
+            yield linear(part, projection, own.rows * own.keys)
+        yield from score_products(part, layer.score, layer.config.heads, layer.config.key_size, own)
+        yield Product(part, "scores", 2 * own.pairs * layer.config.heads * layer.config.value_size)
+
+
+def _of_globals(layer: SparseAttention, sight: Sight) -> Sight:
+    return Sight(sight.rows, min(layer.config.global_tokens, sight.queries), sight.keys)
 
 
 def _kept(layer: SparseAttention, sight: Sight, storage: Storage) -> int:
+    """What all tokens keep within the pattern, and what global ones keep with projections of their own."""
+    own = attention_kept(layer, _of_globals(layer, sight), storage) if layer.config.global_projections else 0
+    return _within_pattern(layer, sight, storage) + own
+
+
+def _within_pattern(layer: SparseAttention, sight: Sight, storage: Storage) -> int:
     """As multi-head attention; on a CPU, blocks keep no sums, and PyTorch's kernel keeps its masks."""
     config, places = layer.config, sight.rows * sight.queries
     found = attention_kept(layer, sight, storage)
