@@ -109,8 +109,6 @@ def test_learned_positions_set_the_limit(bundle_of: Make) -> None:
 def test_bundles_that_cannot_be_explored() -> None:
     with pytest.raises(UserError, match="no tokenizer"):
         Session(Bundle(build("tiny")))
-    with pytest.raises(UserError, match="reads no text"):
-        Session(Bundle(build("tiny", family="vision", image__size=8, image__patch=4), Tokenizer.words("a")))
     other = (LayerRule(feedforward=FeedForwardConfig(width=8)),)
     with pytest.raises(UserError, match="cannot show a model with a layer pattern"):
         Session(Bundle(build("tiny", layer_pattern=other), Tokenizer.words("a")))

@@ -22,10 +22,11 @@ from clearhead.data.config import CorpusConfig
 from clearhead.data.encoding import Specials
 from clearhead.data.encodings import Pieces
 from clearhead.data.music import chorales, performance, read_music
+from clearhead.data.notes import Note, notes_of
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Ragged
 from clearhead.data.read import check_corpus
-from clearhead.jobs.music import Note, draw_roll, notes_of, write_midi
+from clearhead.jobs.music import draw_roll, write_midi
 from clearhead.jobs.train import train
 from clearhead.tasks import TASKS
 from clearhead.text.events import SIZE, WORDS, events_tokenizer, pitches

@@ -13,8 +13,15 @@ from clearhead.cli.options import Device, option
 
 def explain(
     bundle: Annotated[Path, typer.Argument(help="The model to look into.")],
-    text: Annotated[str, typer.Argument(help="The text it is given.")],
-    out: Annotated[Path, option("FILE", "The page to write.", "--out")],
+    text: Annotated[str, typer.Argument(help="The text it is given, or the file of a picture.")],
+    out: Annotated[
+        Path,
+        option(
+            "FILE",
+            "The page to write; of a picture, a folder for the page and each drawing as well.",
+            "--out",
+        ),
+    ],
     target: Annotated[
         str | None, option("TEXT", "What it is taken to write; without it, what it writes itself.")
     ] = None,
@@ -22,21 +29,35 @@ def explain(
 ) -> None:
     """Write one page that shows what a model does with a text: every step, every head, every layer.
 
-    The file needs nothing else: no script, no network.
+    The file needs nothing else: no script, no network. Of a picture it shows where each head looked, drawn
+    over it; of a piece of music, which notes it looked at.
 
     \b
     Examples:
       clearhead explain runs/demo-en-fr "I love deep learning." --out report.html
       clearhead explain en-fr "A red book." --target "Un livre rouge." --out report.html
+      clearhead explain runs/digits seven.png --out seven/
+      clearhead explain runs/chorales "pitch67 pitch62 pitch59 pitch43" --out notes.html
     """
     from clearhead.api import load  # here, so that --help does not wait for torch
-    from clearhead.base.atomic import atomic_write_text
+    from clearhead.base.atomic import atomic_folder, atomic_write_text
     from clearhead.base.device import pick_device
+    from clearhead.decoding.pictures import picture_text
+    from clearhead.explorer.picture_report import drawings
     from clearhead.explorer.report import explain as explained
     from clearhead.explorer.session import Session
 
     if out.is_dir():
         raise UserError(f"'{out}' is a folder: say what the file in it is called.")
     session = Session(load(bundle, device=pick_device(device)), bundle.resolve().name or "model")
-    atomic_write_text(out, explained(session, text, target))
+    if session.family == "vision":
+        text = picture_text(session.bundle, text)
+    page = explained(session, text, target)
+    if session.family == "vision" and not out.suffix:
+        with atomic_folder(out, new=True) as folder:
+            (folder / "index.html").write_text(page, encoding="utf-8")
+            for name, content in drawings(session, text).items():
+                (folder / name).write_bytes(content)
+    else:
+        atomic_write_text(out, page)
     typer.echo(f"Wrote {out}")

@@ -134,6 +134,7 @@ def _piece(
 ) -> None:
     """Write a piece of music, and with it a MIDI file, a picture, or both."""
     from clearhead.data.music import MIDI  # here, so that --help does not wait for torch
+    from clearhead.data.notes import notes_of
     from clearhead.decoding.run import stream_with
     from clearhead.jobs import music
 
@@ -147,13 +148,13 @@ def _piece(
     if writer.bundle.metadata.get("task") != "music":
         raise UserError(f"'{bundle}' was not trained on music: --out and --picture are for --task music.")
     text = prompt + "".join(stream_with(writer, prompt, _ready(writer, asked)))
-    notes = music.notes_of(text)
+    notes = notes_of(text)
     if not notes:
         raise UserError("The model wrote no note, and so no piece: train it longer, or change --seed.")
     if out is not None:
         music.write_midi(out, notes)
     if picture is not None:
-        music.draw_roll(picture, notes, max((note.end for note in music.notes_of(prompt)), default=0.0))
+        music.draw_roll(picture, notes, max((note.end for note in notes_of(prompt)), default=0.0))
     written = " and ".join(f"'{path}'" for path, _ in places)
     typer.echo(f"{len(notes):,} notes, {max(note.end for note in notes):.1f} seconds: {written}.", err=True)
 

@@ -10,6 +10,7 @@ S source tokens, T target tokens.
 
 from __future__ import annotations
 
+import base64
 from typing import Literal
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError, nearest
+from clearhead.explorer.patches import plain_png
 from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Plain, packed
@@ -50,7 +52,21 @@ def attention(session: Session, text: str, target: str | None = None) -> Plain:
                 "thumbnails": not whole,
             }
         )
-    return {"kinds": found}
+    return {"kinds": found, "picture": _picture(session, text)}
+
+
+def _picture(session: Session, text: str) -> Plain | None:
+    """A picture to lay the maps over, as the address of a PNG; its patches begin at column `first`."""
+    if session.family != "vision":
+        return None
+    image = session.config.image
+    content = base64.b64encode(plain_png(text)).decode("ascii")
+    return {
+        "source": f"data:image/png;base64,{content}",
+        "side": image.size // image.patch,
+        "first": int(image.class_token),
+        "pooling": session.config.head.pooling,
+    }
 
 
 def one(session: Session, text: str, target: str | None = None, *, kind: str, layer: int, head: int) -> Plain:

@@ -39,6 +39,8 @@ def contexts(session: Session, word: str, sentences: list[str]) -> Plain:
     """Cosines with the static embedding and between the sentences, and a plane to draw them in, by layer."""
     if session.family == "recurrent":
         raise UserError("Contexts are compared layer by layer in Transformers, and this model is recurrent.")
+    if session.family == "vision":
+        raise UserError("Contexts are compared in texts, and this model reads pictures.")
     if not FEWEST <= len(sentences) <= MOST:
         raise UserError(
             f"A word is compared in {FEWEST} to {MOST} sentences, not in {len(sentences)}: "

@@ -36,6 +36,8 @@ def depth(session: Session, text: str, target: str | None = None) -> Plain:
     """
     if session.family == "recurrent":
         raise UserError("There is no residual stream in this model: it is recurrent.")
+    if session.family == "vision":
+        raise UserError("Depth is shown for texts, and this model reads pictures: see its attention.")
     trace = session.trace(text, target, asked=("*.embedding", "*.output", "*.added", "logits"))
     stack = "encoder" if session.family == "encoder" else "decoder"
     boxes = [box for box in trace.anatomy.boxes if box.stack == stack and box.kind == "add"]

@@ -51,6 +51,8 @@ def evidence(
     tried. `tau` compares the weights' ranking with that of `gradient` and of |`ablated`|, over the columns
     the row may see; null where nothing can be ranked.
     """
+    if session.family == "vision":
+        raise UserError("Controls are there for texts, and this model reads pictures: look at its heads.")
     trace = session.trace(text, target)
     weights = trace.attention(kind, layer, head)  # (T,C)
     rows, columns = trace.sides(kind)

@@ -90,6 +90,8 @@ def tensor(
 def _trace(session: Session, text: str, target: str | None) -> Trace:
     if session.family == "recurrent":
         raise UserError("The inside is drawn for Transformers, and this model is recurrent.")
+    if session.family == "vision":
+        raise UserError("The inside is drawn for texts, and this model reads pictures: see its attention.")
     return session.trace(text, target)
 
 

@@ -1,7 +1,8 @@
 """A text as the ids a model is fed, just as in training and decoding, and a model made ready to be looked at.
 
 An encoder-decoder reads a source, and its decoder the start symbol and the target; a decoder reads the text
-itself, or the source and the target behind it; an encoder reads the text. Knows nothing about what is seen.
+itself, or the source and the target behind it; an encoder reads the text, a vision model a picture.
+Knows nothing about what is seen.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from clearhead.bundle.folder import Bundle, framings_of, tokenizers_of
 from clearhead.decoding.fill import read_with_gaps
 from clearhead.decoding.labels import reads_two
 from clearhead.decoding.options import WITH_SOURCE, Options, positions_of
+from clearhead.decoding.pictures import picture_tensor
 from clearhead.decoding.run import translate
 from clearhead.decoding.text_requests import opening, symbols_of, translates
 from clearhead.models.config import ModelConfig
 
 LIMIT = 512  # tokens of a text: a picture of more cannot be read
 MOST_LETTERS = 50_000  # a text beyond this is refused before it is cut into tokens
-FAMILIES = (*WITH_SOURCE, "decoder", "encoder")
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,6 @@ def ready(bundle: Bundle) -> Bundle:
     A model that is being trained, or has other numbers, is copied: all that is seen of it is of one moment,
     and the caller's own stays as it is.
     """
-    if bundle.config.family not in FAMILIES:
-        raise UserError(
-            f"A model of the family '{bundle.config.family}' reads no text, so the explorer cannot show it."
-        )
     if bundle.config.family == "convolutional":
         raise UserError("The explorer cannot show convolutions: it knows Transformers and recurrent models.")
     if bundle.config.family == "recurrent" and bundle.config.recurrent.attention == "none":
@@ -52,7 +49,8 @@ def ready(bundle: Bundle) -> Bundle:
     unknown = bundle.config.unusual_beside("latent", "experts")
     if unknown is not None:
         raise UserError(f"The explorer cannot show a model with {unknown}.")
-    tokenizers_of(bundle)  # refuses a bundle without one
+    if bundle.config.family != "vision":
+        tokenizers_of(bundle)  # refuses a bundle without one
     plain = all(one.dtype == torch.float32 for one in bundle.model.parameters())
     if plain and not bundle.model.training:
         return bundle
@@ -62,6 +60,8 @@ def ready(bundle: Bundle) -> Bundle:
 
 def limit_of(config: ModelConfig) -> int:
     """The most tokens of a text: what can be drawn, and what the model has positions for."""
+    if config.family == "vision":
+        return config.image.tokens
     positions = positions_of(config)
     return LIMIT if positions is None else min(LIMIT, positions)
 
@@ -75,6 +75,9 @@ def read(bundle: Bundle, text: str, target: str | None = None) -> Reading:
         raise UserError(
             f"A model of the family '{config.family}' has no target beside its text: leave it out."
         )
+    if config.family == "vision":  # whose tokens are patches, by number
+        picture_tensor(bundle, text)
+        return Reading(source=tuple(range(config.image.tokens)))
     ids = read_text(bundle, text)
     if config.family in WITH_SOURCE:  # it labels texts, and reads them on both sides
         return Reading(source=ids, target=ids)

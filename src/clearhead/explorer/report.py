@@ -13,12 +13,14 @@ from itertools import chain
 
 from torch import Tensor
 
+from clearhead.data.pictures import in_words
 from clearhead.explorer.attention import summary
 from clearhead.explorer.depth import depth
+from clearhead.explorer.picture_report import note_sections, picture_sections
 from clearhead.explorer.positions import positions
 from clearhead.explorer.running import Asked, run
 from clearhead.explorer.session import Session
-from clearhead.explorer.svg import bar, heat_map, lines, number, small_map, spread, table
+from clearhead.explorer.svg import bar, heading, heat_map, lines, listed, number, small_map, spread, table
 from clearhead.explorer.verdict import verdict
 from clearhead.explorer.words import Plain, Word, texts, unpacked
 
@@ -63,6 +65,7 @@ summary { cursor: pointer; padding: 0.5rem 0; color: var(--accent); }
 summary:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 .grid { display: grid; gap: 0.5rem; overflow-x: auto; padding: 0.25rem 0; align-items: start; }
 .grid div { font-size: 0.75rem; color: var(--soft); }
+img.picture { display: block; width: 14rem; image-rendering: pixelated; }
 img.map { display: block; width: 100%; min-width: 4.5rem; max-width: 8rem; image-rendering: pixelated; }
 """
 
@@ -70,9 +73,12 @@ img.map { display: block; width: 100%; min-width: 4.5rem; max-width: 8rem; image
 def explain(session: Session, text: str, target: str | None = None) -> str:
     """The whole page. `target` is what the decoder is taken to write; without it, what the model writes."""
     session.trace(text, target)  # refuses what cannot be shown before anything is drawn
+    if session.family == "vision":
+        return whole_page(f"{session.name}: {in_words(text)}", picture_sections(session, text))
     sections = chain(
         _overview(session, text, target),
         _written(session, text),
+        note_sections(session, text),
         _labelled(session, text),
         _aligned(session, text, target),
         _heads(session, text, target),
@@ -123,7 +129,7 @@ def _written(session: Session, text: str) -> Iterator[str]:
         return
     found = run(session, text, Asked(shown=SHOWN))
     output = found["output"]
-    yield _heading(
+    yield heading(
         "Run",
         "The model writes one token at a time, here always the likeliest one. Beside each token stand the "
         "others that it weighed, with their probabilities: p = softmax(logits).",
@@ -143,7 +149,7 @@ def _written(session: Session, text: str) -> Iterator[str]:
         )
         for step in found["steps"]
     ]
-    yield _rows("Every step, and what the model thought likeliest", heads, rows, last=SHOWN)
+    yield listed("Every step, and what the model thought likeliest", heads, rows, last=SHOWN)
 
 
 def _labelled(session: Session, text: str) -> Iterator[str]:
@@ -151,15 +157,15 @@ def _labelled(session: Session, text: str) -> Iterator[str]:
         return
     found = verdict(session, text)
     if found["kind"] == "tag":
-        yield _heading("Tags", "Each word's likeliest tag, and its probability.")
+        yield heading("Tags", "Each word's likeliest tag, and its probability.")
         rows = [
             (one["text"], escape(one["tag"]), number(one["top"][0]["p"]) if one["top"] else "–")
             for one in found["words"]
         ]
-        yield _rows("The tag of each word", ("word", "tag", "p"), rows)
+        yield listed("The tag of each word", ("word", "tag", "p"), rows)
         return
     if found["kind"] == "number":
-        yield _heading(
+        yield heading(
             "Verdict",
             "The number that the model gives the text, and by how much each word raises it: the word is left "
             "out while the model reads the rest anew.",
@@ -167,14 +173,14 @@ def _labelled(session: Session, text: str) -> Iterator[str]:
         yield f"<p>It says <strong>{number(found['number'])}</strong>.</p>"
         yield _parts(found, "number", ("left out", "raises it by", "number without"))
         return
-    yield _heading(
+    yield heading(
         "Verdict",
         "The probability of every class; and what the likeliest owes to each word, which is left out while "
         "the model reads the rest anew: log p(class | text) − log p(class | text without it).",
     )
     classes = [(one["label"], bar(one["p"]), number(one["p"])) for one in found["classes"]]
     yield f"<p>It says <strong>{escape(found['label'])}</strong>.</p>"
-    yield _rows("The probability of every class", ("class", "", "p"), classes)
+    yield listed("The probability of every class", ("class", "", "p"), classes)
     yield _parts(found, "p", ("left out", "owed", "p without"))
 
 
@@ -184,27 +190,7 @@ def _parts(found: Plain, name: str, heads: Sequence[str]) -> str:
         (one["text"], *("–" if one[key] is None else number(one[key]) for key in ("support", name)))
         for one in found["parts"]
     ]
-    return _rows("What it owes to each word", heads, parts)
-
-
-def _rows(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], last: int = 1) -> str:
-    """A table whose first cells are words, to be escaped, and whose others are elements.
-
-    The last of the heads stands over so many columns.
-    """
-    spans = {len(heads) - 1: f' colspan="{last}"'} if last > 1 else {}
-    head = "".join(
-        f'<th scope="col"{spans.get(place, "")}>{escape(name)}</th>' if name else "<td></td>"
-        for place, name in enumerate(heads)
-    )
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-        for first, *cells in rows
-    )
-    return (
-        f'<div class="wide"><table><caption>{caption}</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    return listed("What it owes to each word", heads, parts)
 
 
 # -- attention --------------------------------------------------------------------------------------
@@ -215,7 +201,7 @@ def _aligned(session: Session, text: str, target: str | None) -> Iterator[str]:
         return
     found = summary(session, text, target, kind="decoder.cross", how="alignment")
     weights = unpacked(found["weights"])
-    yield _heading(
+    yield heading(
         "Alignment",
         "Cross-attention of the layer that follows words best, the last but one, as a mean over its heads: "
         "where the decoder looked when it chose each token.",
@@ -226,7 +212,7 @@ def _aligned(session: Session, text: str, target: str | None) -> Iterator[str]:
 def _heads(session: Session, text: str, target: str | None) -> Iterator[str]:
     trace = session.trace(text, target)
     maps = {kind: trace.attention(kind).cpu() for kind in session.kinds}  # each (L, H, rows, columns)
-    yield _heading(
+    yield heading(
         "Attention",
         "Every head of every layer: softmax(QKᵀ/√d_k). A row is a token that looks, a column one that is "
         "looked at; dark is 0 and light is 1. Over each map stand its layer and its head.",
@@ -275,7 +261,7 @@ def _deep(session: Session, text: str, target: str | None) -> Iterator[str]:
         return
     found = depth(session, text, target)
     words, names = texts(found["words"]), [str(one["label"]) for one in found["sublayers"]]
-    yield _heading("Depth", found["note"])
+    yield heading("Depth", found["note"])
     added, stream = unpacked(found["norms"]), unpacked(found["stream"])
     yield heat_map(added, names, words, "How much each sub-layer added: its norm", (0.0, spread(added)[1]))
     yield table(added, names, words, "Norm of what each sub-layer added")
@@ -292,14 +278,14 @@ def _deep(session: Session, text: str, target: str | None) -> Iterator[str]:
             )
             for one in found["predictions"]
         ]
-        yield _rows("If the model stopped there: its likeliest token, and how likely", ["", *words], rows)
+        yield listed("If the model stopped there: its likeliest token, and how likely", ["", *words], rows)
 
 
 def _placed(session: Session) -> Iterator[str]:
     found = positions(session, [], length=min(LENGTH, session.limit))
     for scheme in found["schemes"]:
         about = " ".join(part for part in (scheme["formula"], scheme["note"]) if part)
-        yield _heading(f"Positions: {scheme['name']}", about)
+        yield heading(f"Positions: {scheme['name']}", about)
         drawn = scheme["table"] or scheme["bias"]
         if drawn is not None:
             yield from _scheme(unpacked(drawn), "bias" if scheme["table"] is None else "feature")
@@ -330,10 +316,6 @@ def _scheme(values: Tensor, kind: str) -> Iterator[str]:
     rows, columns = ([str(one) for one in range(size)] for size in shown.shape)
     yield heat_map(shown, rows, columns, title, None)
     yield table(shown, rows, columns, title)
-
-
-def _heading(title: str, about: str) -> str:
-    return f'<h2>{escape(title)}</h2><p class="about">{escape(about)}</p>'
 
 
 def _map(weights: Tensor, rows: Sequence[Word], columns: Sequence[Word], title: str) -> str:

@@ -5,10 +5,12 @@ Safe to use from several threads. Knows nothing about views or about the network
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +18,28 @@ import torch
 
 from clearhead.bundle import is_bundle
 from clearhead.bundle.folder import Bundle, tokenizers_of
+from clearhead.data.pictures import is_picture, pixels_of, squared
 from clearhead.decoding.backend import Symbols
 from clearhead.decoding.options import WITH_SOURCE
 from clearhead.decoding.text_requests import symbols_of, translates
 from clearhead.explorer.curves import samples_in
+from clearhead.explorer.patches import Patches
 from clearhead.explorer.reading import limit_of, ready
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Vocabulary
 from clearhead.interop import import_folder, is_foreign
 from clearhead.models.config import ModelConfig
 from clearhead.phrasebook import examples
+from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.bundle_or_run import load_bundle_or_run
 
 KEPT = 8  # traces
 MOST_EXAMPLES = 8
 # Where nothing better is known.
+PIECES = (
+    "pitch67 pitch62 pitch59 pitch43 pitch67 pitch62 pitch59 pitch43 pitch69 pitch62 pitch57 pitch42",
+    "velocity16 on60 shift50 off60 on64 shift50 off64 on67",
+)
 SENTENCES = ("The old man is reading a red book.", "Who sees the green house?")
 
 
@@ -49,12 +58,15 @@ class Session:
         self.family: str = self.config.family
         self.has_source = translates(self.bundle)  # a given text is a source, and no prompt
         self.limit = limit_of(self.config)
-        self.reader, self.tokenizer = tokenizers_of(self.bundle)  # of the source, and of the target
+        vision = self.family == "vision"
+        unneeded = Tokenizer.words(())
+        # of the source, and of the target
+        self.reader, self.tokenizer = (unneeded, unneeded) if vision else tokenizers_of(self.bundle)
         self._lock = threading.RLock()
         self._traces: OrderedDict[tuple[str, str], Trace] = OrderedDict()
         # An encoder writes nothing, so that its vocabulary needs no stop symbol.
-        self.symbols: Symbols | None = None if self.family == "encoder" else symbols_of(self.bundle)
-        self.vocabulary = Vocabulary(self.tokenizer, self.symbols)
+        self.symbols: Symbols | None = None if self.family == "encoder" or vision else symbols_of(self.bundle)
+        self.vocabulary = Patches(self.config) if vision else Vocabulary(self.tokenizer, self.symbols)
         shared = self.reader is self.tokenizer
         self.source_vocabulary = self.vocabulary if shared else Vocabulary(self.reader)
 
@@ -73,7 +85,7 @@ class Session:
         """Layers of each stack that the model has."""
         if self.family in WITH_SOURCE:
             return {"encoder": self.config.layers, "decoder": self.config.depth_of_decoder}
-        return {self.family: self.config.layers}
+        return {"encoder" if self.family == "vision" else self.family: self.config.layers}
 
     @property
     def kinds(self) -> list[str]:
@@ -81,11 +93,14 @@ class Session:
         return {
             "encoder-decoder": ["encoder.self", "decoder.self", "decoder.cross"],
             "recurrent": ["decoder.cross"],
+            "vision": ["encoder.self"],
         }.get(self.family, [f"{self.family}.self"])
 
     @cached_property
     def examples(self) -> list[str]:
-        """Sentences to begin with: noted in the bundle, met in its training, or made up."""
+        """Sentences or pictures to begin with: noted in the bundle, met in its training, or made up."""
+        if self.family == "vision":
+            return _pictures_in(self.folder, self.config)
         metadata = self.bundle.metadata
         noted = metadata.get("examples")
         found = [one for one in noted if isinstance(one, str)] if isinstance(noted, list) else []
@@ -94,7 +109,7 @@ class Session:
         if self.folder is not None:
             found += [sample["source"] for sample in samples_in(self.folder / "training")]
         fitting = [one for one in dict.fromkeys(found) if one.strip() and self._is_short(one)]
-        return fitting[:MOST_EXAMPLES] or list(SENTENCES)
+        return fitting[:MOST_EXAMPLES] or list(PIECES if metadata.get("task") == "music" else SENTENCES)
 
     def _is_short(self, text: str) -> bool:
         return len(text) < 400 and len(self.reader.encode(text)) < min(self.limit, 60)
@@ -137,6 +152,20 @@ def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> 
         foreign = not is_bundle(folder) and is_foreign(folder)
         bundle = import_folder(folder) if foreign else load_bundle_or_run(folder)
     return Session(bundle).trace(text, target)
+
+
+def _pictures_in(folder: Path | None, config: ModelConfig) -> list[str]:
+    """The first pictures that were held out of training, where the run's data are still there."""
+    if folder is None:
+        return []
+    try:
+        with open(folder / "training" / "data" / "validation.jsonl", encoding="utf-8") as file:
+            rows = [json.loads(line) for line in islice(file, MOST_EXAMPLES)]
+    except (OSError, ValueError):
+        return []
+    found = [row[0] for row in rows if isinstance(row, list) and row and is_picture(row[0])]
+    shape = (config.image.channels, config.image.size, config.image.size)
+    return [one for one in found if squared(pixels_of(one)).shape == shape]
 
 
 def _is_phrasebook(recipe: Any) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 import numpy as np
@@ -76,6 +76,31 @@ def table(
     )
 
 
+def heading(title: str, about: str) -> str:
+    """What a section is called, and what it shows."""
+    return f'<h2>{escape(title)}</h2><p class="about">{escape(about)}</p>'
+
+
+def listed(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], last: int = 1) -> str:
+    """A table whose first cells are words, to be escaped, and whose others are elements.
+
+    The last of the heads stands over so many columns.
+    """
+    spans = {len(heads) - 1: f' colspan="{last}"'} if last > 1 else {}
+    head = "".join(
+        f'<th scope="col"{spans.get(place, "")}>{escape(name)}</th>' if name else "<td></td>"
+        for place, name in enumerate(heads)
+    )
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for first, *cells in rows
+    )
+    return (
+        f'<div class="wide"><table><caption>{caption}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
 def heat_map(
     values: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, span: Span | None = (0.0, 1.0)
 ) -> str:
@@ -100,7 +125,7 @@ def heat_map(
             f'preserveAspectRatio="none" href="{picture(values, span)}"/>'
         )
     size = left + width * CELL + 6, top + height * CELL + 6
-    return _figure(title, size, drawn + names) + _key(low, high)
+    return figure(title, size, drawn + names) + colour_key(low, high)
 
 
 def small_map(values: Tensor, title: str, span: Span = (0.0, 1.0)) -> str:
@@ -140,7 +165,7 @@ def lines(points: Sequence[tuple[float, float]], title: str, across: str, up: st
         f'<text transform="translate(14 {top + height / 2}) rotate(-90)" text-anchor="middle">'
         f"{escape(up)}</text>"
     )
-    return _figure(title, (left + width + 10, top + height + 28), inside)
+    return figure(title, (left + width + 10, top + height + 28), inside)
 
 
 def scatter(points: Sequence[tuple[float, float]], names: Sequence[str], title: str, size: int = 220) -> str:
@@ -153,7 +178,7 @@ def scatter(points: Sequence[tuple[float, float]], names: Sequence[str], title: 
         for (x, y), name in zip(points, names, strict=True)
     )
     frame = f'<rect width="{size}" height="{size}" class="frame"/>'
-    return _figure(title, (size, size), frame + drawn)
+    return figure(title, (size, size), frame + drawn)
 
 
 def bar(share: float) -> str:
@@ -180,7 +205,8 @@ def _ends(values: Sequence[float]) -> Span:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _figure(title: str, size: tuple[float, float], inside: str) -> str:
+def figure(title: str, size: tuple[float, float], inside: str) -> str:
+    """A drawing with its title, which can be wider than the page."""
     width, height = (math.ceil(one) for one in size)
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><div class="wide"><svg role="img" '
@@ -189,7 +215,7 @@ def _figure(title: str, size: tuple[float, float], inside: str) -> str:
     )
 
 
-def _key(low: float, high: float) -> str:
+def colour_key(low: float, high: float) -> str:
     """Which colour is which number."""
     steps = "".join(
         f'<rect x="{10 * step}" width="10" height="10" fill="{svg_colour(colour)}"/>'

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle.folder import Bundle
+from clearhead.decoding.pictures import picture_tensor
 from clearhead.explorer.anatomy import anatomy_of
 from clearhead.explorer.reading import read
 from clearhead.explorer.svg import heat_map
@@ -95,6 +96,8 @@ class Trace:
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """What the model is called with."""
+        if self.config.family == "vision":
+            return (picture_tensor(self.bundle, self.text).unsqueeze(0).to(self.source_ids.device),)
         return tuple(ids for ids in (self.source_ids, self.target_ids) if ids.numel())
 
     # -- attention and output -------------------------------------------------------------------------

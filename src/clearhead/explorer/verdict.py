@@ -42,6 +42,9 @@ def verdict(session: Session, text: str) -> Plain:
         return _tags_of(session, text)
     if kind not in ("classify", "number"):
         raise UserError("This model gives no label, neither to texts nor to words: it writes, or only reads.")
+    if session.family == "vision":  # a picture has no words that could be left out
+        said, _ = _class_of(session, session.trace(text).logits)
+        return {"kind": kind, **said, "parts": [], "together": 1}
     spans, whole, changed = _left_out(session, text)
     said, effect = (_class_of if kind == "classify" else _number_of)(session, whole)
     untried = dict.fromkeys(effect(whole))  # nothing would be left to read

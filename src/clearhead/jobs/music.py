@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from clearhead.base.atomic import atomic_write_bytes
 from clearhead.base.errors import UserError
-from clearhead.data.music import MIDI, VOICES, mido_library
-from clearhead.text.events import BINS, WORDS
+from clearhead.data.music import MIDI, mido_library
+from clearhead.data.notes import Note
+from clearhead.text.events import WORDS
 
-STEP = 0.125  # seconds of a sixteenth, at 120 quarters a minute
-LOUDNESS = 80  # of a chorale's notes, of which nothing is known
 TICKS = 960  # a second: 480 a quarter
-_EVENT = re.compile(r"([a-z]+)(\d*)")
 _KNOWN = frozenset(WORDS)
-
-
-class Note(NamedTuple):
-    """One note: when, in seconds, how high, how loud, and in which voice."""
-
-    begin: float
-    end: float
-    pitch: int
-    velocity: int = LOUDNESS
-    voice: int = 0
 
 
 def check_prompt(prompt: str) -> None:
@@ -38,56 +24,6 @@ def check_prompt(prompt: str) -> None:
                 f"A piece begins with events, and '{word:.40}' is none: write pitch60 or rest for each of "
                 f"four voices, or on60, off60, shift50 and velocity20."
             )
-
-
-def notes_of(text: str) -> list[Note]:
-    """The notes of a text of events; those that are still held at the end, end there.
-
-    The first event tells a chorale from a performance; events of the other kind are passed over.
-
-    >>> notes_of("pitch60 rest rest rest pitch60 rest rest rest")
-    [Note(begin=0.0, end=0.25, pitch=60, velocity=80, voice=0)]
-    >>> notes_of("velocity16 on64 shift50 off64")
-    [Note(begin=0.0, end=0.5, pitch=64, velocity=66, voice=0)]
-    """
-    events = [(found[1], int(found[2] or 0)) for found in map(_EVENT.fullmatch, text.split()) if found]
-    steps = [(kind, number) for kind, number in events if kind in ("pitch", "rest")]
-    first = next((kind for kind, _ in events), "on")
-    return sorted(_chorale(steps) if first in ("pitch", "rest") else _performance(events))
-
-
-def _chorale(events: Sequence[tuple[str, int]]) -> list[Note]:
-    """A pitch that a voice has in several steps one after another is one note."""
-    notes = []
-    for voice in range(VOICES):
-        line = [number if kind == "pitch" else None for kind, number in events[voice::VOICES]]
-        begin = 0
-        for step in range(1, len(line) + 1):
-            if step == len(line) or line[step] != line[begin]:
-                pitch = line[begin]
-                if pitch is not None:
-                    notes.append(Note(begin * STEP, step * STEP, pitch, voice=voice))
-                begin = step
-    return notes
-
-
-def _performance(events: Sequence[tuple[str, int]]) -> list[Note]:
-    notes = []
-    sounding: dict[int, tuple[int, int]] = {}  # pitch → when it began, and how loud
-    now, velocity = 0, LOUDNESS
-    for kind, number in [*events, *(("off", pitch) for pitch in range(128))]:
-        if kind == "shift":
-            now += number
-        elif kind == "velocity":
-            velocity = number * 128 // BINS + 128 // BINS // 2
-        elif kind in ("on", "off"):
-            if number in sounding:
-                begin, loud = sounding.pop(number)
-                if now > begin:
-                    notes.append(Note(begin / 100, now / 100, number, loud))
-            if kind == "on":
-                sounding[number] = now, velocity
-    return notes
 
 
 def check_place(path: Path, endings: Sequence[str], force: bool) -> None:

@@ -1,0 +1,182 @@
+"""What `clearhead explain` draws for pictures and for music: attention over the picture, and over the notes.
+
+Shapes: L layers, H heads, T tokens, G patches of a side.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from html import escape
+
+import torch
+from torch import Tensor
+
+from clearhead.data.notes import Placed, placed_notes
+from clearhead.data.pictures import in_words
+from clearhead.explorer.attention import rollout
+from clearhead.explorer.inside import labels
+from clearhead.explorer.patches import overlay_png, plain_png, seen_by_the_head
+from clearhead.explorer.session import Session
+from clearhead.explorer.svg import bar, colour_key, figure, heading, listed, number, table
+from clearhead.explorer.words import texts
+from clearhead.nn.attention.picture import heat_colours, svg_colour
+
+SECOND = 72  # dots of a second of music
+PITCH = 7  # dots of a semitone
+WRITTEN_OUT = 20_000  # weights of single heads that stand in tables
+
+
+def picture_sections(session: Session, text: str) -> Iterator[str]:
+    """A picture's class, and where the model looked in it."""
+    config, maps = session.config, _patch_maps(session, text)
+    facts = {
+        "picture": in_words(text),
+        "patches": f"{config.image.size // config.image.patch} × {config.image.size // config.image.patch}",
+        "layers": str(config.layers),
+        "heads": str(config.attention.heads),
+        "width": f"{config.width:,}",
+        "parameters": f"{sum(one.numel() for one in session.model.parameters()):,}",
+        "positions": config.position.name,
+    }
+    terms = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items())
+    picture = _image(plain_png(text), "The picture", "picture")
+    yield f"<h1>What {escape(session.name)} did with this picture</h1>{picture}<dl>{terms}</dl>"
+    if config.head.kind == "classify":
+        yield from _verdict(session, text)
+    reads = {"first": "the class token", "last": "the last patch"}.get(config.head.pooling, "the mean patch")
+    yield heading(
+        "Where it looked",
+        f"Attention of {reads}, which the class is read off, laid over the picture. The lightest patch has "
+        "the largest weight of its drawing, which stands beside it.",
+    )
+    names = {"rollout": "Rollout through all layers", "mean": "Mean over the heads of the last layer"}
+    for name, title in names.items():
+        weights = maps[name]
+        places = [str(one + 1) for one in range(len(weights))]
+        yield _over(text, weights, title, "picture") + table(weights, places, places, title)
+    heads = [one for one in maps if one not in names]
+    yield heading("Every head", "The same for each layer and head.")
+    drawn = "".join(f"<div>{_over(text, maps[one], _said(one))}</div>" for one in heads)
+    columns = f"repeat({config.attention.heads},minmax(5.5rem,8rem))"
+    yield f'<div class="grid" style="grid-template-columns:{columns}">{drawn}</div>'
+    if sum(maps[one].numel() for one in heads) <= WRITTEN_OUT:
+        tables = (table(maps[one], places, places, f"Attention, {one}", _said(one)) for one in heads)
+        yield f"<details><summary>The numbers, head by head</summary>{''.join(tables)}</details>"
+
+
+def _verdict(session: Session, text: str) -> Iterator[str]:
+    shares = session.trace(text).logits.softmax(-1)
+    names = labels(session, len(shares))
+    order = shares.argsort(descending=True, stable=True).tolist()
+    yield heading("Verdict", "The probability of every class.")
+    yield f"<p>It says <strong>{escape(names[order[0]])}</strong>.</p>"
+    rows = [(names[one], bar(float(shares[one])), number(float(shares[one]))) for one in order]
+    yield listed("The probability of every class", ("class", "", "p"), rows)
+
+
+def _patch_maps(session: Session, text: str) -> dict[str, Tensor]:
+    """By name, each (G, G): the rollout, the last layer's mean, every head."""
+    trace = session.trace(text, asked=["*.weights"])
+    weights = trace.attention("encoder.self").cpu()  # (L,H,T,T)
+    layers, heads = weights.shape[:2]
+    found = {
+        "rollout": rollout(trace, "encoder.self", layers - 1),
+        "mean": weights[-1].double().mean(0),
+    }
+    for layer in range(layers):
+        for head in range(heads):
+            found[f"layer-{layer + 1}-head-{head + 1}"] = weights[layer, head]
+    return {name: seen_by_the_head(one, session.config) for name, one in found.items()}
+
+
+def _said(name: str) -> str:
+    """`layer-1-head-2` as it is read."""
+    _, layer, _, head = name.split("-")
+    return f"Layer {layer}, head {head}"
+
+
+def _over(text: str, weights: Tensor, title: str, kind: str = "map") -> str:
+    largest = f"{title}: at most {float(weights.max()):.3g}"
+    drawn = _image(overlay_png(text, weights), largest, kind)
+    return f"<figure><figcaption>{escape(largest)}</figcaption>{drawn}</figure>"
+
+
+def _image(content: bytes, title: str, kind: str) -> str:
+    alt, data = escape(title, quote=True), base64.b64encode(content).decode("ascii")
+    return f'<img class="{kind}" alt="{alt}" title="{alt}" src="data:image/png;base64,{data}">'
+
+
+# -- music -----------------------------------------------------------------------------------------
+
+
+def is_music(session: Session) -> bool:
+    """Whether a model reads events of music."""
+    return session.bundle.metadata.get("task") == "music" and session.family == "decoder"
+
+
+def note_sections(session: Session, text: str) -> Iterator[str]:
+    """Which notes the model looked at when it chose what comes after the last event."""
+    if not is_music(session):
+        return
+    rolls = _rolls(session, text)
+    yield heading(
+        "Which notes it looked at",
+        "A piano roll: time to the right, pitch upwards. A note's colour is the attention that its events "
+        "get together when the model chooses what comes after the last event.",
+    )
+    yield "".join(rolls.values())
+
+
+def _rolls(session: Session, text: str) -> dict[str, str]:
+    trace = session.trace(text, asked=["*.weights"])
+    weights = trace.attention("decoder.self").cpu().double()  # (L,H,T,T)
+    notes = placed_notes(texts(trace.target))
+    if not notes:
+        return {}
+    rows = {
+        "Rollout through all layers": rollout(trace, "decoder.self", len(weights) - 1)[-1],
+        **{f"Layer {one + 1}, mean of its heads": weights[one, :, -1].mean(0) for one in range(len(weights))},
+    }
+    return {title: note_roll(notes, row, title) for title, row in rows.items()}
+
+
+def note_weights(notes: list[Placed], row: Tensor) -> Tensor:
+    """What the events of each note get of a row of weights (T,), together."""
+    return torch.stack([row[list(places)].sum() for _, places in notes])
+
+
+def note_roll(notes: list[Placed], row: Tensor, title: str) -> str:
+    """The notes, each in the colour of its weight; a note says its own when the mouse rests on it."""
+    weights = note_weights(notes, row)
+    largest = float(weights.max())
+    colours = heat_colours(weights.numpy(), (0.0, largest))
+    pitches = [note.pitch for note, _ in notes]
+    low, high, end = min(pitches), max(pitches), max(note.end for note, _ in notes)
+    left, height = 34, (high - low + 1) * PITCH
+    drawn = "".join(
+        f'<rect x="{left + note.begin * SECOND:.1f}" y="{(high - note.pitch) * PITCH}" '
+        f'width="{(note.end - note.begin) * SECOND:.1f}" height="{PITCH - 1}" fill="{svg_colour(colour)}" '
+        f'stroke="currentColor" stroke-width="0.4"><title>pitch {note.pitch}, from {note.begin:g} s to '
+        f"{note.end:g} s: {weight:.4g}</title></rect>"
+        for (note, _), colour, weight in zip(notes, colours, weights.tolist(), strict=True)
+    )
+    named = "".join(
+        f'<text x="{left - 5}" y="{(high - pitch) * PITCH + PITCH}" text-anchor="end">{pitch}</text>'
+        for pitch in sorted({low, high})
+    )
+    rest = float(row.sum() - weights.sum())
+    size = left + end * SECOND + 8, height + 6
+    about = f"{title}: {rest:.1%} goes to rests, time, loudness and the start"
+    return figure(about, size, drawn + named) + colour_key(0.0, largest)
+
+
+# -- files ------------------------------------------------------------------------------------------
+
+
+def drawings(session: Session, text: str) -> dict[str, bytes]:
+    """The same drawings as files of their own, by name; none for texts."""
+    if session.family == "vision":
+        found = {f"{name}.png": overlay_png(text, one) for name, one in _patch_maps(session, text).items()}
+        return {"picture.png": plain_png(text), **found}
+    return {}
