@@ -7,44 +7,36 @@ Each is a function without arguments that changes this process; a run of its own
     loss-apart        no kernel of our own for the loss
     optimiser-apart   gradients, clipping, Adam and the copy of the weights one after the other
     whole-scores      projection and loss one after the other, with the scores of all places in memory
-    muon:R            2-D weights but embeddings by Muon, at R times the rate of Adam, which takes the rest
     fp8               both products of the feed-forward nets in 8 bits, forward and backward
 
-Run as a script on a GPU it says how far our Muon is from PyTorch's, and how long a feed-forward net takes.
+Run as a script on a GPU it says how long a feed-forward net takes.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.nn import layers
-from clearhead.nn.layers import FeedForward, TokenEmbedding
-from clearhead.training import fused_loss, loop
+from clearhead.nn.layers import FeedForward
+from clearhead.training import fused_loss
 from clearhead.training.objectives import LabelObjective
-from clearhead.training.optimiser import OptimiserConfig
 
 
 def apply(name: str) -> None:
     """Switch this process over to a variant by its name; "" is the way as it stands."""
-    kind, _, given = name.partition(":")
-    if kind == "muon":
-        loop.build_optimiser = functools.partial(build_muon, ratio=float(given))  # type: ignore[assignment]
-    elif kind:
-        VARIANTS[kind]()
+    if name:
+        VARIANTS[name]()
 
 
 def _layers_apart() -> None:
     layers.fuses = lambda x: False
-    from clearhead.nn.attention import multihead
+    from clearhead.nn.attention import joint
 
-    multihead.fuses = lambda x: False
+    joint.fuses = lambda x: False
 
 
 def _varlen() -> None:
@@ -79,113 +71,6 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "whole-scores": _whole_scores,
     "fp8": _fp8,
 }
-
-
-# -- Muon: momentum, made orthogonal (Jordan et al. 2024) ----------------------------------------------------
-#
-# As `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"` computes it, but for all matrices of one shape
-# at a time and with the rate as a tensor, so that a step can be recorded; `check_muon` compares the two.
-
-MOMENTUM, ITERATIONS = 0.95, 5
-QUINTIC = (3.4445, -4.7750, 2.0315)
-
-
-def build_muon(
-    model: nn.Module, config: OptimiserConfig, device: torch.device | str, *_: Any, ratio: float = 1.0
-) -> torch.optim.Optimizer:
-    """What `build_optimiser` builds, with Muon for the matrices of a model but its embeddings."""
-    device = torch.device(device)
-    own = {id(module.weight) for module in model.modules() if isinstance(module, TokenEmbedding)}
-    matrices = [p for p in model.parameters() if p.requires_grad and p.ndim == 2 and id(p) not in own]
-    known = {id(p) for p in matrices}
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
-    groups = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
-    for group in groups:
-        group["lr"] = torch.zeros((), device=device)
-    optimiser = _MuonAndAdam(
-        groups, betas=config.betas, eps=config.eps, fused=True, capturable=device.type == "cuda"
-    )
-    optimiser.ratio = ratio
-    for p in (*matrices, *rest):  # under the names of Adam's state, which is what a checkpoint keeps
-        optimiser.state[p] = {
-            "step": torch.zeros((), device=device),
-            "exp_avg": torch.zeros_like(p),
-            "exp_avg_sq": torch.zeros_like(p),
-        }
-    return optimiser
-
-
-class _MuonAndAdam(torch.optim.AdamW):
-    """Muon on the first group, AdamW on the second."""
-
-    ratio = 1.0
-    found_inf: Tensor | None = None
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        group = self.param_groups[0]
-        matrices = [p for p in group["params"] if p.grad is not None]
-        gradients = [p.grad for p in matrices]
-        for p in matrices:
-            p.grad = None
-        super().step()
-        for p, gradient in zip(matrices, gradients, strict=True):
-            p.grad = gradient
-        good: Any = 1.0
-        if self.found_inf is not None:  # a step that is called off changes nothing
-            good = 1.0 - self.found_inf
-            gradients = [torch.where(good.bool(), one, torch.zeros_like(one)) for one in gradients]
-        rate = group["lr"] * self.ratio * good
-        moments = [self.state[p]["exp_avg"] for p in matrices]
-        for moment, one in zip(moments, gradients, strict=True):
-            moment.lerp_(one, (1 - MOMENTUM) * good)
-        towards = torch._foreach_lerp(gradients, moments, MOMENTUM)
-        if group["weight_decay"]:
-            torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
-        for p, update in zip(matrices, orthogonal(towards), strict=True):
-            p.sub_(update * (rate * 0.2 * math.sqrt(max(p.shape))))
-
-
-def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Each matrix with its singular values pulled to about 1, by Newton and Schulz's iteration in bf16."""
-    alike: dict[torch.Size, list[int]] = defaultdict(list)
-    wide = [one if one.shape[0] <= one.shape[1] else one.t() for one in matrices]
-    for number, one in enumerate(wide):
-        alike[one.shape].append(number)
-    found: list[Tensor] = list(wide)
-    a, b, c = QUINTIC
-    for numbers in alike.values():
-        x = torch.stack([wide[number] for number in numbers]).bfloat16()  # (n, rows, columns)
-        x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-        for _ in range(ITERATIONS):
-            gram = x @ x.mT
-            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-        for number, one in zip(numbers, x.unbind(), strict=True):
-            found[number] = one
-    return [one if m.shape == one.shape else one.t() for m, one in zip(matrices, found, strict=True)]
-
-
-def check_muon() -> float:
-    """How far three steps are from those of `torch.optim.Muon`, relative to what they change."""
-    torch.manual_seed(0)
-    start = [torch.randn(24, 8), torch.randn(8, 24), torch.randn(16, 16)]
-    ours, theirs = ([nn.Parameter(one.clone()) for one in start] for _ in range(2))
-    muon = torch.optim.Muon(theirs, 0.02, 0.1, adjust_lr_fn="match_rms_adamw")
-    mine = build_muon(nn.ParameterList(ours), OptimiserConfig(weight_decay=0.1), "cpu")
-    for group in mine.param_groups:
-        group["lr"].fill_(0.02)
-    for _ in range(3):
-        for p, q in zip(ours, theirs, strict=True):
-            p.grad = torch.randn_like(p)
-            q.grad = p.grad.clone()
-        muon.step()
-        mine.step()
-    apart = sum((p - q).square().sum().item() for p, q in zip(ours, theirs, strict=True))
-    moved = sum((q - s).square().sum().item() for q, s in zip(theirs, start, strict=True))
-    return math.sqrt(apart / moved)
 
 
 # -- fp8: one scale for each tensor, from its largest number at hand -----------------------------------------
@@ -260,7 +145,6 @@ def feedforward_time(bits: int, tokens: int = 32_768, width: int = 768) -> float
 
 
 if __name__ == "__main__":
-    print(f"Muon: {check_muon():.1e} from PyTorch's, relative to what three steps change")
     if torch.cuda.is_available():
         for size in (512, 768, 1024, 4096):
             both = [feedforward_time(bits, 32_768 if size < 4096 else 8192, size) for bits in (16, 8)]

@@ -109,18 +109,22 @@ def muon(options: argparse.Namespace) -> list[Run]:
         plain = tomllib.loads((RECIPES / f"{recipe}.toml").read_text(encoding="utf-8"))
         all_steps, warmup = plain["steps"], plain["schedule"]["warmup"]
         steps = options.steps or all_steps
-        for name, variant, share in (
-            ("Adam", "", 1.0),
-            (f"Adam, {FEWER:.0%} of the steps", "", FEWER),
+        for name, changes, share in (
+            ("Adam", {}, 1.0),
+            (f"Adam, {FEWER:.0%} of the steps", {}, FEWER),
             *(
-                (f"Muon at {r} × the rate, {FEWER:.0%} of the steps", f"muon:{r}", FEWER)
+                (
+                    f"Muon at {r} × the rate, {FEWER:.0%} of the steps",
+                    {"optimiser.name": "muon", "optimiser.muon_rate": float(r)},
+                    FEWER,
+                )
                 for r in (1, 2, 4, 8)
             ),
         ):
             count = round(steps * share)
             settings = {"steps": count, "schedule.warmup": max(round(warmup * count / all_steps), 1)}
             settings["validation.every"] = max(count // 20, 1)
-            found.append(Run(f"{recipe}, {steps:,} steps", name, settings, variant, recipe))
+            found.append(Run(f"{recipe}, {steps:,} steps", name, settings | changes, "", recipe))
     return found
 
 

@@ -33,7 +33,8 @@ def stepper(of: TrainConfig, device: torch.device) -> Stepper:
     model = build(of.model).to(device).train()
     objective = task_named(of.task).objective(of.objective)
     precision = Precision.chosen(of.compute.dtype, device, of.model.width)
-    return Stepper(model, objective, build_optimiser(model, of.optimiser, device), precision)
+    optimiser = build_optimiser(model, of.optimiser, device)
+    return Stepper(model, objective, optimiser, precision, of.optimiser.clip)  # as a run takes its steps
 
 
 @pytest.mark.parametrize("packed", [False, True])

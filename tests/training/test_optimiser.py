@@ -34,6 +34,9 @@ CONFIGS = [
 ]
 
 
+MUON = OptimiserConfig(name="muon", weight_decay=0.1, muon_rate=1.0)
+
+
 class Small(nn.Module):
     """An embedding that is its output too, a projection, a norm."""
 
@@ -130,7 +133,9 @@ def test_state_made_in_advance_is_what_torch_would_make() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.name}-{config.weight_decay}")
+@pytest.mark.parametrize(
+    "config", [*CONFIGS, MUON], ids=lambda config: f"{config.name}-{config.weight_decay}"
+)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("flag", [1.0, 3.0])  # how often something was found is as good as whether
 def test_a_step_called_off_changes_nothing(

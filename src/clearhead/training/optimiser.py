@@ -34,9 +34,6 @@ from clearhead.nn.layers import TokenEmbedding
 
 Pace = Callable[[str], tuple[float, int]]  # a share of the learning rate, and after which step it holds
 
-# What torch's Adam keeps for each parameter: the number of its updates and the two moments.
-KEPT = ("step", "exp_avg", "exp_avg_sq")
-
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserConfig(Config):
@@ -44,7 +41,9 @@ class OptimiserConfig(Config):
 
     _noun: ClassVar[str] = "optimiser"
 
-    name: Literal["adam", "adamw"] = "adam"  # adamw: weight decay apart from the gradient
+    # adamw: weight decay apart from the gradient; muon: for matrices, whose steps then count for more
+    name: Literal["adam", "adamw", "muon"] = "adam"
+    muon_rate: Positive = 2.0  # how many times the learning rate Muon's matrices learn at
     betas: tuple[Share, Share] = (0.9, 0.98)  # memory of the two moments
     eps: Epsilon = 1e-9  # added to the root of the second moment
     weight_decay: PositiveOrZero = 0.0  # not on norms, biases and embeddings
@@ -69,6 +68,10 @@ def build_optimiser(
     if not groups:
         raise UserError("This model has no parameter to train.")
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    if config.name == "muon":
+        from clearhead.training import muon  # seldom asked for
+
+        kind, groups = muon.Muon, muon.split_groups(groups, muon.matrices_of(model), config.muon_rate)
     optimiser = kind(
         groups,
         betas=config.betas,
@@ -80,6 +83,8 @@ def build_optimiser(
     for group in optimiser.param_groups:
         for parameter in group["params"]:
             optimiser.state[parameter] = _fresh_state(parameter)
+            if group.get("muon"):  # which has one moment
+                del optimiser.state[parameter]["exp_avg_sq"]
     return optimiser
 
 
@@ -121,7 +126,7 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dic
     return {
         f"{kind}/{name}": optimiser.state[parameter][kind]
         for name, parameter in _trained(model)
-        for kind in KEPT
+        for kind in optimiser.state[parameter]
     }
 
 

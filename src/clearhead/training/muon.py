@@ -1,0 +1,109 @@
+"""Muon for the matrices of a model, AdamW for everything else.
+
+An update of a matrix is its momentum with all singular values pulled to about 1, by Newton and Schulz's
+iteration: every direction that the gradient knows is learnt at one pace, not the few large ones first. Scaled
+by 0.2 · √(longer side), it changes weights by about as much as Adam does at the same rate. Embeddings, the
+vocabulary's projection, heads, norms and biases stay with AdamW. Equals `torch.optim.Muon` up to rounding,
+with the rate as a tensor and without waiting for the device, so that a step can be recorded or called off.
+
+Knows nothing about losses or files. What it saves in steps: docs/training.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.base.errors import UserError
+from clearhead.nn.layers import TokenEmbedding
+
+MOMENTUM, ITERATIONS = 0.95, 5
+QUINTIC = (3.4445, -4.7750, 2.0315)  # x ↦ a·x + b·x³ + c·x⁵ takes (0, 1] to about 1 within five rounds
+LIKE_ADAM = 0.2  # the usual size of a number in Adam's updates
+
+
+def matrices_of(model: nn.Module) -> set[int]:
+    """The ids of the parameters that Muon takes: matrices inside the layers."""
+    own = {id(module.weight) for module in model.modules() if isinstance(module, TokenEmbedding)}
+    found = {
+        id(parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.ndim == 2 and id(parameter) not in own and name.split(".")[0] not in ("output", "head")
+    }
+    if any(hasattr(parameter, "device_mesh") for parameter in model.parameters() if id(parameter) in found):
+        raise UserError(
+            "Muon needs whole matrices, and this layout cuts them: take "
+            "optimiser.name=adamw, or the layout ddp."
+        )
+    return found
+
+
+def split_groups(groups: Sequence[dict[str, Any]], matrices: set[int], times: float) -> list[dict[str, Any]]:
+    """Each group of parameters in two: what Muon takes, and what AdamW does."""
+    found = []
+    for group in groups:
+        for muon in (True, False):
+            some = [parameter for parameter in group["params"] if (id(parameter) in matrices) is muon]
+            if some:
+                found.append({**group, "params": some, "muon": muon, "times": times})
+    return found
+
+
+class Muon(torch.optim.AdamW):
+    """Groups with `muon` hold matrices, which learn at `times` the learning rate."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take one step by the gradients at hand."""
+        groups = [group for group in self.param_groups if group["muon"]]
+        taken = [[p for p in group["params"] if p.grad is not None] for group in groups]
+        gradients = [[p.grad for p in some if p.grad is not None] for some in taken]
+        for some in taken:  # AdamW passes over what has no gradient
+            for parameter in some:
+                parameter.grad = None
+        super().step()
+        for group, some, theirs in zip(groups, taken, gradients, strict=True):
+            for parameter, gradient in zip(some, theirs, strict=True):
+                parameter.grad = gradient
+            if some:
+                self._step(group, some, theirs)
+
+    def _step(self, group: dict[str, Any], matrices: list[nn.Parameter], gradients: list[Tensor]) -> None:
+        good: Any = 1.0
+        if hasattr(self, "found_inf"):  # 1.0 calls the step off, as torch's fused kernels read it
+            good = 1.0 - self.found_inf
+            gradients = [torch.where(good.bool(), one, torch.zeros_like(one)) for one in gradients]
+        rate = group["lr"] * group["times"] * good
+        moments = [self.state[parameter]["exp_avg"] for parameter in matrices]
+        for moment, one in zip(moments, gradients, strict=True):
+            moment.lerp_(one, (1 - MOMENTUM) * good)
+        towards = torch._foreach_lerp(gradients, moments, MOMENTUM)  # Nesterov's look ahead
+        if group["weight_decay"]:
+            torch._foreach_mul_(list[Tensor](matrices), 1 - rate * group["weight_decay"])
+        for parameter, update in zip(matrices, orthogonal(towards), strict=True):
+            parameter.sub_(update * (rate * LIKE_ADAM * math.sqrt(max(parameter.shape))))
+
+
+def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:
+    """Each matrix with its singular values pulled to about 1; on a GPU in bf16, which suffices for it."""
+    alike: dict[torch.Size, list[int]] = defaultdict(list)
+    wide = [one if one.shape[0] <= one.shape[1] else one.t() for one in matrices]
+    for number, one in enumerate(wide):
+        alike[one.shape].append(number)
+    found: list[Tensor] = list(wide)
+    a, b, c = QUINTIC
+    for numbers in alike.values():
+        x = torch.stack([wide[number] for number in numbers])  # (n, rows, columns): one product for all
+        x = x.bfloat16() if x.is_cuda else x
+        x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+        for _ in range(ITERATIONS):
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        for number, one in zip(numbers, x.unbind(), strict=True):
+            found[number] = one
+    return [one if m.shape == one.shape else one.t() for m, one in zip(matrices, found, strict=True)]
