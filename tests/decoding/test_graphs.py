@@ -33,7 +33,7 @@ from clearhead.decoding.backend import (
 )
 from clearhead.decoding.graphs import GraphBackend, plain
 from clearhead.decoding.graphs.backend import IDLE
-from clearhead.decoding.graphs.buffers import Size, bytes_of_request
+from clearhead.decoding.graphs.buffers import Buffers, Size, bytes_of_request
 from clearhead.decoding.graphs.slots import GraphSlots, step_key
 from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.options import Options
@@ -66,6 +66,15 @@ TRANSLATORS = {
 DECODERS = {
     "gpt": {"position__name": "learned", "position__max_length": 80, "norm__place": "pre"},
     "llama": {"position__name": "rotary", "attention__kv_heads": 2, "feedforward__gated": True},
+    "latent": {"attention__kind": "latent", "attention__latent_dim": 20, "position__name": "rotary"},
+    "latent, alibi": {
+        "attention__kind": "latent",
+        "attention__value_dim": 12,
+        "attention__rotary_dim": 0,
+        "attention__softcap": 5.0,
+        "position__name": "alibi",
+        "norm__place": "pre",
+    },
 }
 OPTIONS = {
     "greedy": Options(max_length=12),
@@ -184,6 +193,17 @@ def test_translators_write_the_same(changes: dict[str, object], options: Options
 @pytest.mark.parametrize("changes", DECODERS.values(), ids=DECODERS)
 def test_decoders_write_the_same(changes: dict[str, object], options: Options) -> None:
     check(model_of("decoder", changes), options, capacity=64)
+
+
+def test_slots_hold_latents_alone() -> None:
+    model = model_of("decoder", DECODERS["latent"])
+    size = Size(requests=3, beam=2, kept=1, positions=64, source=0)
+    weights = Weights(model)
+    planned = clearhead.plan(model.config, dtype="float32").memory.state_per_token
+    assert bytes_of_request(weights, size) == 2 * 64 * planned
+    buffers = Buffers(weights, size)
+    held = sum(one.numel() * one.element_size() for one in (*buffers.keys, *buffers.values))
+    assert held == 3 * bytes_of_request(weights, size)
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam", "sampling"])
@@ -481,7 +501,9 @@ def test_recorded_translators(onto_gpu, changes: dict[str, object], options: Opt
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("changes", DECODERS.values(), ids=DECODERS)
 def test_recorded_decoders(onto_gpu, changes: dict[str, object], options: Options) -> None:
-    check(onto_gpu(model_of("decoder", changes)), options, capacity=20)
+    model = onto_gpu(model_of("decoder", changes))
+    assert graphs.why_not(model, torch.device("cuda")) is None
+    check(model, options, capacity=20)
 
 
 @pytest.mark.gpu

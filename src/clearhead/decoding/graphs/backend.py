@@ -25,6 +25,7 @@ from clearhead.decoding.graphs.slots import Active, GraphSlots, step_key
 from clearhead.decoding.graphs.weights import Weights
 from clearhead.decoding.native.rows import supports
 from clearhead.decoding.options import Options, config_of
+from clearhead.nn.attention.latent import LatentConfig
 
 BURST = 8  # steps between two looks at who is done
 POSITIONS, SOURCE = 64, 8  # buffers for texts and sources grow by so many tokens
@@ -239,7 +240,8 @@ def why_not(model: nn.Module, device: torch.device) -> str | None:
         return reason
     config = config_of(model)
     attention = config.attention.replace(width=config.width)
-    if config.width > WIDEST or max(attention.key_size, attention.value_size) > LARGEST_HEAD:
+    latent = isinstance(attention, LatentConfig)  # whose heads are no block of a kernel
+    if config.width > WIDEST or (not latent and max(attention.key_size, attention.value_size) > LARGEST_HEAD):
         return "it is too wide for these kernels."
     return None
 

@@ -84,8 +84,9 @@ class Buffers:
         self.prefills: dict[int, Any] = {}  # recorded prefills of these buffers, by how many at a time
         number, heads, layers = weights.dtype, weights.heads, range(len(weights.blocks))
         row, request, beam, kept = self._row, self._request, size.beam, size.kept
-        self.keys = [row(f"keys {n}", number, heads.groups, "positions", heads.key) for n in layers]
-        self.values = [row(f"values {n}", number, heads.groups, "positions", heads.value) for n in layers]
+        key, value = heads.stored
+        self.keys = [row(f"keys {n}", number, heads.groups, "positions", key) for n in layers]
+        self.values = [row(f"values {n}", number, heads.groups, "positions", value) for n in layers]
         self.source_keys, self.source_values = [], []
         if weights.has_source:
             kind: tuple[int, Counted] = (heads.groups, "source")
@@ -144,5 +145,5 @@ def bytes_of_request(weights: Weights, size: Size) -> int:
     """What the keys and values of one request take in buffers of this size."""
     shape = weights.heads
     cells = size.beam * size.positions + (size.source if weights.has_source else 0)
-    numbers = shape.groups * (shape.key + shape.value) * cells * len(weights.blocks)
+    numbers = shape.groups * sum(shape.stored) * cells * len(weights.blocks)
     return numbers * torch.finfo(weights.dtype).bits // 8

@@ -79,7 +79,10 @@ def attend_self(
     rows, beam = len(mixed), buffers.size.beam
     length = buffers.length.long()
     q, k, v = mixed.split([shape.heads * shape.key, shape.groups * shape.key, shape.groups * shape.value], -1)
-    q, k = _turned(q, shape.heads, length, shape, tables), _turned(k, shape.groups, length, shape, tables)
+    q, k = (
+        turned(x.reshape(rows, heads, shape.key), length, shape, tables)
+        for x, heads in ((q, shape.heads), (k, shape.groups))
+    )
     row = torch.arange(rows, device=mixed.device)
     keys[row, :, length] = k.to(keys.dtype)
     values[row, :, length] = v.reshape(rows, shape.groups, shape.value)
@@ -103,9 +106,8 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, sha
     return _attend(q, wide[0], wide[1], wide[2], shape, None).to(q.dtype)
 
 
-def _turned(x: Tensor, heads: int, length: Tensor, shape: Heads, tables: PositionTables) -> Tensor:
-    """(R, heads·D) to (R, heads, D), turned by the rows' positions where the scheme does that."""
-    x = x.reshape(len(x), heads, shape.key)
+def turned(x: Tensor, length: Tensor, shape: Heads, tables: PositionTables) -> Tensor:
+    """(R, heads, D), turned by the rows' positions where the scheme does that."""
     if tables.cosine is None or tables.sine is None:
         return x
     cosine, sine = tables.cosine[length].unsqueeze(1), tables.sine[length].unsqueeze(1)  # (R, 1, D/2)

@@ -22,6 +22,7 @@ from clearhead.decoding.backend import Symbols
 from clearhead.decoding.graphs.buffers import Buffers
 from clearhead.decoding.graphs.step import recorded
 from clearhead.decoding.graphs.weights import Weights
+from clearhead.nn.attention.state import Latents
 
 MOST = 2**16  # tokens of a recorded reading: its buffers are kept
 
@@ -91,8 +92,9 @@ class Prefill:
         self.model(ids, lengths=lengths, state=state)
         span, beam = ids.shape[1], buffers.size.beam
         for number, own in enumerate(state.own):
-            buffers.keys[number][at * beam, :, :span] = own.k[:, :, :span]
-            buffers.values[number][at * beam, :, :span] = own.v[:, :, :span]
+            stored: list[Any] = [own.latent] if isinstance(own, Latents) else [own.k, own.v]
+            for table, part in zip((buffers.keys[number], buffers.values[number]), stored, strict=False):
+                table[at * beam, :, :span] = part[:, :, :span]
         rows = self._rows(buffers, at)
         last = ids.gather(1, lengths.unsqueeze(1) - 1).squeeze(1)
         buffers.next_token[rows] = last.repeat_interleave(beam)

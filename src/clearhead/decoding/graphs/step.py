@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clearhead.decoding.backend import Symbols
 from clearhead.decoding.graphs.buffers import Buffers, TokenRules
+from clearhead.decoding.graphs.latents import attend_latents
 from clearhead.decoding.graphs.plain import Kernels, Stream
 from clearhead.decoding.graphs.weights import Norm, Product, Weights
 from clearhead.decoding.options import LengthPenalty, Options
@@ -79,9 +80,12 @@ class Step:
         for number, block in enumerate(weights.blocks):
             norms = iter(block.norms)
             x, mixed = self._read(stream, norm := next(norms), block.query_key_value)
-            found = kernels.attend_self(
-                mixed, buffers.keys[number], buffers.values[number], buffers, shape, tables
-            )
+            if block.latent_norm is not None:
+                found = attend_latents(mixed, buffers.keys[number], block.latent_norm, buffers, shape, tables)
+            else:
+                found = kernels.attend_self(
+                    mixed, buffers.keys[number], buffers.values[number], buffers, shape, tables
+                )
             stream = self._add(x, found, block.output, norm)
             if block.cross_query is not None and block.cross_output is not None:
                 x, asked = self._read(stream, norm := next(norms), block.cross_query)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from clearhead.decoding.position_tables import added, biases, turns
 from clearhead.models.stack import Layer, Stack
+from clearhead.nn.attention.latent import LatentAttention, LatentConfig
 from clearhead.nn.layers import InputEmbedding, Output, RMSNorm
 from clearhead.nn.positions.rotary import Rotary
 
@@ -45,6 +46,7 @@ class Block(NamedTuple):
     inner: Product  # gate and inner, where it is gated
     outer: Product
     norms: tuple[Norm, ...]  # of self-attention, cross-attention where there is one, feed-forward
+    latent_norm: Norm | None = None  # of what latent attention stores
 
 
 class Heads(NamedTuple):
@@ -57,6 +59,12 @@ class Heads(NamedTuple):
     scale: float
     softcap: float  # 0: none
     turn: int  # 0: none, 1: neighbouring features are turned together, 2: the two halves
+    latent: bool = False  # one key for all heads, of which the first `value` numbers are the value, too
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """Numbers of one key and of one value that are kept for each position."""
+        return self.key, 0 if self.latent else self.value
 
 
 class PositionTables(NamedTuple):
@@ -95,15 +103,12 @@ class Weights:
         self._position = cast(Layer, decoder.layers[0]).attention.position
         rotary = self._position if isinstance(self._position, Rotary) else None
         attention = config.attention.replace(width=config.width)
-        self.heads = Heads(
-            attention.heads,
-            attention.groups,
-            attention.key_size,
-            attention.value_size,
-            attention.factor,
-            attention.softcap or 0.0,
-            0 if rotary is None else 2 if rotary.layout == "halves" else 1,
-        )
+        latent = isinstance(attention, LatentConfig)
+        sizes = attention.groups, attention.key_size, attention.value_size
+        if isinstance(attention, LatentConfig):  # absorbed
+            sizes = 1, attention.latent_size + attention.position_size, attention.latent_size
+        turn = 0 if rotary is None else 2 if rotary.layout == "halves" else 1
+        self.heads = Heads(attention.heads, *sizes, attention.factor, attention.softcap or 0.0, turn, latent)
 
     @torch.no_grad()
     def position_tables(self, capacity: int) -> PositionTables:
@@ -128,16 +133,32 @@ def _block(layer: Layer) -> Block:
     if layer.cross_residual is not None:
         norms.insert(1, layer.cross_residual.norm)
     made = [_norm(one) for one in norms]
+    latent = own if isinstance(own, LatentAttention) else None
+    first, last = (
+        (_product(own.query, own.key, own.value), _product(own.output))
+        if latent is None
+        else _absorbed(latent)
+    )
     return Block(
-        query_key_value=_product(own.query, own.key, own.value),
-        output=_product(own.output),
+        query_key_value=first,
+        output=last,
         cross_query=None if cross is None else _product(cross.query),
         cross_key_value=None if cross is None else _product(cross.key, cross.value),
         cross_output=None if cross is None else _product(cross.output),
         inner=_product(inner.inner) if inner.gate is None else _product(inner.gate, inner.inner),
         outer=_product(inner.output),
         norms=tuple(one for one in made if one is not None),
+        latent_norm=None if latent is None else _norm(latent.norm),
     )
+
+
+def _absorbed(own: LatentAttention) -> tuple[Product, Product]:
+    """Queries and latents as one product, and what makes a layer's result of weighted sums of latents."""
+    query, output = (one.to(own.latent.weight.dtype) for one in own.absorbed_weights())
+    first = Product(torch.cat([query, own.latent.weight.detach()]), None)
+    if own.latent.bias is not None:
+        first = first._replace(bias=F.pad(own.latent.bias.detach(), (len(query), 0)))
+    return first, Product(output, None if own.output.bias is None else own.output.bias.detach())
 
 
 def _output(output: Output) -> Product:

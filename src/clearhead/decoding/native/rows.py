@@ -287,8 +287,6 @@ def supports(model: nn.Module, device: str = "cpu") -> str | None:
     if not isinstance(config, ModelConfig) or type(model) not in (EncoderDecoder, Decoder):
         family = config.family if isinstance(config, ModelConfig) else type(model).__name__
         return f"it does not know the model family '{family}'."
-    if isinstance(config.attention, LatentConfig) and device != "cpu":
-        return "it does not know the attention 'latent'."
     dial = _config(config) or _modules(model) or _weights(model, device) or _shapes(model, config)
     return None if dial is None else f"it does not know {dial}."
 
