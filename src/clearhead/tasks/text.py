@@ -12,10 +12,8 @@ from clearhead.evaluation.mixture import Mixture
 from clearhead.tasks.classify import COLUMNS as CLASSES
 from clearhead.tasks.regress import REGRESS
 from clearhead.tasks.summarise import SUMMARISE
-from clearhead.tasks.task import CUT, Family, Task, labels_objective
-from clearhead.tasks.translate import TRANSLATE, pairs_demand
-from clearhead.training.sizes import Passes, Rate
-from clearhead.training.sizing import Choice, Demand, Facts
+from clearhead.tasks.task import Family, Task, labels_objective
+from clearhead.tasks.translate import TRANSLATE
 
 _KINDS = (TRANSLATE.columns, SUMMARISE.columns, CLASSES, REGRESS.columns)
 _COLUMNS = Columns(
@@ -28,11 +26,6 @@ _COLUMNS = Columns(
 )
 
 
-def _demand(facts: Facts, family: Family) -> Demand:
-    both = (facts.source_tokens + facts.target_tokens) // 2
-    return pairs_demand(facts, family, both, Passes(60, 0.5, 100), Rate(1e-3, 256, 0.5))
-
-
 TEXT = Task(
     name="text",
     columns=_COLUMNS,
@@ -41,10 +34,7 @@ TEXT = Task(
         Family("decoder", "text and answer in one row", JoinedPairs(_COLUMNS)),
     ),
     objective=labels_objective,
-    demand=_demand,
+    demand=SUMMARISE.demand,  # which counts both sides, for any of them may be the long one
     judge=Mixture("text"),
-    defaults=(
-        CUT,
-        Choice("data.filter.source_tokens", 512, "attention grows with the square of the length"),
-    ),
+    defaults=SUMMARISE.defaults,
 )

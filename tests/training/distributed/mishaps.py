@@ -213,11 +213,8 @@ def main(folder: Path, kills: int, seed: int, only_kills: bool) -> None:
         happens |= {name: partial(absent, folder, name) for name in ABSENT}
     # Two at a time, for most of them wait most of the time; the pool forks before it has a thread.
     with ProcessPoolExecutor(2, get_context("fork")) as pool:
-        found = dict(
-            zip(
-                happens, [one.result() for one in [pool.submit(one) for one in happens.values()]], strict=True
-            )
-        )
+        begun = {name: pool.submit(one) for name, one in happens.items()}
+        found = {name: one.result() for name, one in begun.items()}
     print(json.dumps(found))
 
 
