@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+import clearhead
 from clearhead.base.errors import UserError
+from clearhead.models import ModelConfig, build
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
 from clearhead.nn.attention.masks import Causal, Global, Local, Mask, Padding, Strided, Window
 from clearhead.nn.attention.sparse import SparseAttention, SparseConfig
@@ -72,6 +74,53 @@ def test_products_are_those_that_are_counted(causal: bool) -> None:
     assert sum(one.forward for one in SPARSE.products("", sparse, sight)) == counter.get_total_flops()
     short = Sight(1, 200, 200, causal)
     assert computed(sparse, short) is short  # too short for blocks: all pairs
+
+
+@pytest.mark.parametrize("scheme", ["rotary", "t5", "shaw"])
+@pytest.mark.parametrize(
+    "settings", [{"window": 4}, {"window": 3, "global_tokens": 2}, {"local": 5}], ids=str
+)
+def test_only_the_last_tokens_are_remembered(settings: dict[str, int], scheme: str) -> None:
+    """In steps of several sizes, all rows alike or with pasts that differ, against one pass over all."""
+    position = clearhead.position(scheme, width=8, heads=2, head_dim=4)
+    sparse = SparseAttention(SparseConfig(width=8, heads=2, **settings), position).double().eval()
+    x = torch.randn(3, 24, 8, dtype=torch.float64)
+    wanted, state, at = sparse(x, mask=Causal()), sparse.new_state(), 0
+    for size in (1, 1, 5, 1, 1, 1, 1, 1, 1, 3, 7, 1):
+        step = slice(at, at + size)
+        tokens = Tokens.padded(size, start=at)
+        found = sparse(x[:, step], mask=Causal(), queries=tokens, state=state, memo={})
+        torch.testing.assert_close(found, wanted[:, step])
+        at += size
+    most = sum(settings.values())
+    assert state.bytes == 3 * 2 * most * 4 * 2 * 8  # rows, heads, slots, sizes of key and value, float64
+    state, past = sparse.new_state(), torch.zeros(3, dtype=torch.long)
+    for sizes in ([4, 1, 2], [1, 1, 1], [0, 3, 6], [1, 1, 1], [6, 6, 0], [1, 1, 1], [1, 0, 1], [1, 1, 1]):
+        count, real = max(sizes), None if min(sizes) == max(sizes) else torch.tensor(sizes)
+        tokens = Tokens.ragged(past, count, int(past.max()) + count, real)
+        new = torch.stack([row[start : start + count] for row, start in zip(x, past.tolist(), strict=True)])
+        mask = Causal() & Padding(past + torch.tensor(sizes))
+        found = sparse(new, mask=mask, queries=tokens, state=state, memo={})
+        for row, (start, size) in enumerate(zip(past.tolist(), sizes, strict=True)):
+            torch.testing.assert_close(found[row, :size], wanted[row, start : start + size])
+        past = past + torch.tensor(sizes)
+
+
+@pytest.mark.parametrize("tokens", [30, 64, 200])
+def test_the_planned_state_is_the_state_that_is_measured(tokens: int) -> None:
+    attention = {"kind": "sparse", "heads": 2, "window": 70, "global_tokens": 2}
+    plain = {"family": "decoder", "vocabulary": 20, "width": 16, "layers": 2, "attention": attention}
+    model = build(ModelConfig.from_dict(plain)).eval()
+    memory = clearhead.plan(model.config, target_length=600, dtype="float32").memory
+    state = model.begin()
+    with torch.no_grad():
+        for ids in torch.randint(20, (1, tokens)).split([20, *[1] * (tokens - 20)], 1):
+            model(ids, state=state)
+    # buffers grow by 64 slots up to the 72 that can be seen
+    slots = min(-(-tokens // 64) * 64, 72)
+    assert state.bytes == slots * 2 * 2 * 16 * 4
+    assert memory.state == memory.state_fixed == 72 * 2 * 2 * 16 * 4
+    assert memory.state_per_token == 0
 
 
 LENGTHS = [11, 5, 1]

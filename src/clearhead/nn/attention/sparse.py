@@ -1,9 +1,9 @@
 """Multi-head attention within a pattern: a window, blocks, strides and global tokens, as settings of a layer.
 
 The pattern joins the mask that the layer is given, so that a decoder's stays causal; nothing else differs
-from multi-head attention, and decoding remembers the same keys and values. With `layer_pattern` layers have
-patterns that differ. Equals exact attention when the pattern hides nothing, as a window does that is as long
-as the text.
+from multi-head attention. Decoding remembers what a later token can still see: without a stride, the last
+keys and values and those of the global tokens (`recent.py`). With `layer_pattern` layers have patterns that
+differ. Equals exact attention when the pattern hides nothing, as a window does that is as long as the text.
 
 | setting                    | a query sees                                     | time           |
 |----------------------------|--------------------------------------------------|----------------|
@@ -41,6 +41,7 @@ from clearhead.nn.attention.multihead import (
     split_heads,
 )
 from clearhead.nn.attention.problem import NO_MASK, Problem
+from clearhead.nn.attention.recent import RecentKeyValues
 from clearhead.nn.positions.base import Position
 from clearhead.nn.state import State
 from clearhead.nn.tokens import Tokens
@@ -86,6 +87,11 @@ class SparseConfig(AttentionConfig):
             parts.append(Global(self.global_tokens))
         return reduce(or_, parts)
 
+    @property
+    def longest_window(self) -> int | None:
+        """How many of the last tokens a causal query may see, itself included; None: any number."""
+        return None if self.stride is not None else max(self.window or 1, self.local or 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WithGlobals(Problem):
@@ -121,6 +127,11 @@ class SparseAttention(MultiHeadAttention):
                 for like in (self.query, self.key, self.value)
             )
 
+    def new_state(self) -> Any:
+        """What is remembered of the tokens so far: nothing yet."""
+        window = self.config.longest_window
+        return super().new_state() if window is None else RecentKeyValues(window, self.config.global_tokens)
+
     def forward(self, x: Tensor, memory: Tensor | None = None, **given: Any) -> Any:
         """As multi-head attention's; global tokens may have looked with projections of their own."""
         if not self.config.global_projections:
@@ -148,6 +159,11 @@ class SparseAttention(MultiHeadAttention):
         """As multi-head attention's, with the pattern in the mask."""
         memo = {} if memo is None else memo
         joined = self._joined(mask, memo)
+        if isinstance(state, RecentKeyValues):
+            found = super().problem(x, memory, queries=queries, memo=memo)
+            k, v, keys = state.append(found.k, found.v, found.queries, memo)
+            joined = joined.placed(found.queries, keys) if joined.has_table else joined
+            return dataclasses.replace(found, k=k, v=v, keys=keys, mask=joined)
         found = super().problem(x, memory, mask=joined, queries=queries, keys=keys, state=state, memo=memo)
         return self._with_globals(x, found, mask, memo) if self.config.global_projections else found
 

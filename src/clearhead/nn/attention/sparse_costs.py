@@ -118,4 +118,11 @@ def _asked(layer: SparseAttention, sight: Sight) -> Problem:
     return Problem(q, k, k, queries, keys, mask, score=layer.score, position=layer.position, softcap=softcap)
 
 
-SPARSE = Costs(_products, _kept, keys_and_values)
+def _remembered(layer: SparseAttention, tokens: int) -> int:
+    """Keys and values of all tokens, or of those that a window still shows."""
+    window = layer.config.longest_window
+    most = tokens if window is None else min(tokens, window + layer.config.global_tokens)
+    return keys_and_values(layer, most)
+
+
+SPARSE = Costs(_products, _kept, _remembered)
