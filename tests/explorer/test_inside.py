@@ -183,6 +183,11 @@ def test_experts_show_who_is_chosen(session_of: Make) -> None:
     assert ((weights > 0).sum(-1) == 2).all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)))
     assert ((weights > 0) == (scores >= scores.topk(2).values[:, -1:])).all()
+    load = trace[f"{path}.load"]
+    assert torch.equal(load, (weights > 0).sum(0) / (2 * len(weights) / 4))
+    sent = tensor(session, TEXT, name=f"{path}.load")
+    assert (len(sent["rows"]), sent["high"]) == (1, float(load.max()))
+    assert torch.equal(trace[f"{path}.balance"], session.model.decoder.layers[0].feedforward.router.balance)
 
 
 def latents_are_their_modules(

@@ -66,8 +66,8 @@ def tensor(
     elif head is not None:
         raise UserError(f"'{name}' has no heads: leave the head away.")
     if len(axes) == 1:
-        # A number for each token is a column; one vector, or one score for each class, a row.
-        lying = axes[0][0] in ("feature", "class")
+        # A number for each token is a column; one vector, or a number for each class or expert, a row.
+        lying = axes[0][0] in ("feature", "class", "expert")
         values = values.unsqueeze(0 if lying else 1)
         axes = [("text", 1), *axes] if lying else [*axes, ("number", 1)]
     columns: list[str] | None
