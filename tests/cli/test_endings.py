@@ -40,7 +40,7 @@ def test_a_full_disk_and_a_limit_of_files_are_sentences_and_a_closed_output_is_q
         limit = (100, 100)
         ended = help_(stdout=file, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     assert ended.returncode == 2
-    assert ended.stderr == b"clearhead: A file would become larger than is allowed here (see `ulimit -f`).\n"
+    assert ended.stderr == b"clearhead: A file would exceed the size limit (see `ulimit -f`).\n"
     ended = help_(stdout=None, before=lambda: os.close(1))
     assert (ended.returncode, ended.stderr) == (0, b"")
 
@@ -49,12 +49,15 @@ def test_a_full_disk_and_a_limit_of_files_are_sentences_and_a_closed_output_is_q
     "error, sentence",
     [
         (OSError(errno.ENOSPC, "No space left on device"), "The disk is full."),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), "The disk quota is used up."),
-        (OSError(errno.EIO, "Input/output error", "a/b"), "The system refuses 'a/b': Input/output error."),
-        (OSError("odd"), "The system refuses: odd."),
-        (MemoryError(), "There is not enough memory for this: use a smaller model"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "There is not enough memory"),
-        (RecursionError("maximum recursion depth exceeded"), "Something that was given is nested too deeply"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "The disk quota is exhausted."),
+        (
+            OSError(errno.EIO, "Input/output error", "a/b"),
+            "The operating system reports an error for 'a/b': Input/output error.",
+        ),
+        (OSError("odd"), "The operating system reports an error: odd."),
+        (MemoryError(), "Out of memory: use a smaller model"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "Out of memory"),
+        (RecursionError("maximum recursion depth exceeded"), "The input is nested too deeply"),
         (UnicodeEncodeError("ascii", "é", 0, 1, "no"), "The output's encoding (ascii) has no '\\xe9'"),
     ],
 )

@@ -67,7 +67,7 @@ def test_it_starts_says_where_answers_and_ends_by_ctrl_c(bundles: Path) -> None:
             home,
             said,
         ):
-            assert said == [f"Port {port} is taken: {home.rpartition(':')[2]} is used instead."]
+            assert said == [f"Port {port} is in use; using {home.rpartition(':')[2]} instead."]
             with httpx.Client(base_url=home, timeout=20) as client:
                 models = client.get("/api/models").json()["models"]
                 assert [model["name"] for model in models] == ["translator", "writer"]
@@ -115,7 +115,7 @@ def test_without_a_bundle_the_demonstration_is_trained_once(
     recorded(monkeypatch)
     first = run("explore", "--port", "0")
     assert first.code == 0
-    assert "trained first" in first.lines[0]
+    assert "training the demo translator first" in first.lines[0]
     assert first.lines[1].startswith("demo-en-fr: http://127.0.0.1:")
     second = run("explore", "--port", "0")
     assert "trained" not in second.stdout
@@ -126,7 +126,7 @@ def test_other_hosts_are_warned_of(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     recorded(monkeypatch)
     ended = run("explore", "translator", "--port", "0", "--host", "0.0.0.0")
     assert ended.code == 0
-    assert "Everybody who can reach '0.0.0.0'" in ended.stderr
+    assert "Anyone who can reach '0.0.0.0'" in ended.stderr
     assert ended.lines[0].startswith("translator: http://127.0.0.1:")
 
 

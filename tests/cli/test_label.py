@@ -28,9 +28,9 @@ def test_pairs_come_in_twos_or_separated_by_tabs(run: Run, judges: Path) -> None
     given = [text for pair in PAIRS for text in pair]
     assert run("label", str(judges / "pairs"), *given).lines == wanted
     assert run("label", str(judges / "pairs"), given="".join(f"{a}\t{b}\n" for a, b in PAIRS)).lines == wanted
-    assert "there are 3: give pairs" in run("label", str(judges / "pairs"), *given[:3]).stderr
+    assert "but 3 texts were given" in run("label", str(judges / "pairs"), *given[:3]).stderr
     lonely = run("label", str(judges / "pairs"), given="the cat\tthe dog\nthe cat\n")
-    assert "Line 2 has 0 tabs: this model judges two texts together" in lonely.stderr
+    assert "Line 2 has 0 tabs, but this model labels pairs of texts" in lonely.stderr
 
 
 def test_numbers_are_printed_one_a_line(run: Run, judges: Path) -> None:

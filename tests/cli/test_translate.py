@@ -282,7 +282,7 @@ def test_an_interrupted_run_goes_on(
     assert not (tmp_path / "out.txt").exists()
     again = run(*job)
     assert again.code == 0
-    assert f"going on behind line {done}" in again.stderr
+    assert f"resuming after line {done}" in again.stderr
     assert (tmp_path / "out.txt").read_bytes() == wanted
     assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.txt"]
 
@@ -329,7 +329,7 @@ def test_other_settings_are_refused(
     ended = run(*job, *change)
     assert ended.code == 2
     assert sentence in ended.stderr
-    assert "or begin anew with --restart." in ended.stderr
+    assert "or start over with --restart." in ended.stderr
     assert before == ((tmp_path / "out.txt.part").read_bytes(), (tmp_path / "out.txt.part.json").read_bytes())
     assert run(*job, *change, "--restart").code == 0
     assert (tmp_path / "out.txt").read_bytes() == whole(run, [*job, *change], tmp_path)
@@ -358,7 +358,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(run: Run, job: list[str], tm
     ended = run(*job)
     assert ended.code == 2
     assert (
-        "There is a file 'out.txt' already: give another --output, or replace it with --force."
+        "The file 'out.txt' already exists: give another --output, or replace it with --force."
         in ended.stderr
     )
     assert (tmp_path / "out.txt").read_text("utf-8") == "mine\n"
@@ -372,7 +372,7 @@ def test_a_run_killed_at_its_very_end_is_finished(run: Run, job: list[str], tmp_
     (tmp_path / "out.txt").write_bytes(wanted)
     (tmp_path / "out.txt.part.json").write_text(json.dumps(note), "utf-8")
     ended = run(*job)
-    assert (ended.code, ended.stderr) == (0, "out.txt is finished already.\n")
+    assert (ended.code, ended.stderr) == (0, "out.txt is already complete.\n")
     assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.txt"]
 
 
@@ -482,6 +482,6 @@ def test_fast_beside_another_choice_is_refused(run: Run) -> None:
     ended = run("translate", "translator", "--fast", "--dtype", "bf16", "the cat")
     assert (ended.code, ended.stdout) == (2, "")
     assert "--fast chooses the number format itself" in ended.stderr
-    assert "leave --fast away" in run("translate", "translator", "--fast", "--draft", "smaller", "a").stderr
+    assert "leave out --fast" in run("translate", "translator", "--fast", "--draft", "smaller", "a").stderr
     other = run("evaluate", "translator", "--file", "x", "--formats", "--beam", "4")
     assert "--formats compares" in other.stderr

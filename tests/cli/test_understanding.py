@@ -66,10 +66,10 @@ def test_a_search(run: Run, corpus: Path) -> None:
 
 def test_what_embed_refuses(run: Run, corpus: Path, tmp_path: Path) -> None:
     for arguments, sentence in (
-        (["a", "--file", str(corpus)], "use one of them"),
+        (["a", "--file", str(corpus)], "Give the texts either"),
         (["a", "--out", "v.bin"], "does not end in one of .npy"),
         (["a", "--out", "nowhere/v.npy"], "There is no folder 'nowhere'"),
-        (["a", "--out", "v.npy", "--nearest", "b"], "leave --nearest and --json out"),
+        (["a", "--out", "v.npy", "--nearest", "b"], "leave out --nearest and --json"),
         (["a", "--layer", "9"], "not 9"),
         (["a", "--pooling", "max"], "There is no pooling 'max'"),
     ):
@@ -104,7 +104,7 @@ def test_contexts_as_a_table_as_json_and_as_a_page(run: Run) -> None:
     for arguments, sentence in (
         (["bird", *sentences], "does not stand in sentence 1"),
         (["cat", "the cat"], "2 to 12 sentences"),
-        (["cat", *sentences, "--out", "cat.png"], "ends in .html"),
+        (["cat", *sentences, "--out", "cat.png"], "must end in .html"),
     ):
         ended = run("contexts", "translator", *arguments)
         assert ended.code == 2

@@ -139,7 +139,7 @@ def test_finding_agrees_with_the_text(text: str, word: str) -> None:
     "word, sentences, sentence",
     [
         ("cat", ["the cat"], "2 to 12 sentences, not in 1: add some"),
-        ("cat", ["the cat"] * 13, "not in 13: leave some away"),
+        ("cat", ["the cat"] * 13, "not in 13: leave out some"),
         ("cat", ["the cat", "a dog"], "'cat' does not stand in sentence 2"),
         ("cat", ["the cat", " "], "Sentence 2 is empty"),
         (" ", ["the cat", "a cat"], "Give a word"),

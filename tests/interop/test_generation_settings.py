@@ -176,7 +176,7 @@ def test_settings_of_a_folder(transformers: Any, tmp_path: Path, capsys: pytest.
     assert options_of(bundle) == Options(beam=3, forced="cut", repetition_of="logits")
     assert with_own(Symbols(1, 2), bundle).stops == (2, 7)
     assert main(["import", str(tmp_path), "--out", str(tmp_path / "made")]) == 0
-    said = "Settings for decoding that change nothing here: exponential_decay_length_penalty."
+    said = "These decoding settings have no effect here: exponential_decay_length_penalty."
     assert said in capsys.readouterr().out
     (tmp_path / "generation_config.json").unlink()
     older = options_of(import_folder(tmp_path))

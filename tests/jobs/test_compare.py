@@ -278,7 +278,7 @@ def test_a_run_that_fails_keeps_no_other_from_its_end(
     said = capsys.readouterr()
     assert "gru-seed1 did not come to its end: The loss of 'gru-seed1' was not finite." in said.out
     assert "gru-seed2 did not" in said.out
-    assert "tries what failed again" in said.err
+    assert "retries the runs that failed" in said.err
     for path, text in kept.items():
         path.write_text(text)
 
@@ -300,7 +300,7 @@ def test_the_command_shows_the_table(
 @pytest.mark.parametrize(
     "given, words",
     [
-        ((), "Say where the comparison goes"),
+        ((), "Say where to put the comparison"),
         (("--out", "x", "--vary", "a=1"), "Say what to train on"),
         (("--out", "x", "--file", "f", "--seeds", "0"), "Invalid value for '--seeds'"),
         (("--out", "x", "--file", "f", "--equal", "size"), "'compare.equal' cannot be 'size'"),

@@ -169,7 +169,7 @@ def test_a_line_ends_with_a_line_end_and_nothing_else(lines: list[str]) -> None:
 def test_damaged_files_end_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(b"a line\n" * 100_000)[:-30])
-    with pytest.raises(UserError, match="is damaged or cut off behind line"):
+    with pytest.raises(UserError, match="is damaged or truncated after line"):
         list(file_lines(path))
     path.write_bytes(b"good\n\xff\xfebad\n")
     with pytest.raises(UserError, match="is not UTF-8: line 2, byte 1 is 0xff"):
@@ -216,7 +216,7 @@ def test_what_was_written_is_what_is_gone_on_with(tmp_path: Path, name: str, rea
     data = bytearray((tmp_path / name).read_bytes())
     data[12] ^= 1
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(UserError, match=f"{reason}.*begin anew with --restart"):
+    with pytest.raises(UserError, match=f"{reason}.*start over with --restart"):
         sink()
 
 

@@ -187,7 +187,7 @@ def test_a_language_model_goes_on_and_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "task, tables, sentence",
     [
-        ("translate", {"model": {"width": 32}}, r"model.width=32 cannot be: the base '.*' has 16"),
+        ("translate", {"model": {"width": 32}}, r"model.width=32 cannot be used: the base '.*' has 16"),
         ("translate", {"tokenizer": {"vocabulary": 99}}, "The tokenizer comes with the base"),
         ("generate", {}, "cannot start from '.*', a model of the family 'encoder-decoder'"),
         ("classify", {"model": {"family": "decoder"}}, "cannot start from"),

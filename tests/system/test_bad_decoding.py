@@ -65,7 +65,7 @@ CASES = {
     "no number": ([*T, "x", "--beam", "many"], "Invalid value for '--beam'"),
     "temperature below 0": (
         [*T, "x", "--sample", "--temperature", "-1"],
-        "A temperature is 0 (the likeliest",
+        "A temperature is 0 (greedy",
     ),
     "temperature that is no number": ([*T, "x", "--sample", "--temperature", "nan"], "A temperature is 0"),
     "endless temperature": (
@@ -80,7 +80,7 @@ CASES = {
     "min-p of 2": ([*T, "x", "--sample", "--min-p", "2"], "min-p lies from 0 to 1"),
     "typical of 0": ([*T, "x", "--sample", "--typical", "0"], "typical is above 0"),
     "negative seed": ([*T, "x", "--sample", "--seed", "-1"], "A seed is a whole number from 0"),
-    "chance without sampling": ([*T, "x", "--top-p", "0.9"], "--top-p shapes what is drawn by chance"),
+    "chance without sampling": ([*T, "x", "--top-p", "0.9"], "--top-p changes how tokens are sampled"),
     "penalty without a beam": (
         [*T, "x", "--length-penalty", "2"],
         "--length-penalty compares the texts of a beam",
@@ -111,11 +111,11 @@ CASES = {
     "nothing banned": ([*T, "x", "--ban", " "], "A banned or required text must not be empty."),
     "banned and required": (
         [*T, "x", "--ban", "chat", "--include", "le chat"],
-        "--include 'le chat' contains what",
+        "--include 'le chat' contains a text",
     ),
     "banned and first": (
         [*T, "x", "--ban", "chat", "--prefix", "le chat"],
-        "--prefix 'le chat' contains what",
+        "--prefix 'le chat' contains a text",
     ),
     "unknown requirement": ([*T, "x", "--include", "zebra"], "'zebra' cannot be written with this bundle's"),
     "unknown choice": ([*T, "x", "--choice", "zebra"], "'zebra' cannot be written with this bundle's"),
@@ -176,7 +176,7 @@ CASES = {
     "output that is a folder": ([*T, "--input", "in.txt", "--output", "empty"], "'empty' is a folder"),
     "output that is there": (
         [*T, "--input", "in.txt", "--output", "there.txt"],
-        "There is a file 'there.txt' already",
+        "The file 'there.txt' already exists",
     ),
     "input is output": (
         [*T, "--input", "in.txt", "--output", "./in.txt"],
@@ -186,12 +186,12 @@ CASES = {
         [*T, "--input", "in.txt", "--output", "in.txt", "--force"],
         "'in.txt' cannot be input and output at once",
     ),
-    "texts and input": ([*T, "x", "--input", "in.txt"], "Texts come as arguments or from --input"),
-    "restart of nothing": ([*T, "x", "--restart"], "--force and --restart are about --output"),
+    "texts and input": ([*T, "x", "--input", "in.txt"], "Give the texts either as arguments or with --input"),
+    "restart of nothing": ([*T, "x", "--restart"], "--force and --restart need --output"),
     "half a character": ([*T, "\udcff"], "The argument '\\udcff' is not UTF-8 text"),
     "prompt and output": (
         ["generate", "writer", "a", "--output", "x"],
-        "A prompt's text goes to standard output",
+        "The text of a single prompt goes to standard output",
     ),
     "long prompt": (
         ["generate", "writer", *PLAIN, "a" * 40],
@@ -314,7 +314,7 @@ def test_what_is_not_utf8_ends_the_run_and_keeps_what_was_done(
     source.write_bytes(b"the cat\n\na dog\ndeja vu\none bird\n")
     code, _, err = run(home, monkeypatch, capsys, *command)
     assert code == 0
-    assert "going on behind line 3" in err
+    assert "resuming after line 3" in err
     lines = out.read_text("utf-8").split("\n")[:-1]
     _, shown, _ = run(home, monkeypatch, capsys, *T, given=source.read_bytes())
     assert shown.split("\n")[:-1] == lines

@@ -235,7 +235,7 @@ SETTING_CASES = {
 }
 
 PLACE_CASES = {
-    "no --out": (["train", "--file", "pairs.tsv"], "Say where the run goes: --out"),
+    "no --out": (["train", "--file", "pairs.tsv"], "Say where to put the run: --out"),
     "nothing to train on": (["train", *OUT], "Say what to train on"),
     "a full folder": (["train", "--file", "pairs.tsv", "--out", "full"], "The folder 'full' is not empty"),
     "a file in the way": (["train", "--file", "pairs.tsv", "--out", "file"], "Cannot train into 'file'"),
@@ -258,7 +258,7 @@ PLACE_CASES = {
         ["train", "--resume", "strange"],
         "The run in 'strange' cannot be resumed: Unknown model setting",
     ),
-    "resume and --out": (["train", "--resume", "damaged", *OUT], "--resume goes on with a run as it is"),
+    "resume and --out": (["train", "--resume", "damaged", *OUT], "--resume continues a run as it is"),
     "unknown pair": (["demo", "--pair", "en-es", *OUT], "The phrasebook has no pair 'en-es'"),
     "unknown view of the demo": (["demo", "--view", "fancy", *OUT], "There is no view 'fancy'"),
 }

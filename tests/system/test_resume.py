@@ -104,8 +104,8 @@ def test_interrupted(warm: Warm, run: Path, whole: Path, number: signal.Signals)
     assert ended.code == 130
     name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
     assert ended.stderr.splitlines()[-1] == (
-        f"clearhead: stopped by {name} after step 28; all is saved. "
-        "Go on with `clearhead train --resume run`."
+        f"clearhead: stopped by {name} after step 28; everything is saved. "
+        "Resume with `clearhead train --resume run`."
     )
     assert not (run / "model.safetensors").exists()
     again = go(warm, run)
@@ -122,8 +122,8 @@ def test_interrupted_before_the_first_step_and_after_the_last(
     assert ended.code == 130
     assert "Traceback" not in ended.stderr
     sentences = {
-        "ready.json": "Go on with `clearhead train --resume run`.",
-        "curves.png": "The bundle 'run' is complete, but for figures on the test set that "
+        "ready.json": "Resume with `clearhead train --resume run`.",
+        "curves.png": "The bundle 'run' is complete except for its test scores, which "
         "`clearhead train --resume run` adds.",
     }
     assert ended.stderr.splitlines()[-1] == f"clearhead: stopped. {sentences[place]}"
@@ -224,7 +224,7 @@ def test_the_corpus_changed_before_it_was_tokenised(warm: Warm, run: Path, whole
     ended = go(warm, run)
     corpus.write_text(before, "utf-8")
     assert ended.code == 2
-    assert "have changed since it began: train anew." in ended.stderr
+    assert "have changed since it started: start a new run." in ended.stderr
     assert go(warm, run).code == 0
     assert_same(run, whole)
 

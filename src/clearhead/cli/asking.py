@@ -27,8 +27,8 @@ OF_CHANCE = ("temperature", "top_k", "top_p", "min_p", "typical")
 
 
 FILES = "Input and output"
-_beam, _chance = partial(option, panel="Beam search"), partial(option, panel="Chance")
-_text, _files = partial(option, panel="What is written"), partial(option, panel=FILES)
+_beam, _chance = partial(option, panel="Beam search"), partial(option, panel="Sampling")
+_text, _files = partial(option, panel="Constraints and penalties"), partial(option, panel=FILES)
 _computing = partial(option, panel="Computing")
 
 
@@ -38,11 +38,13 @@ class Asked:
 
     beam: Annotated[
         int | None,
-        _beam("N", "Places of the beam; 1 is greedy.  [default: what the bundle says, else 1]", min=1),
+        _beam("N", "Beam size; 1 is greedy.  [default: the bundle's own setting, or 1]", min=1),
     ] = None
-    nbest: Annotated[int | None, _beam("N", "Texts for each line, best first.  [default: 1]", min=1)] = None
+    nbest: Annotated[
+        int | None, _beam("N", "Texts to print for each line, best first.  [default: 1]", min=1)
+    ] = None
     length_penalty: Annotated[
-        float | None, _beam("A", "Power of the length that scores are divided by.  [default: 1]")
+        float | None, _beam("A", "Divide scores by the length to the power A.  [default: 1]")
     ] = None
     length_kind: Annotated[
         str | None, _beam("KIND", "power: length^A; wu: ((5 + length) / 6)^A.  [default: power]")
@@ -51,43 +53,65 @@ class Asked:
         str | None,
         _beam(
             "WHEN",
-            "never: when no better text can come; false: when none is likely; true: when N have ended.",
+            "When to stop: true, when N texts have ended; false, when better is unlikely; never: impossible.",
         ),
     ] = None
-    coverage: Annotated[float | None, _beam("B", "Cost of source words that are passed over.")] = None
-    groups: Annotated[int | None, _beam("N", "Divide the beam into groups that differ.")] = None
-    diversity: Annotated[float | None, _beam("D", "Cost of a token that an earlier group just wrote.")] = None
-    sample: Annotated[bool, _chance(None, "Draw tokens instead of taking the likeliest.", "--sample")] = False
+    coverage: Annotated[float | None, _beam("B", "Penalty for source words without attention (GNMT).")] = None
+    groups: Annotated[int | None, _beam("N", "Groups of diverse beam search.")] = None
+    diversity: Annotated[
+        float | None, _beam("D", "Penalty for a token that an earlier group has just written.")
+    ] = None
+    sample: Annotated[
+        bool, _chance(None, "Sample tokens instead of taking the most likely one.", "--sample")
+    ] = False
     temperature: Annotated[
-        float | None, _chance("T", "0: the likeliest token each time; 1: as probable as the model says.")
+        float | None, _chance("T", "Sharpen (below 1) or flatten (above 1) the distribution; 0 is greedy.")
     ] = None
-    top_k: Annotated[int | None, _chance("K", "Only the K likeliest tokens.")] = None
-    top_p: Annotated[float | None, _chance("P", "Only the fewest that reach this probability together.")] = (
-        None
-    )
-    min_p: Annotated[float | None, _chance("P", "Only those with this share of the likeliest's chance.")] = (
-        None
-    )
-    typical: Annotated[float | None, _chance("P", "Only those nearest to the expected surprise.")] = None
-    seed: Annotated[int, _chance("N", "The same seed writes the same text.")] = 0
+    top_k: Annotated[int | None, _chance("K", "Sample from the K most likely tokens only.")] = None
+    top_p: Annotated[
+        float | None, _chance("P", "Sample from the smallest set of tokens with this total probability.")
+    ] = None
+    min_p: Annotated[
+        float | None, _chance("P", "Sample from tokens with at least this share of the highest probability.")
+    ] = None
+    typical: Annotated[
+        float | None, _chance("P", "Locally typical sampling with this total probability.")
+    ] = None
+    seed: Annotated[int, _chance("N", "Random seed; the same seed gives the same text.")] = 0
     contrastive: Annotated[
-        float | None, _chance("A", "Weigh by A how unlike the text so far each of --top-k candidates is.")
+        float | None,
+        _chance(
+            "A",
+            "Contrastive search: penalise, with weight A, candidates of --top-k that repeat the text so far.",
+        ),
     ] = None
-    repetition: Annotated[float | None, _text("R", "Above 1: tokens that occurred become unlikelier.")] = None
-    frequency: Annotated[float | None, _text("F", "Taken off for each time a token was written.")] = None
-    presence: Annotated[float | None, _text("F", "Taken off once a token was written at all.")] = None
-    no_repeat: Annotated[int | None, _text("N", "Write no N tokens in a row a second time.")] = None
+    repetition: Annotated[
+        float | None, _text("R", "Repetition penalty; above 1, tokens that have occurred become less likely.")
+    ] = None
+    frequency: Annotated[
+        float | None, _text("F", "Subtract this from a token's score each time it is written.")
+    ] = None
+    presence: Annotated[
+        float | None, _text("F", "Subtract this from a token's score once it has been written.")
+    ] = None
+    no_repeat: Annotated[int | None, _text("N", "Never repeat an n-gram of N tokens.")] = None
     ban: Annotated[list[str] | None, _text("TEXT", "Never write this; may be repeated.")] = None
     bias: Annotated[
         list[str] | None, _text("TOKEN=VALUE", "Add to a token's score (-inf rules it out); may be repeated.")
     ] = None
-    prefix: Annotated[str | None, _text("TEXT", "How every text begins.")] = None
+    prefix: Annotated[str | None, _text("TEXT", "Start every text with this.")] = None
     include: Annotated[list[str] | None, _text("TEXT", "Every text contains this; may be repeated.")] = None
-    choice: Annotated[list[str] | None, _text("TEXT", "Every text is one of these; repeat it.")] = None
-    regex: Annotated[str | None, _text("EXPRESSION", "Every text matches this, as a whole.")] = None
-    stop: Annotated[list[str] | None, _text("TEXT", "End before this is written; may be repeated.")] = None
-    min_length: Annotated[int | None, _text("N", "Fewest tokens to write.")] = None
-    max_length: Annotated[int | None, _text("N", "Most tokens to write.", "--max-length", "--tokens")] = None
+    choice: Annotated[list[str] | None, _text("TEXT", "Every text is one of these; repeat the option.")] = (
+        None
+    )
+    regex: Annotated[
+        str | None, _text("EXPRESSION", "Every text matches this regular expression as a whole.")
+    ] = None
+    stop: Annotated[list[str] | None, _text("TEXT", "Stop before this is written; may be repeated.")] = None
+    min_length: Annotated[int | None, _text("N", "Minimum number of tokens to write.")] = None
+    max_length: Annotated[
+        int | None, _text("N", "Maximum number of tokens to write.", "--max-length", "--tokens")
+    ] = None
 
     # -- what of it is in force -------------------------------------------------------------------
 
@@ -103,9 +127,7 @@ class Asked:
     def check(self) -> None:
         """A sentence for what no bundle could make sense of."""
         if self.temperature is not None and not self.temperature >= 0:
-            raise UserError(
-                f"A temperature is 0 (the likeliest token each time) or more, not {self.temperature}."
-            )
+            raise UserError(f"A temperature is 0 (greedy) or more, not {self.temperature}.")
         if self.early_stopping is not None and self.early_stopping.lower() not in EARLY:
             raise UserError(f"--early-stopping is true, false or never, not '{self.early_stopping}'.")
         for text in self.bias or ():
@@ -122,7 +144,7 @@ class Asked:
             candidates = name == "top_k" and search.contrastive
             cold = self.temperature == 0  # draws from one token, whatever else is asked
             if getattr(self, name) is not None and not (search.sample or cold or candidates):
-                raise UserError(f"{flag(name)} shapes what is drawn by chance: add --sample.")
+                raise UserError(f"{flag(name)} changes how tokens are sampled: add --sample.")
 
     def options(self, tokenizer: Tokenizer, continues: bool, own: Options | None = None) -> Options:
         """These settings, with ids in place of words, over the bundle's `own`.
@@ -171,11 +193,13 @@ class Asked:
 class Files:
     """From where to where."""
 
-    input: Annotated[Path | None, _files("FILE", "One text a line; gzip too. Else: a pipe.")] = None
-    output: Annotated[Path | None, _files("FILE", "Where the lines go. Else: standard output.")] = None
-    force: Annotated[bool, _files(None, "Replace --output if it is there already.", "--force")] = False
+    input: Annotated[
+        Path | None, _files("FILE", "Read one text per line from here (plain or gzip) instead of a pipe.")
+    ] = None
+    output: Annotated[Path | None, _files("FILE", "Write the lines here instead of standard output.")] = None
+    force: Annotated[bool, _files(None, "Overwrite --output if it exists.", "--force")] = False
     restart: Annotated[
-        bool, _files(None, "Begin anew where an interrupted run would go on.", "--restart")
+        bool, _files(None, "Start over instead of resuming an interrupted run.", "--restart")
     ] = False
     as_json: Annotated[bool, _files(None, "One JSON object for each line.", "--json")] = False
 
@@ -186,22 +210,28 @@ class Computing:
 
     dtype: Annotated[
         str | None,
-        _computing("KIND", "auto, float32, bf16 or int8; auto is float32 on a CPU, as in training on a GPU."),
+        _computing(
+            "KIND", "auto, float32, bf16 or int8; auto is float32 on a CPU, the format of training on a GPU."
+        ),
     ] = None
     fast: Annotated[
-        bool, _computing(None, "The fastest numbers that cost this bundle next to nothing.", "--fast")
+        bool,
+        _computing(
+            None, "Use the fastest number format whose measured cost for this bundle is negligible.", "--fast"
+        ),
     ] = False
     device: Annotated[str, _computing("NAME", "auto, cpu, cuda, cuda:1, …")] = "auto"
-    threads: Annotated[int | None, _computing("N", "Processor cores to use.", min=1, max=4096)] = None
-    draft: Annotated[Path | None, _computing("BUNDLE", "A smaller model that writes ahead (same texts).")] = (
-        None
-    )
+    threads: Annotated[int | None, _computing("N", "CPU threads to use.", min=1, max=4096)] = None
+    draft: Annotated[
+        Path | None,
+        _computing("BUNDLE", "Speculative decoding with this smaller model; the texts stay the same."),
+    ] = None
     way: Annotated[str, _computing("WAY", "…", "--way", hidden=True)] = "auto"
 
     def writer(self, bundle: Path, *, continues: bool | None = None) -> Writer:
         """The bundle, ready to write; `continues`: it is to go on from prompts, not to translate."""
         if self.fast and self.dtype is not None:
-            raise UserError("--fast chooses the number format itself: leave it or --dtype away.")
+            raise UserError("--fast chooses the number format itself: leave out one of --fast and --dtype.")
 
         from clearhead.jobs.writing import ready  # here, so that --help does not wait for torch
 

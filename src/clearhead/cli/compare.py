@@ -16,17 +16,18 @@ from clearhead.data.config import columns_named
 
 
 def compare(
-    source: Annotated[Path | None, option("FILE", "One source text a line.")] = None,
+    source: Annotated[Path | None, option("FILE", "One source text per line.")] = None,
     target: Annotated[Path | None, option("FILE", "The targets, aligned with --source line by line.")] = None,
     file: Annotated[
         Path | None, option("FILE", "One file instead: .tsv, .csv, .jsonl, plain text.", "--file")
     ] = None,
     source_column: Annotated[
-        list[str] | None, option("NAME", "Column of the source or text: its name or number.")
+        list[str] | None, option("NAME", "Column of the source or text, by name or number.")
     ] = None,
-    target_column: Annotated[str | None, option("NAME", "Column of the target: its name or number.")] = None,
+    target_column: Annotated[str | None, option("NAME", "Column of the target, by name or number.")] = None,
     out: Annotated[
-        Path | None, option("FOLDER", "Where the runs and the page go; alone: go on with what is there.")
+        Path | None,
+        option("FOLDER", "Folder for the runs and the page; given alone, resume the comparison in it."),
     ] = None,
     task: Annotated[
         str | None, option("TASK", "translate, summarise, generate, classify, regress or tag.", "--task")
@@ -34,7 +35,7 @@ def compare(
     recipe: Annotated[
         Path | None, option("FILE", "Settings in a TOML or JSON file, with a table `compare`.")
     ] = None,
-    data: Annotated[Path | None, option("FOLDER", "Where the files that a recipe names lie.")] = None,
+    data: Annotated[Path | None, option("FOLDER", "Folder that holds the files a recipe names.")] = None,
     settings: Annotated[
         list[str] | None, option("A.B=C", "Change one setting of all members; may be repeated.", "--set")
     ] = None,
@@ -44,12 +45,15 @@ def compare(
     vary: Annotated[
         list[str] | None, option("A.B=C,D", "One member for each value; repeat for all combinations.")
     ] = None,
-    equal: Annotated[str | None, option("WHAT", "Make equal by width: parameters, flops, none.")] = None,
-    seeds: Annotated[int | None, option("N", "Train every member with so many seeds; 3.", min=1)] = None,
-    metric: Annotated[str | None, option("NAME", "The figure that is compared; the task's first.")] = None,
-    minutes: Annotated[float | None, option("N", "How long one run may take; sizes all of them.")] = None,
+    equal: Annotated[str | None, option("WHAT", "Match models by width: parameters, flops or none.")] = None,
+    seeds: Annotated[int | None, option("N", "Seeds to train each member with.  [default: 3]", min=1)] = None,
+    metric: Annotated[str | None, option("NAME", "Metric to compare.  [default: the task's first]")] = None,
+    minutes: Annotated[
+        float | None, option("N", "Time limit for one run, to which all runs are sized.")
+    ] = None,
     processes: Annotated[
-        int | None, option("N", "Runs side by side, dealt to the GPUs; as many as there are GPUs.", min=1)
+        int | None,
+        option("N", "Runs at the same time, spread over the GPUs.  [default: the number of GPUs]", min=1),
     ] = None,
     view: Annotated[str, option("KIND", "auto, live, plain or quiet.")] = "auto",
     as_json: AsJson = False,
@@ -58,7 +62,7 @@ def compare(
     """Train several architectures on one corpus at equal size, with several seeds, and compare them.
 
     Prints quality with its confidence over seeds, parameters, FLOPs, speed and memory, and draws them on one
-    page with quality by length and gradients by distance. Run it again to go on where it was stopped.
+    page with quality by length and gradients by distance. Run it again to resume.
 
     \b
     Examples:
@@ -69,7 +73,7 @@ def compare(
       clearhead compare --out runs/build-up
     """
     if out is None:
-        raise UserError("Say where the comparison goes: --out runs/NAME.")
+        raise UserError("Say where to put the comparison: --out runs/NAME.")
     corpus = {"source": source, "target": target, "file": file}
     named = {name: str(path) for name, path in corpus.items() if path is not None}
     told = (recipe, data, task, settings, architectures, vary, equal, seeds, metric, minutes)
@@ -77,7 +81,7 @@ def compare(
     if not fresh and any(one is not None for one in told):
         raise UserError(
             "Say what to train on: --source FILE --target FILE, or --file FILE, or --recipe FILE; or give "
-            "--out alone to go on with a comparison."
+            "--out alone to resume a comparison."
         )
 
     from clearhead.jobs import compare as job  # here, so that --help does not wait for torch
@@ -105,7 +109,8 @@ def compare(
         found = job.compare(out, said, config, processes=processes, view=view, minutes=minutes)
     except Interrupted as stop:
         print(
-            f"clearhead: {stop}; all is saved. Go on with `clearhead compare --out {out}`.", file=sys.stderr
+            f"clearhead: {stop}; everything is saved. Resume with `clearhead compare --out {out}`.",
+            file=sys.stderr,
         )
         raise typer.Exit(130) from None
     if as_json:
@@ -121,7 +126,7 @@ def compare(
         typer.echo()
     typer.echo(f"The charts are in {found.page}.")
     if found.failed:
-        print(f"clearhead: `clearhead compare --out {out}` tries what failed again.", file=sys.stderr)
+        print(f"clearhead: `clearhead compare --out {out}` retries the runs that failed.", file=sys.stderr)
         raise typer.Exit(1)
 
 

@@ -15,11 +15,11 @@ from clearhead.cli.table import show_json, show_table
 
 def contexts(
     bundle: Bundle,
-    word: Annotated[str, typer.Argument(metavar="WORD", help="A word that stands in every sentence.")],
+    word: Annotated[str, typer.Argument(metavar="WORD", help="A word that occurs in every sentence.")],
     sentences: Annotated[
-        list[str], typer.Argument(metavar="SENTENCE...", help="2 to 12 sentences with the word in them.")
+        list[str], typer.Argument(metavar="SENTENCE...", help="2 to 12 sentences that contain the word.")
     ],
-    out: Annotated[Path | None, option("FILE", "Draw it: a page with the picture, .html.", "--out")] = None,
+    out: Annotated[Path | None, option("FILE", "Also write a page with a picture (.html).", "--out")] = None,
     as_json: AsJson = False,
     device: Device = "auto",
 ) -> None:
@@ -34,7 +34,7 @@ def contexts(
       clearhead contexts runs/demo-en-fr book "I read a book." "The book is red." --out book.html
     """
     if out is not None and out.suffix not in (".html", ".htm"):
-        raise UserError(f"'{out}' would be a page: give it a name that ends in .html.")
+        raise UserError(f"'{out}' must end in .html.")
     hurry(bundle)
 
     from clearhead.api import load  # here, so that --help does not wait for torch
@@ -45,7 +45,7 @@ def contexts(
     from clearhead.explorer.session import Session
 
     if out is not None and out.is_dir():
-        raise UserError(f"'{out}' is a folder: say what the file in it is called.")
+        raise UserError(f"'{out}' is a folder: name a file in it.")
     session = Session(load(bundle, device=pick_device(device)), bundle.resolve().name or "model")
     settle()
     found = computed(session, word, sentences)

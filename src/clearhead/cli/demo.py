@@ -21,7 +21,7 @@ LANGUAGES = {"en-fr": "English to French", "en-de": "English to German"}
 
 def demo(
     pair: Annotated[str, option("PAIR", "en-fr or en-de.", "--pair")] = "en-fr",
-    out: Annotated[Path | None, option("FOLDER", "Where the run goes; runs/demo-PAIR without it.")] = None,
+    out: Annotated[Path | None, option("FOLDER", "Folder for the run.  [default: runs/demo-PAIR]")] = None,
     again: Annotated[bool, option(None, "Train again even if the bundle already exists.", "--again")] = False,
     view: Annotated[str, option("KIND", "auto, live, plain or quiet.")] = "auto",
     as_json: AsJson = False,
@@ -48,15 +48,15 @@ def demo(
         return
     if test:
         typer.echo(
-            f"\n{LANGUAGES[pair]}: {test['exact match']:.1f} % of {test['examples']:,} test sentences come "
-            f"out exactly right. Their combinations of words never occurred in training."
+            f"\n{LANGUAGES[pair]}: {test['exact match']:.1f} % of {test['examples']:,} test sentences are "
+            f"translated exactly right. Their word combinations do not occur in the training set."
         )
     else:  # interrupted, or failed
-        typer.echo(f"\nThe test set has not been scored: `clearhead train --resume {folder}` does it.")
+        typer.echo(f"\nThe test set has not been scored: run `clearhead train --resume {folder}`.")
     typer.echo()
     rows = [[source, output, "✓" if output == right else f"✗ {right}"] for source, output, right in shown]
     show_table(["English", LANGUAGES[pair].split()[-1], ""], rows)
-    typer.echo("\nWhere the decoder looked while it wrote (rows: what it wrote; columns: what it read):\n")
+    typer.echo("\nCross-attention of the decoder (rows: words written; columns: words read):\n")
     typer.echo(picture(bundle, "I love deep learning."))
     chart, command = folder / "training" / "curves.png", own_name()
     typer.echo(
@@ -65,7 +65,7 @@ def demo(
         f"  {command} explore {folder} --open      see it think, in the browser\n"
         f"  {command} demo --pair {'en-de' if pair == 'en-fr' else 'en-fr'}\n"
         f"  {command} train --source yours.en --target yours.fr --out runs/mine"
-        + (f"\n  the curves of this run: {chart}" if chart.exists() else "")
+        + (f"\n  curves of this run: {chart}" if chart.exists() else "")
     )
 
 
@@ -88,5 +88,5 @@ def trained(folder: Path, pair: str, **how: Any) -> Bundle:
     try:
         return demonstrate(folder, pair, **how)
     except Interrupted as stop:
-        typer.echo(f"clearhead: {stop}; all is saved. Run the same command to go on.", err=True)
+        typer.echo(f"clearhead: {stop}; everything is saved. Run the same command to resume.", err=True)
         raise typer.Exit(130) from None

@@ -17,16 +17,18 @@ def embed(
     bundle: Bundle,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts; without any, --file or lines from a pipe."),
+        typer.Argument(metavar="[TEXT]...", help="Texts. Without any, reads --file or lines from a pipe."),
     ] = None,
-    file: Annotated[Path | None, option("FILE", "One text a line; gzip too.", "--file")] = None,
+    file: Annotated[Path | None, option("FILE", "One text per line, plain or gzip.", "--file")] = None,
     out: Annotated[
-        Path | None, option("FILE", "Write vectors there; .npy, .jsonl or .tsv says how.", "--out")
+        Path | None, option("FILE", "Write the vectors to this .npy, .jsonl or .tsv file.", "--out")
     ] = None,
     nearest: Annotated[str | None, option("TEXT", "Print the texts nearest to this one, by cosine.")] = None,
-    count: Annotated[int, option("N", "With --nearest: how many.", "-k", min=1)] = 5,
-    pooling: Annotated[str, option("KIND", "mean, first or last: which tokens make the vector.")] = "mean",
-    layer: Annotated[int | None, option("N", "0: the embedding; 1, 2, …; without it, the last.")] = None,
+    count: Annotated[int, option("N", "Number of texts that --nearest prints.", "-k", min=1)] = 5,
+    pooling: Annotated[str, option("KIND", "Pooling over tokens: mean, first or last.")] = "mean",
+    layer: Annotated[
+        int | None, option("N", "Layer to take vectors from; 0 is the embedding.  [default: the last]")
+    ] = None,
     normalise: Annotated[bool, option(None, "Scale every vector to length 1.", "--normalise")] = False,
     as_json: Annotated[bool, option(None, "Write JSON lines.", "--json")] = False,
     device: Device = "auto",
@@ -43,9 +45,11 @@ def embed(
       clearhead embed runs/en-fr --layer 2 --pooling first < lines.txt
     """
     if texts and file is not None:
-        raise UserError("Texts come as arguments or from --file: use one of them.")
+        raise UserError("Give the texts either as arguments or with --file.")
     if out is not None and (nearest is not None or as_json):
-        raise UserError("--out writes vectors, as its ending says: leave --nearest and --json out.")
+        raise UserError(
+            "--out writes vectors in the format its ending names: leave out --nearest and --json."
+        )
     hurry(bundle)
 
     from clearhead.api import load  # here, so that --help does not wait for torch

@@ -15,37 +15,44 @@ from clearhead.data.config import columns_named
 
 def evaluate(
     bundle: Bundle,
-    source: Annotated[Path | None, option("FILE", "One source text a line.")] = None,
-    target: Annotated[Path | None, option("FILE", "What would be right, aligned line by line.")] = None,
+    source: Annotated[Path | None, option("FILE", "One source text per line.")] = None,
+    target: Annotated[
+        Path | None, option("FILE", "The references, aligned with --source line by line.")
+    ] = None,
     file: Annotated[
         Path | None, option("FILE", "One file instead: .tsv, .csv, .jsonl, plain text.", "--file")
     ] = None,
     source_column: Annotated[
         list[str] | None,
-        option(
-            "NAME", "Column of the source or text: its name or number; twice for two texts read together."
-        ),
+        option("NAME", "Column of the source or text, by name or number; give it twice for pairs of texts."),
     ] = None,
-    target_column: Annotated[str | None, option("NAME", "Column of the target: its name or number.")] = None,
+    target_column: Annotated[str | None, option("NAME", "Column of the target, by name or number.")] = None,
     source_prefix: Annotated[
-        str | None, option("TEXT", "Put before every source: which task of several in the bundle is meant.")
+        str | None,
+        option("TEXT", "Prefix for every source, to choose one task of a bundle that has several."),
     ] = None,
     against: Annotated[
         Path | None, option("BUNDLE", "A second bundle to compare with, by paired bootstrap.")
     ] = None,
     task: Annotated[
-        str | None, option("TASK", "For a bundle that does not say what it was trained for.", "--task")
+        str | None, option("TASK", "Task of a bundle that does not name its own.", "--task")
     ] = None,
-    beam: Annotated[int, option("N", "Places of the beam; 1 is greedy.", min=1)] = 1,
-    length_penalty: Annotated[float, option("A", "Power of the length that scores are divided by.")] = 1.0,
+    beam: Annotated[int, option("N", "Beam size; 1 is greedy.", min=1)] = 1,
+    length_penalty: Annotated[float, option("A", "Divide scores by the length to the power A.")] = 1.0,
     tokenised: Annotated[
-        bool, option(None, "The text is tokenised already: BLEU counts its words as they are.", "--tokenised")
+        bool,
+        option(None, "The text is already tokenised: compute BLEU on its words as they are.", "--tokenised"),
     ] = False,
     lowercase: Annotated[bool, option(None, "Ignore case in BLEU and chrF.", "--lowercase")] = False,
     out: Annotated[Path | None, option("FOLDER", "Write report.md and report.html there.")] = None,
     as_json: AsJson = False,
     formats: Annotated[
-        bool, option(None, "Measure instead what bf16 and int8 cost, and note it for --fast.", "--formats")
+        bool,
+        option(
+            None,
+            "Measure instead what bf16 and int8 cost in quality, and store it in the bundle for --fast.",
+            "--formats",
+        ),
     ] = False,
     device: Device = "auto",
 ) -> None:
@@ -70,7 +77,9 @@ def evaluate(
     if source is None and target is None and file is None:
         raise UserError("Say what to evaluate on: --source FILE --target FILE, or --file FILE.")
     if formats and (against is not None or out is not None or beam > 1):
-        raise UserError("--formats compares the number formats of one bundle: leave other settings away.")
+        raise UserError(
+            "--formats compares the number formats of one bundle: leave out --against, --out and --beam."
+        )
 
     from clearhead.data.config import CorpusConfig  # here, so that --help does not wait for torch
     from clearhead.evaluation.evaluate import EvaluationConfig

@@ -12,18 +12,18 @@ from clearhead.cli.options import Device, option
 
 
 def explain(
-    bundle: Annotated[Path, typer.Argument(help="The model to look into.")],
-    text: Annotated[str, typer.Argument(help="The text it is given, or the file of a picture.")],
+    bundle: Annotated[Path, typer.Argument(help="The folder of a trained model.")],
+    text: Annotated[str, typer.Argument(help="The text to explain, or a picture file.")],
     out: Annotated[
         Path,
         option(
             "FILE",
-            "The page to write; of a picture, a folder for the page and each drawing as well.",
+            "The page to write; for a picture, a folder for the page and its drawings.",
             "--out",
         ),
     ],
     target: Annotated[
-        str | None, option("TEXT", "What it is taken to write; without it, what it writes itself.")
+        str | None, option("TEXT", "Explain this target instead of the model's own output.")
     ] = None,
     device: Device = "auto",
 ) -> None:
@@ -48,7 +48,7 @@ def explain(
     from clearhead.explorer.session import Session
 
     if out.is_dir():
-        raise UserError(f"'{out}' is a folder: say what the file in it is called.")
+        raise UserError(f"'{out}' is a folder: name a file in it.")
     session = Session(load(bundle, device=pick_device(device)), bundle.resolve().name or "model")
     if session.family == "vision":
         text = picture_text(session.bundle, text)

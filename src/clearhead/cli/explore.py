@@ -22,18 +22,21 @@ ALONE = ("127.0.0.1", "localhost", "::1")  # nobody but this machine can reach t
 def explore(
     bundles: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[BUNDLE]...", help="What to look into; without any, the demonstration's."),
+        typer.Argument(metavar="[BUNDLE]...", help="Bundles to explore.  [default: the demo's]"),
     ] = None,
     port: Annotated[
-        int, option("NUMBER", "Where it is taken, the next free one; 0: any.", min=0, max=65535)
+        int,
+        option(
+            "NUMBER", "Port to listen on, or the next free one if it is in use; 0 for any.", min=0, max=65535
+        ),
     ] = 8765,
-    host: Annotated[str, option("NAME", "What to listen on.")] = "127.0.0.1",
+    host: Annotated[str, option("NAME", "Address to listen on.")] = "127.0.0.1",
     open_: Annotated[bool, option(None, "Open the page in the browser.", "--open")] = False,
     device: Device = "auto",
 ) -> None:
     """Start a local page that shows what a model does with a text.
 
-    Nothing leaves this machine. A run that is still being trained can be looked into, too. Ctrl-C ends it.
+    Nothing leaves this machine. A run that is still being trained can be explored, too. Stop it with Ctrl-C.
 
     \b
     Examples:
@@ -53,14 +56,14 @@ def explore(
     listener = bind(host, port)
     address, found = address_of(listener, host), listener.getsockname()[1]
     if port not in (0, found):
-        typer.echo(f"Port {port} is taken: {found} is used instead.")
+        typer.echo(f"Port {port} is in use; using {found} instead.")
     if host not in ALONE:
-        typer.echo(f"Everybody who can reach '{host}' can ask these models.", err=True)
+        typer.echo(f"Anyone who can reach '{host}' can use these models.", err=True)
     if not (BUILT / "index.html").is_file():
-        typer.echo("The page has not been built, run 'make web': only /api/ is answered.", err=True)
+        typer.echo("The page has not been built, so only /api/ is served: run 'make web'.", err=True)
 
     def ready() -> None:
-        typer.echo(f"{', '.join(sessions)}: {address}\nCtrl-C ends.")
+        typer.echo(f"{', '.join(sessions)}: {address}\nPress Ctrl-C to stop.")
         if open_:
             typer.launch(address)
 
@@ -104,6 +107,6 @@ def _demonstration() -> Path:
 
     folder = home_of("en-fr")
     if not is_bundle(folder):
-        typer.echo(f"There is no bundle yet: the demonstration's translator is trained first, into {folder}.")
+        typer.echo(f"There is no bundle yet: training the demo translator first, into {folder}.")
         trained(folder, "en-fr")
     return folder

@@ -12,7 +12,7 @@ from clearhead.cli.options import option
 
 def export(
     bundle: Annotated[Path, typer.Argument(help="The bundle to export.")],
-    to: Annotated[str, option("FORMAT", "Who will read it: huggingface, ctranslate2 or onnx.")],
+    to: Annotated[str, option("FORMAT", "Target format: huggingface, ctranslate2 or onnx.")],
     out: Annotated[Path, option("FOLDER", "The folder to write.")],
     quantize: Annotated[
         str | None,

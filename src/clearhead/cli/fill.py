@@ -23,25 +23,28 @@ def fill(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TEXT]...", help="Texts with [MASK] for each gap; without any, lines from a pipe."
+            metavar="[TEXT]...", help="Texts with [MASK] for each gap. Without any, reads lines from a pipe."
         ),
     ] = None,
     top: Annotated[
         int | None,
         typer.Option(
-            "--top", "-k", metavar="K", help="The K likeliest words for each gap instead, with probabilities."
+            "--top",
+            "-k",
+            metavar="K",
+            help="Print the K most likely words for each gap with their probabilities.",
         ),
     ] = None,
     as_json: Annotated[
-        bool, option(None, "One JSON object a text, with the words of each gap.", "--json")
+        bool, option(None, "One JSON object per text, with the words of each gap.", "--json")
     ] = False,
     device: Device = "auto",
 ) -> None:
     """Fill the gaps of each text, written [MASK], and print the whole text, line by line.
 
-    A masked language model puts one token into each gap. With --top it prints the likeliest ones: the number
-    of the gap, the word and its probability, separated by tabs. A model trained to denoise writes a span of
-    any length for each gap.
+    A masked language model puts one token into each gap. With --top it prints the most likely ones: the
+    number of the gap, the word and its probability, separated by tabs. A model trained to denoise writes a
+    span of any length for each gap.
 
     \b
     Examples:

@@ -32,7 +32,8 @@ def generate(
     prompt: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PROMPT]", help="How the text begins; without it, lines from a pipe or a talk."
+            metavar="[PROMPT]",
+            help="Beginning of the text. Without it, reads lines from a pipe, or starts a dialogue.",
         ),
     ] = None,
     out: Annotated[
@@ -65,7 +66,9 @@ def generate(
         _piece(bundle, asked, files, computing, prompt or "", out, picture)
         return
     if prompt is not None and (files.output is not None or files.input is not None):
-        raise UserError("A prompt's text goes to standard output; --input and --output are for many lines.")
+        raise UserError(
+            "The text of a single prompt goes to standard output: leave out --input and --output."
+        )
     hurry(bundle, keep=computing.way == "torch" or computing.draft is not None)
     if check_files(files, None):
         return
@@ -139,7 +142,9 @@ def _piece(
     from clearhead.jobs import music
 
     if files.input is not None or files.output is not None or files.as_json or (asked.nbest or 1) > 1:
-        raise UserError("--out and --picture take one piece: leave --input, --output, --json, --nbest out.")
+        raise UserError(
+            "--out and --picture write one piece: leave out --input, --output, --json and --nbest."
+        )
     places = [(path, ends) for path, ends in ((out, MIDI), (picture, (".png",))) if path is not None]
     for path, endings in places:
         music.check_place(path, endings, files.force)
@@ -150,7 +155,7 @@ def _piece(
     text = prompt + "".join(stream_with(writer, prompt, _ready(writer, asked)))
     notes = notes_of(text)
     if not notes:
-        raise UserError("The model wrote no note, and so no piece: train it longer, or change --seed.")
+        raise UserError("The model wrote no notes: train it longer, or change --seed.")
     if out is not None:
         music.write_midi(out, notes)
     if picture is not None:
@@ -196,7 +201,7 @@ def _talk(writer: Writer, asked: Asked) -> None:
     from clearhead.jobs.lines import seed_of  # here, so that --help does not wait for torch
 
     _ready(writer, asked)
-    typer.echo("Type how a text begins. /help shows the settings, Ctrl-D ends.", err=True)
+    typer.echo("Type the beginning of a text. /help shows the settings; Ctrl-D exits.", err=True)
     turn = 0
     while True:
         try:
@@ -224,7 +229,8 @@ def _changed(writer: Writer, asked: Asked, line: str) -> Asked:
         for setting, now in _settings(_effective(writer, asked), writer.own).items():
             typer.echo(f"  /{setting.ljust(16)}{now}", err=True)
         typer.echo(
-            "Change one with /NAME VALUE, forget it with /NAME. Ctrl-C stops a text, Ctrl-D ends.", err=True
+            "Change a setting with /NAME VALUE, reset it with /NAME. Ctrl-C stops a text; Ctrl-D exits.",
+            err=True,
         )
         return asked
     field = name.removeprefix("--").replace("-", "_")

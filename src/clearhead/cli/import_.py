@@ -11,9 +11,9 @@ from clearhead.cli.options import option
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(help="A model folder of Hugging Face or llama2.c, on this disk.")],
+    folder: Annotated[Path, typer.Argument(help="A local model folder of Hugging Face or llama2.c.")],
     out: Annotated[Path, option("BUNDLE", "The bundle to write.", "--out")],
-    overwrite: Annotated[bool, option(None, "Replace a bundle that is there.", "--overwrite")] = False,
+    overwrite: Annotated[bool, option(None, "Overwrite an existing bundle.", "--overwrite")] = False,
 ) -> None:
     """Turn a model folder of Hugging Face or llama2.c into a bundle.
 
@@ -29,5 +29,5 @@ def import_(
     save(bundle, out, overwrite=overwrite)
     typer.echo(bundle.summary())
     if left := not_carried(bundle.metadata, bundle.config.family):
-        typer.echo(f"Settings for decoding that change nothing here: {', '.join(left)}.")
+        typer.echo(f"These decoding settings have no effect here: {', '.join(left)}.")
     typer.echo(f"Wrote {out}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def inspect_(
-    bundle: Annotated[Path, typer.Argument(help="The bundle to look at.")],
+    bundle: Annotated[Path, typer.Argument(help="The bundle to inspect.")],
     as_json: AsJson = False,
 ) -> None:
     """Print a bundle's config, parameters and checksums.

@@ -26,12 +26,12 @@ def label(
         list[str] | None,
         typer.Argument(
             metavar="[TEXT]...",
-            help="Texts, pairs of texts one after the other, or files of pictures; without any, lines from a "
-            "pipe, the texts of a pair separated by a tab.",
+            help="Texts, pairs of texts one after the other, or picture files. Without any, reads lines from "
+            "a pipe, with a tab between the texts of a pair.",
         ),
     ] = None,
     as_json: Annotated[
-        bool, option(None, "One JSON object a text, with the probability of every class or tag.", "--json")
+        bool, option(None, "One JSON object per text, with the probability of every class or tag.", "--json")
     ] = False,
     device: Device = "auto",
 ) -> None:
@@ -135,7 +135,9 @@ def _given(texts: list[str] | None, two: bool | None) -> Iterator[Given]:
     """Texts, or pairs of them, some at a time; `two` None: a tab in a text makes two of it."""
     if two and texts:
         if len(texts) % 2:
-            raise UserError(f"This model judges two texts together, and there are {len(texts)}: give pairs.")
+            raise UserError(
+                f"This model labels pairs of texts, but {len(texts)} texts were given: give an even number."
+            )
         yield list(zip(texts[::2], texts[1::2], strict=True))
         return
     before = 0
@@ -145,8 +147,8 @@ def _given(texts: list[str] | None, two: bool | None) -> Iterator[Given]:
             parts = [line] if two is False else line.split("\t")
             if two and len(parts) != 2:
                 raise UserError(
-                    f"Line {number} has {len(parts) - 1} tabs: this model judges two texts together, which "
-                    f"one tab separates."
+                    f"Line {number} has {len(parts) - 1} tabs, but this model labels pairs of texts "
+                    f"separated by one tab."
                 )
             given.append((parts[0], parts[1]) if len(parts) == 2 else line)
         before += len(lines)

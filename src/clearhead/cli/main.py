@@ -29,8 +29,8 @@ INTERRUPTED = 128 + signal.SIGINT  # 130, as shells count it
 # what the system says when it cannot, and what a person makes of it
 _REASONS = {
     errno.ENOSPC: "The disk is full.",
-    errno.EDQUOT: "The disk quota is used up.",
-    errno.EFBIG: "A file would become larger than is allowed here (see `ulimit -f`).",
+    errno.EDQUOT: "The disk quota is exhausted.",
+    errno.EFBIG: "A file would exceed the size limit (see `ulimit -f`).",
     errno.EMFILE: "Too many files are open (see `ulimit -n`).",
 }
 
@@ -137,12 +137,14 @@ def _explained(error: Exception) -> str | None:
     if _is_usage_error(error):
         return _explain_usage(error)
     if isinstance(error, OSError):
-        name = f" {shown(str(error.filename))}" if error.filename else ""
-        return _REASONS.get(error.errno or 0, f"The system refuses{name}: {error.strerror or error}.")
+        name = f" for {shown(str(error.filename))}" if error.filename else ""
+        return _REASONS.get(
+            error.errno or 0, f"The operating system reports an error{name}: {error.strerror or error}."
+        )
     if isinstance(error, MemoryError) or _lacks_memory(error):
-        return "There is not enough memory for this: use a smaller model, batch or beam, or another device."
+        return "Out of memory: use a smaller model, batch or beam, or another device."
     if isinstance(error, RecursionError):
-        return "Something that was given is nested too deeply to be worked on."
+        return "The input is nested too deeply."
     if isinstance(error, UnicodeEncodeError):
         wrong = ascii(error.object[error.start : error.end])
         return f"The output's encoding ({error.encoding}) has no {wrong}: set PYTHONIOENCODING=utf-8."

@@ -24,38 +24,44 @@ def plan(
         int,
         option(
             "N",
-            "Target tokens in one training step, and as many source tokens where the lengths are equal: "
-            "the original Transformer's 25,000 and 25,000. A model with one sequence counts its tokens.",
+            "Tokens per training step: target tokens for a translator (25,000 in the original Transformer), "
+            "all tokens for a model with one sequence.",
             min=1,
         ),
     ] = 25_000,
     steps: Annotated[int, option("N", "Training steps.", min=1)] = 100_000,
     source_length: Annotated[
-        int | None, option("N", "Tokens in a source sequence; 25 in a pair.", min=1)
+        int | None, option("N", "Tokens in a source sequence.  [default: 25]", min=1)
     ] = None,
     target_length: Annotated[
-        int | None, option("N", "Tokens in a target sequence; 25 in a pair, else the context.", min=1)
+        int | None,
+        option(
+            "N",
+            "Tokens in a target sequence.  [default: 25, or the context of a model with one sequence]",
+            min=1,
+        ),
     ] = None,
     device: Annotated[
         str | None,
         option(
             "NAME",
-            "h200, h100, a100-80g, rtx4090, l4, p100, cpu (measured here) or cpu:FLOPS; "
-            "without it, all GPUs.",
+            "h200, h100, a100-80g, rtx4090, l4, p100, cpu (measured here) or cpu:FLOPS.  [default: all GPUs]",
         ),
     ] = None,
-    dtype: Annotated[str | None, option("NAME", "bf16 or float32; without it, the faster one.")] = None,
-    ranks: Annotated[int | None, option("N", "Processes that train together; shows layouts.")] = None,
-    layout: Annotated[str | None, option("NAME", "How they share the work, such as fsdp8xtp8.")] = None,
+    dtype: Annotated[str | None, option("NAME", "bf16 or float32.  [default: the faster one]")] = None,
+    ranks: Annotated[int | None, option("N", "Number of ranks that train together; shows layouts.")] = None,
+    layout: Annotated[str | None, option("NAME", "How ranks share the work, such as fsdp8xtp8.")] = None,
     crossing: Annotated[
         bool,
-        option(None, "Show instead where O(n²·d) outweighs O(n·d²), measured here.", "--crossing"),
+        option(
+            None, "Show instead, measured here, the length at which O(n²·d) outweighs O(n·d²).", "--crossing"
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count what a model costs before it is built.
+    """Compute what a model costs before it is built.
 
-    Parameters, FLOPs, memory and time, of the model and of its training.
+    Parameters, FLOPs, memory and time, for the model and for its training.
 
     \b
     Examples:
@@ -69,7 +75,7 @@ def plan(
     changes = parse_settings(settings or [])
     table = None if config is None else read_table(config)
     if (preset is None) == (table is None):
-        raise UserError("Name the model to plan for: --preset base, say, or --config FILE, one of the two.")
+        raise UserError("Name the model to plan: either --preset NAME or --config FILE.")
 
     from clearhead.jobs.recipe import merged, nested  # here, so that --help does not wait for torch
     from clearhead.models.build import preset as find_preset

@@ -22,7 +22,7 @@ def quiz(
 ) -> None:
     """Ask the lectures' questions, wait, and answer: those that ask why by training small models on the spot.
 
-    An experiment takes seconds. Where nobody sits at a terminal, nothing waits.
+    An experiment takes seconds. Without a terminal it does not wait.
 
     \b
     Examples:
@@ -80,7 +80,7 @@ def _waited() -> bool:
     if sys.stdin is None or not sys.stdin.isatty():
         return True
     try:
-        typed = input("Think, then press Enter (q ends): ")
+        typed = input("Think, then press Enter (q to quit): ")
     except EOFError:
         return False
     typer.echo()

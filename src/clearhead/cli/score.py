@@ -18,17 +18,19 @@ def score(
     bundle: Bundle,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SOURCE TARGET]", help="One pair; a language model needs no source."),
+        typer.Argument(metavar="[SOURCE TARGET]", help="A pair of texts; a language model needs no source."),
     ] = None,
-    source: Annotated[Path | None, option("FILE", "One source (or prompt) a line; gzip too.")] = None,
-    target: Annotated[Path | None, option("FILE", "What is scored, aligned line by line.")] = None,
+    source: Annotated[Path | None, option("FILE", "One source (or prompt) per line, plain or gzip.")] = None,
+    target: Annotated[Path | None, option("FILE", "The texts to score, aligned line by line.")] = None,
     file: Annotated[Path | None, option("FILE", "One file instead: .tsv, .csv, .jsonl.", "--file")] = None,
     tokens: Annotated[bool, option(None, "Show every token's log-probability.", "--tokens")] = False,
-    length_penalty: Annotated[float, option("A", "Power of the length in the `score` of --json.")] = 1.0,
+    length_penalty: Annotated[
+        float, option("A", "Length penalty in the `score` of --json: length to the power A.")
+    ] = 1.0,
     length_kind: Annotated[str, option("KIND", "power: length^A; wu: ((5 + length) / 6)^A.")] = "power",
     as_json: Annotated[bool, option(None, "One JSON object for each pair.", "--json")] = False,
     device: Device = "auto",
-    threads: Annotated[int | None, option("N", "Processor cores to use.", min=1, max=4096)] = None,
+    threads: Annotated[int | None, option("N", "CPU threads to use.", min=1, max=4096)] = None,
 ) -> None:
     """Score given texts by forced decoding: natural log-probability, the same for each token, perplexity.
 
@@ -65,7 +67,7 @@ def score(
     settle()
     config_of(loaded.model)  # refuses a model that writes nothing
     if translates(loaded) and (len(texts or []) == 1 or (target and not source)):
-        raise UserError("This model translates: give the source as well as the target.")
+        raise UserError("This model translates: give both the source and the target.")
     total = scoring.Total()
     penalty = LengthPenalty(length_penalty, length_kind)  # type: ignore[arg-type]
     for number, (pair, one) in enumerate(scoring.scored(loaded, pairs, penalty)):

@@ -36,14 +36,14 @@ def check_files(files: Files, texts: Sequence[str] | None) -> bool:
     from clearhead.jobs.resumable_output import check_output  # here, so that --help does not wait for torch
 
     if texts and files.input is not None:
-        raise UserError("Texts come as arguments or from --input: use one of them.")
+        raise UserError("Give the texts either as arguments or with --input.")
     if files.output is None and (files.force or files.restart):
-        raise UserError("--force and --restart are about --output: say where the lines go.")
+        raise UserError("--force and --restart need --output FILE.")
     finished = files.output is not None and check_output(
         files.output, files.input, force=files.force, restart=files.restart
     )
     if finished:
-        typer.echo(f"{files.output} is finished already.", err=True)
+        typer.echo(f"{files.output} is already complete.", err=True)
     return finished
 
 
@@ -81,7 +81,7 @@ def through(
     else:
         sink = PartFile(files.output, settings, restart=files.restart, force=files.force)
         if sink.done.lines:
-            typer.echo(f"clearhead: going on behind line {sink.done.lines:,}.", err=True)
+            typer.echo(f"clearhead: resuming after line {sink.done.lines:,}.", err=True)
     write_lines(writer, lines, options, format, sink, total)
     if isinstance(sink, PartFile):
         typer.echo(f"Wrote {files.output}.", err=True)

@@ -20,7 +20,7 @@ Files = list[Path] | None
 def train(
     source: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="One source text a line; repeat for more corpora."),
+        typer.Option(metavar="FILE", help="One source text per line; repeat for more corpora."),
     ] = None,
     target: Annotated[
         list[Path] | None,
@@ -31,7 +31,7 @@ def train(
         typer.Option(
             "--file",
             metavar="FILE",
-            help="One file instead: .tsv, .csv, .jsonl, plain text to generate, pictures (a folder, .npz).",
+            help="One file instead: .tsv, .csv, .jsonl, plain text (generate), pictures (a folder, .npz).",
         ),
     ] = None,
     hub: Annotated[
@@ -41,19 +41,19 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Column of the source or text: its name or number; twice: two texts read together.",
+            help="Column of the source or text, by name or number; give it twice for pairs of texts.",
         ),
     ] = None,
     target_column: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Column of the target or label: its name or number; of tags several: upos,ner.",
+            help="Column of the target or label, by name or number; several columns of tags: upos,ner.",
         ),
     ] = None,
     weight: Annotated[
         list[float] | None,
-        typer.Option(metavar="W", help="Share of each corpus in an epoch, in their order."),
+        typer.Option(metavar="W", help="Share of each corpus in an epoch, in the order of the corpora."),
     ] = None,
     validation: Annotated[
         list[Path] | None,
@@ -64,15 +64,15 @@ def train(
         typer.Option(metavar="FILE", help="Your own test set: one file, or source and target."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the run and its bundle go.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for the run and its bundle.")
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
             "--task",
             metavar="TASK",
-            help="translate, summarise, generate, classify, regress, tag or image; several of them: text; to "
-            "pre-train: mask or denoise.",
+            help="translate, summarise, generate, classify, regress, tag, image or music; text for several "
+            "of them in one model; mask or denoise for pre-training.",
         ),
     ] = None,
     from_: Annotated[
@@ -82,14 +82,14 @@ def train(
     old_domain: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="With --from: texts on which it is seen what the base has forgotten."
+            metavar="FILE", help="With --from: texts of the old domain, to measure what is forgotten."
         ),
     ] = None,
     recipe: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings in a TOML or JSON file.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the files that a recipe names lie.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder that holds the files a recipe names.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; may be repeated.")
@@ -98,11 +98,11 @@ def train(
         float | None,
         typer.Option(
             metavar="N",
-            help="How long training may take; sizes the run to it. With --resume: how much longer.",
+            help="Time limit for training, to which the run is sized. With --resume: additional time.",
         ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Go on with the run in this folder.")
+        Path | None, typer.Option(metavar="FOLDER", help="Resume the run in this folder.")
     ] = None,
     view: Annotated[str, typer.Option(metavar="KIND", help="auto, live, plain or quiet.")] = "auto",
     as_json: AsJson = False,
@@ -110,8 +110,8 @@ def train(
     """Train a translator, summariser, language model, classifier, regressor or tagger from text files.
 
     Reads and checks the corpus, keeps validation and test sets apart, learns the tokenizer, sizes the
-    model to corpus and device, trains, scores the test set, and leaves one bundle. Everything it chose
-    is printed with the reason, and can be set otherwise.
+    model to corpus and device, trains, scores the test set, and leaves one bundle. It prints every
+    choice it made with the reason; override any of them with --set.
 
     \b
     Examples:
@@ -141,11 +141,10 @@ def train(
     if resume is not None:
         if out is not None or given or start or recipe is not None or task is not None:
             raise UserError(
-                "--resume goes on with a run as it is: leave the files, --out, --task, --from and --recipe "
-                "away."
+                "--resume continues a run as it is: leave out the files, --out, --task, --from and --recipe."
             )
     elif out is None:
-        raise UserError("Say where the run goes: --out runs/NAME.")
+        raise UserError("Say where to put the run: --out runs/NAME.")
     elif not corpora and recipe is None:
         raise UserError(
             "Say what to train on: --source FILE --target FILE, or --file FILE, or --hub NAME, "
@@ -169,7 +168,7 @@ def train(
             finished = job.train(out, said, minutes=minutes, view=view)
     except Interrupted as stop:
         print(
-            f"clearhead: {stop}; all is saved. Go on with `clearhead train --resume {where}`.",
+            f"clearhead: {stop}; everything is saved. Resume with `clearhead train --resume {where}`.",
             file=sys.stderr,
         )
         raise typer.Exit(130) from None
@@ -189,8 +188,8 @@ def train(
 def _to_go_on(where: Path, complete: bool) -> str:
     command = f"`clearhead train --resume {where}`"
     if complete:
-        return f"The bundle '{where}' is complete, but for figures on the test set that {command} adds."
-    return f"Go on with {command}."
+        return f"The bundle '{where}' is complete except for its test scores, which {command} adds."
+    return f"Resume with {command}."
 
 
 def _corpora(

@@ -20,14 +20,17 @@ def translate(
     files: Files,
     computing: Computing,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; without any, lines from a pipe.")
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="Texts. Without any, reads lines from a pipe."),
     ] = None,
     source_prefix: Annotated[
         str | None,
-        option("TEXT", "Put before every line: which task of several in the bundle is meant.", panel=FILES),
+        option(
+            "TEXT", "Prefix for every line, to choose one task of a bundle that has several.", panel=FILES
+        ),
     ] = None,
     alignments: Annotated[
-        bool, option(None, "Which source word each word comes from, as i-j.", "--alignments", panel=FILES)
+        bool, option(None, "Also print word alignments as i-j (source-target).", "--alignments", panel=FILES)
     ] = False,
 ) -> None:
     """Translate or summarise texts with a trained bundle, one line for each.

@@ -17,11 +17,11 @@ LARGEST = 1 << 30  # bytes of a file of texts
 def verify(
     bundle: Bundle,
     texts: Annotated[
-        Path | None, option("FILE", "One text a line; without it, texts are made up from the vocabulary.")
+        Path | None, option("FILE", "One text per line.  [default: random texts from the vocabulary]")
     ] = None,
-    quick: Annotated[bool, option(None, "Test less of everything.", "--quick")] = False,
+    quick: Annotated[bool, option(None, "Run fewer cases of each check.", "--quick")] = False,
     draft: Annotated[
-        Path | None, option("BUNDLE", "A smaller model, to test speculative decoding with.")
+        Path | None, option("BUNDLE", "A smaller model for the checks of speculative decoding.")
     ] = None,
     as_json: Annotated[bool, option(None, "Write JSON instead of a table.", "--json")] = False,
     device: Device = "auto",

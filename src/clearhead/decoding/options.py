@@ -150,7 +150,7 @@ class Options(Config):
             (searching and drawing, "A beam searches and sampling draws: use one of them."),
             (
                 bool(self.contrastive) and (searching or drawing),
-                "Contrastive search has a way of its own to choose: leave the beam and sampling away.",
+                "Contrastive search has a way of its own to choose: leave out the beam and sampling.",
             ),
             (
                 bool(self.contrastive) and (self.top_k is None or self.top_k < 2),

@@ -44,7 +44,7 @@ def contexts(session: Session, word: str, sentences: list[str]) -> Plain:
     if not FEWEST <= len(sentences) <= MOST:
         raise UserError(
             f"A word is compared in {FEWEST} to {MOST} sentences, not in {len(sentences)}: "
-            f"{'add some' if len(sentences) < FEWEST else 'leave some away'}."
+            f"{'add some' if len(sentences) < FEWEST else 'leave out some'}."
         )
     word = word.strip()
     if not word or len(word) > LONGEST_WORD:

@@ -64,7 +64,7 @@ def tensor(
         values = values[_chosen(session, step, head)]
         axes = axes[1:]
     elif head is not None:
-        raise UserError(f"'{name}' has no heads: leave the head away.")
+        raise UserError(f"'{name}' has no heads: leave out the head.")
     if len(axes) == 1:
         # A number for each token is a column; one vector, or a number for each class or expert, a row.
         lying = axes[0][0] in ("feature", "class", "expert")

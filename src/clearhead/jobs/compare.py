@@ -313,10 +313,10 @@ def _json(path: Path) -> dict[str, Any]:
         found = read_json(path)
     except Unreadable as error:
         raise UserError(
-            f"The comparison is damaged: {error.about(path.name)}. Remove it to measure anew."
+            f"The comparison is damaged: {error.about(path.name)}. Remove it to measure again."
         ) from error
     if not isinstance(found, dict):
-        raise UserError(f"The comparison is damaged: '{path}' holds no table. Remove it to measure anew.")
+        raise UserError(f"The comparison is damaged: '{path}' holds no table. Remove it to measure again.")
     return found
 
 

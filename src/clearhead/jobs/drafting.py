@@ -91,7 +91,7 @@ class DraftedWriter(Writer):
     def __init__(self, bundle: Bundle, draft: Bundle, *, dtype: Dtype = "float32") -> None:
         if dtype in ("int8", "fast"):
             said = "--fast" if dtype == "fast" else "--dtype int8"
-            raise UserError(f"With --draft, numbers are float32 or bf16: leave {said} away.")
+            raise UserError(f"With --draft, numbers are float32 or bf16: leave out {said}.")
         super().__init__(bundle, dtype=dtype, way="torch")
         for mine, other in zip(tokenizers_of(bundle), tokenizers_of(draft), strict=True):
             if mine.backend.get_vocab() != other.backend.get_vocab():

@@ -70,7 +70,7 @@ def check_output(path: Path) -> None:
             f"'{path}' does not end in one of {', '.join(FORMS)}, which say how to write vectors."
         )
     if path.is_dir():
-        raise UserError(f"'{path}' is a folder: say what the file in it is called.")
+        raise UserError(f"'{path}' is a folder: name a file in it.")
     if not path.parent.is_dir():
         raise UserError(f"There is no folder '{path.parent}' to write '{path.name}' into.")
 

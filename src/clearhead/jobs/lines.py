@@ -152,7 +152,7 @@ def _decoded(raw: BinaryIO, name: str) -> Iterator[str]:
             f"iconv -f WINDOWS-1252 -t UTF-8."
         ) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"The gzip data of {name} is damaged or cut off behind line {number}.") from error
+        raise UserError(f"The gzip data of {name} is damaged or truncated after line {number}.") from error
     except OSError as error:
         raise UserError(f"{name[0].upper()}{name[1:]} cannot be read: {error.strerror}.") from error
 
@@ -215,7 +215,7 @@ def _passed(numbered: Iterator[tuple[int, str]], done: Done, lines: Lines) -> ha
     if lines.problem is None and (count < done.lines or running.hexdigest() != done.digest):
         raise UserError(
             f"The first {done.lines:,} lines of {lines.name} are not those that the interrupted run has "
-            f"done: give the same input, or begin anew with --restart."
+            f"done: give the same input, or start over with --restart."
         )
     return running
 

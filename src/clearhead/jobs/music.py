@@ -31,7 +31,7 @@ def check_place(path: Path, endings: Sequence[str], force: bool) -> None:
     if path.suffix.lower() not in endings:
         raise UserError(f"'{path}' must end in {' or '.join(endings)}.")
     if path.exists() and not force:
-        raise UserError(f"'{path}' is there already: give --force to replace it, or another name.")
+        raise UserError(f"'{path}' already exists: give --force to replace it, or another name.")
     if not path.absolute().parent.is_dir():
         raise UserError(f"There is no folder '{path.absolute().parent}' to write into.")
     if endings == MIDI:

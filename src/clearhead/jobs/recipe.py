@@ -107,11 +107,12 @@ def compose(
         wanted = table_in(said, "model").get(name)
         if wanted is not None and size is None:
             raise UserError(
-                f"model.{name}={wanted} cannot be: the tokenizer is shared. Set tokenizer.shared=false."
+                f"model.{name}={wanted} cannot be used: the tokenizer is shared. Set tokenizer.shared=false."
             )
         if wanted is not None and wanted != size:
             raise UserError(
-                f"model.{name}={wanted} cannot be: the tokenizer has {size} tokens. Set tokenizer.vocabulary."
+                f"model.{name}={wanted} cannot be used: the tokenizer has {size} tokens. "
+                "Set tokenizer.vocabulary."
             )
     table = merged(base, as_table(choices), said, {"model": dict(vocabulary)})
     schedule = table.setdefault("schedule", {})

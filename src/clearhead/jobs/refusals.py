@@ -174,12 +174,12 @@ def check_labels(config: TrainConfig, found: Survey) -> None:
     head, objective = config.model.head, config.objective
     if found.labels and head.classes != len(found.labels):
         raise UserError(
-            f"model.head.classes={head.classes} cannot be: the training text has "
+            f"model.head.classes={head.classes} cannot be used: the training text has "
             f"{len(found.labels)} labels. Leave it out."
         )
     if found.labels and head.columns != found.tag_columns:
         raise UserError(
-            f"model.head.columns={list(head.columns)} cannot be: the tags of the training text are "
+            f"model.head.columns={list(head.columns)} cannot be used: the tags of the training text are "
             f"{list(found.tag_columns)} by column. Leave it out."
         )
     if head.columns and (objective.label_smoothing or objective.consistency):
@@ -194,8 +194,8 @@ def check_pictures(config: TrainConfig, facts: Facts) -> None:
     image, known = config.model.image, facts.picture
     if known is not None and (image.size, image.channels) != (known.side, known.channels):
         raise UserError(
-            f"model.image.size={image.size} with model.image.channels={image.channels} cannot be: the "
-            f"pictures have {known.side} and {known.channels}. Leave them away."
+            f"model.image.size={image.size} with model.image.channels={image.channels} cannot be used: the "
+            f"pictures have {known.side} and {known.channels}. Leave out them."
         )
 
 
@@ -205,7 +205,7 @@ def check_corpus(found: Survey) -> None:
         if not part.fates.count(TRAIN):
             raise UserError(
                 f"No row of {name_of(part.corpus)} is left to train on: all are empty, in another corpus as "
-                "well, or kept apart for validation and test. Leave this corpus away."
+                "well, or kept apart for validation and test. Leave out this corpus."
             )
     if not found.count(VALIDATION):
         raise UserError(NO_VALIDATION)

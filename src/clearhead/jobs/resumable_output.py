@@ -34,7 +34,7 @@ if os.name != "nt":
     import fcntl
 
 EVERY = 1.0  # seconds between two records
-RESTART = "or begin anew with --restart"
+RESTART = "or start over with --restart"
 BLOCK = 1 << 20  # bytes read at a time
 KNOWN = ("settings", "lines", "digest", "bytes", "finished")  # the entries of a note of release 0.1
 
@@ -137,7 +137,7 @@ class PartFile:
             file = open(self.part, "r+b" if record.lines else "ab")  # noqa: SIM115 - closed at the end
         except FileNotFoundError as error:
             raise UserError(
-                f"'{self.part}', where an interrupted run stopped, is gone: begin anew with --restart."
+                f"'{self.part}', where an interrupted run stopped, is gone: start over with --restart."
             ) from error
         except OSError as error:
             raise self._cannot(error) from error
@@ -150,7 +150,7 @@ class PartFile:
         wrong = self._wrong(record)
         if wrong is not None:
             file.close()
-            raise UserError(f"'{self.part}' {wrong}: begin anew with --restart.")
+            raise UserError(f"'{self.part}' {wrong}: start over with --restart.")
         if record.lines == 0:
             self._write(record)
         file.truncate(record.bytes)
@@ -315,7 +315,7 @@ def _shown(name: str, value: Any) -> str:
 
 def _occupied(target: Path) -> UserError:
     return UserError(
-        f"There is a file '{target}' already: give another --output, or replace it with --force."
+        f"The file '{target}' already exists: give another --output, or replace it with --force."
     )
 
 

@@ -198,8 +198,8 @@ def _refuse_unlike(base: Base, said: Table) -> None:
         free = name in _FREE or name.startswith("head.") or name in ("family", "embedding.token_types")
         if not free and known.get(name) != value:
             raise UserError(
-                f"model.{name}={shown(value)} cannot be: the base '{base.folder}' has {known.get(name)}, and "
-                "its weights fit nothing else. Leave it out."
+                f"model.{name}={shown(value)} cannot be used: the base '{base.folder}' has "
+                f"{known.get(name)}, and its weights fit nothing else. Leave it out."
             )
     start = StartConfig.from_dict(said["start"], "start")
     if start.lora.apart and not (start.lora.rank and is_bundle(base.folder)):

@@ -164,7 +164,7 @@ def _changed(folder: RunFolder, settings: Table | None) -> tuple[TrainConfig, di
         if unlike:
             raise UserError(
                 f"The run in '{folder.path}' cannot go on with other settings, which would silently make "
-                f"another run of it ({'; '.join(unlike)}): leave them away, or train anew."
+                f"another run of it ({'; '.join(unlike)}): leave out them, or start a new run."
             )
         config = changed
     return config, record
@@ -187,7 +187,9 @@ def _prepare_again(folder: RunFolder, config: TrainConfig, notes: dict[str, Any]
     else:
         tokenizers, same = base.tokenizers(), base.sha256 == config.start.sha256
     if not same or corpus_facts(found) != notes["corpus"]:
-        raise UserError(f"The files of the run in '{folder.path}' have changed since it began: train anew.")
+        raise UserError(
+            f"The files of the run in '{folder.path}' have changed since it started: start a new run."
+        )
     for sentence in write_data(folder, config, found, tokenizers, base):
         view.say(sentence)
 

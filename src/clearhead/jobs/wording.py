@@ -90,7 +90,7 @@ def beginning(tokenizer: Tokenizer, text: str) -> Ids:
     """The ids of a text's first words; where words keep the space after them, so does the last one."""
     plain = text.rstrip()
     if not plain:
-        raise UserError("A prefix must not be empty: leave --prefix away.")
+        raise UserError("A prefix must not be empty: leave out --prefix.")
     after = space_between_words(tokenizer.backend) == "after"
     ids = tuple(tokenizer.encode(f"{plain} " if after else plain))
     return _writable(tokenizer, ids, text)
@@ -124,4 +124,4 @@ def _refuse_contradictions(phrases: Phrases, found: dict[str, Any]) -> None:
     wanted += [("--prefix", phrases.prefix)] if "prefix" in found else []
     for option, phrase in wanted:
         if any(one in phrase for one in phrases.ban):
-            raise UserError(f"{option} '{phrase}' contains what --ban rules out: leave one of them away.")
+            raise UserError(f"{option} '{phrase}' contains a text that --ban forbids: leave out one of them.")

@@ -59,7 +59,7 @@ def ready(
         _refuse_other_kind(bundle, continues)
     if draft is not None:
         if how == "native":
-            raise UserError("With --draft the way is PyTorch's: leave --way native away.")
+            raise UserError("With --draft the way is PyTorch's: leave out --way native.")
         return DraftedWriter(bundle, load(draft, device=place), dtype=kind)
     writer = Writer(bundle, dtype=kind, way=how)
     if writer.why_not_native is not None:

@@ -301,7 +301,7 @@ class InputEmbedding(nn.Module):
             check_ids(types, self.types.weight.shape[0], "Token type", "kinds this model has")
             x = x + self.types(types)
         elif types is not None:
-            raise UserError("This model has no token types: leave token_types away, or build it with them.")
+            raise UserError("This model has no token types: leave out token_types, or build it with them.")
         if self.norm is not None:
             x = self.norm(x)
         dropped: Tensor = self.dropout(x)

@@ -157,7 +157,7 @@ class RunFolder:
         return config, {key: value for key, value in plain.items() if key not in ("config", KEY)}
 
     def _damaged(self, what: str) -> UserError:
-        return UserError(f"The run in '{self.path}' is damaged: {what}. Put back a copy, or train anew.")
+        return UserError(f"The run in '{self.path}' is damaged: {what}. Put back a copy, or start a new run.")
 
     @contextmanager
     def emptied_on_error(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ def bind(host: str, port: int) -> socket.socket:
             0
         ]
     except (OSError, UnicodeError):
-        raise UserError(f"There is no host '{host}' here to listen on: leave --host away.") from None
+        raise UserError(f"There is no host '{host}' here to listen on: leave out --host.") from None
     last = min(port + TRIED, 65_536) if port else 1
     for number in range(port, last):
         # named as TCP, for asyncio turns off waiting (Nagle's algorithm) only where it knows the protocol
