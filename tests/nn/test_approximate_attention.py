@@ -133,6 +133,34 @@ def test_nothing_seen_gives_nothing(row: str) -> None:
     assert x.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("row", ROWS)
+def test_half_precision(row: str) -> None:
+    """In bf16 weights and under autocast; a vector may fall into another bucket, so finite is enough."""
+    attention, mask = layer(row).float(), masks_for(row)[-1]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [attention(texts().float(), mask=mask)]
+    found.append(attention.bfloat16()(texts().bfloat16(), mask=mask))
+    assert [one.dtype for one in found] == [torch.bfloat16] * 2
+    for one in found:
+        assert one.isfinite().all()
+        if "reformer" not in row:
+            torch.testing.assert_close(one.double(), layer(row)(texts(), mask=mask), atol=0.1, rtol=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("row", ROWS)
+def test_a_gpu_gives_the_same(row: str) -> None:
+    for mask in masks_for(row):
+        found = []
+        for device in ("cpu", "cuda"):
+            attention, x = layer(row).to(device), texts().to(device).requires_grad_()
+            out = attention(x, mask=mask)
+            out.square().sum().backward()
+            assert x.grad is not None
+            found.append((pack(out, LENGTHS).cpu(), pack(x.grad, LENGTHS).cpu()))
+        torch.testing.assert_close(found[0], found[1], atol=1e-9, rtol=1e-7)
+
+
 # --- refusals --------------------------------------------------------------------------------------
 
 

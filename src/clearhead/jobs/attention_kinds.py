@@ -80,6 +80,7 @@ ROWS = (
     Contender("performer", {"kind": "performer"}, "n·m", "n·m"),
     Contender("linformer", {"kind": "linformer", "projected": 128}, "n·r", "n·r", to_length="max_length"),
     Contender("nystrom", {"kind": "nystrom", "landmarks": 64}, "n·m", "n·m"),
+    Contender("reformer", {"kind": "reformer"}, "n·c·h", "n·c·h"),
     Contender("compressed", {"kind": "compressed", "stride": 3}, "n²/s", "n"),
     Contender("latent", {"kind": "latent"}, "n²", "n"),
 )

@@ -82,8 +82,8 @@ class LinformerAttention(ApproximateAttention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform, so that a mixture of r tokens has about the variance of one."""
-        bound = 1.0 / math.sqrt(self.config.projected)
+        """Uniform, so that a mixture of a text of `max_length` tokens has the variance of one token."""
+        bound = math.sqrt(3.0 / self.config.max_length)
         for projection in (self.project_keys, self.project_values):
             if projection is not None:
                 nn.init.uniform_(projection, -bound, bound)
