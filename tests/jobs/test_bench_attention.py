@@ -74,7 +74,7 @@ def softmax_attention(x: torch.Tensor, part: Any) -> torch.Tensor:
 
 
 def test_errors_are_those_of_the_same_projections() -> None:
-    rows = contenders("exact,window,linear,performer,latent")
+    rows = contenders("exact,window,linear,performer,reformer,latent")
     found = job.bench(setting_of(8, 24), rows)
     part, x = job._prepared(found.setting, EXACT, 24)
     with torch.no_grad():
@@ -84,6 +84,9 @@ def test_errors_are_those_of_the_same_projections() -> None:
     assert found.cells["window 256"][24].error == pytest.approx(0, abs=1e-6)  # it hides nothing
     assert 0.01 < (found.cells["performer"][24].error or 0) < 3
     assert found.cells["latent"][24].error is None  # its projections are others
+    assert found.cells["reformer"][24].error == pytest.approx(0, abs=1e-6)  # one chunk holds the text
+    longer = job.bench(setting_of(512), contenders("reformer"))
+    assert 0.05 < (longer.cells["reformer"][512].error or 0) < 2
     for cells in found.cells.values():
         for cell in cells.values():
             assert min(cell.forward or 0, cell.both or 0, cell.bytes or 0) > 0

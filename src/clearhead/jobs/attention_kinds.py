@@ -6,7 +6,8 @@ A row names settings that are worth measuring, and what the literature says of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +33,11 @@ class Contender:
     time: str = "–"
     memory: str = "–"
     exact: bool = False  # it computes exact attention, and differs in how
-    to_length: str = ""  # a setting that says how long texts get
+    for_length: Callable[[int], Mapping[str, Any]] = lambda tokens: {}  # settings that go with the length
+    has_no: tuple[str, ...] = ()  # sizes that others have
+    exact_when: str = (
+        ""  # a setting that, at the text's length, makes it exact: for those with no key to take
+    )
     packed: bool = False  # its kernel takes packed tokens alone
 
     @property
@@ -42,13 +47,22 @@ class Contender:
 
     def part(self, like: AttentionConfig, tokens: int, position: Position | None = None) -> Any:
         """The attention itself, as wide as `like`, for texts of so many tokens."""
-        sizes = {name: value for name, value in like.to_dict().items() if name not in ("kind", "kernel")}
         usual = AttentionConfig().to_dict()
-        said = {name: value for name, value in sizes.items() if value != usual[name]}
-        said |= {**self.settings, **({self.to_length: max(tokens, 128)} if self.to_length else {})}
+        said = {
+            name: value
+            for name, value in like.to_dict().items()
+            if value != usual[name] and name not in ("kind", "kernel", *self.has_no)
+        }
+        said |= {**self.settings, **self.for_length(tokens)}
         config = attention_kind(self.kind).config.from_dict(said)
         assert isinstance(config, AttentionConfig)
         return build_attention(config, Position() if position is None else position)
+
+
+def _buckets(tokens: int) -> list[int]:
+    """About two for each chunk of 64 tokens: one even number or, where they are many, a product of two."""
+    power = max(1, math.ceil(math.log2(max(2 * tokens / 64, 2))))
+    return [2**power] if power <= 6 else [2 ** (power // 2), 2 ** (power - power // 2)]
 
 
 EXACT = Contender("exact", {}, "n²", "n", exact=True)
@@ -78,11 +92,26 @@ ROWS = (
     ),
     Contender("linear", {"kind": "linear"}, "n", "n"),
     Contender("performer", {"kind": "performer"}, "n·m", "n·m"),
-    Contender("linformer", {"kind": "linformer", "projected": 128}, "n·r", "n·r", to_length="max_length"),
+    Contender(
+        "linformer",
+        {"kind": "linformer", "projected": 128},
+        "n·r",
+        "n·r",
+        for_length=lambda tokens: {"max_length": max(tokens, 128)},
+    ),
     Contender("nystrom", {"kind": "nystrom", "landmarks": 64}, "n·m", "n·m"),
     Contender("reformer", {"kind": "reformer"}, "n·c·h", "n·c·h"),
     Contender("compressed", {"kind": "compressed", "stride": 3}, "n²/s", "n"),
-    Contender("latent", {"kind": "latent"}, "n²", "n"),
+    Contender(
+        "reformer",
+        {"kind": "reformer"},
+        "n·log n",
+        "n·log n",
+        for_length=lambda tokens: {"buckets": _buckets(tokens)},
+        has_no=("kv_heads",),
+        exact_when="chunk",
+    ),
+    Contender("latent", {"kind": "latent"}, "n²", "n", has_no=("kv_heads",)),
 )
 
 

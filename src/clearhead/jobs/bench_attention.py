@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -320,6 +320,8 @@ def _add_errors(found: Bench, tokens: int, trained: Trained | None) -> None:
     weights = projections_of(exact)
     for one, error in _errors(found, tokens, exact, weights, x):
         found.cells[one.name][tokens].error = error
+    for one in [one for one in found.contenders if one.exact_when]:
+        found.cells[one.name][tokens].error = _own_error(setting, one, tokens)
     if trained is None or not trained.may_read(tokens):
         return
     sums: dict[str, list[float]] = {}
@@ -328,6 +330,17 @@ def _add_errors(found: Bench, tokens: int, trained: Trained | None) -> None:
             sums.setdefault(one.name, []).append(error)
     for name, errors in sums.items():
         found.cells[name][tokens].trained_error = math.fsum(errors) / len(errors)
+
+
+@torch.no_grad()
+def _own_error(setting: Setting, one: Contender, tokens: int) -> float:
+    """Of a kind with projections of its own, against itself where it is exact."""
+    plain = _plain(setting)
+    part, x = _prepared(plain, one, tokens)
+    right = replace(one, settings={**one.settings, one.exact_when: tokens}).part(setting.like, tokens)
+    right.load_state_dict(part.state_dict())
+    out, exact = (_call(plain, one, each.to(x.device).eval())(x) for each in (part, right))
+    return float((out - exact).norm() / exact.norm())
 
 
 def _plain(setting: Setting) -> Setting:

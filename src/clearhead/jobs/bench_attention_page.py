@@ -191,7 +191,8 @@ def _notes(found: Bench, key: str) -> tuple[str, ...]:
     whose = "projections that keep variances at 1" if key == "error" else f"the weights of {found.trained}"
     return (
         f"‖out − exact‖ / ‖exact‖ in float32, with {whose}; matrices that only one kind has are as drawn. "
-        f"Kinds whose projections are others have no error, and long texts have none on a CPU.",
+        f"Reformer, whose keys are its queries, is compared with itself in one chunk. Other kinds with "
+        f"projections of their own have no error, and long texts have none on a CPU.",
     )
 
 
