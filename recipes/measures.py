@@ -104,6 +104,11 @@ MEASURES: dict[str, Measure] = {
         on_validation="loss",
         published="1.4697 (nanoGPT, the same size)",
     ),
+    "wikitext-2": Measure(
+        what="words of Wikipedia articles, all 33,278 of the training text; ends of lines count as words",
+        figure="perplexity",
+        published="65.8 (AWD-LSTM); 55.1 (Mogrifier LSTM)",
+    ),
     "jsb-relative": Measure(
         what="Bach's chorales, four voices on a grid of sixteenths, relative attention",
         figure="nats per voice",

@@ -216,6 +216,13 @@ def test_characters_and_words_that_all_fit_are_those_for_teaching() -> None:
         assert tokenizer.decode(tokenizer.encode("not to be")) == "not to be"
 
 
+def test_ends_of_lines_are_words_and_other_white_space_is_none() -> None:
+    tokenizer = learn_tokenizer(["one  two\n", "\n", "three\tone\n"], TokenizerConfig(kind="words"))
+    assert tokenizer.tokens("two\tone \n\nthree ") == ["two", "one", "\n", "\n", "three"]
+    again = Tokenizer.from_json(tokenizer.to_json())
+    assert again.encode("one\ntwo") == tokenizer.encode("one \n two")
+
+
 def test_the_commonest_characters_and_words_are_kept() -> None:
     config = TokenizerConfig(kind="characters", vocabulary=6)
     assert learn_tokenizer(["abcc", "cbx"], config).tokens("abcx") == ["<unknown>", "b", "c", "<unknown>"]

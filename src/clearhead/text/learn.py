@@ -87,7 +87,7 @@ def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
     For "bpe", "unigram" and "wordpiece", `decode(encode(text)) == normalise(text)` for
     any text whatsoever. "characters" and "words" turn what they do not know into
-    `<unknown>`, and "words" forgets what white space stood between the words.
+    `<unknown>`, and "words" forgets white space, but for the ends of lines inside a text.
 
     >>> tokenizer = learn_tokenizer(["low lower lowest"] * 9, TokenizerConfig(vocabulary=266))
     >>> tokenizer.tokens("slowly")
@@ -134,7 +134,7 @@ def _words(
 
 def _learn_seen(lines: Iterable[str], config: TokenizerConfig) -> tokenizers.Tokenizer:
     """The characters or words seen most often, in the order in which they first appeared."""
-    splitter = None if config.kind == "characters" else parts.words_apart(bool(config.more))
+    splitter = None if config.kind == "characters" else parts.words_apart(bool(config.more), lines=True)
     normaliser = parts.normaliser(config.normalisation, config.lowercase)
     seen = _words(lines, normaliser, splitter)
     # `most_common` keeps the order of appearance among equals, so this does not hang on chance

@@ -61,10 +61,16 @@ def word_level(
     return backend
 
 
-def words_apart(more: bool = False) -> pre_tokenizers.PreTokenizer:
-    """Split at white space, which is lost; no word can be a special token's name, of `more` than four."""
+def words_apart(more: bool = False, lines: bool = False) -> pre_tokenizers.PreTokenizer:
+    """Split at white space, which is lost, but with `lines` for the ends of lines, which are words then.
+
+    No word can be a special token's name, of `more` than four.
+    """
     names = _isolated(_MORE_NAMES if more else _NAMES)
-    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), names])
+    if not lines:
+        return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), names])
+    spaces = pre_tokenizers.Split(tokenizers.Regex(r"[^\S\n]+"), "removed")
+    return pre_tokenizers.Sequence([spaces, _isolated(r"\n"), names])
 
 
 def bytes_of_words(
