@@ -67,6 +67,13 @@ DECODERS = {
     "gpt": {"position__name": "learned", "position__max_length": 80, "norm__place": "pre"},
     "llama": {"position__name": "rotary", "attention__kv_heads": 2, "feedforward__gated": True},
     "latent": {"attention__kind": "latent", "attention__latent_dim": 20, "position__name": "rotary"},
+    "latent, compressed queries": {
+        "attention__kind": "latent",
+        "attention__query_latent_dim": 12,
+        "attention__bias": False,
+        "position__name": "rotary",
+        "position__layout": "halves",
+    },
     "latent, alibi": {
         "attention__kind": "latent",
         "attention__value_dim": 12,

@@ -11,23 +11,30 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.decoding.graphs.buffers import NONE, Buffers
 from clearhead.decoding.graphs.plain import normed, turned
-from clearhead.decoding.graphs.weights import Heads, Norm, PositionTables
+from clearhead.decoding.graphs.weights import Heads, Latent, PositionTables
 
 
 def attend_latents(
-    mixed: Tensor, latents: Tensor, norm: Norm, buffers: Buffers, shape: Heads, tables: PositionTables
+    mixed: Tensor, latents: Tensor, layer: Latent, buffers: Buffers, shape: Heads, tables: PositionTables
 ) -> Tensor:
-    """Queries and latents (R, (H+1)·(L+P)) in one; stores the new latents; returns sums of them, (R, H·L)."""
+    """Queries and latents (R, (H+1)·(L+P)) in one; stores the new latents; returns sums of them, (R, H·L).
+
+    Compressed queries are expanded first.
+    """
     rows, size = len(mixed), shape.value
+    if layer.query is not None and layer.query_norm is not None:
+        compressed, new = mixed[:, : -shape.key], mixed[:, -shape.key :]
+        mixed = torch.cat([F.linear(normed(compressed, layer.query_norm), layer.query.weight), new], -1)
     length = buffers.length.long()
     every = mixed.unflatten(-1, (shape.heads + 1, shape.key))
     every = torch.cat([every[..., :size], turned(every[..., size:], length, shape, tables)], -1)
     q, new = every[:, :-1], every[:, -1]
     row = torch.arange(rows, device=mixed.device)
-    stored = torch.cat([normed(new[:, :size], norm), new[:, size:]], -1)
+    stored = torch.cat([normed(new[:, :size], layer.norm), new[:, size:]], -1)
     latents[row, 0, length] = stored.to(latents.dtype)
     past = _past(latents[:, 0], row, length, buffers)
     back = length.unsqueeze(1) - torch.arange(past.shape[1], device=mixed.device)  # (R, T)

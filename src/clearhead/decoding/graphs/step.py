@@ -80,8 +80,8 @@ class Step:
         for number, block in enumerate(weights.blocks):
             norms = iter(block.norms)
             x, mixed = self._read(stream, norm := next(norms), block.query_key_value)
-            if block.latent_norm is not None:
-                found = attend_latents(mixed, buffers.keys[number], block.latent_norm, buffers, shape, tables)
+            if block.latent is not None:
+                found = attend_latents(mixed, buffers.keys[number], block.latent, buffers, shape, tables)
             else:
                 found = kernels.attend_self(
                     mixed, buffers.keys[number], buffers.values[number], buffers, shape, tables

@@ -35,6 +35,14 @@ class Norm(NamedTuple):
     rms: bool
 
 
+class Latent(NamedTuple):
+    """What latent attention does besides its two products, absorbed."""
+
+    norm: Norm  # of what is stored
+    query_norm: Norm | None  # where queries are compressed: of that,
+    query: Product | None  # and what makes queries of it
+
+
 class Block(NamedTuple):
     """One layer of the decoder."""
 
@@ -46,7 +54,7 @@ class Block(NamedTuple):
     inner: Product  # gate and inner, where it is gated
     outer: Product
     norms: tuple[Norm, ...]  # of self-attention, cross-attention where there is one, feed-forward
-    latent_norm: Norm | None = None  # of what latent attention stores
+    latent: Latent | None = None
 
 
 class Heads(NamedTuple):
@@ -133,12 +141,10 @@ def _block(layer: Layer) -> Block:
     if layer.cross_residual is not None:
         norms.insert(1, layer.cross_residual.norm)
     made = [_norm(one) for one in norms]
-    latent = own if isinstance(own, LatentAttention) else None
-    first, last = (
-        (_product(own.query, own.key, own.value), _product(own.output))
-        if latent is None
-        else _absorbed(latent)
-    )
+    if isinstance(own, LatentAttention):
+        first, last, latent = _absorbed(own)
+    else:
+        first, last, latent = _product(own.query, own.key, own.value), _product(own.output), None
     return Block(
         query_key_value=first,
         output=last,
@@ -148,17 +154,22 @@ def _block(layer: Layer) -> Block:
         inner=_product(inner.inner) if inner.gate is None else _product(inner.gate, inner.inner),
         outer=_product(inner.output),
         norms=tuple(one for one in made if one is not None),
-        latent_norm=None if latent is None else _norm(latent.norm),
+        latent=latent,
     )
 
 
-def _absorbed(own: LatentAttention) -> tuple[Product, Product]:
-    """Queries and latents as one product, and what makes a layer's result of weighted sums of latents."""
+def _absorbed(own: LatentAttention) -> tuple[Product, Product, Latent]:
+    """Queries and latents as one product; what makes a layer's result of sums of latents; and the rest."""
     query, output = (one.to(own.latent.weight.dtype) for one in own.absorbed_weights())
+    last = Product(output, None if own.output.bias is None else own.output.bias.detach())
+    norm, query_norm = _norm(own.norm), _norm(own.query_norm)
+    assert norm is not None
+    if own.query_latent is not None:
+        return _product(own.query_latent, own.latent), last, Latent(norm, query_norm, Product(query, None))
     first = Product(torch.cat([query, own.latent.weight.detach()]), None)
     if own.latent.bias is not None:
         first = first._replace(bias=F.pad(own.latent.bias.detach(), (len(query), 0)))
-    return first, Product(output, None if own.output.bias is None else own.output.bias.detach())
+    return first, last, Latent(norm, None, None)
 
 
 def _output(output: Output) -> Product:

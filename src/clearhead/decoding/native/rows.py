@@ -19,7 +19,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import accumulate, chain, pairwise
@@ -88,6 +88,7 @@ SETTINGS: dict[str, tuple[str, ...] | None] = {
     ),
 }
 OF_LATENTS = dict.fromkeys(("attention.latent_dim", "attention.rotary_dim"))  # known, where there are latents
+ON_GPU = ("attention.query_latent_dim",)  # which recorded steps know besides
 NAMES = {"position.name": "position scheme", "attention.score": "score"}  # where a sentence has another word
 USUAL = ModelConfig()
 
@@ -287,21 +288,25 @@ def supports(model: nn.Module, device: str = "cpu") -> str | None:
     if not isinstance(config, ModelConfig) or type(model) not in (EncoderDecoder, Decoder):
         family = config.family if isinstance(config, ModelConfig) else type(model).__name__
         return f"it does not know the model family '{family}'."
-    dial = _config(config) or _modules(model) or _weights(model, device) or _shapes(model, config)
+    more = () if device == "cpu" else ON_GPU
+    dial = _config(config, more=more) or _modules(model) or _weights(model, device) or _shapes(model, config)
     return None if dial is None else f"it does not know {dial}."
 
 
-def _config(config: Config, usual: Config = USUAL, path: str = "") -> str | None:
-    """The first setting that is not known, of a config and those inside it; `usual` has the defaults."""
+def _config(config: Config, usual: Config = USUAL, path: str = "", more: Iterable[str] = ()) -> str | None:
+    """The first setting that is not known, of a config and those inside it.
+
+    `usual` has the defaults; `more` are known besides.
+    """
     for name in (one.name for one in fields(config)):
         value, default, where = getattr(config, name), getattr(usual, name), path + name
-        known = (SETTINGS | OF_LATENTS).get(where, ())
+        known = (SETTINGS | OF_LATENTS | dict.fromkeys(more)).get(where, ())
         if value == default or known is None or value in known:
             continue
         if isinstance(value, LatentConfig) and where == "attention":
             default = LatentConfig()
         if isinstance(value, Config) and type(value) is type(default):
-            if (inside := _config(value, default, f"{where}.")) is not None:
+            if (inside := _config(value, default, f"{where}.", more)) is not None:
                 return inside
             continue
         shown = getattr(value, "kind", value)  # of a part that is of another kind
