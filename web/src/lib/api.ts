@@ -171,6 +171,18 @@ export interface AttentionAnswer {
     weights: Tensor;
     thumbnails: boolean;
   }[];
+  /** What the maps of a vision model are laid over. */
+  picture?: PictureAnswer | null;
+}
+
+export interface PictureAnswer {
+  /** The address of a PNG that carries its own dots. */
+  source: string;
+  /** Patches of a side. */
+  side: number;
+  /** The first column that is a patch: 1 behind a class token. */
+  first: number;
+  pooling: string;
 }
 
 export interface AttentionMap {

@@ -1,6 +1,6 @@
 /** The attention view against answers that the server could give. */
 import { describe, expect, it } from "vitest";
-import { pack, serve, until, type Answers } from "../fake";
+import { MODEL, pack, serve, until, type Answers } from "../fake";
 import { button, cleanPages, click, find, open, press, word } from "./opened";
 
 cleanPages();
@@ -156,5 +156,38 @@ describe("is it an explanation?", () => {
     await until(() => expect(document.body.textContent).toContain("Row 1 is no"));
     click(button("chat"));
     await until(() => expect(document.body.textContent).toContain("Row 2 is no"));
+  });
+});
+
+describe("a picture", () => {
+  const patches = [word("1,1"), word("1,2"), word("2,1"), word("2,2")];
+  const map = [0.7, 0.1, 0.1, 0.1, 0.1, 0.7, 0.1, 0.1, 0.1, 0.1, 0.7, 0.1, 0.1, 0.1, 0.1, 0.7];
+  const example = "picture 1x2x2 00ff8040";
+  const vision = {
+    ...MODEL,
+    family: "vision",
+    has_source: false,
+    kinds: ["encoder.self"],
+    examples: [example],
+  };
+
+  it("carries the weights of its patches; picking one shows where it looks", async () => {
+    const asked = serve({
+      "/api/models": () => ({ models: [vision] }),
+      "/api/attention": () => ({
+        kinds: [{ kind: "encoder.self", rows: patches, columns: patches, layers: 1, heads: 1, weights: pack(map, [1, 1, 4, 4]), thumbnails: false }],
+        picture: { source: "data:image/png;base64,", side: 2, first: 0, pooling: "mean" },
+      }), // prettier-ignore
+    });
+    open("#/attention");
+    const weight = (name: string): number =>
+      Number(find(`.patches [aria-label^="Patch ${name}"]`).getAttribute("aria-label")?.split(": ")[1]);
+    await until(() => expect(weight("1,1")).toBeCloseTo(0.25, 5));
+    expect(asked.find(({ path }) => path === "/api/attention")?.body["text"]).toBe(example);
+    click(find('.patches [aria-label^="Patch 2,1"]'));
+    expect(location.hash).toContain("row=2");
+    await until(() => expect(weight("2,1")).toBeCloseTo(0.7, 5));
+    expect(document.querySelectorAll('[aria-label="Picture 1"]')).toHaveLength(1);
+    expect(document.body.textContent).not.toContain("By token class");
   });
 });
