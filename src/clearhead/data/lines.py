@@ -13,6 +13,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,8 +22,8 @@ from clearhead.base.errors import UserError
 OnRead = Callable[[float], None]  # told how many megabytes of the file were read since the last call
 
 _BLOCK = 1 << 20
-_GZIP = b"\x1f\x8b"
-_UTF8_MARK = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
+UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _OTHER_FORMS = {  # first bytes of what people hand over by mistake, and what to do about it
     b"PK\x03\x04": "a zip archive or an office document: unpack it, or save it as CSV",
@@ -69,7 +70,7 @@ def without_gz(path: str | Path) -> str:
 def _whole_lines(path: str | Path, on_read: OnRead | None) -> Iterator[bytes]:
     """Blocks of bytes that end where lines end, without the mark that some editors put first."""
     with _opened(path) as raw:
-        zipped = raw.read(2) == _GZIP
+        zipped = raw.read(2) == GZIP
         raw.seek(0)
         file = gzip.GzipFile(fileobj=raw) if zipped else raw
         first, told = True, 0
@@ -97,12 +98,23 @@ def _whole_lines(path: str | Path, on_read: OnRead | None) -> Iterator[bytes]:
             raise _empty(path)
 
 
+@contextmanager
+def no_folder(path: Path) -> Iterator[None]:
+    """Refuse a folder; what the system says of a file that is opened inside becomes a sentence."""
+    try:
+        if path.is_dir():
+            raise UserError(f"'{path}' is a folder, not a file: name a file inside it.")
+        yield
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file '{path}'.") from error
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror}.") from error
+
+
 def _opened(path: str | Path) -> BinaryIO:
     path = Path(path)
-    try:
+    with no_folder(path):
         status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise UserError(f"'{path}' is a folder, not a file: name a file inside it.")
         if not stat.S_ISREG(status.st_mode):
             raise UserError(
                 f"'{path}' is not an ordinary file, and it has to be read more than once: save it first."
@@ -110,12 +122,8 @@ def _opened(path: str | Path) -> BinaryIO:
         if status.st_size == 0:
             raise _empty(path)
         file = open(path, "rb")  # noqa: SIM115 (handed to the caller, who closes it)
-    except FileNotFoundError as error:
-        raise UserError(f"There is no file '{path}'.") from error
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror}.") from error
     if path.suffix.lower() == ".gz":
-        if file.read(2) != _GZIP:
+        if file.read(2) != GZIP:
             file.close()
             raise UserError(
                 f"'{path}' ends in .gz but is not compressed with gzip: fetch it again, or rename it."
@@ -149,7 +157,7 @@ def _check_start(block: bytes, path: str | Path) -> bytes:
             f"'{path}' is not UTF-8 text but looks like UTF-16 or binary data: "
             f"convert it, for example with: iconv -f UTF-16 -t UTF-8 '{path}'."
         )
-    return block.removeprefix(_UTF8_MARK)
+    return block.removeprefix(UTF8_MARK)
 
 
 def _decode(block: bytes, path: str | Path, number: int) -> str:

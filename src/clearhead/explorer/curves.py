@@ -10,7 +10,6 @@ Numbers that are none, such as the loss of a run that diverged, are null.
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from clearhead.base import reading
 from clearhead.base.errors import UserError
 from clearhead.explorer.words import Plain
 from clearhead.planner.totals import RUNS
-from clearhead.training.log import LARGEST, read_line
+from clearhead.training.log import LARGEST, finite, read_line
 
 if os.name != "nt":
     import fcntl
@@ -57,7 +56,7 @@ def of_folder(folder: str | Path | None, metadata: Mapping[str, Any]) -> Plain:
     made = metadata.get("training")
     made = made if isinstance(made, Mapping) else {}
     spent = train[-1]["flops"] if train else None
-    spent = _number(made.get("flops")) if spent is None else spent
+    spent = finite(made.get("flops")) if spent is None else spent
     running = place is not None and is_locked(place / "lock")
     return {
         "there": bool(train or validation),
@@ -110,24 +109,13 @@ def _thinned(lines: Sequence[bytes], most: int) -> list[bytes]:
 
 
 def _train_point(record: Plain) -> Plain:
-    return {"step": record["step"], **{name: _number(record.get(name)) for name in TRAIN_VALUES}}
+    return {"step": record["step"], **{name: finite(record.get(name)) for name in TRAIN_VALUES}}
 
 
 def _validation_point(record: Plain) -> Plain:
     """All of a validation's numbers."""
-    values = {name: _number(value) for name, value in record.items() if name not in ("kind", "step", "best")}
+    values = {name: finite(value) for name, value in record.items() if name not in ("kind", "step", "best")}
     return {"step": record["step"], **values}
-
-
-def _number(value: Any) -> float | None:
-    """A number that JSON has; None for anything else. What is not finite stands in a log as a text."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:  # a whole number with more than 300 digits
-        return None
-    return number if math.isfinite(number) else None
 
 
 # --- is it running? -----------------------------------------------------------------------------
@@ -278,15 +266,15 @@ def _facts(place: Path | None, metadata: Mapping[str, Any], made: Mapping[str, A
     lines = [] if place is None else _content(place / "timing.jsonl").split(b"\n")[:-1]
     clock = read_line(lines[-1]) if lines else None
     if clock is not None:
-        facts["tokens per second"] = _number(clock.get("tokens_per_second"))
-        facts["seconds left"] = _number(clock.get("seconds_left")) if running else None
+        facts["tokens per second"] = finite(clock.get("tokens_per_second"))
+        facts["seconds left"] = finite(clock.get("seconds_left")) if running else None
     test = metadata.get("test")
     if isinstance(test, Mapping):
         facts |= {f"test {name}": value for name, value in test.items()}
     return {
         name: value
         for name, value in facts.items()
-        if isinstance(value, str | bool) or _number(value) is not None
+        if isinstance(value, str | bool) or finite(value) is not None
     }
 
 

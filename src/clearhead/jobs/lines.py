@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from clearhead.base.errors import UserError
+from clearhead.data.lines import GZIP, UTF8_MARK, no_folder
 from clearhead.decoding.options import Options
 from clearhead.decoding.text_requests import Written
 from clearhead.decoding.writer import Writer
 
-GZIP = b"\x1f\x8b"
-MARK = b"\xef\xbb\xbf"  # what some editors put before UTF-8
 BLOCK = 1 << 20
 AHEAD = 4096  # lines of a pipe that are read before anybody asks for them
 
@@ -123,14 +122,9 @@ def count_lines(path: Path) -> int:
 
 
 def _opened(path: Path) -> BinaryIO:
-    try:
-        if path.is_dir():
-            raise UserError(f"'{path}' is a folder, not a file: name a file inside it.")
-        return open(path, "rb")
-    except FileNotFoundError as error:
-        raise UserError(f"There is no file '{path}'.") from error
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror}.") from error
+    with no_folder(path):
+        file = open(path, "rb")  # noqa: SIM115 (handed to the caller, who closes it)
+    return file
 
 
 def _unpacked(file: BinaryIO) -> BinaryIO:
@@ -143,7 +137,7 @@ def _decoded(raw: BinaryIO, name: str) -> Iterator[str]:
     number = 0
     try:
         for number, line in enumerate(_unpacked(raw), start=1):
-            whole = line.removeprefix(MARK) if number == 1 else line
+            whole = line.removeprefix(UTF8_MARK) if number == 1 else line
             yield whole.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise UserError(

@@ -23,6 +23,7 @@ import numpy
 
 from clearhead.base.atomic import atomic_write_bytes
 from clearhead.training.load import draw_load, summed_up
+from clearhead.training.log import finite
 from clearhead.training.view.words import SHARES, counted, figure, metric_name, metric_value, visible
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def _points(records: Sequence[Record], kind: str, name: str) -> Points:
     """The (step, value) of the records of a kind that have the value; of two for a step the later counts."""
     found: dict[float, float] = {}
     for record in records:
-        step, value = _number(record.get("step")), _number(record.get(name))
+        step, value = finite(record.get("step"), LARGEST), finite(record.get(name), LARGEST)
         if record.get("kind") == kind and step is not None and value is not None:
             found[step] = value
     return sorted(found.items())
@@ -223,9 +224,9 @@ def _best(records: Sequence[Record], name: str) -> tuple[float, str] | None:
     validations = [record for record in records if record.get("kind") == "validation"]
     chosen = [record for record in validations if record.get("best") is True]
     if not chosen:
-        losses = [record for record in validations if _number(record.get("loss")) is not None]
+        losses = [record for record in validations if finite(record.get("loss"), LARGEST) is not None]
         chosen = sorted(losses, key=lambda record: float(record["loss"]))[:1]
-    step, value = (_number(chosen[-1].get(key)) if chosen else None for key in ("step", name))
+    step, value = (finite(chosen[-1].get(key), LARGEST) if chosen else None for key in ("step", name))
     if step is None or value is None:
         return None
     return step, f"best: {metric_value(name, value)} at step {counted(step)}"
@@ -258,14 +259,3 @@ def _calm_limits(losses: Sequence[float]) -> tuple[float, float] | None:
     if low < 0 or high - low <= 4 * (usual - low) or usual <= low:
         return None
     return 0.0 if low <= 0.3 * usual else low - 0.05 * (usual - low), low + 1.5 * (usual - low)
-
-
-def _number(value: Any) -> float | None:
-    """A number that can be drawn, as such; anything else is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:  # a whole number with more than 300 digits
-        return None
-    return number if abs(number) <= LARGEST else None  # which leaves out what is not finite, too

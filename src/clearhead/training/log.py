@@ -19,6 +19,7 @@ import json
 import math
 import os
 import re
+import sys
 import time
 import zlib
 from collections.abc import Mapping
@@ -172,6 +173,17 @@ def read_line(line: bytes) -> dict[str, Any] | None:
     if seal is not None:
         del record["crc32"]
     return record if type(record.get("step")) is int else None
+
+
+def finite(value: Any, most: float = sys.float_info.max) -> float | None:
+    """A value of a line as a finite number that is not too large; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number with more than 300 digits
+        return None
+    return found if abs(found) <= most else None
 
 
 def _open(path: Path) -> int:
