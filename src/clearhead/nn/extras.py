@@ -6,14 +6,11 @@ parts makes none. An objective adds the losses by their weights, and a log shows
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from torch import Tensor
 
 from clearhead.base.errors import UserError
 
 
-@dataclass
 class Extras:
     """Losses by name, as (sum over the batch, weight in the objective), and statistics by where they stand.
 
@@ -28,14 +25,19 @@ class Extras:
     ({'balance': (tensor(6.), 0.01)}, ['encoder.0.load', 'encoder.1.load'])
     """
 
-    losses: dict[str, tuple[Tensor, float]] = field(default_factory=dict)
-    statistics: dict[str, Tensor] = field(default_factory=dict)
-    counts: dict[str, Tensor] = field(default_factory=dict)
-    place: str = ""
+    def __init__(self) -> None:
+        # No dataclass: FSDP looks for tensors in those that a layer is given, and would hand it a copy.
+        self.losses: dict[str, tuple[Tensor, float]] = {}
+        self.statistics: dict[str, Tensor] = {}
+        self.counts: dict[str, Tensor] = {}
+        self.place = ""
 
     def at(self, place: str) -> Extras:
         """The same extras, seen from one place in the model."""
-        return Extras(self.losses, self.statistics, self.counts, f"{self.place}{place}.")
+        found = Extras()
+        found.losses, found.statistics, found.counts = self.losses, self.statistics, self.counts
+        found.place = f"{self.place}{place}."
+        return found
 
     def loss(self, name: str, value: Tensor, weight: float) -> None:
         """Add to a loss: what the layers give under one name is summed."""

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.models.build import build
-from clearhead.models.config import LayerRule, ModelConfig
+from clearhead.models.config import ModelConfig
 from clearhead.nn.dispatch import DISPATCHES
 from clearhead.nn.experts import ExpertsConfig
 from clearhead.planner.layout import Layout
@@ -97,7 +97,7 @@ class Case:
 
     def model(self) -> ModelConfig:
         if self.experts:
-            return model_config(self.task, layers=2, layer_pattern=(LayerRule(first=1, feedforward=EXPERTS),))
+            return model_config(self.task, layers=2, feedforward=EXPERTS)  # losses of both layers add up
         if self.position == "sinusoidal":
             return model_config(self.task)
         # two layers, which share what is not each layer's own
