@@ -254,9 +254,9 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         "translate",
         ("schedule.name=cosine", "schedule.warmup=100", "steps=50"),
-        "has no room for a warm-up of 100",
+        "is too short for a warm-up of 100",
     ),
-    ("generate", ("steps=5", "schedule.warmup=9"), "has no room for a warm-up of 9"),
+    ("generate", ("steps=5", "schedule.warmup=9"), "is too short for a warm-up of 9"),
     ("translate", ("tokenizer.vocabulary=100",), "the smallest possible is 260"),
     ("translate", ("tokenizer.kind=wordpiece", "tokenizer.vocabulary=300"), "the smallest possible is 516"),
     ("translate", ("validation.metric=rouge1",), "no validation metric 'rouge1' for the task 'translate'"),

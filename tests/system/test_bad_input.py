@@ -184,7 +184,7 @@ SETTING_CASES = {
     ),
     "no room for the warm-up": (
         [*TSV, *sets("schedule.name=cosine", "schedule.warmup=500", "steps=100")],
-        "A cosine schedule of 100 steps has no room for a warm-up of 500",
+        "A cosine schedule of 100 steps is too short for a warm-up of 500",
     ),
     "dropout of 1": ([*TSV, *sets("model.dropout=1.0")], "'model.dropout' must be at least 0 and below 1"),
     "no steps": ([*TSV, *sets("steps=0")], "'steps' must be a whole number from 1"),

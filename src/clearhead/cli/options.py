@@ -24,7 +24,7 @@ Command = Callable[..., None]
 def option(metavar: str | None, help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
     """An option, in a group of the help where it has a `panel`; without `names` it is called like its field.
 
-    One whose value bears its name is named outright: Typer 0.27 would make `--FILE` of it.
+    An option whose metavar equals its name is named explicitly: Typer 0.27 would make `--FILE` of it.
     """
     return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)
 

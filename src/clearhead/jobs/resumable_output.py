@@ -282,7 +282,7 @@ def _read(note: Path) -> Record | None:
     if wrong is not None or record is None:
         reason = f" ({wrong})" if wrong else ""
         raise UserError(
-            f"'{note}', which says how far an interrupted run came, is damaged{reason}: begin anew with "
+            f"'{note}', which says how far an interrupted run came, is damaged{reason}: start over with "
             f"--restart."
         )
     return record

@@ -85,7 +85,9 @@ def _stacks(model: nn.Module, batch: Batch) -> list[tuple[Stack, Sight, Sight | 
         return [(model.decoder, write, None)]
     if isinstance(model, (Encoder, Vision)):
         return [(model.encoder, read, None)]
-    raise UserError(f"A plan is made for clearhead's models, and '{type(model).__name__}' is none of them.")
+    raise UserError(
+        f"Plans are for clearhead's own model families, and '{type(model).__name__}' is not one of them."
+    )
 
 
 def _products(model: Any, batch: Batch) -> Iterator[Product]:

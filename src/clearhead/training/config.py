@@ -72,7 +72,7 @@ class TestConfig(Config):
     __test__: ClassVar[bool] = False  # pytest looks for classes of such names
     _noun: ClassVar[str] = "test"
 
-    beam: Beam = 1  # places of the beam; 1: greedy
+    beam: Beam = 1  # beam size; 1: greedy
     max_length: Count | None = None  # most tokens written; None: as long as training's, and a little more
     tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
 

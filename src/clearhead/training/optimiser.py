@@ -208,7 +208,7 @@ class ScheduleConfig(Config):
         super().__post_init__()
         if self.name in ("cosine", "linear") and self.warmup >= self.steps - self.begin:
             raise UserError(
-                f"A {self.name} schedule of {self.steps - self.begin} steps has no room for a warm-up of "
+                f"A {self.name} schedule of {self.steps - self.begin} steps is too short for a warm-up of "
                 f"{self.warmup}: make schedule.warmup smaller than the number of steps."
             )
 

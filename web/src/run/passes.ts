@@ -48,7 +48,7 @@ export function counts(cost: Cost): [string, number, number][] {
     ["the same if nothing were remembered", training.attended, inference.uncached],
   ];
   const rows = Math.max(1, ...inference.rows);
-  if (rows > 1) table.push(["texts under way at once", 1, rows]);
+  if (rows > 1) table.push(["texts decoded together", 1, rows]);
   return table;
 }
 

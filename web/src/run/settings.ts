@@ -44,7 +44,7 @@ export const DIALS: readonly Dial[] = [
     high: 3,
     step: 0.05,
     for: ["sample"],
-    hint: "log-probabilities are divided by it: below 1 sharper, above 1 flatter",
+    hint: "log-probabilities are divided by it: below 1 sharpens, above 1 flattens",
   },
   {
     name: "top_k",
@@ -55,7 +55,7 @@ export const DIALS: readonly Dial[] = [
     step: 1,
     off: "all",
     for: ["sample"],
-    hint: "only the k likeliest tokens are kept",
+    hint: "keep only the k most likely tokens",
   },
   {
     name: "top_p",
@@ -66,7 +66,7 @@ export const DIALS: readonly Dial[] = [
     step: 0.05,
     off: "all",
     for: ["sample"],
-    hint: "only the fewest tokens that together reach this probability are kept",
+    hint: "keep the smallest set of tokens with this total probability",
   },
   {
     name: "min_p",
@@ -77,7 +77,7 @@ export const DIALS: readonly Dial[] = [
     step: 0.05,
     off: "off",
     for: ["sample"],
-    hint: "only tokens with at least this share of the likeliest one's probability are kept",
+    hint: "keep tokens with at least this share of the highest probability",
   },
   {
     name: "beam",
@@ -87,7 +87,7 @@ export const DIALS: readonly Dial[] = [
     high: 16,
     step: 1,
     for: ["beam"],
-    hint: "so many texts are kept at each step",
+    hint: "number of texts kept at each step",
   },
   {
     name: "length_penalty",
@@ -108,7 +108,7 @@ export const DIALS: readonly Dial[] = [
     step: 0.1,
     off: "off",
     for: ALL,
-    hint: "taken off a token's score for each time it was written",
+    hint: "subtracted from a token's score each time it is written",
   },
   {
     name: "presence",
@@ -119,18 +119,18 @@ export const DIALS: readonly Dial[] = [
     step: 0.1,
     off: "off",
     for: ALL,
-    hint: "taken off a token's score once it was written at all",
+    hint: "subtracted from a token's score once it has been written",
   },
   {
     name: "max_length",
-    label: "Longest text",
+    label: "Maximum length",
     usual: 0,
     low: 0,
     high: 100,
     step: 1,
     off: "as needed",
     for: ALL,
-    hint: "writing ends after so many tokens",
+    hint: "maximum number of tokens to write",
   },
   {
     name: "seed",
@@ -140,7 +140,7 @@ export const DIALS: readonly Dial[] = [
     high: 99,
     step: 1,
     for: ["sample"],
-    hint: "the same seed draws the same text",
+    hint: "the same seed gives the same text",
   },
 ];
 

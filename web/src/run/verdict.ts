@@ -40,7 +40,7 @@ export function carried(answer: ClassVerdict): string {
   const noun = answer.together > 1 ? "part" : "word";
   if (!part || part.p === null || settled(part.support ?? 0) <= 0)
     return answer.parts.some(({ support }) => support !== null)
-      ? `No single ${noun} carries “${answer.label}”: without any of them it is as likely or likelier.`
+      ? `No single ${noun} carries “${answer.label}”: without any of them it is at least as likely.`
       : "There is only one word, and without it nothing is left to read.";
   const flips = part.label === answer.label ? "" : `, and “${part.label ?? ""}” wins`;
   return (

@@ -111,7 +111,7 @@ test("the counts are the server's", () => {
   expect(table["forward passes of the decoder"]).toEqual([1, 4]);
   expect(table["keys remembered before the last pass"]).toEqual([0, 3]);
   expect(table["query–key pairs per layer and head"]).toEqual([10, 10]);
-  expect(table["texts under way at once"]).toEqual([1, 2]);
+  expect(table["texts decoded together"]).toEqual([1, 2]);
 });
 
 test("a pass is a sentence", () => {
