@@ -15,11 +15,13 @@ An order says when its child is to die or to be interrupted:
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import torch._dynamo  # noqa: F401 - what an optimiser imports when it is built
@@ -29,8 +31,12 @@ import clearhead.jobs.evaluate  # noqa: F401
 from clearhead.cli.main import main
 
 WATCHED = ("open", "os", "shutil", "ctypes")
+# what commands import when they need it: these take a second, which each child would pay
+LATER = ("matplotlib.figure", "matplotlib.backends.backend_agg", "typer._adapters")
 
-
+for _name in LATER:
+    with suppress(ImportError):  # another version of Typer has its own names
+        importlib.import_module(_name)
 gc.collect()
 gc.freeze()  # or each child would copy all that was imported, to look for garbage in it
 
