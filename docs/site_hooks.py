@@ -40,6 +40,8 @@ def on_files(files: Files, config: Any) -> Files:
         page = File.generated(config, f"notebooks/{notebook.stem}.md", content=as_page(notebook))
         files.append(page)
         files.append(File.generated(config, f"notebooks/{notebook.name}", abs_src_path=str(notebook)))
+    index = ROOT / "notebooks" / "README.md"
+    files.append(File.generated(config, "notebooks/index.md", abs_src_path=str(index)))
     for page in list(files.documentation_pages()):
         for _, target, _, _ in LINK.findall(prose(page.content_string)):
             path = in_repository(page.src_uri, target)

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "recipes").glob("*.md")])
+FOLDERS = {"docs": "**/*.md", "recipes": "*.md", "notebooks": "*.md"}
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for name, kind in FOLDERS.items() for page in (ROOT / name).glob(kind))]
+)
 MARK = r"(?:<!-- not run: (?P<reason>[^\n]+?) -->\n)?"
 FENCE = re.compile(rf"^{MARK}```(?P<kind>\w*)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 SHELL = ("sh", "bash", "console")

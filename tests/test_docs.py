@@ -31,6 +31,7 @@ RUN = {  # fewest examples
     **{"README.md": 10, "docs/index.md": 3, "docs/tour.md": 60, "docs/attention.md": 3, "docs/data.md": 8},
     **{"docs/phrasebook.md": 4, "docs/explorer.md": 7, "docs/understanding.md": 6, "docs/planner.md": 5},
 }
+SOURCES_OF_FIGURES = ("recipes/README.md", "docs/performance.md")
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 ROOMS_NAMED_WHOLE = (
     "bundle",
@@ -192,6 +193,18 @@ def test_a_command_line_is_understood(where: str, line: str) -> None:
     for setting in context.params.get("settings") or []:
         if name == "train" and "=" in setting and setting != "A.B=C":
             TrainConfig.check_names(nested(parse_settings([setting])))
+
+
+def test_figures_of_the_first_page_are_those_of_the_tables() -> None:
+    """README repeats some figures; where they come from they stand with their command and machine."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in readme.splitlines() if line.startswith("|") and "**" in line]
+    tables = "".join((ROOT / page).read_text(encoding="utf-8") for page in SOURCES_OF_FIGURES)
+    assert len(rows) >= 6
+    for row in rows:
+        cells = row[2] + re.sub(r"\(.*?\)", "", row[3])  # without years of publication
+        for figure in re.findall(r"\d[\d,]*\.?\d*", cells):
+            assert figure in tables, f"{figure} ({row[1].strip()}) is in no table any more"
 
 
 # -- settings ------------------------------------------------------------------------------------------
