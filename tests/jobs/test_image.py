@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from clearhead.data.encodings.pictures import augmented
 from clearhead.data.pictures import as_text, patch_for, pixels_of, read_pictures, side_for, squared
 from clearhead.data.plan import Draw
 from clearhead.decoding.pictures import picture_text
+from clearhead.explorer.session import Session
+from clearhead.explorer.verdict import verdict
 from clearhead.jobs import train as job
 from clearhead.training.loop import Trainer
 
@@ -160,6 +163,12 @@ def test_from_pictures_to_a_bundle_that_names_them(
     Image.fromarray(bright).save(tmp_path / "bright.png")
     assert _said(capsys, "label", tmp_path / "run", tmp_path / "bright.png").startswith("left\t")
     assert '"accuracy"' in _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--json")
+    assert "vision" in _said(capsys, "inspect", tmp_path / "run")
+    (tmp_path / "model.json").write_text(json.dumps(bundle.config.to_dict()))
+    assert "images" in _said(capsys, "plan", "--config", tmp_path / "model.json")
+    session = Session(bundle, "run", tmp_path / "run")  # as `clearhead explore` opens it
+    assert session.examples
+    assert all(verdict(session, one)["label"] in ("left", "none") for one in session.examples)
     Image.fromarray(bright).resize((40, 40)).save(tmp_path / "large.png")
     with pytest.raises(UserError, match="40 × 40"):
         picture_text(bundle, tmp_path / "large.png")

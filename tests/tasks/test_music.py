@@ -27,11 +27,12 @@ from clearhead.data.plan import Draw
 from clearhead.data.ragged import Ragged
 from clearhead.data.read import check_corpus
 from clearhead.jobs.music import draw_roll, write_midi
-from clearhead.jobs.train import train
+from clearhead.jobs.train import resume, train
 from clearhead.tasks import TASKS
 from clearhead.text.events import SIZE, WORDS, events_tokenizer, pitches
 
 from ..jobs.making import TINY
+from ..jobs.test_image import Stopped, stop_after
 
 EVENTS = events_tokenizer()
 SPECIALS = Specials.of(EVENTS)
@@ -120,6 +121,18 @@ def test_damaged_midi_is_refused(keep: int, sentence: str, tmp_path: Path) -> No
         performance(str(tmp_path / "none.mid"))
 
 
+def test_a_damaged_file_among_good_ones_stops_a_run_before_it_writes(tmp_path: Path) -> None:
+    pytest.importorskip("mido")
+    folder = tmp_path / "midi"
+    folder.mkdir()
+    for name in ("a", "b"):
+        write_midi(folder / f"{name}.mid", [Note(0.0, 1.0, 60)])
+    (folder / "b.mid").write_bytes((folder / "b.mid").read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"b\.mid' ends in the middle"):
+        train(tmp_path / "run", {"task": "music", "data": {"train": [{"file": str(folder)}]}}, view="quiet")
+    assert not (tmp_path / "run").exists()
+
+
 def test_held_pitches_are_one_note() -> None:
     steps = [[60, 57, -1, 48], [60, 58, -1, 48], [62, 58, 50, 48]]
     text = " ".join("rest" if pitch < 0 else f"pitch{pitch}" for step in steps for pitch in step)
@@ -202,6 +215,33 @@ def test_a_model_of_chorales_is_trained_judged_and_writes(tmp_path: Path) -> Non
     assert main(["generate", str(run), "hello", "--out", str(tmp_path / "b.mid")]) != 0
     assert main(["generate", str(run), prompt, "--out", str(tmp_path / "b.txt")]) != 0
     assert not list(tmp_path.glob("b.*"))
+
+
+def test_a_run_that_was_stopped_ends_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks are transposed by (seed, epoch, chunk), whenever they are read."""
+    said = tiny(chorale_file(tmp_path), steps=6)
+    said["data"]["transpose"] = 5
+    said["validation"] = {**said.get("validation", {}), "every": 3}
+    whole = train(tmp_path / "whole", said, view="quiet").bundle
+    with monkeypatch.context() as patched:
+        stop_after(patched, 4)
+        with pytest.raises(Stopped):
+            train(tmp_path / "half", said, view="quiet")
+    again = resume(tmp_path / "half", view="quiet").bundle
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, again.model.state_dict()[name]), name
+    for command in (
+        ["inspect", str(tmp_path / "half")],
+        ["plan", "--config", str(model_of(tmp_path / "half"))],
+    ):
+        assert main(command) == 0
+
+
+def model_of(run: Path) -> Path:
+    """The settings of a run's model, as `plan` reads them."""
+    path = run.parent / "model.json"
+    path.write_text(json.dumps(load(run).config.to_dict()))
+    return path
 
 
 def test_other_vocabularies_and_tasks_are_refused(tmp_path: Path) -> None:
