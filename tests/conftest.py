@@ -12,6 +12,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
+LONG = ("tests/training/distributed", "tests/system")  # where tests take minutes together
 # files that cannot even be read without these packages, which `make test` installs
 NEEDS = {
     "cli/test_explore.py": ("fastapi", "httpx"),
@@ -27,7 +28,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected is never garbage: going through it each time took a tenth of a run."""
+    """What was imported and collected is never garbage; going through it takes half a second each time."""
     gc.freeze()
     gc.enable()
 
@@ -43,7 +44,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # so that no worker is left alone with them at the end
-    items.sort(key=lambda item: "tests/system" not in item.path.as_posix())
+    items.sort(key=lambda item: not any(name in item.path.as_posix() for name in LONG))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device")
