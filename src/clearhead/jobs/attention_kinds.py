@@ -100,7 +100,6 @@ ROWS = (
         for_length=lambda tokens: {"max_length": max(tokens, 128)},
     ),
     Contender("nystrom", {"kind": "nystrom", "landmarks": 64}, "n·m", "n·m"),
-    Contender("reformer", {"kind": "reformer"}, "n·c·h", "n·c·h"),
     Contender("compressed", {"kind": "compressed", "stride": 3}, "n²/s", "n"),
     Contender(
         "reformer",
