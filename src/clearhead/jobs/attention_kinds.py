@@ -104,8 +104,8 @@ ROWS = (
     Contender(
         "reformer",
         {"kind": "reformer"},
-        "n·log n",
-        "n·log n",
+        "n·c·h + n·log n",
+        "n·c·h",
         for_length=lambda tokens: {"buckets": _buckets(tokens)},
         has_no=("kv_heads",),
         exact_when="chunk",
