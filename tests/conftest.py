@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,14 +23,15 @@ NEEDS = {
 }
 
 
-def pytest_configure() -> None:
-    gc.disable()  # while nothing but modules and tests is made, which stay
-
-
-def pytest_collection_finish() -> None:
-    """What was imported and collected is never garbage; going through it takes half a second each time."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected is never garbage; going through it takes half a second each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
