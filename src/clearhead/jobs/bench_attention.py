@@ -15,6 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,6 +45,7 @@ from clearhead.nn.tokens import Tokens
 ROUNDS = 3  # of which the quickest counts
 PASSES = 6.0  # of a cell: a first one, the rounds with and without gradients, and one whose memory is seen
 SHARE = 0.5  # of the memory of a machine that a cell may take
+LONGEST_CHECK = 8192  # tokens up to which kernels of exact attention are compared: some are loops in Python
 # FLOPs of exact attention up to which errors are measured: by size and not by time, so that they are always
 # the same
 ERROR_FLOPS = {"cpu": 4e11, "cuda": 4e14}
@@ -321,7 +323,8 @@ def _add_errors(found: Bench, tokens: int, trained: Trained | None) -> None:
     for one, error in _errors(found, tokens, exact, weights, x):
         found.cells[one.name][tokens].error = error
     for one in [one for one in found.contenders if one.exact_when]:
-        found.cells[one.name][tokens].error = _own_error(setting, one, tokens)
+        with suppress(torch.OutOfMemoryError):
+            found.cells[one.name][tokens].error = _own_error(setting, one, tokens)
     if trained is None or not trained.may_read(tokens):
         return
     sums: dict[str, list[float]] = {}
@@ -358,6 +361,8 @@ def _errors(
     norm = (right if exact.output.bias is None else right - exact.output.bias).norm()
     for one in found.contenders:
         if whole is not None and found.cells[one.name][tokens].kept > SHARE * whole:
+            continue
+        if one.exact and tokens > LONGEST_CHECK:
             continue
         try:
             with seeded(setting.seed):
