@@ -318,7 +318,7 @@ def test_a_base_that_changed_before_all_was_read(finished: Finished, other: Path
     with torch.no_grad():
         next(bundle.model.parameters()).add_(1.0)
     save(bundle, base)
-    with pytest.raises(UserError, match="have changed since it began"):
+    with pytest.raises(UserError, match="have changed since it started"):
         resume(kept, view="quiet")
 
 

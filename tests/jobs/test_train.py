@@ -165,7 +165,7 @@ def test_files_that_have_changed_meanwhile(corpus: Path, finished: Finished, tmp
     record["config"]["data"]["train"][0]["file"] = str(other)
     del record["checksum"]
     RunFolder(folder).record.write_text(json.dumps(record))
-    with pytest.raises(UserError, match="have changed since it began"):
+    with pytest.raises(UserError, match="have changed since it started"):
         resume(folder, view="quiet")
 
 

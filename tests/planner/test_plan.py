@@ -210,8 +210,8 @@ def test_a_config_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     "arguments, part",
     [
-        ([], "Name the model to plan for"),
-        (["--preset", "base", "--config", "CONFIG"], "one of the two"),
+        ([], "Name the model to plan"),
+        (["--preset", "base", "--config", "CONFIG"], "either --preset NAME or --config FILE"),
         (["--preset", "bsae"], "did you mean 'base'?"),
         (["--preset", "base", "--set", "attention.headz=3"], "did you mean 'heads'?"),
         (["--preset", "base", "--set", "layerz=3"], "did you mean 'layers'?"),

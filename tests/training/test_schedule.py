@@ -71,7 +71,7 @@ def test_steps_count_from_one() -> None:
 @pytest.mark.parametrize(
     "settings, sentence",
     [
-        ({"name": "cosine", "warmup": 100, "steps": 100}, "no room for a warm-up of 100"),
+        ({"name": "cosine", "warmup": 100, "steps": 100}, "too short for a warm-up of 100"),
         ({"warmup": -1}, "'warmup' must be a whole number from 0"),
         ({"rate": 0.0}, "'rate' must be above 0"),
         ({"rate": math.nan}, "'rate' must be above 0"),
