@@ -174,28 +174,28 @@ ONE_FILE: list[tuple[str, bytes, str, dict[str, str], str]] = [
         b"[" * 100_000 + b"\n",
         "translate",
         {},
-        "'{0}' is one JSON array: write one object a line, for example with: jq -c '.[]' '{0}'.",
+        "'{0}' is one JSON array: write one object per line, for example with: jq -c '.[]' '{0}'.",
     ),
     (
         "a.json",
         b'[\n{"source": "a", "target": "b"}\n]\n',
         "translate",
         {},
-        "'{0}' is one JSON array: write one object a line, for example with: jq -c '.[]' '{0}'.",
+        "'{0}' is one JSON array: write one object per line, for example with: jq -c '.[]' '{0}'.",
     ),
     (
         "a.json",
         b'[{"source": "a", "target": "b"}, {"source": "c", "target": "d"}]',
         "translate",
         {},
-        "'{0}' is one JSON array: write one object a line, for example with: jq -c '.[]' '{0}'.",
+        "'{0}' is one JSON array: write one object per line, for example with: jq -c '.[]' '{0}'.",
     ),
     (
         "a.json",
         b'{\n"source": "a"}',
         "translate",
         {},
-        "'{0}' spreads a JSON object over several lines: write one object a line, for example with: "
+        "'{0}' spreads a JSON object over several lines: write one object per line, for example with: "
         "jq -c . '{0}'.",
     ),
     (

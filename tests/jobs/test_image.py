@@ -226,7 +226,7 @@ def png(side: int) -> bytes:
     ("files", "sentence"),
     [
         ({"a/1.png": png(8), "b/2.png": b"\x89PNG\r\n\x1a\n" + png(64)[8:60]}, "damaged"),
-        ({"a/1.png": png(8), "b/2.png": b"a text"}, "is no picture"),
+        ({"a/1.png": png(8), "b/2.png": b"a text"}, "is not a readable picture"),
         ({"a/1.png": png(8), "b/2.png": png(9)}, "9 × 9 pixels and .* is 8 × 8"),
         ({f"a/{n}.png": png(n + 8) for n in range(1)}, "only 1 usable"),
         ({"a/notes.txt": b"nothing"}, "has a PNG or JPEG"),
@@ -265,7 +265,7 @@ def test_damaged_idx_files(damage: str, tmp_path: Path) -> None:
     classes = as_idx(np.zeros(11, np.uint8)) if damage == "counts" else classes
     (tmp_path / "x").write_bytes(pictures)
     (tmp_path / "y").write_bytes(classes)
-    with pytest.raises(UserError, match=r"long as it says|no IDX file|12 pictures .* 11 classes"):
+    with pytest.raises(UserError, match=r"long as it says|not an IDX file|12 pictures .* 11 classes"):
         rows_of(source=str(tmp_path / "x"), target=str(tmp_path / "y"))
 
 

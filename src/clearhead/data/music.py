@@ -140,7 +140,9 @@ def performance(path: str) -> str:
                 continue
             time = round(100 * seconds)
             if time > _LONGEST:
-                raise UserError(f"'{path}' is longer than a day of music: it is damaged, or no piece.")
+                raise UserError(
+                    f"'{path}' is longer than a day of music: it is damaged, or not a piece of music."
+                )
             note, starts = message.note, message.type == "note_on" and message.velocity > 0
             if not starts and note not in sounding:
                 continue

@@ -115,7 +115,7 @@ def read_picture(path: str | Path, channels: int | None = None) -> Pixels:
             grey = image.mode in ("1", "L", "LA") if channels is None else channels == 1
             found = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
     except UnidentifiedImageError:
-        raise UserError(f"'{path}' is no picture that can be read: give PNG or JPEG files.") from None
+        raise UserError(f"'{path}' is not a readable picture: give PNG or JPEG files.") from None
     except FileNotFoundError:
         raise UserError(f"There is no picture '{path}'.") from None
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
@@ -187,7 +187,7 @@ def _idx_in(folder: Path) -> tuple[str, str] | None:
 def _read_idx(source: str | None, target: str | None) -> Iterator[Row]:
     if source is None or target is None:
         raise UserError(
-            "IDX files come in twos: --source with the pictures, and --target with their classes."
+            "IDX files come in pairs: --source with the pictures, and --target with their classes."
         )
     pictures, classes = _idx(source), _idx(target)
     return _rows(pictures, classes.reshape(-1).tolist(), f"'{source}'", f"'{target}'")
@@ -204,7 +204,9 @@ def _idx(path: str) -> NDArray[Any]:
         raise UserError(f"'{path}' is damaged or cannot be read: fetch it again.") from error
     kind, dimensions = (plain[2], plain[3]) if len(plain) > 4 and plain[:2] == b"\0\0" else (0, 0)
     if kind not in _IDX or not 1 <= dimensions <= 4:
-        raise UserError(f"'{path}' is no IDX file of bytes: give one, a folder of pictures, or an .npz file.")
+        raise UserError(
+            f"'{path}' is not an IDX file of bytes: give one, a folder of pictures, or an .npz file."
+        )
     start = 4 + 4 * dimensions
     shape = np.frombuffer(plain[4:start], ">u4").astype(np.int64) if len(plain) >= start else np.zeros(1)
     if len(shape) != dimensions or len(plain) - start != int(shape.prod()):
@@ -217,7 +219,7 @@ def _read_npz(path: Path) -> Iterator[Row]:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"'{path}' is damaged, or no .npz file of plain arrays.") from error
+        raise UserError(f"'{path}' is damaged, or not an .npz file of plain arrays.") from error
     found = [next((arrays[name] for name in names if name in arrays), None) for names in _NAMES]
     pictures, classes = found
     if pictures is None or classes is None:

@@ -161,7 +161,7 @@ def _json(line: str, path: str, number: int) -> Any:
             raise _array(path) from error
         if number == 1 and line.strip() == "{":
             raise UserError(
-                f"'{path}' spreads a JSON object over several lines: write one object a line, "
+                f"'{path}' spreads a JSON object over several lines: write one object per line, "
                 f"for example with: jq -c . '{path}'."
             ) from error
         if isinstance(error, json.JSONDecodeError):
@@ -182,7 +182,7 @@ def _json(line: str, path: str, number: int) -> Any:
 
 def _array(path: str) -> UserError:
     return UserError(
-        f"'{path}' is one JSON array: write one object a line, for example with: jq -c '.[]' '{path}'."
+        f"'{path}' is one JSON array: write one object per line, for example with: jq -c '.[]' '{path}'."
     )
 
 
