@@ -17,6 +17,8 @@ from clearhead.tasks import TASKS
 
 from .making import rows, settings, write_corpus
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 
 @pytest.fixture(scope="module")
 def test_set(tmp_path_factory: pytest.TempPathFactory) -> CorpusConfig:

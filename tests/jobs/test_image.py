@@ -30,6 +30,8 @@ from clearhead.training.loop import Trainer
 
 from .making import settings, write_corpus
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 SMALL = {
     "model": {"width": 16, "layers": 1, "attention": {"heads": 2}, "feedforward": {"width": 16}},
     "batch": {"tokens": 1024},

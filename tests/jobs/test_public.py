@@ -12,6 +12,8 @@ from clearhead import UserError
 from clearhead.jobs.finish import Finished
 from clearhead.phrasebook import pairs
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 SMALL: dict[str, Any] = {
     "model__width": 16,
     "model__attention__heads": 2,

@@ -15,6 +15,8 @@ from clearhead.jobs.recipe import merged
 from .making import settings, write_corpus
 from .test_image import Stopped, stop_after
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "linformer": ("classify", {"projected": 4, "max_length": 64}),
     "nystrom": ("classify", {"landmarks": 3, "convolution": 3}),

@@ -26,6 +26,8 @@ from clearhead.training.run_folder import RunFolder
 
 from .making import rows, settings, write_corpus
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 
 def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}

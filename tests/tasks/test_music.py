@@ -34,6 +34,8 @@ from clearhead.text.events import SIZE, WORDS, events_tokenizer, pitches
 from ..jobs.making import TINY
 from ..jobs.test_image import Stopped, stop_after
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 EVENTS = events_tokenizer()
 SPECIALS = Specials.of(EVENTS)
 
