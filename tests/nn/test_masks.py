@@ -36,6 +36,7 @@ from clearhead.nn.attention.masks import (
     from_additive,
     from_torch_mha,
 )
+from clearhead.nn.attention.reformer import ButItself
 from clearhead.nn.tokens import Tokens
 
 from .test_picture import read_png
@@ -61,6 +62,7 @@ DEFINITIONS: dict[str, tuple[Mask, Rule]] = {
     "local": (Local(3), lambda r, h, i, j: i // 3 == j // 3),
     "strided": (Strided(2, unit=2), lambda r, h, i, j: (i // 2 - j // 2) % 2 == 0),
     "global": (Global(2), lambda r, h, i, j: i < 2 or j < 2),
+    "but itself": (ButItself(), lambda r, h, i, j: i != j or i == 0),
     "prefix": (Prefix(3), lambda r, h, i, j: j <= i or j < 3),
     "prefix of each row": (Prefix(PREFIXES), lambda r, h, i, j: j <= i or j < PREFIXES[r]),
     "padding": (Padding(LENGTHS), lambda r, h, i, j: j < LENGTHS[r]),
