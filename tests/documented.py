@@ -23,6 +23,7 @@ NOT_RUN = {
     "compare --out runs/build-up": "goes on with such a comparison; tests/jobs goes on with a small one",
     "-completion": "changes the files of the user's shell",
     "torchrun ": "needs several GPUs; tests/training/distributed does the same on CPUs",
+    "bench attention --bundle runs/wiki": "needs a GPU; tests/jobs/test_bench_attention.py has a CPU do it",
     "hosts.sh ": "needs two machines; tests/hard/two_hosts.sh plays them",
     "slurm.sh ": "needs Slurm; tests/hard/two_hosts.sh plays it",
     "recipes/run.py --table": "writes into the repository; `make docs` does it",
