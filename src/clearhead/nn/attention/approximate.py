@@ -10,6 +10,7 @@ Shapes: B rows, H heads, G key/value heads, T queries, S keys, N packed tokens, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -27,7 +28,7 @@ from clearhead.nn.tokens import Tokens, places
 Mix = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
-class ApproximateAttention(MultiHeadAttention):
+class ApproximateAttention(MultiHeadAttention, ABC):
     """Self-attention over whole texts, by other means than a softmax over all pairs."""
 
     may_be_causal = True  # whether it can hide what lies ahead
@@ -41,9 +42,9 @@ class ApproximateAttention(MultiHeadAttention):
         super().__init__(config, position)
         refuse_biases(config, self.position)
 
+    @abstractmethod
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool) -> Tensor:
         """(B, H, T, V) of whole texts; q (B, H, T, ·), k and v (B, G, T, ·), `seen` (B, 1, T, 1)."""
-        raise NotImplementedError
 
     def forward(
         self,
