@@ -141,6 +141,7 @@ SURFACE = {
         "--source",
         "--source-column",
         "--source-prefix",
+        "--stride",
         "--target",
         "--target-column",
         "--task",

@@ -74,6 +74,22 @@ def test_a_long_text_in_chunks() -> None:
         assert found.nats == pytest.approx(nats, rel=1e-5)
         assert found.tokens == len("".join(lines)) == found.characters
         assert found.per_character == found.per_token
+    for stride in (1, 3, 6, 7):  # each token once, in the first window that holds it
+        nats, done = 0.0, 0
+        for begin in range(0, len(stream), stride):
+            piece = stream[begin : begin + 8]
+            if begin + len(piece) - 1 > done:
+                scores = log_p(bundle, piece[:-1])
+                labels = list(enumerate(piece[1:]))[done - begin :]
+                nats -= sum(float(scores[place][label]) for place, label in labels)
+                done = begin + len(piece) - 1
+        found = corpus_loss(bundle, rows, context=7, stride=stride, batch_tokens=20)
+        assert (found.tokens, done) == (len(stream) - 1,) * 2
+        assert found.nats == pytest.approx(nats, rel=1e-5)
+    with pytest.raises(UserError, match="Windows of 7 tokens need a stride of 1 to 7; it is 8"):
+        corpus_loss(bundle, rows, context=7, stride=8)
+    with pytest.raises(UserError, match="A stride is for models that continue a text"):
+        corpus_loss(translator(), PAIRS, stride=3)
     longer = corpus_loss(bundle, rows)  # as many tokens at a time as there are positions
     assert longer.tokens == found.tokens
     assert longer.nats != pytest.approx(found.nats, rel=1e-5)

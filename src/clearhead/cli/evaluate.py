@@ -44,6 +44,15 @@ def evaluate(
         option(None, "The text is already tokenised: compute BLEU on its words as they are.", "--tokenised"),
     ] = False,
     lowercase: Annotated[bool, option(None, "Ignore case in BLEU and chrF.", "--lowercase")] = False,
+    stride: Annotated[
+        int | None,
+        option(
+            "N",
+            "Perplexity of a language model: move the context window on by N tokens, so that each token is "
+            "predicted from at least context − N others; by default windows do not overlap.",
+            min=1,
+        ),
+    ] = None,
     out: Annotated[Path | None, option("FOLDER", "Write report.md and report.html there.")] = None,
     as_json: AsJson = False,
     formats: Annotated[
@@ -64,6 +73,7 @@ def evaluate(
       clearhead evaluate runs/en-fr --against runs/other --file test.tsv --out report
       clearhead evaluate runs/reviews --file test.csv --json
       clearhead evaluate runs/alike --file test.tsv --source-column a --source-column b
+      clearhead evaluate runs/novels --file test.txt --stride 64
       clearhead evaluate runs/many --source-prefix "sst2: " --file test.tsv
       clearhead evaluate runs/en-fr --file validation.tsv --formats
     """
@@ -101,6 +111,7 @@ def evaluate(
             length_penalty=length_penalty,
             tokenise="none" if tokenised else "13a",
             lowercase=lowercase,
+            stride=stride,
         ),
         device=device,
     )

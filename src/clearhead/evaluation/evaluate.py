@@ -42,6 +42,8 @@ class EvaluationConfig(Config):
     tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
     lowercase: bool = False  # BLEU and chrF
     loss: bool = True  # perplexity as well, which costs one more pass
+    # a language model's: tokens between the beginnings of two windows; None: windows do not overlap
+    stride: Count | None = None
     batch_tokens: Count = 4096  # source tokens of a batch that is read at once, padding included
     dtype: Dtype = "float32"  # of the weights and products while texts are written
     way: Way = "auto"  # native: by the C++ engine; torch: by PyTorch; auto: by the faster one
@@ -152,12 +154,21 @@ class Judge(ABC):
         if not rows:
             raise UserError("There is nothing to evaluate: the test set has no rows.")
         config, ranks = config or EvaluationConfig(), ranks or Ranks()
+        if config.stride is not None and not self.has_loss:
+            raise UserError("A stride is for models that continue a text: leave it out for this one.")
         began = time.perf_counter()
         found = self.judged(bundle, rows, Asked(config, references, device, show, ranks))
         seconds = time.perf_counter() - began
         metrics = found.metrics
         if self.has_loss and (config.loss or not metrics):
-            loss = corpus_loss(bundle, rows, batch_tokens=config.batch_tokens, device=device, ranks=ranks)
+            loss = corpus_loss(
+                bundle,
+                rows,
+                batch_tokens=config.batch_tokens,
+                stride=config.stride,
+                device=device,
+                ranks=ranks,
+            )
             metrics |= loss.metrics()
         return replace(found, metrics=metrics, seconds=seconds, config=config)
 

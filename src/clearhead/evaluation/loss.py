@@ -133,6 +133,7 @@ def corpus_loss(
     *,
     batch_tokens: int = 4096,
     context: int | None = None,
+    stride: int | None = None,
     documents: bool | None = None,
     device: str | torch.device | None = None,
     ranks: Ranks | None = None,
@@ -141,12 +142,16 @@ def corpus_loss(
 
     A language model's targets are one long text in `context` tokens at a time (by default as many as in
     training, where the bundle says so, or as the model has learned positions for, or 256), or each a
-    document of its own (None: as in training).
+    document of its own (None: as in training). Each window begins `stride` tokens after the one before;
+    with fewer than `context` (the default) windows overlap, and a token is predicted in the first window
+    that holds it, from at least `context` − `stride` tokens.
     """
     texts = [target for _, target in rows]
     if not texts:
         raise UserError("The loss of no texts at all is not defined: give at least one.")
-    batches = batches_of(bundle, rows, batch_tokens=batch_tokens, context=context, documents=documents)
+    batches = batches_of(
+        bundle, rows, batch_tokens=batch_tokens, context=context, stride=stride, documents=documents
+    )
     found = batches_loss(bundle.model, batches, device, ranks)
     if bundle.config.head.kind != "none":
         return found
@@ -160,9 +165,12 @@ def batches_of(
     *,
     batch_tokens: int = 4096,
     context: int | None = None,
+    stride: int | None = None,
     documents: bool | None = None,
 ) -> Iterator[Batch]:
     """The ids that `corpus_loss` is computed from, in padded batches."""
+    if stride is not None and (bundle.config.head.kind != "none" or translates(bundle)):
+        raise UserError("A stride is for models that continue a text: leave it out for this one.")
     if bundle.config.family == "vision":
         return _pictures(bundle, rows, batch_tokens)
     if bundle.config.head.kind != "none":
@@ -170,7 +178,10 @@ def batches_of(
     if translates(bundle):
         return _pairs(bundle, rows, batch_tokens)
     whole = bool(bundle.metadata.get("documents", False)) if documents is None else documents
-    return _chunks(bundle, [target for _, target in rows], batch_tokens, context, whole)
+    width = context or context_of(bundle)
+    if stride is not None and not 1 <= stride <= width:
+        raise UserError(f"Windows of {width} tokens need a stride of 1 to {width}; it is {stride}.")
+    return _windows(bundle, [target for _, target in rows], batch_tokens, width, stride or width, whole)
 
 
 def _pairs(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
@@ -255,10 +266,10 @@ def context_of(bundle: Bundle) -> int:
     return trained or positions_of(bundle.config) or CONTEXT
 
 
-def _chunks(
-    bundle: Bundle, texts: Sequence[str], batch_tokens: int, context: int | None, documents: bool
+def _windows(
+    bundle: Bundle, texts: Sequence[str], batch_tokens: int, width: int, stride: int, documents: bool
 ) -> Iterator[Batch]:
-    """A long text, or documents, as one stream in chunks; every token is predicted once."""
+    """A long text, or documents, as one stream in windows; every token is predicted once."""
     specials, rows = specials_of(bundle), Ragged.of(tokenizers_of(bundle)[1].encode_batch(texts))
     first = opening(bundle, "") if specials.start < 0 else [specials.start]
     if not documents:
@@ -267,12 +278,16 @@ def _chunks(
         stream = np.concatenate([first, rows.framed(after=specials.stop).items])
     else:
         stream = rows.framed(specials.start, specials.stop).items
-    width = context or context_of(bundle)
-    pieces = [stream[i : i + width + 1] for i in range(0, len(stream) - 1, width)]
-    for group in by_length([len(piece) - 1 for piece in pieces], batch_tokens):
-        chosen = Ragged.of([pieces[i].tolist() for i in group])
+    last = max(len(stream) - 1 - (width - stride), 1)  # a window from there on would predict nothing new
+    begins = range(0, last, stride)
+    lengths = [min(width, len(stream) - 1 - begin) for begin in begins]
+    for group in by_length(lengths, batch_tokens):
+        chosen = Ragged.of([stream[begins[i] : begins[i] + lengths[i] + 1].tolist() for i in group])
         widths = Widths(len(group), 0, int(chosen.lengths.max()) - 1)
-        yield Stream().collate({"target": chosen}, widths, specials)
+        batch = Stream().collate({"target": chosen}, widths, specials)
+        seen = torch.tensor([width - stride if i else 0 for i in group])  # predicted in a window before
+        labels = batch.labels.masked_fill(torch.arange(widths.target) < seen[:, None], IGNORED)
+        yield Batch.of(inputs=batch.inputs, lengths=batch.lengths, labels=labels, rows=len(group))
 
 
 def _tags(

@@ -93,9 +93,7 @@ def rehearse(config: TrainConfig, device: torch.device, longest: int) -> None:
     batch = made_up(config, longest, packed)
 
     def step() -> None:
-        model = build(config.model, device="meta").to_empty(device=device).train()
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.detach().zero_()  # what happens to lie in memory may be no index
+        model = build(config.model, device=device).train()  # by way of "meta", tied weights would part
         objective = task_named(config.task).objective(config.objective)
         optimiser = build_optimiser(model, config.optimiser, device)
         Stepper(model, objective, optimiser, precision, config.optimiser.clip).step([batch], 0.0)
