@@ -147,6 +147,7 @@ def tree(folder: Path, version: str, changelog: str) -> Path:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(f'__version__ = "{version}"\n')
     (folder / "CHANGELOG.md").write_text(f"# Changelog\n\n{changelog}\n\n## 0.1.0 (2026-01-01)\n\n- Old.\n")
+    (folder / "CITATION.cff").write_text(f"version: {version}\ndate-released: 2026-11-16\n")
     return folder
 
 
@@ -159,6 +160,12 @@ def tree(folder: Path, version: str, changelog: str) -> Path:
         ("0.2.0", "## 0.2.0 (unreleased)\n\n- New.", None, "has no date"),
         ("0.2.0", "## 0.2.0\n\n- New.", None, "has no date"),
         ("0.2.0", "## 0.2.0 (2026-11-16)", None, "lists no change"),
+        (
+            "0.2.0",
+            "## 0.2.0 (2026-11-17)\n\n- New.",
+            None,
+            "CITATION.cff does not say 'date-released: 2026-11-17'",
+        ),
         ("0.2.0", "## 0.2.0 (2026-11-16)\n\n- New.", "v0.2.0", None),
         ("0.2.0rc1", "## 0.2.0rc1 (2026-11-16)\n\n- New.", None, None),
     ],
@@ -185,7 +192,7 @@ def test_what_is_not_committed_is_named(
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     tree(tmp_path, "0.2.0", "## 0.2.0 (2026-11-16)\n\n- New.")
     assert release.main(["--only", "clean"], tmp_path) == 1
-    assert "2 files are not committed" in capsys.readouterr().out
+    assert "3 files are not committed" in capsys.readouterr().out
 
 
 def test_a_failed_build_installs_nothing(

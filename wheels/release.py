@@ -4,7 +4,8 @@
     python wheels/release.py --notes        # the changelog's section on this version
 
 version    the package has a final version, and the tag (where one is given) is that version's
-changelog  the newest section of CHANGELOG.md is about this version, has a date, and is not empty
+changelog  the newest section of CHANGELOG.md is about this version, has a date, and is not empty;
+           CITATION.cff names the same version and date
 clean      everything is committed
 wheels     the sdist and the wheels of all platforms are built into dist/ and examined
 install    the wheel is installed into an empty environment, where it decodes with its own engine and
@@ -83,6 +84,10 @@ def check_changelog(root: Path, tag: str | None) -> str:
         ) from None
     if not re.search(r"^- ", text, re.MULTILINE):
         raise NotReady(f"The section {section} of CHANGELOG.md lists no change.")
+    cited = (root / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    for line in (f"version: {version}", f"date-released: {date}"):
+        if line not in cited:
+            raise NotReady(f"CITATION.cff does not say '{line}': write it there.")
     return f"{section}, {date}"
 
 

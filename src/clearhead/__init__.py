@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clearhead.planner import plan as plan
     from clearhead.text.tokenizer import Tokenizer as Tokenizer
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 # public name -> the module it lives in; a module that is itself public maps to its own full name
 _HOMES = {
