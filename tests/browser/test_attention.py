@@ -79,7 +79,7 @@ def test_maps_are_saved_as_the_model_has_them(visit: Open, bundles: Bundles) -> 
 @pytest.mark.parametrize("how", ["mean", "rollout", "alignment"])
 def test_summed_up(visit: Open, ask: Ask, how: str) -> None:
     page = visit("attention", **CROSS, show="summary", how=how)
-    assert page.radio("How the maps are summed up", how.capitalize()).get_attribute("aria-checked") == "true"
+    assert page.radio("How to summarise the maps", how.capitalize()).get_attribute("aria-checked") == "true"
     answer = ask("/api/attention/summary", model="translator", **CROSS, how=how)
     weights = unpacked(answer["weights"])
     region = page.region(f"Cross-attention: {how}")
@@ -93,13 +93,13 @@ def test_summed_up(visit: Open, ask: Ask, how: str) -> None:
 
 def test_summing_up_by_hand(visit: Open) -> None:
     page = visit("attention", **CROSS)
-    page.radio("What to show", "Summed up").click()
+    page.radio("What to show", "Summary").click()
     page.settled()
     page.expect(show="summary")
     page.page.get_by_label("Layer").select_option("1")
     page.settled()
     assert "The mean over the heads of layer 2." in page.region("Cross-attention: mean").inner_text()
-    page.radio("How the maps are summed up", "Mean").focus()
+    page.radio("How to summarise the maps", "Mean").focus()
     page.key("ArrowRight").settled()
     page.expect(how="rollout", layer=1)
 
@@ -117,7 +117,7 @@ def test_classes_of_tokens(visit: Open, ask: Ask) -> None:
     page.drawings(name)
     rows = [[float(one) for one in row[3:]] for row in page.table(name)[1:]]
     assert torch.equal(torch.tensor(rows), unpacked(answer["kinds"][0]["mass"]).flatten(0, 1))
-    page.radio("Over which texts", "The example sentences").click()
+    page.radio("Texts to average over", "The example sentences").click()
     page.settled()
     page.expect(over="examples")
     bars.locator("g.bar").nth(3).click()
@@ -127,7 +127,7 @@ def test_classes_of_tokens(visit: Open, ask: Ask) -> None:
 def test_is_it_an_explanation(visit: Open, ask: Ask) -> None:
     page = visit("attention", **CROSS, show="evidence", layer=1, head=1, row=2)
     answer = ask("/api/attention/evidence", model="translator", **CROSS, layer=1, head=1, row=2)
-    region = page.region("rests on")
+    region = page.region("depends on")
     assert answer["sentence"] in region.inner_text()
     cells = region.locator("tbody td").evaluate_all("all => all.map(it => it.title)")
     drawn = [[single(number(one)) for one in cells[i::3]] for i in range(3)]
@@ -138,7 +138,7 @@ def test_is_it_an_explanation(visit: Open, ask: Ask) -> None:
     assert [[float(x) for x in row[2:]] for row in rows] == [
         list(three) for three in zip(answer["weights"], answer["gradient"], answer["ablated"], strict=True)
     ]
-    page.radio("Order of the tokens", "As in the text").focus()
+    page.radio("Token order", "As in the text").focus()
     page.key("ArrowRight")
     page.expect(sort="weights")
     first = region.locator("tbody td").first.get_attribute("title")
@@ -155,4 +155,4 @@ def test_other_families(visit: Open, bundles: Bundles, model: str, kind: str) ->
     wanted = clearhead.trace(bundles[model], text).attention(kind, layer=0, head=0)
     assert page.cell(page.grid("Layer 1, head 1"), 2, 1) == pytest.approx(float(wanted[2, 1]), rel=1e-6)
     page.go("attention", model=model, text=text, show="evidence")
-    assert page.region("rests on").count() == 1
+    assert page.region("depends on").count() == 1

@@ -38,7 +38,7 @@ def test_the_chart_is_read_and_picked_by_keyboard_and_mouse(visit: Open, ask: As
     chart = page.page.get_by_role("application", name="Similarity by layer")
     chart.focus()
     page.key("Home", "ArrowRight")
-    values = page.region("How alike").locator("figcaption .value b").all_inner_texts()
+    values = page.region("How similar").locator("figcaption .value b").all_inner_texts()
     assert [single(float(one.replace("−", "-"))) for one in values] == static[1].tolist()
     page.key("Enter")
     page.expect(layer=1)
@@ -63,7 +63,7 @@ def test_words_and_sentences_are_edited(visit: Open) -> None:
     assert page.params["sentences"].splitlines() == [*SENTENCES[1:], "the sun sees a cat"]
     page.page.get_by_label("Word", exact=True).fill("moon")
     said = page.page.get_by_role("status").filter(has_text="moon")
-    assert said.inner_text() == "“moon” does not stand in “a red cat”: change the sentence or the word."
+    assert said.inner_text() == "“moon” does not occur in “a red cat”: change the sentence or the word."
 
 
 def test_what_is_saved(visit: Open, ask: Ask) -> None:

@@ -29,7 +29,7 @@ def test_the_norms_are_those_of_what_is_added(visit: Open, ask: Ask, bundles: Bu
     page.radio("Measured as", "Norm").focus()
     page.key("ArrowRight")
     page.expect(size="ratio")
-    ratio = page.cell(page.grid("Ratio of what each sub-layer adds"), 4, 2)
+    ratio = page.cell(page.grid("Size of each sub-layer’s contribution"), 4, 2)
     assert ratio == pytest.approx(float(norms[4, 2] / stream[4, 2]), rel=1e-5)
 
 
@@ -39,7 +39,7 @@ def test_early_readings_by_mouse_keyboard_and_link(visit: Open, ask: Ask) -> Non
 
     def check(row: int, column: int) -> None:
         guesses = answer["predictions"][row]["top"][column]
-        items = page.region("What it would say").locator(".detail li")
+        items = page.region("What it would predict").locator(".detail li")
         assert items.locator(".text").all_inner_texts() == [one["text"] for one in guesses]
         written = items.locator(".number").all_inner_texts()
         assert [float(one.rstrip(" %").lstrip("< ")) for one in written] == pytest.approx(
@@ -47,7 +47,7 @@ def test_early_readings_by_mouse_keyboard_and_link(visit: Open, ask: Ask) -> Non
         )
 
     check(1, 2)
-    cells = page.region("What it would say").locator("tbody button")
+    cells = page.region("What it would predict").locator("tbody button")
     cells.nth(1).click()
     page.expect(row=0, column=1)
     check(0, 1)
@@ -79,5 +79,5 @@ def test_other_families(visit: Open, ask: Ask, model: str) -> None:
     norms = unpacked(answer["norms"])
     grid = page.grid("Norm of what each sub-layer adds")
     assert single(page.cell(grid, 2, 1)) == float(norms[2, 1])
-    heading = page.region("What it would say").locator("thead th").nth(1).inner_text()
+    heading = page.region("What it would predict").locator("thead th").nth(1).inner_text()
     assert heading == ("whole text" if model == "labeller" else answer["words"][0]["text"])

@@ -118,7 +118,7 @@ def test_a_silent_server_is_said_and_asked_again(visit: Open) -> None:
     page.page.route("**/api/**", lambda route: route.abort())
     page.go("training")
     said = page.page.get_by_role("alert")
-    assert "server does not answer" in said.inner_text()
+    assert "server does not respond" in said.inner_text()
     page.page.unroute("**/api/**")
     page.button("Try again", said).click()
     page.settled()

@@ -61,7 +61,7 @@ def test_errata_and_answers_wait_for_their_step(visit: Open, ask: Ask) -> None:
         assert example["question"] in text
         assert (example["erratum"] in text) == (step >= example["erratum_at"])
         assert (example["answer"] in text) == (step == last)
-    assert f"{len(answer['slips'])} slips" in page.page.locator("main").inner_text()
+    assert f"Other mistakes on the slides: {len(answer['slips'])}" in page.page.locator("main").inner_text()
 
 
 def test_examples_are_saved(visit: Open, ask: Ask) -> None:
@@ -115,4 +115,4 @@ def test_the_run_is_saved(visit: Open, ask: Ask) -> None:
 
 def test_a_bundle_without_a_log_says_so(visit: Open) -> None:
     page = visit("training", model="writer")
-    assert "without its training log" in page.page.locator("main").inner_text()
+    assert "has no training log" in page.page.locator("main").inner_text()

@@ -26,7 +26,7 @@ def test_two_schemes_side_by_side(visit: Open, ask: Ask) -> None:
             assert rule.get_by_role("img", name="kept" if wanted["holds"] else "broken").count() == 1
             assert not {"-1", "causal="} & set(wanted["sentence"].split())
     table, bias = unpacked(waves["table"]), unpacked(alibi["bias"])
-    grid = page.grid("Sinusoidal: what each position gets")
+    grid = page.grid("Sinusoidal: the signal of each position")
     assert single(page.cell(grid, 3, 1)) == float(table[3, 1])
     assert page.hovered(grid, 2, 5, tuple(table.shape)) == pytest.approx(float(table[2, 5]), rel=1e-6)
     assert single(page.cell(page.grid("ALiBi: added"), 5, 1)) == float(bias[0, 5, 1])
@@ -37,7 +37,7 @@ def test_choices_by_mouse_and_keyboard(visit: Open) -> None:
     page.page.get_by_label("First scheme").select_option("rotary")
     page.settled()
     page.expect(a="rotary")
-    page.page.get_by_label("Beside it").focus()
+    page.page.get_by_label("Compare with").focus()
     page.key("Home").settled()
     assert page.page.locator("main section.panel").count() == 1
     page.page.get_by_role("combobox", name="Positions").select_option("16")

@@ -149,7 +149,7 @@ def test_training_and_inference_views(visit: Open) -> None:
     page.radio("View", "Training view").focus()
     page.key("ArrowRight")
     page.expect(mode=None)
-    assert "remembered keys and at itself" in region.inner_text()
+    assert "cached keys and at itself" in region.inner_text()
 
 
 def test_it_moves_only_where_motion_is_welcome(visit: Open) -> None:
@@ -166,5 +166,5 @@ def test_it_moves_only_where_motion_is_welcome(visit: Open) -> None:
 
 def test_a_model_that_writes_nothing_says_so(visit: Open) -> None:
     page = visit("run", model="labeller")
-    assert "the likeliest is its verdict" in page.page.locator("main header p").first.inner_text()
+    assert "it predicts the most likely one" in page.page.locator("main header p").first.inner_text()
     assert page.page.get_by_role("radiogroup", name="Strategy").count() == 0

@@ -31,12 +31,12 @@ def test_a_classifier_s_verdict_is_the_server_s(visit: Open, ask: Ask, width: in
         assert track
         assert filled
         assert filled["width"] / track["width"] == pytest.approx(one["p"], abs=0.01)
-    rows = page.region("Which words carried it?").locator("tbody tr")
+    rows = page.region("Which words does it depend on?").locator("tbody tr")
     assert [row.locator("th").inner_text() for row in rows.all()] == TEXT.split()
     for row, part in zip(rows.all(), answer["parts"], strict=True):
         assert number(row.locator("td").nth(1).inner_text()) == pytest.approx(part["support"], rel=0.01)
         assert percent(row.locator("td").nth(2).inner_text()) == pytest.approx(part["p"], abs=5.1e-4)
-    page.radio("Order of the words", "Most for it first").click()
+    page.radio("Word order", "Strongest support first").click()
     page.expect(sort="support")
     shown = [number(row.locator("td").nth(1).inner_text()) for row in rows.all()]
     assert shown == sorted(shown, reverse=True)
@@ -65,7 +65,7 @@ def test_an_emptied_field_shows_no_old_answer(visit: Open) -> None:
     page.page.get_by_text("There is no text yet").wait_for()
     field.fill("a dog")
     page.settled(600)
-    assert page.region("Which words carried it?").locator("tbody tr").count() == 2
+    assert page.region("Which words does it depend on?").locator("tbody tr").count() == 2
 
 
 def test_a_busy_server_is_asked_again_and_the_page_says_so(visit: Open) -> None:
@@ -84,7 +84,7 @@ def test_a_busy_server_is_asked_again_and_the_page_says_so(visit: Open) -> None:
 
     page.page.route("**/api/verdict", busy)
     page.page.goto(f"{page.home}/#/run?model=labeller&text=the+cat")
-    page.page.get_by_text("The model is busy. Asking again in 1 s (2 of 5).").wait_for()
+    page.page.get_by_text("The model is busy. Trying again in 1 s (2 of 5).").wait_for()
     page.page.get_by_test_id("verdict").wait_for()
     assert len(told) == 3
-    assert page.page.get_by_text("Asking again").count() == 0
+    assert page.page.get_by_text("Trying again").count() == 0

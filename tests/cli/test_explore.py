@@ -156,7 +156,7 @@ def test_without_the_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["explore", "absent"], "absent"),
         (["explore", "translator", "--port", "70000"], "--port"),
-        (["explore", "translator", "--host", "no.such.host.invalid"], "no host"),
+        (["explore", "translator", "--host", "no.such.host.invalid"], "no address 'no.such.host.invalid'"),
         (["explore", "translator", "--host", "192.0.2.1"], "cannot listen on '192.0.2.1'"),
         (["explore", "translator", "--device", "abacus"], "abacus"),
         (["explain", "translator", "  ", "--out", "r.html"], "empty"),
@@ -182,7 +182,7 @@ def test_ports(monkeypatch: pytest.MonkeyPatch) -> None:
             assert second.getsockname()[1] > port
             assert address_of(second, "0.0.0.0") == f"http://127.0.0.1:{second.getsockname()[1]}/"
         monkeypatch.setattr(serving, "TRIED", 1)
-        with pytest.raises(UserError, match="are taken"):
+        with pytest.raises(UserError, match="are in use"):
             bind("127.0.0.1", port)
     if socket.has_ipv6:
         with bind("::1", 0) as third:

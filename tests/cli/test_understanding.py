@@ -102,7 +102,7 @@ def test_contexts_as_a_table_as_json_and_as_a_page(run: Run) -> None:
     assert plain["between"] == between.tolist()
     assert plain["layers"] == found["layers"]
     for arguments, sentence in (
-        (["bird", *sentences], "does not stand in sentence 1"),
+        (["bird", *sentences], "does not occur in sentence 1"),
         (["cat", "the cat"], "2 to 12 sentences"),
         (["cat", *sentences, "--out", "cat.png"], "must end in .html"),
     ):

@@ -172,7 +172,7 @@ def test_alignment_is_the_librarys(session_of: Make, kind_of_model: str) -> None
         (lambda s: maps.one(s, "", kind="decoder.cross", layer=0, head=0), "empty"),
         (
             lambda s: maps.summary(s, TEXT, kind="encoder.self", how="alignment"),
-            "joins a source and a target",
+            "links a source to a target",
         ),
         (lambda s: maps.summary(s, TEXT, kind="encoder.self", how="men"), "did you mean 'mean'"),
         (lambda s: maps.summary(s, TEXT, kind="encoder.self", how="rollout", layer=9), "no layer 9"),

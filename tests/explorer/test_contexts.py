@@ -138,13 +138,13 @@ def test_finding_agrees_with_the_text(text: str, word: str) -> None:
 @pytest.mark.parametrize(
     "word, sentences, sentence",
     [
-        ("cat", ["the cat"], "2 to 12 sentences, not in 1: add some"),
-        ("cat", ["the cat"] * 13, "not in 13: leave out some"),
-        ("cat", ["the cat", "a dog"], "'cat' does not stand in sentence 2"),
+        ("cat", ["the cat"], "2 to 12 sentences, not 1: add some"),
+        ("cat", ["the cat"] * 13, "not 13: leave out some"),
+        ("cat", ["the cat", "a dog"], "'cat' does not occur in sentence 2"),
         ("cat", ["the cat", " "], "Sentence 2 is empty"),
         (" ", ["the cat", "a cat"], "Give a word"),
         ("c" * 101, ["the cat", "a cat"], "Give a word"),
-        ("cat", ["the cat", "the cat " * 300], "601 tokens; the explorer shows 512"),
+        ("cat", ["the cat", "the cat " * 300], "601 tokens, and the explorer shows at most 512"),
     ],
 )
 def test_what_cannot_be_compared(session_of: Make, word: str, sentences: list[str], sentence: str) -> None:
@@ -155,7 +155,7 @@ def test_what_cannot_be_compared(session_of: Make, word: str, sentences: list[st
 def test_a_word_beyond_what_is_read(session_of: Make) -> None:
     session = session_of("encoder-decoder")
     session.bundle.metadata["source_limit"] = 4
-    with pytest.raises(UserError, match="beyond what the model reads of sentence 2"):
+    with pytest.raises(UserError, match="after the part of sentence 2 that the model reads"):
         contexts(session, "cat", ["the cat", "the dog sleeps . a cat"])
     with pytest.raises(UserError, match="recurrent"):
         contexts(session_of("recurrent"), "cat", SENTENCES)

@@ -349,10 +349,10 @@ def test_removing_and_shuffling_keep_what_they_must(row: list[float]) -> None:
             0.9,
             0.1,
             0.05,
-            ["matched by gradient", "but not by what removing", "depends a little"],
-            ["built in"],
+            ["matched by gradient", "but not by what removing", "depends on them a little"],
+            ["by construction"],
         ),
-        (0.1, 0.9, 0.05, ["matched by what removing", "partly built in", "but not by gradient"], []),
+        (0.1, 0.9, 0.05, ["matched by what removing", "partly by construction", "but not by gradient"], []),
         (
             0.1,
             -0.1,

@@ -51,7 +51,7 @@ def test_what_does_not_fit_is_refused() -> None:
         {"shape": [1], "data": "AACA"},
         {"shape": [1], "data": "?"},
     ):
-        with pytest.raises(UserError, match="not the numbers"):
+        with pytest.raises(UserError, match="not have the size"):
             unpacked(wrong)  # type: ignore[arg-type]
 
 

@@ -42,7 +42,7 @@ def test_every_scheme_of_every_family_is_shown(name: str, family: str) -> None:
             name in ("none", "t5", "alibi", "transformer_xl", "shaw", "music")
         )
         assert (scheme["bias"] is None) == (name in ("none", "sinusoidal", "learned", "rotary"))
-        assert "drawn by a fixed seed here" not in scheme["note"]  # it is the model's own
+        assert "learned parameters are random here" not in scheme["note"]  # it is the model's own
 
 
 def test_the_sinusoidal_table_is_what_is_added_to_embeddings() -> None:
@@ -58,7 +58,7 @@ def test_a_learned_table_is_the_models_own_and_ends_where_it_ends() -> None:
     one = session("learned", "decoder", position__max_length=9)
     [scheme] = positions(one, length=64)["schemes"]
     assert torch.equal(unpacked(scheme["table"]), one.bundle.model.embedding.position.table)
-    assert "9 positions and no more" in scheme["note"]
+    assert "only 9 positions" in scheme["note"]
 
 
 def test_encoder_and_decoder_show_the_tables_that_each_has_learnt() -> None:
@@ -123,7 +123,7 @@ def test_a_bias_that_asks_the_query_is_that_of_one_fixed_query(name: str) -> Non
         wanted = layer.position.bias(q, k, tokens, tokens, size**-0.5, slice(None))[0]
     got = unpacked(found[0]["bias"])
     torch.testing.assert_close(got.expand(4, 6, 6), wanted.expand(4, 6, 6))
-    assert "one fixed query" in found[0]["note"]
+    assert "one random query" in found[0]["note"]
 
 
 def test_schemes_are_compared_side_by_side_the_own_one_as_it_is() -> None:
@@ -131,7 +131,7 @@ def test_schemes_are_compared_side_by_side_the_own_one_as_it_is() -> None:
     own, _, other = positions(one, ["learned", "rotary"], length=8)["schemes"]
     assert (own["name"], other["name"]) == ("learned", "rotary")
     stranger = positions(session("rotary"), ["learned"], length=8)["schemes"][0]
-    assert "drawn by a fixed seed" in stranger["note"]
+    assert "learned parameters are random here" in stranger["note"]
     assert positions(session("rotary"), ["learned"], length=8)["schemes"][0] == stranger
     state = torch.random.get_rng_state()
     positions(session("rotary"), ["learned"], length=8)
@@ -188,7 +188,7 @@ def test_a_recurrent_model_needs_none() -> None:
         ({"schemes": ["rotary"] * 5}, "At most 4"),
         ({"length": 1}, "2 to 512"),
         ({"length": 513}, "2 to 512"),
-        ({"width": 0}, "width of 2"),
+        ({"width": 0}, "width of a position table must be 2"),
         ({"schemes": ["rotary"], "width": 7}, "even"),
     ],
 )

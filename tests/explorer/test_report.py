@@ -128,16 +128,16 @@ def test_the_alignment_is_the_trace_s(session: Session, page: str) -> None:
 
 def test_depth_is_the_view_s(session: Session, page: str) -> None:
     read, found = Read(page), depth(session, TEXT, TARGET)
-    assert equal(read.values("Norm of what each sub-layer added"), unpacked(found["norms"]))
+    assert equal(read.values("Norm of each sub-layer's contribution"), unpacked(found["norms"]))
     assert equal(read.values("Norm of the residual stream"), unpacked(found["stream"]))
-    said = read.values("If the model stopped there: its likeliest token, and how likely")
+    said = read.values("If the model stopped there: its most likely token and the probability")
     tops = [[top[0]["p"] for top in one["top"]] for one in found["predictions"]]
     assert equal(said, torch.tensor(tops))
 
 
 def test_every_step_of_the_run_is_told(session: Session, page: str) -> None:
     read, steps = Read(page), run(session, TEXT, Asked(shown=5))["steps"]
-    told = read.values("Every step, and what the model thought likeliest")
+    told = read.values("Every step, and what the model found most likely")
     expected = [[step["logp"], *(one["p"] for one in step["before"][:5])] for step in steps]
     assert equal(told, torch.tensor(expected))
 
@@ -189,7 +189,7 @@ def test_a_labelling_model_s_report_has_its_labels() -> None:
     session = Session(make_bundle("encoder", "pre"), "judge")
     found, read = verdict(session, TEXT), Read(explain(session, TEXT))
     assert f"It says {found['label']}" in read.text
-    told = read.values("What it owes to each word")
+    told = read.values("How much each word contributes")
     assert torch.equal(told, torch.tensor([[part["support"], part["p"]] for part in found["parts"]]))
     tagger = Session(make_bundle("encoder", "pre", head__kind="tag", head__classes=3), "tagger")
     chances = Read(explain(tagger, TEXT)).values("The tag of each word").flatten().tolist()

@@ -205,21 +205,21 @@ def test_another_model_by_name(client: TestClient, sessions: dict[str, Session])
 
 WRONG: list[tuple[str, Any, int, str]] = [
     ("run", {}, 422, "The setting 'text' is missing."),
-    ("run", {"text": 5}, 422, "'text' is wrong"),
-    ("run", {"text": "a", "beam": "4"}, 422, "'beam' is wrong"),
-    ("run", {"text": "a", "beam": 4.5}, 422, "'beam' is wrong"),
-    ("run", {"text": "a", "beam": True}, 422, "'beam' is wrong"),
-    ("run", {"text": "a", "beam": 1000}, 422, "'beam' is wrong"),
-    ("run", {"text": "a", "temperature": 0}, 422, "'temperature' is wrong"),
-    ("run", {"text": "a", "strategy": "guess"}, 422, "'strategy' is wrong"),
-    ("run", {"text": "a", "seed": 2**70}, 422, "'seed' is wrong"),
+    ("run", {"text": 5}, 422, "'text' is invalid"),
+    ("run", {"text": "a", "beam": "4"}, 422, "'beam' is invalid"),
+    ("run", {"text": "a", "beam": 4.5}, 422, "'beam' is invalid"),
+    ("run", {"text": "a", "beam": True}, 422, "'beam' is invalid"),
+    ("run", {"text": "a", "beam": 1000}, 422, "'beam' is invalid"),
+    ("run", {"text": "a", "temperature": 0}, 422, "'temperature' is invalid"),
+    ("run", {"text": "a", "strategy": "guess"}, 422, "'strategy' is invalid"),
+    ("run", {"text": "a", "seed": 2**70}, 422, "'seed' is invalid"),
     ("run", {"text": "a", "tempreature": 1}, 422, "no setting 'tempreature'"),
     ("run", {"text": "a", "x" * 5000: 1}, 422, "no setting 'xxx"),
-    ("run", {"text": "a" * 30_000}, 422, "'text' is wrong"),
+    ("run", {"text": "a" * 30_000}, 422, "'text' is invalid"),
     ("run", {"text": "cat " * 600}, 400, "at most 512"),
     ("run", {"text": ""}, 400, "nothing to translate"),
     ("run", [], 422, "Send a JSON object"),
-    ("run", None, 422, "is wrong"),
+    ("run", None, 422, "is invalid"),
     ("run", {"text": "a", "model": "fisrt"}, 404, "did you mean 'first'?"),
     ("run", {"text": "a", "model": "judge"}, 400, "writes no text"),
     ("inside", {"text": " "}, 400, "empty"),
@@ -228,19 +228,19 @@ WRONG: list[tuple[str, Any, int, str]] = [
     ("tensor", {"text": TEXT, "name": "decoder.0.self.weights", "head": 99}, 400, "head"),
     ("attention/one", {**PAIR, **HEAD, "layer": 7}, 400, "no layer 7"),
     ("attention/one", {**PAIR, **HEAD, "head": 7}, 400, "no head 7"),
-    ("attention/one", {**PAIR, **HEAD, "layer": -1}, 422, "'layer' is wrong"),
-    ("attention/one", {**PAIR, **HEAD, "kind": "encoder.cross"}, 422, "'kind' is wrong"),
+    ("attention/one", {**PAIR, **HEAD, "layer": -1}, 422, "'layer' is invalid"),
+    ("attention/one", {**PAIR, **HEAD, "kind": "encoder.cross"}, 422, "'kind' is invalid"),
     ("attention/one", {"model": "writer", "text": TEXT, **HEAD}, 400, "decoder.cross"),
     ("attention/evidence", {**PAIR, **HEAD, "row": 99}, 400, "row"),
     ("attention/classes", {"text": ""}, 400, "empty"),
     ("positions", {"schemes": ["rotery"]}, 400, "did you mean 'rotary'?"),
-    ("positions", {"length": 10**6}, 422, "'length' is wrong"),
-    ("positions", {"schemes": ["rotary"] * 9}, 422, "'schemes' is wrong"),
-    ("contexts", {"word": "cat", "sentences": ["the cat"]}, 422, "'sentences' is wrong"),
+    ("positions", {"length": 10**6}, 422, "'length' is invalid"),
+    ("positions", {"schemes": ["rotary"] * 9}, 422, "'schemes' is invalid"),
+    ("contexts", {"word": "cat", "sentences": ["the cat"]}, 422, "'sentences' is invalid"),
     ("contexts", {"word": "zebra", "sentences": SENTENCES_OF_CAT}, 400, "zebra"),
-    ("contexts", {"word": "cat", "sentences": [1, 2]}, 422, "'sentences.0' is wrong"),
+    ("contexts", {"word": "cat", "sentences": [1, 2]}, 422, "'sentences.0' is invalid"),
     ("depth", {"model": "old", "text": TEXT}, 400, "recurrent"),
-    ("nonsense", {}, 404, "no such question"),
+    ("nonsense", {}, 404, "no such endpoint"),
 ]
 
 
@@ -310,7 +310,7 @@ def test_a_defect_is_a_sentence_and_not_a_traceback(
     app = make_app(sessions)
     with TestClient(app, base_url=HOME, raise_server_exceptions=False) as client:
         answer = client.post("/api/run", json={"text": TEXT})
-        refused(answer, 500, "went wrong")
+        refused(answer, 500, "internal error")
         assert "fire" not in answer.text
         assert client.post("/api/depth", json=PAIR).status_code == 200
 

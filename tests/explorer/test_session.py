@@ -80,7 +80,7 @@ def test_a_classifier_reads_as_in_training(bundle_of: Make) -> None:
         ("encoder-decoder", "", None, "The text is empty"),
         ("decoder", " \n", None, "The text is empty"),
         ("encoder", 3, None, "must be a string"),
-        ("encoder-decoder", "the " * 600, None, "has 601 tokens; the explorer shows 512 at most"),
+        ("encoder-decoder", "the " * 600, None, "has 601 tokens, and the explorer shows at most 512"),
         ("encoder-decoder", "the cat", "le " * 600, "The target has 601 tokens"),
         ("encoder-decoder", "a" * 60_000, None, "60,000 characters"),
         ("decoder", "the cat", "le chat", "has no target"),
@@ -102,7 +102,7 @@ def test_learned_positions_set_the_limit(bundle_of: Make) -> None:
     trace = session.trace("the cat sleeps . .")
     assert len(trace.source) == 6
     assert 1 <= len(trace.target) <= 6
-    with pytest.raises(UserError, match="7 tokens; the explorer shows 6"):
+    with pytest.raises(UserError, match="7 tokens, and the explorer shows at most 6"):
         session.trace("the cat sleeps . . .")
 
 
@@ -192,7 +192,7 @@ def test_a_text_of_which_nothing_is_left(bundle_of: Make) -> None:
     bundle = bundle_of("encoder", head__kind="none")
     backend = bundle.tokenizer.backend
     backend.normalizer = normalizers.Replace("…", "")
-    with pytest.raises(UserError, match="Nothing is left"):
+    with pytest.raises(UserError, match="has no tokens"):
         Session(bundle).trace("…")
     assert Session(bundle).trace("the … cat").source
 

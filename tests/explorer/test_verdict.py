@@ -119,7 +119,7 @@ def test_framed_words_are_found_behind_what_stands_before_them(bundle_of: Make) 
 
 @pytest.mark.parametrize("kind", ["encoder-decoder", "decoder"])
 def test_a_model_that_writes_gives_no_label(session_of: Make, kind: str) -> None:
-    with pytest.raises(UserError, match="gives no label"):
+    with pytest.raises(UserError, match="labels neither texts nor words"):
         verdict(session_of(kind), TEXT)
     with pytest.raises(UserError, match="empty"):
         verdict(session_of("encoder"), "  ")
@@ -153,12 +153,12 @@ def test_every_labelling_family_has_a_verdict_and_a_report(family: str, kind: st
     if family == "encoder" and kind == "classify":
         evidence(session, text, **ask)
     else:
-        with pytest.raises(UserError, match="Evidence is weighed for"):
+        with pytest.raises(UserError, match="have predictions to explain"):
             evidence(session, text, **ask)
 
 
 def test_two_texts_are_refused_in_one_sentence() -> None:
     session = Session(labeller("classify", ["good", "bad"], two=True))
     for look in (verdict, explain):
-        with pytest.raises(UserError, match="judges two texts together, and one is looked at here"):
+        with pytest.raises(UserError, match="labels pairs of texts, and the explorer shows one text"):
             look(session, TEXT)

@@ -80,7 +80,7 @@ def alignment(
     else:
         written = [*framings_of(bundle).target.before, *writer.encode(target), symbols.stop]
     if symbols.start is None:
-        raise UserError("This vocabulary has no start token, with which a target begins.")
+        raise UserError("This vocabulary has no start token, which every target needs.")
     refuse_too_long(bundle, [len(read), len(written)])
     name = f"decoder.{chosen}.cross.weights"
     look = Look(name)

@@ -142,7 +142,7 @@ class TorchRows:
             state = self.model.begin()  # type: ignore[operator]
             return state, self.model(ids, lengths=sizes, state=state), None, lengths - 1
         if self.symbols.start is None:
-            raise UserError("This vocabulary has no start token, with which a target begins.")
+            raise UserError("This vocabulary has no start token, which every target needs.")
         state = self.model.begin(ids, sizes)  # type: ignore[operator]
         starts = torch.full_like(ids[:, :1], self.symbols.start)
         look = self._look()

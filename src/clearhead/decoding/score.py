@@ -123,7 +123,7 @@ def _passes(
     """Numbers of pairs, and the log-probabilities (B, T+1) of their targets and stop symbols."""
     model, has_source = bundle.model, bundle.config.family in WITH_SOURCE
     if has_source and start is None:
-        raise UserError("This vocabulary has no start token, with which a target begins.")
+        raise UserError("This vocabulary has no start token, which every target needs.")
     sizes = [max(len(a), 1) + len(b) + 1 for a, b in zip(given, targets, strict=True)]
     most = max(1, NUMBERS // (bundle.config.vocabulary * max(sizes, default=1)))
     for group in by_length(sizes, BATCH_TOKENS, most):

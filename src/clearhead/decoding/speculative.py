@@ -109,7 +109,7 @@ class _Reader:
         if not given:
             raise UserError("A row without any token gives the model nothing to start from.")
         if self.has_source and symbols.start is None:
-            raise UserError("This vocabulary has no start token, with which a target begins.")
+            raise UserError("This vocabulary has no start token, which every target needs.")
         self.opening = [symbols.start] if self.has_source else list(given)
         self.room = math.inf if positions is None else positions - len(self.opening)  # tokens it can place
         if self.has_source and positions is not None and positions < len(given):

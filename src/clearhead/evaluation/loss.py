@@ -255,7 +255,7 @@ def specials_of(bundle: Bundle) -> Specials:
         # A start is read and never predicted, a stop is both: one that is both of them is the stop.
         start = -1 if start is None or start == symbols.stop else start
     elif start is None:
-        raise UserError("This vocabulary has no start token, with which a target begins.")
+        raise UserError("This vocabulary has no start token, which every target needs.")
     return Specials(writer.pad or 0, start, symbols.stop, reader.pad or 0)
 
 

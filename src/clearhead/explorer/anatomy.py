@@ -118,7 +118,9 @@ class _Tower:
     @property
     def hidden(self) -> Step:
         """What the stack hands on."""
-        return Step(f"{self.stack}.output", "input", "x", self.wide, "What the stack says of each token.")
+        return Step(
+            f"{self.stack}.output", "input", "x", self.wide, "The stack's output: one vector for each token."
+        )
 
     def build(self, embedding: InputEmbedding, ids: Tensor, stack: Stack) -> str:
         """All boxes of the tower; the id of the last one."""

@@ -87,11 +87,11 @@ def summary(
     - `alignment`: cross-attention of the layer that follows words best, by the token that is written.
     """
     if how not in HOWS:
-        raise UserError(f"Attention is not summed up by '{how}': {nearest(str(how), HOWS)}")
+        raise UserError(f"There is no summary of attention called '{how}': {nearest(str(how), HOWS)}")
     trace = session.trace(text, target)
     layers = trace.layers_of(kind)
     if layer is not None and not 0 <= layer < layers:
-        raise UserError(f"There is no layer {layer} in '{kind}': it has {layers}, counted from 0.")
+        raise UserError(f"There is no layer {layer} in '{kind}': it has {layers}, numbered from 0.")
     rows, columns = trace.sides(kind)
     if how == "mean":
         weights = trace.attention(kind, layer).double().flatten(0, -3).mean(0)
@@ -104,8 +104,8 @@ def summary(
         weights, layer = alignment_weights(trace, kind, layer)
         rows = trace.following
         note = (
-            f"Cross-attention of layer {layer + 1}, mean over its heads. A row is the token that was "
-            f"written, and shows where the decoder looked when it chose it."
+            f"Cross-attention of layer {layer + 1}, mean over its heads. Each row is a token that was "
+            "written, and shows where the decoder looked when it chose that token."
         )
     return {"rows": rows, "columns": columns, "weights": packed(weights), "note": note}
 
@@ -124,14 +124,14 @@ def thumbnails(weights: Tensor) -> Tensor:
 
 _ROLLOUT_NOTES = {
     "self": (
-        "Attention rollout (Abnar & Zuidema 2020): in each layer half of a token is its own residual, half "
-        "the mean of the heads, and the layers are multiplied. A row says from which input tokens a token's "
-        "final vector is mixed, if mixing were all that layers do."
+        "Attention rollout (Abnar & Zuidema 2020): each layer counts as half residual connection and "
+        "half mean over the heads, and the layers' matrices are multiplied. A row shows which input "
+        "tokens a token's final vector would come from if layers did nothing but mix."
     ),
     "cross": (
-        "Attention rollout through both stacks: each attention adds half, the residual keeps half, and what "
-        "comes from the encoder is followed back to the source tokens. Rows are scaled to add up to 1, so "
-        "that they leave out what comes from the target itself."
+        "Attention rollout through both stacks: each attention counts for half and the residual "
+        "connection for the other half, and what comes from the encoder is traced back to the source "
+        "tokens. Rows are scaled to sum to 1, so they leave out what comes from the target itself."
     ),
 }
 
@@ -183,8 +183,8 @@ def alignment_weights(trace: Trace, kind: str, layer: int | None) -> tuple[Tenso
     2019).
     """
     if kind != "decoder.cross":
-        raise UserError("An alignment joins a source and a target: ask for it with the kind 'decoder.cross'.")
+        raise UserError("An alignment links a source to a target: ask for it with the kind 'decoder.cross'.")
     if trace.config.head.kind != "none":
-        raise UserError("This model labels texts and writes nothing that could be aligned: ask for 'mean'.")
+        raise UserError("This model labels texts and writes nothing to align: ask for 'mean'.")
     chosen = max(trace.layers_of(kind) - 2, 0) if layer is None else layer
     return trace.attention(kind, chosen).double().mean(0), chosen

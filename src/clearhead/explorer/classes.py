@@ -41,7 +41,9 @@ def classes(
     Without a text, `texts`; without those, the session's example sentences.
     """
     if session.family == "vision":
-        raise UserError("Patches of a picture have no classes: look at the heads, or at their summary.")
+        raise UserError(
+            "Image patches do not fall into token classes: look at the heads, or at their summary."
+        )
     if text is not None:
         return _counted(session, [session.trace(text, target)])
     several = tuple(session.examples if texts is None else texts)

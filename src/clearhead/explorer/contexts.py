@@ -38,12 +38,14 @@ STACK = {"encoder-decoder": "encoder", "encoder": "encoder", "decoder": "decoder
 def contexts(session: Session, word: str, sentences: list[str]) -> Plain:
     """Cosines with the static embedding and between the sentences, and a plane to draw them in, by layer."""
     if session.family == "recurrent":
-        raise UserError("Contexts are compared layer by layer in Transformers, and this model is recurrent.")
+        raise UserError(
+            "Contexts can only be compared in a Transformer, layer by layer, and this model is recurrent."
+        )
     if session.family == "vision":
-        raise UserError("Contexts are compared in texts, and this model reads pictures.")
+        raise UserError("Contexts can only be compared in text, and this model reads pictures.")
     if not FEWEST <= len(sentences) <= MOST:
         raise UserError(
-            f"A word is compared in {FEWEST} to {MOST} sentences, not in {len(sentences)}: "
+            f"A word can be compared in {FEWEST} to {MOST} sentences, not {len(sentences)}: "
             f"{'add some' if len(sentences) < FEWEST else 'leave out some'}."
         )
     word = word.strip()
@@ -139,12 +141,15 @@ def _one(session: Session, word: str, number: int, sentence: str) -> Occurrence:
     ids = read_text(session.bundle, sentence)
     found = find_word(session.reader, sentence, word)
     if found is None:
-        raise UserError(f"The word '{word}' does not stand in sentence {number}: change one of the two.")
+        raise UserError(f"The word '{word}' does not occur in sentence {number}: change one of the two.")
     framings = framings_of(session.bundle)
     prompted = session.family == "decoder" and session.config.head.kind == "none" and not session.has_source
     shift = len((framings.target if prompted else framings.source).before)
     if found[1] + shift >= len(ids):
-        raise UserError(f"The word '{word}' stands beyond what the model reads of sentence {number}.")
+        raise UserError(
+            f"The word '{word}' comes after the part of sentence {number} that the model reads: shorten "
+            "the sentence."
+        )
     places = list(range(found[0] + shift, found[1] + shift + 1))
     read = torch.tensor([ids], device=session.device)
     heights = [f"{STACK[session.family]}.embedding"]

@@ -57,12 +57,12 @@ def _sections(found: Plain, model: str) -> Iterator[str]:
     yield f"<ol>{items}</ol>"
     if len(found["spellings"]) > 1:
         yield (
-            "<p>The word is not the same tokens in all of them, so their vectors differ from the start: only "
-            "equal ones show what context does.</p>"
+            "<p>The word is not split into the same tokens everywhere, so its vectors differ from the "
+            "start: to see what context does, compare sentences with the same tokens.</p>"
         )
     yield (
-        '<h2>Where its vectors lie</h2><p class="about">The two directions in which they differ most, layer '
-        "by layer; each picture has a scale of its own.</p>"
+        '<h2>Where its vectors lie</h2><p class="about">The two directions in which they differ most, '
+        "layer by layer; each picture has its own scale.</p>"
     )
     layers, planes = found["layers"], unpacked(found["projection"])
     yield '<div class="grid" style="grid-template-columns: repeat(auto-fill, minmax(230px, 1fr))">'
@@ -71,10 +71,10 @@ def _sections(found: Plain, model: str) -> Iterator[str]:
         yield scatter([(x, y) for x, y in points], numbers, title)
     yield "</div>"
     static, between = unpacked(found["static"]), unpacked(found["between"])
-    title = "Cosine with the word's static embedding: each row a layer, each column a sentence"
+    title = "Cosine with the word's static embedding: one row per layer, one column per sentence"
     yield f"<h2>How far from the embedding table</h2>{heat_map(static, layers, numbers, title, (-1.0, 1.0))}"
     yield table(static, layers, numbers, title)
-    yield "<h2>How alike in each pair of sentences</h2>"
+    yield "<h2>How similar in each pair of sentences</h2>"
     for name, cosines in zip(layers, between, strict=True):
         title = f"{name}: cosine between sentences"
         yield heat_map(cosines, numbers, numbers, title, (-1.0, 1.0)) + table(

@@ -25,8 +25,8 @@ from clearhead.nn.tokens import Tokens
 SHOWN = 5  # likeliest words after each layer
 _NAMES = {"self": "self-attention", "cross": "cross-attention", "feedforward": "feed-forward"}
 _PRE = "The stream is the sum of everything added to it: x ← x + f(norm(x)). "
-_POST = "Each sum is normed before it goes on: x ← norm(x + f(x)), so the stream keeps one size. "
-_LENS = "A prediction is the model's own {top} applied to the stream there; the last is the model's own."
+_POST = "Each sum is normalised before it moves on: x ← norm(x + f(x)), so the stream keeps its scale. "
+_LENS = "A prediction applies the model's own {top} to the stream there; the last is the model's output."
 
 
 def depth(session: Session, text: str, target: str | None = None) -> Plain:
@@ -35,9 +35,11 @@ def depth(session: Session, text: str, target: str | None = None) -> Plain:
     Of an encoder-decoder the decoder is shown, whose stream ends in the words that are written.
     """
     if session.family == "recurrent":
-        raise UserError("There is no residual stream in this model: it is recurrent.")
+        raise UserError("This model is recurrent and has no residual stream.")
     if session.family == "vision":
-        raise UserError("Depth is shown for texts, and this model reads pictures: see its attention.")
+        raise UserError(
+            "Depth can only be shown for text, and this model reads pictures: look at its attention."
+        )
     trace = session.trace(text, target, asked=("*.embedding", "*.output", "*.added", "logits"))
     stack = "encoder" if session.family == "encoder" else "decoder"
     boxes = [box for box in trace.anatomy.boxes if box.stack == stack and box.kind == "add"]

@@ -41,7 +41,7 @@ def embedding_boxes(
     inside = [number, found]
     if table.factor != 1.0:
         last = f"{stack}.scaled"
-        note = f"√d = √{config.width} = {table.factor:g}, so that positions do not drown the words."
+        note = f"√d = √{config.width} = {table.factor:g}, so positions do not drown out the words."
         inside.append(Step(last, "embedding × √d", "E[id] · √d", wide, note, lambda: table(ids)[0]))
     boxes = [
         Box(f"{stack}.tokens", "Tokens", "tokens", stack, None, [number]),
@@ -55,7 +55,7 @@ def embedding_boxes(
             return position.embed(x, where)[0]
 
         formula = _POSITIONS.get(config.position.name, "p(pos)").replace("10000", f"{config.position.base:g}")
-        note = "What is added at each place, whatever the word."
+        note = "What is added at each position, whatever the word."
         steps = [
             Step(last, "words", inside[-1].formula, wide),
             Step(f"{stack}.positions", "positions", formula, wide, note, lambda: placed(nothing)),
@@ -72,7 +72,7 @@ def _rest_of_embedding(
     """Token types and the norm on the sum, as BERT has them."""
     boxes, types, norm = [], embedding.types, embedding.norm
     if types is not None:
-        note, first = "The whole text is of the first kind.", torch.zeros(1, wide[0][1], dtype=torch.long)
+        note, first = "The whole text has the first type.", torch.zeros(1, wide[0][1], dtype=torch.long)
         kind = Step(
             f"{stack}.types",
             "token type",
@@ -95,7 +95,7 @@ def _rest_of_embedding(
 def final_norm(stack: str, last: str, wide: tuple[Axis, Axis], config: ModelConfig) -> Box:
     """The norm after the last layer."""
     steps = [
-        Step(last, "input", "x", wide, "What the last layer left on the stream."),
+        Step(last, "input", "x", wide, "The residual stream after the last layer."),
         Step(f"{stack}.output", "normed", NORM[config.norm.kind], wide),
     ]
     return Box(f"{stack}.norm", "Norm", "norm", stack, None, steps)
@@ -108,7 +108,7 @@ def word_boxes(output: Output, hidden: Step, get: Get) -> list[Box]:
     if output.factor != 1.0:
         formula = formula.replace("x", f"({output.factor:g} · x)")
     logits = Step("logits", "scores", formula, axes, "One score for each word of the vocabulary.")
-    return _linear_and_softmax(hidden, logits, "Each row adds up to 1.", get)
+    return _linear_and_softmax(hidden, logits, "Each row sums to 1.", get)
 
 
 def _linear_and_softmax(read: Step, logits: Step, note: str, get: Get) -> list[Box]:
@@ -146,7 +146,7 @@ def head_boxes(head: Head, hidden: Step, config: ModelConfig, get: Get) -> list[
     if head.classifier is None:
         return boxes
     if config.head.kind == "number":
-        number = Step("logits", "number", "x · w + b", (("number", 1),), "What the model says of the text.")
+        number = Step("logits", "number", "x · w + b", (("number", 1),), "The model's output for the text.")
         return [*boxes, Box("output", "Linear", "output", "top", None, [read, number])]
     logits = Step("logits", "scores", "x Wᵀ + b", classes, "One score for each class.")
-    return [*boxes, *_linear_and_softmax(read, logits, "They add up to 1.", get)]
+    return [*boxes, *_linear_and_softmax(read, logits, "They sum to 1.", get)]

@@ -52,12 +52,14 @@ def evidence(
     the row may see; null where nothing can be ranked.
     """
     if session.family == "vision":
-        raise UserError("Controls are there for texts, and this model reads pictures: look at its heads.")
+        raise UserError(
+            "These controls only work for text, and this model reads pictures: look at its heads."
+        )
     trace = session.trace(text, target)
     weights = trace.attention(kind, layer, head)  # (T,C)
     rows, columns = trace.sides(kind)
     if not 0 <= row < len(rows):
-        raise UserError(f"There is no row {row} in '{kind}': this text has {len(rows)}, counted from 0.")
+        raise UserError(f"There is no row {row} in '{kind}': this text has {len(rows)}, numbered from 0.")
     place = Place(kind, layer, head, row)
     goal = goal_of(trace, place)
     base = weights[row]
@@ -101,10 +103,12 @@ def evidence(
 def goal_of(trace: Trace, place: Place) -> Goal:
     """What a row's evidence is about."""
     if "logits" not in trace.names:
-        raise UserError("This model has no head, so that it predicts nothing that could be explained.")
+        raise UserError("This model has no head, so it predicts nothing to explain.")
     logits, head = trace.logits, trace.config.head
     if head.kind == "number" or (head.of_text and trace.config.family != "encoder"):
-        raise UserError("Evidence is weighed for models that write and for encoders that classify or tag.")
+        raise UserError(
+            "Only models that write text, and encoders that classify or tag, have predictions to explain."
+        )
     if place.in_decoder:
         chosen = logits[place.row].argmax()
         word = trace.word(int(chosen))
@@ -115,14 +119,14 @@ def goal_of(trace: Trace, place: Place) -> Goal:
         assert trace.bundle.tokenizer is not None
         text = trace.bundle.tokenizer.decode(trace.reading.following)
         word = Word(id=-1, text=text, kind="word")
-        what = "the log-probability of the whole target, which all rows of the encoder serve"
+        what = "the log-probability of the whole target, which depends on every row of the encoder"
         return Goal(word, what, torch.arange(len(ids), device=logits.device), ids)
     labels, whole = trace.bundle.metadata.get("labels") or [], head.kind == "classify"
     chosen = (logits if whole else logits[place.row]).argmax()
     id = int(chosen)
     name = str(labels[id]) if id < len(labels) else f"class {id}"
     word = trace.word(id) if head.kind == "mlm" else Word(id=id, text=name, kind="word")
-    what = f"the log-probability of the likeliest {'label' if whole else 'answer at this row'}"
+    what = f"the log-probability of the most likely {'label' if whole else 'answer at this row'}"
     places = None if whole else torch.tensor([place.row], device=logits.device)
     return Goal(word, what, places, chosen[None])
 
@@ -188,7 +192,7 @@ def sentence(tau: dict[str, float | None], visible: int, tried: int, moved: floa
     """What the numbers say, no more."""
     if visible < ENOUGH:
         number = "one column" if visible == 1 else f"{visible} columns"
-        few = f"This row can look at {number} only: too few for a ranking to mean anything."
+        few = f"This row can only look at {number}, too few for a ranking to mean anything."
         return few if visible == 1 else f"{few} {_about_shuffling(moved)}"
     limits = {"gradient": by_chance(visible), "ablated": by_chance(tried)}
     names = {"gradient": "gradient × input", "ablated": "what removing each weight changes"}
@@ -201,8 +205,8 @@ def sentence(tau: dict[str, float | None], visible: int, tried: int, moved: floa
         found = f"High attention here is matched by {shown['gradient']}, but not by {shown['ablated']}."
     elif matched:
         found = (
-            f"High attention here is matched by {shown['ablated']}, which is partly built in, as a larger "
-            f"weight leaves a larger hole, but not by {shown['gradient']}."
+            f"High attention here is matched by {shown['ablated']}, which is partly by construction, "
+            f"because removing a larger weight leaves a larger gap, but not by {shown['gradient']}."
         )
     else:
         found = (
@@ -211,7 +215,7 @@ def sentence(tau: dict[str, float | None], visible: int, tried: int, moved: floa
         )
     if against:
         others = " and by ".join(names[name] for name in against)
-        found += f" By {others} the ranking is even the other way round."
+        found += f" By {others} the ranking is even reversed."
     found += f" (Unrelated rankings of {tried} columns give up to ±{limits['ablated']:.2f} by chance.)"
     return f"{found} {_about_shuffling(moved)}"
 
@@ -223,9 +227,9 @@ def _tau(value: float | None) -> str:
 def _about_shuffling(moved: float) -> str:
     share = f"{100 * moved:.1f} %" if moved >= 0.001 else "less than 0.1 %"
     if moved < HARDLY:
-        then = "hardly depends on them, so that the map explains little of it, whatever its order"
+        then = "hardly depends on them, so the map explains little of it, whatever its order"
     else:
-        then = "depends clearly on them" if moved > CLEARLY else "depends a little on them"
+        then = "depends clearly on them" if moved > CLEARLY else "depends on them a little"
     return f"Shuffling this row's weights moves {share} of the probability: the prediction {then}."
 
 

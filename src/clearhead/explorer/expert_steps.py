@@ -9,9 +9,7 @@ from clearhead.explorer.steps import Step
 from clearhead.explorer.sublayers import Place
 from clearhead.nn.experts import Experts
 
-BIAS = (
-    "Added to the scores for the choice only. Training moves it so that all experts get equally much to do."
-)
+BIAS = "Added to the scores for the choice only. Training adjusts it so that all experts get the same load."
 
 
 def expert_steps(place: Place, net: Experts) -> list[Step]:
@@ -19,7 +17,7 @@ def expert_steps(place: Place, net: Experts) -> list[Step]:
     path, read, config = place.path, place.read, net.config
     by_expert = (place.tokens, ("expert", config.experts))
     scores, weights = f"{path}.scores", f"{path}.weights"
-    note = f"Each token passes {config.chosen} of {config.experts} experts; the others are 0."
+    note = f"Each token goes to {config.chosen} of {config.experts} experts; the others are 0."
     formula = "softmax(x W_r)" if config.score == "softmax" else "σ(x W_r)"
 
     def routed() -> Tensor:

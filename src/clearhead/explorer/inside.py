@@ -64,7 +64,7 @@ def tensor(
         values = values[_chosen(session, step, head)]
         axes = axes[1:]
     elif head is not None:
-        raise UserError(f"'{name}' has no heads: leave out the head.")
+        raise UserError(f"'{name}' has no heads: do not name one.")
     if len(axes) == 1:
         # A number for each token is a column; one vector, or a number for each class or expert, a row.
         lying = axes[0][0] in ("feature", "class", "expert")
@@ -89,9 +89,9 @@ def tensor(
 
 def _trace(session: Session, text: str, target: str | None) -> Trace:
     if session.family == "recurrent":
-        raise UserError("The inside is drawn for Transformers, and this model is recurrent.")
+        raise UserError("This view can only draw Transformers, and this model is recurrent.")
     if session.family == "vision":
-        raise UserError("The inside is drawn for texts, and this model reads pictures: see its attention.")
+        raise UserError("This view can only show text, and this model reads pictures: look at its attention.")
     return session.trace(text, target)
 
 
@@ -112,7 +112,7 @@ def _chosen(session: Session, step: Step, head: int | None) -> int:
     heads = session.config.attention.heads
     chosen = 0 if head is None else head
     if not 0 <= chosen < heads:
-        raise UserError(f"There is no head {head}: this model has {heads}, counted from 0.")
+        raise UserError(f"There is no head {head}: this model has {heads}, numbered from 0.")
     return chosen // (heads // count) if kind == "group" else chosen
 
 

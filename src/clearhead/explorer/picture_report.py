@@ -47,8 +47,8 @@ def picture_sections(session: Session, text: str) -> Iterator[str]:
     reads = {"first": "the class token", "last": "the last patch"}.get(config.head.pooling, "the mean patch")
     yield heading(
         "Where it looked",
-        f"Attention of {reads}, which the class is read off, laid over the picture. The lightest patch has "
-        "the largest weight of its drawing, which stands beside it.",
+        f"Attention of {reads}, from which the class is predicted, drawn over the picture. The lightest "
+        "patch has the largest weight of its drawing; that weight is given beside it.",
     )
     names = {"rollout": "Rollout through all layers", "mean": "Mean over the heads of the last layer"}
     for name, title in names.items():
@@ -122,8 +122,8 @@ def note_sections(session: Session, text: str) -> Iterator[str]:
     rolls = _rolls(session, text)
     yield heading(
         "Which notes it looked at",
-        "A piano roll: time to the right, pitch upwards. A note's colour is the attention that its events "
-        "get together when the model chooses what comes after the last event.",
+        "A piano roll: time to the right, pitch upwards. A note's colour is the total attention its "
+        "events receive when the model chooses what comes after the last event.",
     )
     yield "".join(rolls.values())
 
@@ -167,7 +167,7 @@ def note_roll(notes: list[Placed], row: Tensor, title: str) -> str:
     )
     rest = float(row.sum() - weights.sum())
     size = left + end * SECOND + 8, height + 6
-    about = f"{title}: {rest:.1%} goes to rests, time, loudness and the start"
+    about = f"{title}: {rest:.1%} goes to rests, time shifts, velocities and the start"
     return figure(about, size, drawn + named) + colour_key(0.0, largest)
 
 

@@ -36,18 +36,18 @@ WAVES = 8  # features drawn as curves
 
 # what the check says to callers, and what it means to readers
 IN_A_DECODER = (
-    "(with causal=True that does not count)",
-    "(in a decoder, which sees nothing ahead, that does not count)",
+    "(this does not matter with causal=True)",
+    "(this does not matter in a decoder, which sees nothing ahead)",
 )
 
 FORMULAS = {
     "none": "x",
     "sinusoidal": "PE(pos, 2i) = sin(pos / 10000^(2i/d)),  PE(pos, 2i+1) = cos(pos / 10000^(2i/d));  x + PE",
     "learned": "x + table[pos]",
-    "rotary": "q, k turned by pos · base^(−2i/d) in each pair of features;  q_m · k_n depends on m − n",
+    "rotary": "q, k rotated by pos · base^(−2i/d) in each pair of features;  q_m · k_n depends on m − n",
     "t5": "q·k/√d + b[head, bucket(n − m)]",
     "alibi": "q·k/√d − slope_h · |n − m|,  slope_h = 2^(−8h/H)",
-    "transformer_xl": "(q·k + q·W r + u·k + v·W r)/√d,  r = waves of the distance m − n",
+    "transformer_xl": "(q·k + q·W r + u·k + v·W r)/√d,  r = sinusoids of the distance m − n",
     "shaw": "(q·k + q·a[n − m])/√d",
     "music": "(q·k + q·a[head, n − m])/√d",
     "t": "PE(t) = t",
@@ -55,8 +55,10 @@ FORMULAS = {
     "cos(t(k+1)/(T_max·d))": f"PE(t, k) = cos(t(k+1) / (T_max · d)),  T_max = {T_MAX}, d = {FEATURES}",
 }
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-UNTRAINED = "What this scheme would learn is drawn by a fixed seed here: the model uses another scheme."
-ASKED = "This bias depends on the query too: shown for one fixed query and key, drawn by a fixed seed."
+UNTRAINED = (
+    "The model uses another scheme, so this one's learned parameters are random here, with a fixed seed."
+)
+ASKED = "This bias also depends on the query: it is shown for one random query and key, with a fixed seed."
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,13 @@ def positions(
     `width` is the number of features of a scheme that is not the model's own; None: as the model has.
     """
     if len(schemes) > MOST_SCHEMES:
-        raise UserError(f"At most {MOST_SCHEMES} position schemes are compared at once, not {len(schemes)}.")
+        raise UserError(
+            f"At most {MOST_SCHEMES} position schemes can be compared at once, not {len(schemes)}."
+        )
     if not 2 <= length <= MOST_POSITIONS:
-        raise UserError(f"Positions are shown for a length of 2 to {MOST_POSITIONS}, not {length}.")
+        raise UserError(f"Positions can be shown for a length of 2 to {MOST_POSITIONS}, not {length}.")
     if width is not None and not 2 <= width <= MOST_FEATURES:
-        raise UserError(f"A position table has a width of 2 to {MOST_FEATURES}, not {width}.")
+        raise UserError(f"The width of a position table must be 2 to {MOST_FEATURES}, not {width}.")
     config = session.bundle.config
     own = own_schemes(session.bundle.model, config)
     found: list[_Shown] = []
@@ -125,7 +129,7 @@ def _learns(scheme: Position | Encode) -> bool:
 def _made(name: str, config: ModelConfig, width: int | None) -> _Shown:
     """A scheme by name in the model's sizes."""
     if name in CANDIDATES:
-        note = "One of the tutorial's three candidates: see what the guidelines say of it."
+        note = "One of the tutorial's three candidates: see which of the guidelines it meets."
         return _Shown(name, CANDIDATES[name], note)
     if name not in POSITIONS:
         known = [*POSITIONS, *CANDIDATES]
@@ -149,7 +153,7 @@ def _shown(one: _Shown, length: int, width: int) -> Plain:
     scheme = one.scheme
     limit = scheme.max_length if isinstance(scheme, Position) else None
     if limit is not None and limit < length:
-        notes.append(f"There are {limit} positions and no more.")
+        notes.append(f"There are only {limit} positions.")
         length = limit
     table = bias = None
     if isinstance(scheme, Position) and scheme.has_bias:
@@ -217,16 +221,16 @@ def _similarity(table: Tensor | None, bias: Tensor | None, length: int) -> Plain
     if bias is not None:
         size, alike = bias.shape[-1], bias.double().mean(0)  # (P,P)
         distances = list(range(1 - size, size))
-        what = "added to the score of a key so far ahead of its query (negative: behind), mean over heads"
+        what = "added to the score of a key this far ahead of its query (negative: behind), mean over heads"
     elif table is None:
         return {"distances": distances, "values": [1.0] * length, "what": "nothing tells two positions apart"}
     elif table.shape[1] == 1:  # numbers have no angle between them
         alike = (table - table.T).abs().double()
-        what = "difference of two positions' numbers so far apart, mean over all such pairs"
+        what = "difference between the values of two positions this far apart, mean over all such pairs"
     else:
         unit = nn.functional.normalize(table.double(), dim=-1)
         alike = unit @ unit.T
-        what = "cosine of two positions' vectors so far apart, mean over all such pairs"
+        what = "cosine between the vectors of two positions this far apart, mean over all such pairs"
     values = [float(alike.diagonal(distance).mean()) for distance in distances]
     return {"distances": distances, "values": values, "what": what}
 

@@ -43,7 +43,9 @@ def ready(bundle: Bundle) -> Bundle:
     and the caller's own stays as it is.
     """
     if bundle.config.family == "convolutional":
-        raise UserError("The explorer cannot show convolutions: it knows Transformers and recurrent models.")
+        raise UserError(
+            "The explorer cannot show convolutional models: it supports Transformers and recurrent models."
+        )
     if bundle.config.family == "recurrent" and bundle.config.recurrent.attention == "none":
         raise UserError("The explorer shows where a model looks, and this one has no attention.")
     unknown = bundle.config.unusual_beside("latent", "experts")
@@ -73,7 +75,7 @@ def read(bundle: Bundle, text: str, target: str | None = None) -> Reading:
         return _pair(bundle, text, target)
     if not _is_blank(target):
         raise UserError(
-            f"A model of the family '{config.family}' has no target beside its text: leave it out."
+            f"A model of the family '{config.family}' has no target apart from its text: leave it out."
         )
     if config.family == "vision":  # whose tokens are patches, by number
         picture_tensor(bundle, text)
@@ -92,14 +94,15 @@ def read_text(bundle: Bundle, text: str) -> tuple[int, ...]:
     _refuse_unreadable(text, "text")
     if config.head.of_text and reads_two(bundle):
         raise UserError(
-            "This model judges two texts together, and one is looked at here: use `clearhead label`."
+            "This model labels pairs of texts, and the explorer shows one text at a time: use `clearhead "
+            "label`."
         )
     if config.family == "decoder" and config.head.kind == "none" and not translates(bundle):
         ids = opening(bundle, text)
     else:
         ids = read_with_gaps(bundle, text)
     if not ids:
-        raise UserError("Nothing is left of the text when it is cut into tokens: give at least one word.")
+        raise UserError("The text has no tokens: give at least one word.")
     _refuse_long(len(ids), limit_of(config), "text")
     return tuple(ids)
 
@@ -112,7 +115,7 @@ def _pair(bundle: Bundle, text: str, target: str | None) -> Reading:
     symbols, limit = symbols_of(bundle), limit_of(bundle.config)
     apart, start = bundle.config.family in WITH_SOURCE, symbols.start
     if apart and start is None:
-        raise UserError("This vocabulary has no start token, with which a target begins.")
+        raise UserError("This vocabulary has no start token, which every target needs.")
     source = read_text(bundle, text)
     if target is None or _is_blank(target):
         most = max(min(2 * len(source) + 20, limit - (1 if apart else len(source))), 1)
@@ -139,11 +142,11 @@ def _refuse_unreadable(text: str, what: str) -> None:
         raise UserError(f"The {what} is empty: give at least one word.")
     if len(text) > MOST_LETTERS:
         raise UserError(
-            f"The {what} has {len(text):,} characters; the explorer reads {MOST_LETTERS:,} at most: "
+            f"The {what} has {len(text):,} characters, and the explorer reads at most {MOST_LETTERS:,}: "
             f"shorten it."
         )
 
 
 def _refuse_long(size: int, limit: int, what: str) -> None:
     if size > limit:
-        raise UserError(f"The {what} has {size} tokens; the explorer shows {limit} at most: shorten it.")
+        raise UserError(f"The {what} has {size} tokens, and the explorer shows at most {limit}: shorten it.")

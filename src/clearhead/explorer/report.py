@@ -131,15 +131,15 @@ def _written(session: Session, text: str) -> Iterator[str]:
     output = found["output"]
     yield heading(
         "Run",
-        "The model writes one token at a time, here always the likeliest one. Beside each token stand the "
-        "others that it weighed, with their probabilities: p = softmax(logits).",
+        "The model writes one token at a time, here always the most likely one. Beside each token are "
+        "the alternatives it considered, with their probabilities: p = softmax(logits).",
     )
-    ended = "It ended by itself." if output["stopped"] == "stop" else "It was cut at its limit of length."
+    ended = "It ended on its own." if output["stopped"] == "stop" else "It was cut off at the length limit."
     yield (
         f"<p>It wrote <strong>{escape(output['text'])}</strong>, with a log-probability of "
         f"{number(output['logp'])}. {ended}</p>"
     )
-    heads = ["step", "written", "ln p", "likeliest tokens, and their probabilities"]
+    heads = ["step", "written", "ln p", "most likely tokens, and their probabilities"]
     rows = [
         (
             str(step["position"] + 1),
@@ -149,7 +149,7 @@ def _written(session: Session, text: str) -> Iterator[str]:
         )
         for step in found["steps"]
     ]
-    yield listed("Every step, and what the model thought likeliest", heads, rows, last=SHOWN)
+    yield listed("Every step, and what the model found most likely", heads, rows, last=SHOWN)
 
 
 def _labelled(session: Session, text: str) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _labelled(session: Session, text: str) -> Iterator[str]:
         return
     found = verdict(session, text)
     if found["kind"] == "tag":
-        yield heading("Tags", "Each word's likeliest tag, and its probability.")
+        yield heading("Tags", "Each word's most likely tag, and its probability.")
         rows = [
             (one["text"], escape(one["tag"]), number(one["top"][0]["p"]) if one["top"] else "–")
             for one in found["words"]
@@ -167,16 +167,17 @@ def _labelled(session: Session, text: str) -> Iterator[str]:
     if found["kind"] == "number":
         yield heading(
             "Verdict",
-            "The number that the model gives the text, and by how much each word raises it: the word is left "
-            "out while the model reads the rest anew.",
+            "The number the model predicts for the text, and by how much each word raises it: the word "
+            "is left out, and the model reads the rest again.",
         )
         yield f"<p>It says <strong>{number(found['number'])}</strong>.</p>"
         yield _parts(found, "number", ("left out", "raises it by", "number without"))
         return
     yield heading(
         "Verdict",
-        "The probability of every class; and what the likeliest owes to each word, which is left out while "
-        "the model reads the rest anew: log p(class | text) − log p(class | text without it).",
+        "The probability of every class, and how much each word contributes to the most likely one: the "
+        "word is left out, and the model reads the rest again: log p(class | text) − log p(class | text "
+        "without it).",
     )
     classes = [(one["label"], bar(one["p"]), number(one["p"])) for one in found["classes"]]
     yield f"<p>It says <strong>{escape(found['label'])}</strong>.</p>"
@@ -190,7 +191,7 @@ def _parts(found: Plain, name: str, heads: Sequence[str]) -> str:
         (one["text"], *("–" if one[key] is None else number(one[key]) for key in ("support", name)))
         for one in found["parts"]
     ]
-    return listed("What it owes to each word", heads, parts)
+    return listed("How much each word contributes", heads, parts)
 
 
 # -- attention --------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ def _aligned(session: Session, text: str, target: str | None) -> Iterator[str]:
     weights = unpacked(found["weights"])
     yield heading(
         "Alignment",
-        "Cross-attention of the layer that follows words best, the last but one, as a mean over its heads: "
+        "Cross-attention of the second-to-last layer, which aligns words best, averaged over its heads: "
         "where the decoder looked when it chose each token.",
     )
     yield _map(weights, found["rows"], found["columns"], "Where the decoder looked for each token it wrote")
@@ -214,13 +215,14 @@ def _heads(session: Session, text: str, target: str | None) -> Iterator[str]:
     maps = {kind: trace.attention(kind).cpu() for kind in session.kinds}  # each (L, H, rows, columns)
     yield heading(
         "Attention",
-        "Every head of every layer: softmax(QKᵀ/√d_k). A row is a token that looks, a column one that is "
-        "looked at; dark is 0 and light is 1. Over each map stand its layer and its head.",
+        "Every head of every layer: softmax(QKᵀ/√d_k). Each row is a token that looks, each column a "
+        "token that is looked at; dark is 0 and light is 1. Each map is labelled with its layer and its "
+        "head.",
     )
     written_out = sum(weights.numel() for weights in maps.values()) <= MOST_NUMBERS
     if not written_out:
         yield (
-            "<p>There are too many numbers to write out here: <code>clearhead.trace(bundle, text)</code> "
+            "<p>There are too many numbers to print here: <code>clearhead.trace(bundle, text)</code> "
             "gives them all.</p>"
         )
     for kind, weights in maps.items():
@@ -263,11 +265,11 @@ def _deep(session: Session, text: str, target: str | None) -> Iterator[str]:
     words, names = texts(found["words"]), [str(one["label"]) for one in found["sublayers"]]
     yield heading("Depth", found["note"])
     added, stream = unpacked(found["norms"]), unpacked(found["stream"])
-    yield heat_map(added, names, words, "How much each sub-layer added: its norm", (0.0, spread(added)[1]))
-    yield table(added, names, words, "Norm of what each sub-layer added")
+    yield heat_map(added, names, words, "How much each sub-layer added (norm)", (0.0, spread(added)[1]))
+    yield table(added, names, words, "Norm of each sub-layer's contribution")
     stations = ["embedding", *names]
     yield heat_map(
-        stream, stations, words, "The residual stream after each of them: its norm", (0.0, spread(stream)[1])
+        stream, stations, words, "The residual stream after each sub-layer (norm)", (0.0, spread(stream)[1])
     )
     yield table(stream, stations, words, "Norm of the residual stream")
     if found["predictions"]:
@@ -278,7 +280,9 @@ def _deep(session: Session, text: str, target: str | None) -> Iterator[str]:
             )
             for one in found["predictions"]
         ]
-        yield listed("If the model stopped there: its likeliest token, and how likely", ["", *words], rows)
+        yield listed(
+            "If the model stopped there: its most likely token and the probability", ["", *words], rows
+        )
 
 
 def _placed(session: Session) -> Iterator[str]:
@@ -309,9 +313,9 @@ def _scheme(values: Tensor, kind: str) -> Iterator[str]:
     shown = values[:, :FEATURES]
     whole = "" if shown.shape == values.shape else f" (the first {FEATURES})"
     title = (
-        f"Each row a position, each column a {kind}{whole}"
+        f"One row per position, one column per {kind}{whole}"
         if kind == "feature"
-        else ("What is added to the scores of the first head: each row looks, each column is looked at")
+        else ("What is added to the scores of the first head: rows are queries, columns are keys")
     )
     rows, columns = ([str(one) for one in range(size)] for size in shown.shape)
     yield heat_map(shown, rows, columns, title, None)

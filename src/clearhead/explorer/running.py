@@ -66,9 +66,9 @@ class Asked(Config):
     def options(self) -> Options:
         """The same for the library. Temperature and truncation shape what is drawn, and nothing else."""
         if self.strategy not in ("greedy", "sample", "beam"):
-            raise UserError(f"There is no strategy '{self.strategy}': known are greedy, sample and beam.")
+            raise UserError(f"There is no strategy '{self.strategy}': use greedy, sample or beam.")
         if self.strategy == "beam" and not 2 <= self.beam <= MOST_BEAM:
-            raise UserError(f"A beam to look at has 2 to {MOST_BEAM} places, not {self.beam}.")
+            raise UserError(f"The beam size must be 2 to {MOST_BEAM} here, not {self.beam}.")
         drawing = self.strategy == "sample"
         return Options(
             beam=self.beam if self.strategy == "beam" else 1,
@@ -140,9 +140,9 @@ def _request(session: Session, writer: Writer, text: str, options: Options) -> R
     size = sum(len(one.given) for one in found)
     if len(found) > 1 or size > session.limit:
         raise UserError(
-            f"The text has {size} tokens, and at most {session.limit} can be looked at: shorten it."
+            f"The text has {size} tokens, and the explorer shows at most {session.limit}: shorten it."
             if size > session.limit
-            else f"The text has {size} tokens, more than this model reads in one piece: shorten it."
+            else f"The text has {size} tokens, more than this model can read at once: shorten it."
         )
     most = session.limit - 1 if writer.has_source else session.limit  # beside the start symbol
     return Request(found[0].given, min(found[0].limit, most), options)

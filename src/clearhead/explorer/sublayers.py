@@ -67,9 +67,9 @@ class Place:
 def norm_steps(place: Place, residual: Residual) -> list[Step]:
     """Pre-norm: what the sub-layer is given."""
     norm, formula = residual.norm, NORM[place.config.norm.kind]
-    note = "Each token's features are brought to one scale; the stream itself stays as it is."
+    note = "Each token's features are normalised to one scale; the stream itself is left unchanged."
     return [
-        Step(place.stream, "input", "x", place.wide, "What the residual stream holds at this place."),
+        Step(place.stream, "input", "x", place.wide, "The residual stream at this point."),
         Step(place.read, "normed", formula, place.wide, note, lambda: batched(norm, place.get(place.stream))),
     ]
 
@@ -82,8 +82,8 @@ def add_steps(place: Place, residual: Residual) -> list[Step]:
         return get(place.stream) + get(f"{path}.added")
 
     steps = [
-        Step(place.stream, "input", "x", place.wide, "What went past the sub-layer unchanged."),
-        Step(f"{path}.added", "sub-layer's output", "f(x)", place.wide, "What the sub-layer has to add."),
+        Step(place.stream, "input", "x", place.wide, "The input, which bypasses the sub-layer unchanged."),
+        Step(f"{path}.added", "sub-layer's output", "f(x)", place.wide, "What the sub-layer adds."),
     ]
     offered = path.endswith(".feedforward")  # what leaves a layer has a name in the model itself
     note, norm = "The new stream.", residual.norm
@@ -116,7 +116,7 @@ def feedforward_steps(place: Place, net: FeedForward) -> list[Step]:
         steps.append(Step(active, "activated", formula, inner, "", lambda: net.activation(get(hidden))))
     else:
         opened, formula = f"{path}.gate", f"{name}(x W_g) ∘ ({plain})"
-        note = "The gate decides, feature by feature, how much passes."
+        note = "The gate decides, feature by feature, how much passes through."
         steps += [
             Step(opened, "gate", "x W_g", inner, "", lambda: batched(gate, get(place.read))),
             Step(active, "gated", formula, inner, note, lambda: net.activation(get(opened)) * get(hidden)),
@@ -141,7 +141,7 @@ def attention_steps(place: Place, looking: Looking) -> list[Step]:
     steps = [Step(place.read, "input", "x", place.wide, note)]
     if looking.memory:
         width = looking.attention.key.in_features
-        note = "Keys and values are made from what the encoder says of the source."
+        note = "Keys and values are computed from the encoder's output for the source."
         axes = (looking.keys, ("feature", width))
         steps.append(Step(looking.memory, "encoder's output", "m", axes, note))
     return [*steps, *_projections(place, looking), *_scores(place, looking), *_mixing(place, looking)]
@@ -166,7 +166,7 @@ def _projections(place: Place, looking: Looking) -> list[Step]:
             Step(f"{path}.k", "keys K", of_key, keys, note),
         ]
     else:
-        turned = "Each pair of features is turned by an angle that grows with the position."
+        turned = "Each pair of features is rotated by an angle that grows with the position."
 
         def plain_queries() -> Tensor:
             return _heads(attention.query, get(place.read), config.heads)
@@ -175,8 +175,8 @@ def _projections(place: Place, looking: Looking) -> list[Step]:
             return _heads(attention.key, get(source), config.groups)
 
         first = [
-            Step(f"{path}.q_plain", "queries before turning", of_query, queries, "", plain_queries),
-            Step(f"{path}.k_plain", "keys before turning", of_key, keys, note, plain_keys),
+            Step(f"{path}.q_plain", "queries before rotation", of_query, queries, "", plain_queries),
+            Step(f"{path}.k_plain", "keys before rotation", of_key, keys, note, plain_keys),
             Step(f"{path}.q", "queries Q, turned", "R(pos) q", queries, turned),
             Step(f"{path}.k", "keys K, turned", "R(pos) k", keys),
         ]
@@ -196,7 +196,7 @@ def _latent_projections(place: Place, attention: LatentAttention) -> list[Step]:
         ": c, and a key r that all heads share." if shared else ": c."
     )
     given = "x" if attention.query_latent is None else "norm(x W_DQ)"
-    part = f"The last {config.position_size} features are turned by an angle that grows with the position."
+    part = f"The last {config.position_size} features are rotated by an angle that grows with the position."
     return [
         Step(f"{path}.latent", "latents", latent, (("group", 1), place.tokens, ("feature", size)), note),
         Step(f"{path}.q", "queries Q", f"{given} W_Q", keys, part if turns else ""),
@@ -212,7 +212,7 @@ def _scores(place: Place, looking: Looking) -> list[Step]:
     problem = _problem(place, looking)
     steps = []
     if score.is_product and score.scale != 1.0:
-        note = "How alike each query and each key are."
+        note = "How similar each query is to each key."
         steps.append(Step(f"{path}.products", "scores", "QKᵀ", square, note, lambda: _products(problem())))
     name, scale = attention.config.score, attention.config.scale
     alike = SIMILAR[name] if scale is None else f"{scale:g} · {SIMILAR[name.removeprefix('scaled_')]}"
@@ -221,7 +221,7 @@ def _scores(place: Place, looking: Looking) -> list[Step]:
     if changed:
         steps.append(Step(f"{path}.scaled", label, alike, square, "", lambda: _alike(problem())))
     if attention.position.has_bias:
-        note = "What the position scheme adds: it depends on the distance of the two tokens."
+        note = "What the position scheme adds, which depends on the distance between the two tokens."
         steps.append(
             Step(f"{path}.bias", "position bias", "b(i − j)", square, note, lambda: _bias(problem()))
         )
@@ -232,7 +232,7 @@ def _scores(place: Place, looking: Looking) -> list[Step]:
     steps.append(Step(f"{path}.scores", final, whole, square))
     if looking.mask is not None:
         rows, formula = (place.tokens, looking.keys), "1 where j ≤ i, else 0"
-        note = "1: may look. A token sees itself and what stands before it."
+        note = "1: may look. A token sees itself and the tokens before it."
 
         def masked() -> Tensor:
             return get(f"{path}.scores").masked_fill(~_allowed(problem()), -torch.inf)
@@ -255,9 +255,9 @@ def _mixing(place: Place, looking: Looking) -> list[Step]:
         return get(f"{path}.mixed").transpose(0, 1).flatten(1)
 
     return [
-        Step(f"{path}.weights", "weights", "A = softmax(scores)", square, "Each row adds up to 1."),
+        Step(f"{path}.weights", "weights", "A = softmax(scores)", square, "Each row sums to 1."),
         Step(f"{path}.mixed", "weighted values", "A V", mixed, "Values averaged by the weights."),
-        Step(f"{path}.concat", "heads side by side", "concat(head₁, …, head_h)", joined, "", beside),
+        Step(f"{path}.concat", "heads concatenated", "concat(head₁, …, head_h)", joined, "", beside),
         Step(f"{path}.added", "output", f"concat · W_O{bias}", place.wide, "What the sub-layer adds."),
     ]
 

@@ -106,15 +106,15 @@ class Trace:
         """The weights of a kind of attention, `encoder.self`, `decoder.self` or `decoder.cross`.
 
         (T, S) of one head; (H, T, S) of one layer; (L, H, T, S) of all; (L, T, S) of one head in all layers.
-        Each row adds up to 1.
+        Each row sums to 1.
         """
         layers = self.layers_of(kind)
         if layer is not None and not 0 <= layer < layers:
-            raise UserError(f"There is no layer {layer} in '{kind}': it has {layers}, counted from 0.")
+            raise UserError(f"There is no layer {layer} in '{kind}': it has {layers}, numbered from 0.")
         chosen = range(layers) if layer is None else [layer]
         heads = self.config.attention.heads if self.config.family != "recurrent" else 1
         if head is not None and not 0 <= head < heads:
-            raise UserError(f"There is no head {head} in '{kind}': it has {heads}, counted from 0.")
+            raise UserError(f"There is no head {head} in '{kind}': it has {heads}, numbered from 0.")
         stack, part = kind.split(".")
         names = [f"{stack}.{one}.{part}.weights" for one in chosen]
         with self._lock:

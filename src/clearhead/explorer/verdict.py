@@ -41,7 +41,7 @@ def verdict(session: Session, text: str) -> Plain:
     if kind == "tag":
         return _tags_of(session, text)
     if kind not in ("classify", "number"):
-        raise UserError("This model gives no label, neither to texts nor to words: it writes, or only reads.")
+        raise UserError("This model labels neither texts nor words: open a classifier or a tagger.")
     if session.family == "vision":  # a picture has no words that could be left out
         said, _ = _class_of(session, session.trace(text).logits)
         return {"kind": kind, **said, "parts": [], "together": 1}

@@ -187,7 +187,7 @@ def unpacked(plain: Packed) -> Tensor:
         numbers = np.frombuffer(base64.b64decode(plain["data"], validate=True), LITTLE)
         return torch.from_numpy(numbers.astype(np.float32)).reshape(plain["shape"])
     except (ValueError, RuntimeError) as error:
-        raise UserError(f"These are not the numbers of a tensor of shape {plain['shape']}.") from error
+        raise UserError(f"This data does not have the size of a tensor of shape {plain['shape']}.") from error
 
 
 def extent(tensor: Tensor) -> tuple[float, float]:

@@ -106,7 +106,7 @@ def multi_head_split(source: Source) -> list[Step]:
         ),
         source.step("weights_head1", "softmax(q kᵀ / √2) of columns 1 and 2", weights[0]),
         source.step("weights_head2", "softmax(q kᵀ / √2) of columns 3 and 4", weights[1]),
-        source.step("output", "both heads side by side, times W_O", several(x)[0]),
+        source.step("output", "both heads concatenated, times W_O", several(x)[0]),
         source.step(
             "one_head_of_size_4",
             "softmax(X Xᵀ / √4) X",

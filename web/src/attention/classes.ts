@@ -15,7 +15,7 @@ export interface Segment {
 }
 
 const MEANING: Record<string, string> = {
-  special: "begin, end and padding symbols",
+  special: "start, stop and padding tokens",
   punctuation: "commas, full stops, quotes …",
   neighbours: "the token itself and the ones beside it",
   others: "all other words",

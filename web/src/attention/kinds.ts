@@ -12,7 +12,7 @@ const KINDS: Record<string, KindText> = {
   "encoder.self": {
     label: "Encoder self-attention",
     short: "Encoder self",
-    asks: "source token that looks",
+    asks: "source token that attends",
     answers: "source token looked at",
     sentence: "Each source token looks at all source tokens, before and after it.",
   },
@@ -22,7 +22,7 @@ const KINDS: Record<string, KindText> = {
     asks: "token just read",
     answers: "earlier token looked at",
     sentence:
-      "Each token looks at itself and at what stands before it; what lies ahead is masked and has weight 0.",
+      "Each token looks at itself and at the tokens before it; later tokens are masked and get weight 0.",
   },
   "decoder.cross": {
     label: "Cross-attention",
@@ -30,7 +30,7 @@ const KINDS: Record<string, KindText> = {
     asks: "target token just read",
     answers: "source token looked at",
     sentence:
-      "Having read a target token, the decoder looks at the encoder’s output to choose the next: here the translation meets the source.",
+      "After reading a target token, the decoder looks at the encoder’s output to choose the next one: this is where the translation meets the source.",
   },
 };
 

@@ -13,31 +13,31 @@ export const PAGE_TEXTS: Record<Page, PageText> = {
   heads: {
     label: "Heads",
     text:
-      "Every head compares each token’s query with all keys and spreads a weight of 1 over the tokens it may look " +
-      "at. Each small picture is one head: a row for each token that looks, a column for each token looked at, " +
+      "Every head compares each token’s query with all keys and spreads a total weight of 1 over the tokens it may look " +
+      "at. Each thumbnail is one head: a row for each token that looks, a column for each token looked at, " +
       "darker (in the dark theme, brighter) for more. Pick one to see its weights exactly.",
-    formula: "A = softmax(QKᵀ / √d_k),  every row of A adds up to 1",
+    formula: "A = softmax(QKᵀ / √d_k),  every row of A sums to 1",
   },
   summary: {
-    label: "Summed up",
+    label: "Summary",
     text:
-      "Dozens of maps as one. The mean asks where heads look on average; the rollout follows attention through the " +
-      "layers, residual connections included; the alignment reads which source words a translated word came from.",
+      "Dozens of maps combined into one. The mean shows where heads look on average; the rollout follows attention through the " +
+      "layers, residual connections included; the alignment shows which source words a translated word came from.",
     formula: "rollout = Â_L ⋯ Â₂ Â₁,  Â = ½ (mean over heads of A) + ½ I",
   },
   classes: {
     label: "By token class",
     text:
-      "Much of attention goes to tokens that mean little. Each bar is one head, cut by what it looks at: special " +
-      "symbols, punctuation, the token itself and its neighbours, and all other words.",
+      "Much attention goes to tokens that carry little meaning. Each bar is one head, divided by what it looks at: special " +
+      "tokens, punctuation, the token itself and its neighbours, and all other words.",
     formula: "mass(class) = mean over rows t of Σ_{s ∈ class} A[t, s]",
   },
   evidence: {
     label: "Is it an explanation?",
     text:
-      "A large weight is not yet a reason. Beside a head’s weights stand two measures of what the prediction really " +
+      "A large weight is not yet a reason. Next to a head’s weights are two measures of what the prediction really " +
       "depends on: how it changes with each token’s vector (gradient × input), and how it changes when the weight " +
-      "on a token is cut. Where the orders disagree, the picture of attention does not explain the prediction.",
+      "on a token is removed. Where the orders disagree, the attention map does not explain the prediction.",
     formula: "attention A[t, s]   ·   |∂ log p ∕ ∂x_s · x_s|   ·   log p − log p without A[t, s]",
   },
 };

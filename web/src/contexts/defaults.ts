@@ -85,12 +85,12 @@ export function split(text: string): string[] {
 
 /** What keeps a choice from being asked, as a sentence; null when nothing does. */
 export function problem({ word, sentences }: Wish): string | null {
-  if (word.trim() === "") return "Write the word to look at.";
+  if (word.trim() === "") return "Type the word to look at.";
   if (sentences.length < FEWEST) {
-    return `Write at least ${FEWEST} sentences with “${word}” in them, one on each line.`;
+    return `Write at least ${FEWEST} sentences that contain “${word}”, one per line.`;
   }
   const without = sentences.find((one) => !one.toLowerCase().includes(word.trim().toLowerCase()));
   if (without !== undefined)
-    return `“${word}” does not stand in “${without}”: change the sentence or the word.`;
+    return `“${word}” does not occur in “${without}”: change the sentence or the word.`;
   return null;
 }

@@ -33,9 +33,9 @@ export function betweenSeries(values: Float32Array, layers: number, spelling: nu
     points: rows.map((row, layer) => [layer, pick(row)] as const),
   });
   return [
-    line("most alike two", (row) => Math.max(...row), true),
+    line("most similar pair", (row) => Math.max(...row), true),
     line("mean of all pairs", (row) => row.reduce((sum, x) => sum + x, 0) / row.length, false),
-    line("least alike two", (row) => Math.min(...row), true),
+    line("least similar pair", (row) => Math.min(...row), true),
   ];
 }
 
@@ -63,8 +63,8 @@ export function spellingsText(word: string, spellings: Word[][], of: number[]): 
     return `${letterOf(s)} (${ids}) in ${where.length === 1 ? "sentence" : "sentences"} ${where.join(", ")}`;
   });
   return (
-    `“${word}” is not the same tokens in all sentences: ${told.join("; ")}. Other tokens have other vectors before any ` +
-    `context is read, so the curves compare only sentences of the same letter.`
+    `“${word}” is not split into the same tokens in all sentences: ${told.join("; ")}. Different tokens have different vectors before any ` +
+    `context is read, so the curves only compare sentences with the same letter.`
   );
 }
 

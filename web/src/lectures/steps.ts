@@ -63,13 +63,13 @@ export function counted(steps: LectureStep[]): Count {
 /** The verdict on a step's printed numbers as a sentence. */
 export function verdict(step: LectureStep): string {
   if (step.given) return "Given by the slide.";
-  if (step.printed === null) return "The slide prints no numbers here.";
+  if (step.printed === null) return "The slide gives no numbers here.";
   const { printed, wrong, rounding } = counted([step]);
   const numbers = printed === 1 ? "The printed number is" : `All ${printed} printed numbers are`;
   if (wrong === 0 && rounding === 0) return `${numbers} right.`;
   const parts = [];
   if (wrong > 0) parts.push(`${wrong} of ${printed} printed ${printed === 1 ? "number" : "numbers"} wrong`);
-  if (rounding > 0) parts.push(`${rounding} off in the last digit or cut instead of rounded`);
+  if (rounding > 0) parts.push(`${rounding} off in the last digit, or truncated instead of rounded`);
   return `${parts.join("; ")}.`;
 }
 

@@ -334,7 +334,7 @@ export class ApiError extends Error {
   }
 }
 
-const SILENT = "The explorer's server does not answer. Is `clearhead explore` still running?";
+const SILENT = "The explorer’s server does not respond. Is `clearhead explore` still running?";
 
 /** The sentence in a refusal's body, whatever its shape. */
 function sentenceOf(body: unknown, status: number): string {
@@ -409,7 +409,7 @@ async function answered<T>(path: string, init: RequestInit): Promise<T> {
     const pause = pauseOf(response.headers.get("Retry-After"), tried, Date.now());
     if (pause > LONGEST_PAUSE) throw refusal;
     const soon = pause >= 1 ? `in ${Math.ceil(pause)} s` : "now";
-    await rest(pause, `${refusal.message} Asking again ${soon} (${tried + 1} of ${TRIES}).`, init.signal);
+    await rest(pause, `${refusal.message} Trying again ${soon} (${tried + 1} of ${TRIES}).`, init.signal);
   }
 }
 

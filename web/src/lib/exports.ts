@@ -104,7 +104,7 @@ export async function rasterised(svg: string, fineness = 2): Promise<Blob> {
     const image = new Image();
     await new Promise((done, failed) => {
       image.onload = done;
-      image.onerror = () => failed(new Error("The drawing could not be made into a picture."));
+      image.onerror = () => failed(new Error("The drawing could not be converted to a picture."));
       image.src = url;
     });
     const canvas = document.createElement("canvas");
@@ -120,7 +120,7 @@ export async function rasterised(svg: string, fineness = 2): Promise<Blob> {
 export function canvasPng(canvas: HTMLCanvasElement): Promise<Blob> {
   return new Promise((done, failed) =>
     canvas.toBlob(
-      (blob) => (blob ? done(blob) : failed(new Error("The picture is too large to be made."))),
+      (blob) => (blob ? done(blob) : failed(new Error("The picture is too large to export."))),
       "image/png",
     ),
   );

@@ -10,14 +10,17 @@ export interface SchemeName {
   name: string;
   label: string;
   group:
-    "Added to the embedding" | "Turns queries and keys" | "Added to the scores" | "The tutorial’s candidates";
+    | "Added to the embedding"
+    | "Rotates queries and keys"
+    | "Added to the scores"
+    | "The tutorial’s candidates";
 }
 
 export const SCHEMES: SchemeName[] = [
   { name: "sinusoidal", label: "Sinusoidal", group: "Added to the embedding" },
   { name: "learned", label: "Learned", group: "Added to the embedding" },
   { name: "none", label: "None", group: "Added to the embedding" },
-  { name: "rotary", label: "Rotary", group: "Turns queries and keys" },
+  { name: "rotary", label: "Rotary", group: "Rotates queries and keys" },
   { name: "t5", label: "T5 bias", group: "Added to the scores" },
   { name: "alibi", label: "ALiBi", group: "Added to the scores" },
   { name: "transformer_xl", label: "Transformer-XL", group: "Added to the scores" },

@@ -63,7 +63,7 @@ export function bars(
   });
   const first = column("as the model gives it", before, 0, 0);
   const below = beside ? 0 : HEAD + ROW * before.length + 18;
-  const second = column("as it is chosen from", after, beside ? each + BETWEEN : 0, below);
+  const second = column("as the choice is made", after, beside ? each + BETWEEN : 0, below);
   const height = beside
     ? HEAD + ROW * Math.max(before.length, after.length)
     : below + HEAD + ROW * after.length;

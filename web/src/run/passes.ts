@@ -43,9 +43,9 @@ export function counts(cost: Cost): [string, number, number][] {
       training.positions,
       Math.max(...passesOf(cost).map(({ rows }) => rows[1] - rows[0] + 1)),
     ],
-    ["keys remembered before the last pass", 0, last],
+    ["keys cached before the last pass", 0, last],
     ["query–key pairs per layer and head", training.attended, inference.attended],
-    ["the same if nothing were remembered", training.attended, inference.uncached],
+    ["the same without a cache", training.attended, inference.uncached],
   ];
   const rows = Math.max(1, ...inference.rows);
   if (rows > 1) table.push(["texts decoded together", 1, rows]);
@@ -57,9 +57,9 @@ export function passText(now: Pass, index: number, passes: number): string {
   const given = now.rows[1] - now.rows[0] + 1;
   const what =
     given > 1
-      ? `the ${given} given tokens go through the decoder at once, each looks at itself and at those before it`
+      ? `the ${given} given tokens go through the decoder at once; each looks at itself and at those before it`
       : now.cached === 0
         ? "one token goes through the decoder and looks at itself"
-        : `one new token goes through the decoder and looks at ${now.cached} remembered ${now.cached === 1 ? "key" : "keys"} and at itself`;
+        : `one new token goes through the decoder and looks at ${now.cached} cached ${now.cached === 1 ? "key" : "keys"} and at itself`;
   return `Pass ${index + 1} of ${passes}: ${what}.`;
 }

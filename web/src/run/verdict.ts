@@ -40,11 +40,11 @@ export function carried(answer: ClassVerdict): string {
   const noun = answer.together > 1 ? "part" : "word";
   if (!part || part.p === null || settled(part.support ?? 0) <= 0)
     return answer.parts.some(({ support }) => support !== null)
-      ? `No single ${noun} carries “${answer.label}”: without any of them it is at least as likely.`
-      : "There is only one word, and without it nothing is left to read.";
+      ? `“${answer.label}” depends on no single ${noun}: leaving any one of them out makes it no less likely.`
+      : "There is only one word, so nothing would be left to read without it.";
   const flips = part.label === answer.label ? "" : `, and “${part.label ?? ""}” wins`;
   return (
-    `“${part.text}” carried most of it: without it the probability of “${answer.label}” falls ` +
+    `“${part.text}” matters most: without it, the probability of “${answer.label}” falls ` +
     `from ${percent(p)} to ${percent(part.p)}${flips}.`
   );
 }

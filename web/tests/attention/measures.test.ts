@@ -34,7 +34,7 @@ describe("classes", () => {
     expect(spoken(1, 0, stack(mass, classes, 2, 1, 0))).toBe(
       "Layer 2, head 1: special 25.0 %, punctuation 25.0 %, neighbours 25.0 %, others 25.0 %",
     );
-    expect(meaning("special")).toContain("end");
+    expect(meaning("special")).toContain("stop");
   });
 
   it("finds the head that gives a class most", () => {

@@ -44,7 +44,7 @@ describe("defaults", () => {
   });
 
   it("says what is missing", () => {
-    expect(problem({ word: " ", sentences: ["a", "b"] })).toContain("Write the word");
+    expect(problem({ word: " ", sentences: ["a", "b"] })).toContain("Type the word");
     expect(problem({ word: "a", sentences: ["a"] })).toContain("at least 2");
     expect(problem({ word: "cat", sentences: ["a Cat", "a dog"] })).toContain("“a dog”");
     expect(problem({ word: "cat", sentences: ["a Cat", "cats"] })).toBeNull();

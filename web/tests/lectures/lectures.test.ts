@@ -73,10 +73,10 @@ describe("marks", () => {
 
   it("become a sentence", () => {
     expect(verdict(plain)).toBe("All 2 printed numbers are right.");
-    expect(verdict({ ...plain, printed: null })).toBe("The slide prints no numbers here.");
+    expect(verdict({ ...plain, printed: null })).toBe("The slide gives no numbers here.");
     expect(verdict({ ...plain, given: true })).toBe("Given by the slide.");
     expect(verdict(softmax)).toBe(
-      "1 of 4 printed numbers wrong; 1 off in the last digit or cut instead of rounded.",
+      "1 of 4 printed numbers wrong; 1 off in the last digit, or truncated instead of rounded.",
     );
   });
 });

@@ -28,7 +28,7 @@ test("a refusal is the server's sentence", async () => {
 
 test("a server that is gone or answers nonsense is a sentence too", async () => {
   vi.stubGlobal("fetch", () => Promise.reject(new TypeError("failed")));
-  await expect(get("/api/models")).rejects.toThrow(/does not answer/);
+  await expect(get("/api/models")).rejects.toThrow(/does not respond/);
   vi.stubGlobal("fetch", () => Promise.resolve(new Response("<html>", { status: 502 })));
   await expect(get("/api/models")).rejects.toThrow(/could not be read \(status 502\)/);
   vi.stubGlobal("fetch", () => Promise.resolve(new Response("[]", { status: 500 })));
@@ -56,7 +56,7 @@ test("a busy server is asked again after the pause it names, visibly, and not fo
   const answer = get<string>("/api/models");
   await vi.advanceTimersByTimeAsync(2900);
   expect(seen.asked).toBe(1);
-  expect(store(waiting)).toEqual(["The model is busy. Asking again in 3 s (2 of 5)."]);
+  expect(store(waiting)).toEqual(["The model is busy. Trying again in 3 s (2 of 5)."]);
   await vi.advanceTimersByTimeAsync(200);
   expect(seen.asked).toBe(2);
   await vi.advanceTimersByTimeAsync(3000);

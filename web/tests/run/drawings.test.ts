@@ -109,7 +109,7 @@ test("writing goes one position at a time over all positions", () => {
 test("the counts are the server's", () => {
   const table = Object.fromEntries(counts(COST).map(([name, ...both]) => [name, both]));
   expect(table["forward passes of the decoder"]).toEqual([1, 4]);
-  expect(table["keys remembered before the last pass"]).toEqual([0, 3]);
+  expect(table["keys cached before the last pass"]).toEqual([0, 3]);
   expect(table["query–key pairs per layer and head"]).toEqual([10, 10]);
   expect(table["texts decoded together"]).toEqual([1, 2]);
 });
@@ -118,11 +118,11 @@ test("a pass is a sentence", () => {
   const text = (first: number, last: number, cached: number): string =>
     passText({ rows: [first, last], cached }, 1, 4);
   expect(text(0, 4, 0)).toBe(
-    "Pass 2 of 4: the 5 given tokens go through the decoder at once, each looks at itself and at those before it.",
+    "Pass 2 of 4: the 5 given tokens go through the decoder at once; each looks at itself and at those before it.",
   );
   expect(text(0, 0, 0)).toBe("Pass 2 of 4: one token goes through the decoder and looks at itself.");
-  expect(text(1, 1, 1)).toContain("looks at 1 remembered key and at itself");
-  expect(text(2, 2, 2)).toContain("looks at 2 remembered keys and at itself");
+  expect(text(1, 1, 1)).toContain("looks at 1 cached key and at itself");
+  expect(text(2, 2, 2)).toContain("looks at 2 cached keys and at itself");
 });
 
 test("the staircase covers the cells at and below the diagonal", () => {

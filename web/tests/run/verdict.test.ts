@@ -32,10 +32,10 @@ test("words stand in the text's order, or what speaks most for the label first",
 
 test("what carried it is a sentence, also where nothing did", () => {
   expect(carried(FOUND)).toBe(
-    "“great” carried most of it: without it the probability of “good” falls from 90.0 % to 12.0 %, and “bad” wins.",
+    "“great” matters most: without it, the probability of “good” falls from 90.0 % to 12.0 %, and “bad” wins.",
   );
   expect(carried({ ...FOUND, parts: [FOUND.parts[0]!, FOUND.parts[2]!] })).toContain(
-    "No single word carries",
+    "depends on no single word",
   );
   const alone = { text: "x", support: null, p: null, label: null };
   expect(carried({ ...FOUND, parts: [alone] })).toContain("only one word");

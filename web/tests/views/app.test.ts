@@ -84,7 +84,7 @@ const INSIDE = {
           formula: "A",
           shape: [2, 1, 1],
           axes: ["head", "source", "source"],
-          note: "Each row adds up to 1.",
+          note: "Each row sums to 1.",
         },
       ],
     },
@@ -302,7 +302,7 @@ test("a classifier's run is its verdict and what carried it, a tagger's its word
 test("a server that does not answer is said, and asked again on request", async () => {
   vi.stubGlobal("fetch", () => Promise.reject(new TypeError("gone")));
   const page = open("#/run?step=1");
-  await until(() => expect(text(page.querySelector('[role="alert"]'))).toContain("does not answer"));
+  await until(() => expect(text(page.querySelector('[role="alert"]'))).toContain("does not respond"));
   serve(ANSWERS);
   page.querySelector<HTMLElement>('[role="alert"] button')!.click();
   await until(() =>

@@ -117,10 +117,12 @@ describe("by token class", () => {
     const asked = serve(ANSWERS);
     open("#/attention?show=classes&text=the%20cat");
     await until(() =>
-      expect(document.body.textContent).toContain("Layer 1, head 1 gives special symbols most: 50.0 %"),
+      expect(document.body.textContent).toContain(
+        "Layer 1, head 1 gives the most weight to special tokens: 50.0 %",
+      ),
     );
     click(button("The example sentences"));
-    await until(() => expect(document.body.textContent).toContain("mean over 8 sentences"));
+    await until(() => expect(document.body.textContent).toContain("averaged over 8 sentences"));
     expect(asked.at(-1)?.body).toEqual({ model: "tiny" });
     const chart = find('[aria-roledescription="bar chart"]');
     press(chart, "ArrowRight");
@@ -137,7 +139,7 @@ describe("is it an explanation?", () => {
     serve(ANSWERS);
     open("#/attention?show=evidence&row=1");
     await until(() => expect(document.body.textContent).toContain("Row 1 is no explanation."));
-    expect(document.body.textContent).toContain("What “dort” rests on");
+    expect(document.body.textContent).toContain("What “dort” depends on");
     const lines = (): string[] =>
       [...find("table").querySelectorAll("tbody tr")].map(
         (row) => row.textContent?.replaceAll(/\s+/g, " ").trim() ?? "",

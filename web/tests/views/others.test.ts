@@ -78,7 +78,7 @@ describe("contexts", () => {
     await until(() => expect(page()).toContain("Where they lie"));
     expect(asked.at(-1)?.body).toEqual({ model: "tiny", word: "cat", sentences: ["the cat", "a cat"] });
     expect(find<HTMLInputElement>('input[type="range"]').value).toBe("0");
-    expect(page()).toContain("they hold 100.0 % of the variance");
+    expect(page()).toContain("they explain 100.0 % of the variance");
     expect(document.querySelectorAll(".dot circle")).toHaveLength(2);
   });
 
@@ -91,7 +91,7 @@ describe("contexts", () => {
     input.value = "a dog";
     input.dispatchEvent(new Event("input", { bubbles: true }));
     flushSync();
-    expect(page()).toContain("“cat” does not stand in “a dog”");
+    expect(page()).toContain("“cat” does not occur in “a dog”");
     input.value = "one more cat";
     input.dispatchEvent(new Event("input", { bubbles: true }));
     await until(() => expect(asked.length).toBe(before + 1));
@@ -109,7 +109,7 @@ describe("contexts", () => {
     };
     type("");
     await until(() => expect(page()).not.toContain("Where they lie"));
-    expect(page()).toContain("Write the word to look at.");
+    expect(page()).toContain("Type the word to look at.");
     type("cat");
     await until(() => expect(page()).toContain("Where they lie"));
   });
@@ -117,9 +117,9 @@ describe("contexts", () => {
   it("says which tokens the word is where they are not the same", async () => {
     serve(answers);
     open("#/contexts?word=cat&sentences=the%20cat%0Aa%20cat%0ACat%20and%20dog");
-    await until(() => expect(page()).toContain("is not the same tokens in all sentences"));
+    await until(() => expect(page()).toContain("is not split into the same tokens in all sentences"));
     expect(page()).toContain("a (“␣cat” 5) in sentences 1, 2; b (“Cat” 9) in sentence 3");
-    expect(page()).toContain("in two different sentences of the same tokens");
+    expect(page()).toContain("in two different sentences with the same tokens");
   });
 });
 
@@ -146,7 +146,7 @@ describe("depth", () => {
     await until(() => expect(page()).toContain("layer 1: self-attention 2.00"));
     click(button("Ratio to the stream"));
     await until(() => expect(page()).toContain("layer 1: self-attention 1.00"));
-    expect(page()).toContain("above 1, what is added is larger than what it is added to");
+    expect(page()).toContain("above 1, the contribution is larger than the stream it is added to");
     expect(page().toLowerCase()).not.toContain("share of the stream");
     expect(location.hash).toContain("size=ratio");
   });
@@ -154,11 +154,11 @@ describe("depth", () => {
   it("counts early answers, and walks the table by key", async () => {
     serve(answers);
     open("#/depth?row=0&column=0");
-    await until(() => expect(page()).toContain("1 of 2 answers stand before the last layer"));
-    expect(page()).toContain("Likeliest after “<start>”, read off at embedding");
+    await until(() => expect(page()).toContain("1 of 2 answers are settled before the last layer"));
+    expect(page()).toContain("Most likely after “<start>”, read at embedding");
     press(button("embedding, position 1: the 50.0 %"), "ArrowRight");
     expect(location.hash).toContain("column=1");
-    expect(page()).toContain("Likeliest after “le”, read off at embedding");
+    expect(page()).toContain("Most likely after “le”, read at embedding");
     expect(button("layer 1, position 2: chat 90.0 %").classList.contains("kept")).toBe(true);
     expect(button("embedding, position 1: the 50.0 %").classList.contains("kept")).toBe(false);
   });
@@ -230,7 +230,7 @@ describe("lectures", () => {
   it("lists the slips, and leads to the example that works one out", async () => {
     serve(answers);
     open("#/lectures");
-    await until(() => expect(page()).toContain("What else the slides have wrong: 1 slips"));
+    await until(() => expect(page()).toContain("Other mistakes on the slides: 1"));
     expect(page()).toContain("causal");
     click(button("worked out"));
     expect(location.hash).toContain("example=e2");
@@ -283,6 +283,6 @@ describe("training", () => {
     const empty = { ...answer(false, 1), there: false };
     serve({ "/api/training": () => empty });
     open("#/training");
-    await until(() => expect(page()).toContain("without its training log"));
+    await until(() => expect(page()).toContain("has no training log"));
   });
 });

@@ -40,7 +40,7 @@ class Prefill:
     def __init__(self, model: nn.Module, weights: Weights, symbols: Symbols) -> None:
         self.model, self.weights = cast(Any, model), weights
         if weights.has_source and symbols.start is None:
-            raise UserError("This vocabulary has no start token, with which a target begins.")
+            raise UserError("This vocabulary has no start token, which every target needs.")
         self.start = symbols.start or 0
 
     def read(self, buffers: Buffers, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:

@@ -123,7 +123,7 @@ class NativeRows:
         self.vocabulary = packed.config.vocabulary
         self._has_source = packed.config.family == "encoder-decoder"
         if self._has_source and symbols.start is None:
-            raise UserError("This vocabulary has no start token, with which a target begins.")
+            raise UserError("This vocabulary has no start token, which every target needs.")
         if "attention" in keep and not self._has_source:
             raise UserError(
                 f"A model of the family '{packed.config.family}' has no cross-attention to look at."

@@ -27,14 +27,14 @@ from clearhead.explorer.words import Plain
 
 SHORT = 60  # letters of what somebody sent that a sentence repeats
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "The question cannot be answered; the sentence says why."},
-    403: {"model": Problem, "description": "Asked from another site."},
+    400: {"model": Problem, "description": "The request cannot be answered; the message says why."},
+    403: {"model": Problem, "description": "The request came from another site."},
     404: {"model": Problem, "description": "There is no such model."},
-    405: {"model": Problem, "description": "Asked with the wrong method."},
+    405: {"model": Problem, "description": "The request used the wrong method."},
     408: {"model": Problem, "description": "The request took too long to arrive."},
     413: {"model": Problem, "description": "The request is too large."},
     422: {"model": Problem, "description": "The request does not fit this description."},
-    429: {"model": Problem, "description": "Too many questions are waiting."},
+    429: {"model": Problem, "description": "Too many requests are waiting."},
 }
 
 
@@ -61,7 +61,9 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
 
 def answer_failures(app: FastAPI) -> None:
     """Have every failure of an app answered with a sentence."""
-    unforeseen = "Something went wrong inside the explorer: its window says what. Please report it."
+    unforeseen = (
+        "An internal error occurred: the terminal that runs the explorer shows the details. Please report it."
+    )
     app.add_exception_handler(UserError, lambda _, error: problem(400, str(error)))
     app.add_exception_handler(RequestValidationError, _not_as_described)
     app.add_exception_handler(HTTPException, _refused)
@@ -91,13 +93,14 @@ def sentence_of(fault: Mapping[str, Any]) -> str:
         return "The request is not valid JSON."
     if not where:
         return (
-            f"The request is wrong: {reason}. Send a JSON object, and say 'Content-Type: application/json'."
+            f"The request is invalid: {reason}. Send a JSON object with the header 'Content-Type: "
+            "application/json'."
         )
     if kind == "missing":
         return f"The setting '{where}' is missing."
     if kind == "extra_forbidden":
-        return f"There is no setting '{where}' here: leave it out."
-    return f"The setting '{where}' is wrong: {reason}."
+        return f"There is no setting '{where}' here: remove it."
+    return f"The setting '{where}' is invalid: {reason}."
 
 
 def _where(place: Sequence[Any]) -> str:
@@ -114,7 +117,7 @@ def _refused(_: Request, error: Exception) -> Answer:
         sentence = "The request cannot be read: send a JSON object in UTF-8."
     elif error.status_code == 405:
         allowed = " and ".join(sorted(headers["Allow"].split(", ")))
-        sentence = f"This address answers {allowed} only."
+        sentence = f"This address only answers {allowed}."
     return problem(error.status_code, sentence, headers)
 
 
@@ -166,7 +169,7 @@ class JobQueue:
     @contextmanager
     def _turn(self, name: str) -> Iterator[None]:
         busy = HTTPException(
-            429, "The model is busy with other questions: ask again in a moment.", RETRY_AFTER
+            429, "The model is busy with other requests: try again in a moment.", RETRY_AFTER
         )
         if not self._places.acquire(blocking=False):
             raise busy

@@ -48,12 +48,12 @@ def _run(session: Session, text: str, **settings: Any) -> Plain:
 
 
 VIEWS = (
-    View("/api/run", schema.Run, _run, "A text written token by token, and what each step thought."),
+    View("/api/run", schema.Run, _run, "A text written token by token, with the distribution at each step."),
     View(
         "/api/verdict",
         schema.Verdict,
         verdict,
-        "What a classifier or a tagger says of a text, and which words carried it.",
+        "What a classifier or a tagger predicts for a text, and which words the prediction depends on.",
     ),
     View(
         "/api/inside",
@@ -62,8 +62,8 @@ VIEWS = (
         "The architecture as boxes and arrows, and which tensors each box holds.",
     ),
     View("/api/tensor", schema.Tensor, tensor, "One tensor of one text."),
-    View("/api/attention", schema.Pair, maps.attention, "All maps of attention."),
-    View("/api/attention/one", schema.Head, maps.one, "The map of one head."),
+    View("/api/attention", schema.Pair, maps.attention, "All attention maps."),
+    View("/api/attention/one", schema.Head, maps.one, "The attention map of one head."),
     View(
         "/api/attention/summary",
         schema.Summary,
@@ -76,7 +76,7 @@ VIEWS = (
         evidence,
         "Whether a map explains what the model wrote: three controls.",
     ),
-    View("/api/positions", schema.Positions, positions, "Schemes of positions, drawn and checked."),
+    View("/api/positions", schema.Positions, positions, "Position schemes, drawn and checked."),
     View("/api/contexts", schema.Contexts, contexts, "One word in several sentences."),
     View(
         "/api/depth",
@@ -121,7 +121,7 @@ def _post(app: FastAPI, desk: JobQueue, view: View) -> None:
 
 
 def _gets(app: FastAPI, desk: JobQueue) -> None:
-    @app.get("/api/models", summary="The models that can be asked.", operation_id="models")
+    @app.get("/api/models", summary="The models that this server has loaded.", operation_id="models")
     def answer_models() -> Answer:
         return Answer({"models": [_listed(session) for session in desk.sessions.values()]})
 
@@ -129,7 +129,7 @@ def _gets(app: FastAPI, desk: JobQueue) -> None:
     def answer_lectures() -> Answer:
         return Answer(lectures())
 
-    @app.get("/api/training", summary="The curves of a model's training.", operation_id="training")
+    @app.get("/api/training", summary="A model's training curves.", operation_id="training")
     def answer_training(model: schema.Name | None = None) -> Answer:
         return Answer(desk.ask(model, lambda one: of_folder(one.folder, one.bundle.metadata)))
 

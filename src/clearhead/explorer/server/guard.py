@@ -67,7 +67,7 @@ def refuse_strangers(scope: Scope, bound: str) -> None:
     host = _only(scope, "host")
     if host is None or not is_ours(host, bound):
         raise HTTPException(
-            403, "This address is not one of this server's own: open it as http://127.0.0.1 with its port."
+            403, "This server does not answer at this address: open http://127.0.0.1 with its port."
         )
     origin, site = _only(scope, "origin"), _only(scope, "sec-fetch-site")
     elsewhere = origin is not None and origin.lower() not in (
@@ -76,7 +76,7 @@ def refuse_strangers(scope: Scope, bound: str) -> None:
     )
     # same-site: another port of this machine
     if elsewhere or (site in ("cross-site", "same-site") and not _is_a_link(scope)):
-        raise HTTPException(403, "Pages of other sites may not ask this server anything.")
+        raise HTTPException(403, "Pages of other sites may not send requests to this server.")
 
 
 def is_ours(host: str, bound: str) -> bool:
@@ -122,7 +122,7 @@ def _is_a_link(scope: Scope) -> bool:
 async def _whole(scope: Scope, receive: Receive) -> bytes:
     """The body, refused as soon as it is too large or too slow."""
     too_large = HTTPException(
-        413, f"A request may have {MOST_BYTES:,} bytes, and this one has more: shorten the text."
+        413, f"A request may have at most {MOST_BYTES:,} bytes, and this one has more: shorten the text."
     )
     announced = _only(scope, "content-length")
     if announced is not None and announced.isdigit() and int(announced[:20]) > MOST_BYTES:
@@ -133,7 +133,9 @@ async def _whole(scope: Scope, receive: Receive) -> bytes:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise HTTPException(408, "The request ended before all of it had arrived.")
+                    raise HTTPException(
+                        408, "The request was cut off before all of it had arrived: send it again."
+                    )
                 body += message.get("body", b"")
                 if len(body) > MOST_BYTES:
                     raise too_large

@@ -35,7 +35,7 @@ class Page:
     def answer(self, path: str, method: str) -> Response:
         """The file that a path names, or a sentence."""
         if path == "/api" or path.startswith("/api/"):
-            raise HTTPException(404, "There is no such question: /api/openapi.json lists them.")
+            raise HTTPException(404, "There is no such endpoint: /api/openapi.json lists them all.")
         if method not in ("GET", "HEAD"):
             raise HTTPException(405, headers={"Allow": "GET"})
         there = files_in(self.folder)
@@ -47,7 +47,7 @@ class Page:
             found = there["/index.html" if path == "/" else path]
             content = found.read_bytes()
         except (KeyError, OSError):
-            raise HTTPException(404, "There is no such page: start from '/'.") from None
+            raise HTTPException(404, "There is no such page: start at '/'.") from None
         kind = KINDS.get(found.suffix) or mimetypes.guess_type(found.name)[0] or "application/octet-stream"
         lasting = FOREVER if path.startswith("/assets/") else "no-cache"
         return Response(content, media_type=kind, headers={"cache-control": lasting})

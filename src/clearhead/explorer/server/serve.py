@@ -25,7 +25,10 @@ def bind(host: str, port: int) -> socket.socket:
             0
         ]
     except (OSError, UnicodeError):
-        raise UserError(f"There is no host '{host}' here to listen on: leave out --host.") from None
+        raise UserError(
+            f"This machine has no address '{host}' to listen on: leave out --host, or give one of this "
+            "machine's addresses."
+        ) from None
     last = min(port + TRIED, 65_536) if port else 1
     for number in range(port, last):
         # named as TCP, for asyncio turns off waiting (Nagle's algorithm) only where it knows the protocol
@@ -38,10 +41,12 @@ def bind(host: str, port: int) -> socket.socket:
         except OSError as error:
             listener.close()
             if error.errno == errno.EACCES:
-                raise UserError(f"Port {number} is not for everybody: choose one above 1023.") from None
+                raise UserError(
+                    f"Listening on port {number} needs administrator rights: choose a port above 1023."
+                ) from None
             if error.errno != errno.EADDRINUSE:
                 raise UserError(f"The server cannot listen on '{host}': {error.strerror}.") from None
-    raise UserError(f"All ports from {port} to {last - 1} are taken: choose another with --port.")
+    raise UserError(f"All ports from {port} to {last - 1} are in use: choose another with --port.")
 
 
 def address_of(listener: socket.socket, host: str) -> str:

@@ -255,7 +255,7 @@ def _unique(texts: list[_Signals], kind: str, causal: bool, tolerance: float) ->
     a, b = sorted((int(where[a]), int(where[b])), key=abs)
     reason = f"{kind}s {a} and {b} have the same signal"
     if kind == "distance" and not causal and a == -b:
-        reason += ": back is not told from ahead (with causal=True that does not count)"
+        reason += ": back is not told from ahead (this does not matter with causal=True)"
     return Verdict(False, reason, {"first": a, "second": b, "gap": 0.0})
 
 
