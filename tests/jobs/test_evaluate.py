@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,31 @@ def test_a_bundle_that_does_not_say_its_task(
 def test_nothing_to_measure_on(finished: Finished, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"does not exist|no such file|There is no"):
         measure([finished.folder], CorpusConfig(file=str(tmp_path / "none.tsv")), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("task", "wrong", "sentence"),
+    [
+        (
+            "classify",
+            "neutral",
+            "line 3 has the class 'neutral', which the model does not know: it knows no, yes.",
+        ),
+        ("tag", "yes maybe", "line 3 has the tag 'maybe', which the model does not know: it knows no, yes."),
+        ("regress", "many", "line 3 has 'many' where a number should be"),
+        ("regress", "nan", "line 3 has 'nan' where a number should be"),
+        ("regress", "1_000", "line 3 has '1_000' where a number should be"),
+    ],
+)
+def test_an_answer_that_cannot_be_judged_is_named_by_its_line(
+    finished: Finished, tmp_path: Path, task: str, wrong: str, sentence: str
+) -> None:
+    bundle = finished.bundle
+    path = save(Bundle(bundle.model, bundle.tokenizer, {"labels": ["no", "yes"]}), tmp_path / "any")
+    right = {"classify": "yes", "tag": "yes no", "regress": "1"}[task]
+    (tmp_path / "test.tsv").write_text(f"text\tlabel\na cat\t{right}\na dog\t{wrong}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        measure([path], CorpusConfig(file=str(tmp_path / "test.tsv")), TASKS[task], device="cpu")
 
 
 def test_tasks_by_name() -> None:

@@ -266,6 +266,7 @@ def _without_its_base(home: Path, base: Path) -> None:
     with pytest.raises(UserError, match="do not match the checksum"):
         load(home / "run")
     assert "checksum" in str(describe(home / "run").problem)
+    load(home / "elsewhere" / "run")  # the right one lies beside it, whatever lies where it was
 
 
 # -- going on --------------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ def test_files_of_shared_tasks(tmp_path: Path) -> None:
     "name, text, column, sentence",
     [
         ("a.conll", "EU NNP\nrejects\n", None, "line 2 has 1 column, but column 2 is needed"),
+        ("a.conll", "EU NNP\nrejects VBZ O\n", None, "line 2 has 3 columns, and the first word 2"),
         ("a.conllu", UNIVERSAL, "upos,pos", "has no column 'pos'; its columns: 'id', 'form'"),
         ("a.conll", "a\tX\nb\t\n", None, "line 2 has no tag: every word needs one tag"),
         ("a.conll", "EU NNP B\n", "1", "are the same column"),

@@ -43,14 +43,15 @@ def base_folder(folder: Path, note: Mapping[str, Any]) -> Path:
     """Where the base lies: where it lay, or beside the adapter. A sentence if it is gone or has changed."""
     noted = Path(note["base"])
     places = (noted, folder.absolute().parent / noted.name)
-    for place in places:
-        if (place / manifest.WEIGHTS).is_file():
-            if sha256_of(place / manifest.WEIGHTS) == note["sha256"]:
-                return place
-            raise UserError(
-                f"The bundle '{folder}' was trained on top of '{noted}', and the weights of '{place}' are "
-                f"others (they do not match the checksum): put back those that it was trained on."
-            )
+    there = [place for place in places if (place / manifest.WEIGHTS).is_file()]
+    for place in there:
+        if sha256_of(place / manifest.WEIGHTS) == note["sha256"]:
+            return place
+    if there:
+        raise UserError(
+            f"The bundle '{folder}' was trained on top of '{noted}', and the weights of '{there[0]}' are "
+            f"others (they do not match the checksum): put back those that it was trained on."
+        )
     raise UserError(
         f"The bundle '{folder}' holds only what was learnt on top of '{noted}', which is missing: put that "
         f"bundle back there, or beside this one."

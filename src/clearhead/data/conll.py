@@ -26,15 +26,21 @@ def read_conll(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -
     if columns.target != "tags":
         raise UserError(f"'{path}' has a word a line with its tags, which is for --task tag.")
     picked: tuple[int, int] | None = None
+    width = 0  # columns of the first word
     for sentence in _sentences(path, on_read):
         words, tags = [], []
         for number, cells in sentence:
             if picked is None:
-                picked = _pick(cells, corpus, path)
+                picked, width = _pick(cells, corpus, path), len(cells)
             where = f"'{path}' line {number}"
             if len(cells) <= max(picked):
                 raise UserError(
                     f"{where} has {counted(len(cells), 'column')}, but column {max(picked) + 1} is needed."
+                )
+            if len(cells) > width:
+                raise UserError(
+                    f"{where} has {len(cells)} columns, and the first word {width}: there is one "
+                    "separator too many in it."
                 )
             word, tag = ("".join(cells[place].split()) for place in picked)
             if not word or not tag:

@@ -339,7 +339,7 @@ def number_of(row: Row, corpus: CorpusConfig) -> float:
     if not row.target:
         return math.nan
     try:
-        found = float(row.target)
+        found = math.nan if "_" in row.target else float(row.target)  # Python's 1_000 is nobody's number
     except ValueError:
         found = math.nan
     if not math.isfinite(found):

@@ -13,9 +13,10 @@ from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, is_bundle
 from clearhead.bundle.folder import undisturbed
 from clearhead.bundle.metadata import read_metadata, replace_notes
-from clearhead.data.columns import Columns
+from clearhead.data.columns import Columns, Row
 from clearhead.data.config import CorpusConfig
-from clearhead.data.read import check_corpus, files_of, read_rows
+from clearhead.data.read import check_corpus, files_of, name_of, read_rows
+from clearhead.data.survey import number_of
 from clearhead.decoding.labels import reads_two
 from clearhead.decoding.number_formats import FORMATS
 from clearhead.evaluation.bootstrap import Bootstrap
@@ -53,7 +54,7 @@ def measure(
         raise UserError(
             "This model judges two texts together: name the columns of both (--source-column, twice)."
         )
-    rows = _rows(_meant(loaded[0], corpus, chosen), chosen.columns)
+    rows = _rows(loaded, _meant(loaded[0], corpus, chosen), chosen.columns)
     found = [chosen.judge(one, rows, config, show=True) for one in loaded]
     second = found[1] if len(found) > 1 else None
     comparison = [] if second is None else compare(found[0], second)
@@ -73,7 +74,7 @@ def measure_and_store_formats(
     """Find out what other number formats cost a bundle, and note it there, as `clearhead train` does."""
     bundle = load(folder, device=pick_device(device))
     chosen = task or task_of(bundle)
-    rows = _rows(_meant(bundle, corpus, chosen), chosen.columns)
+    rows = _rows([bundle], _meant(bundle, corpus, chosen), chosen.columns)
     found = measure_formats(bundle, rows, chosen.judge)
     if not found:
         raise UserError(
@@ -98,13 +99,33 @@ def _meant(bundle: Bundle, corpus: CorpusConfig, task: Task) -> CorpusConfig:
     return CorpusConfig.from_dict({**corpus.to_dict(), "answer": known[corpus.prefix]})
 
 
-def _rows(corpus: CorpusConfig, columns: Columns) -> Rows:
+def _rows(bundles: Sequence[Bundle], corpus: CorpusConfig, columns: Columns) -> Rows:
     check_corpus(corpus, columns)
-    found = read_rows(corpus, columns)
-    rows = [row.pair for row in found]
+    rows = list(read_rows(corpus, columns))
     if not rows:
         raise UserError(f"There is nothing to evaluate on in {', '.join(files_of(corpus))}.")
-    return rows
+    for bundle in bundles:
+        _refuse_answers(bundle, rows, corpus, columns)
+    return [row.pair for row in rows]
+
+
+def _refuse_answers(bundle: Bundle, rows: Sequence[Row], corpus: CorpusConfig, columns: Columns) -> None:
+    """A sentence with the line for an answer that is no number, or no label that the model knows."""
+    if columns.target == "number":
+        for row in rows:
+            number_of(row, corpus)
+    names = bundle.metadata.get("labels")
+    if not columns.has_labels or not isinstance(names, list):
+        return
+    what, known = "class" if columns.target == "class" else "tag", {str(name) for name in names}
+    for row in rows:
+        given = [row.target] if columns.target == "class" else row.target.split()
+        strange = next((name for name in given if name not in known), None)
+        if strange is not None:
+            raise UserError(
+                f"{name_of(corpus)} line {row.line} has the {what} '{strange}', which the model does not "
+                f"know: it knows {', '.join(map(str, names[:20]))}."
+            )
 
 
 def _names(bundles: Sequence[Path]) -> list[str]:
