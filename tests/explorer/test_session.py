@@ -18,8 +18,6 @@ from clearhead.decoding.text_requests import opening, read_sources
 from clearhead.explorer import reading
 from clearhead.explorer.session import KEPT, Session
 from clearhead.models import build
-from clearhead.models.config import LayerRule
-from clearhead.nn.layers import FeedForwardConfig
 from clearhead.text.tokenizer import Tokenizer
 
 Make = Callable[..., Any]
@@ -109,9 +107,8 @@ def test_learned_positions_set_the_limit(bundle_of: Make) -> None:
 def test_bundles_that_cannot_be_explored() -> None:
     with pytest.raises(UserError, match="no tokenizer"):
         Session(Bundle(build("tiny")))
-    other = (LayerRule(feedforward=FeedForwardConfig(width=8)),)
-    with pytest.raises(UserError, match="cannot show a model with a layer pattern"):
-        Session(Bundle(build("tiny", layer_pattern=other), Tokenizer.words("a")))
+    with pytest.raises(UserError, match="cannot show a model with no residual"):
+        Session(Bundle(build("tiny", residual=False), Tokenizer.words("a")))
 
 
 def test_the_callers_model_stays_as_it_is(bundle_of: Make) -> None:

@@ -11,17 +11,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from clearhead.explorer.cheaper_attention_steps import any_attention_steps
 from clearhead.explorer.embedding_and_output import embedding_boxes, final_norm, head_boxes, word_boxes
 from clearhead.explorer.expert_steps import expert_steps
 from clearhead.explorer.steps import Arrow, Axis, Box, Get, Step
-from clearhead.explorer.sublayers import (
-    Looking,
-    Place,
-    add_steps,
-    attention_steps,
-    feedforward_steps,
-    norm_steps,
-)
+from clearhead.explorer.sublayers import CAUSAL, Looking, Place, add_steps, feedforward_steps, norm_steps
 from clearhead.models.config import ModelConfig
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder import Encoder
@@ -136,13 +130,14 @@ class _Tower:
         return self.box
 
     def _layer(self, number: int, layer: Layer) -> None:
-        mask = Causal() if self.stack == "decoder" else None
-        looking = Looking(layer.attention, self.tokens, None, mask)
+        mask, rule = (Causal(), CAUSAL) if self.stack == "decoder" else (None, None)
+        looking = Looking(layer.attention, self.tokens, None, mask, rule)
         self._sublayer(number, "self", layer.attention_residual, looking, layer)
         if layer.cross_attention is not None and layer.cross_residual is not None and self.memory is not None:
             looking = Looking(layer.cross_attention, self.memory[1], "encoder.output")
             self._sublayer(number, "cross", layer.cross_residual, looking, layer)
-        self._sublayer(number, "feedforward", layer.feedforward_residual, None, layer)
+        if layer.feedforward is not None:
+            self._sublayer(number, "feedforward", layer.feedforward_residual, None, layer)
 
     def _sublayer(
         self, number: int, part: str, residual: Residual, looking: Looking | None, layer: Layer
@@ -155,7 +150,7 @@ class _Tower:
             net, kind, label = layer.feedforward, "feedforward", LABELS[part]
             inside = expert_steps(place, net) if isinstance(net, Experts) else feedforward_steps(place, net)
         else:
-            inside, kind = attention_steps(place, looking), "attention"
+            inside, kind = any_attention_steps(place, looking), "attention"
             label = "Masked self-attention" if looking.mask else LABELS[part]
         boxes = [Box(path, label, kind, self.stack, number, inside)]
         if place.first:

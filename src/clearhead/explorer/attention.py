@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError, nearest
+from clearhead.explorer.attention_weights import SHARES, about_weights, are_shares, as_shares
 from clearhead.explorer.patches import plain_png
 from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
@@ -50,6 +51,7 @@ def attention(session: Session, text: str, target: str | None = None) -> Plain:
                 "heads": weights.shape[1],
                 "weights": packed(weights if whole else thumbnails(weights)),
                 "thumbnails": not whole,
+                "note": about_weights(session.model, kind, len(weights)),
             }
         )
     return {"kinds": found, "picture": _picture(session, text)}
@@ -100,6 +102,9 @@ def summary(
     elif how == "rollout":
         weights = rollout(trace, kind, layers - 1 if layer is None else layer)
         note = _ROLLOUT_NOTES["cross" if kind == "decoder.cross" else "self"]
+        followed = session.kinds if kind == "decoder.cross" else [kind]
+        if not all(are_shares(trace.attention(one)) for one in followed):
+            note = f"{note} {SHARES}"
     else:
         weights, layer = alignment_weights(trace, kind, layer)
         rows = trace.following
@@ -164,8 +169,8 @@ def _cross_rollout(trace: Trace, last: int) -> Tensor:
 
 
 def _heads_averaged(trace: Trace, kind: str) -> Tensor:
-    """(L, R, C) in float64 on the host."""
-    return trace.attention(kind).to("cpu", torch.float64).mean(1)
+    """(L, R, C) in float64 on the host; rows add up to 1."""
+    return as_shares(trace.attention(kind)).to("cpu", torch.float64).mean(1)
 
 
 def _with_residual(weights: Tensor) -> Tensor:

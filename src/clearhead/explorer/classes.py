@@ -91,10 +91,11 @@ def _mean_mass(traces: Sequence[Trace], kind: str) -> Tensor:
 def mass_by_row(trace: Trace, kind: str) -> tuple[Tensor, Tensor]:
     """Each row's mass on each class (L, H, R, K), and 1 for rows that look at anything (L, H, R).
 
-    Rows are scaled by their sum, which is 1 but for the last bits, so that classes add up exactly.
+    Rows are scaled by their sum, which is 1 but for the last bits, so that classes add up exactly. Weights
+    below 0, which some cheaper attentions have, count by their size.
     """
     rows, columns = trace.sides(kind)
-    weights = trace.attention(kind).to("cpu", torch.float64)  # (L,H,R,C)
+    weights = trace.attention(kind).to("cpu", torch.float64).abs()  # (L,H,R,C)
     members = F.one_hot(class_of(columns, len(rows), kind), len(CLASSES)).to(weights.dtype)  # (R,C,K)
     mass = torch.einsum("lhrc,rck->lhrk", weights, members)
     sums = weights.sum(-1)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
+from clearhead.explorer.attention_weights import attention_of, chooses_keys, tokens_of_blocks
 from clearhead.explorer.interventions import (
     SHUFFLES,
     Goal,
@@ -34,7 +35,8 @@ from clearhead.explorer.interventions import (
 )
 from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
-from clearhead.explorer.words import Plain, Word
+from clearhead.explorer.words import Plain, Word, texts
+from clearhead.nn.attention.compressed import CompressedAttention
 
 TOKENS = 40_000  # most that changed passes of an encoder compute; in long texts only large weights are tried
 FEWEST = 8  # columns that are tried in any case
@@ -56,24 +58,28 @@ def evidence(
             "These controls only work for text, and this model reads pictures: look at its heads."
         )
     trace = session.trace(text, target)
-    weights = trace.attention(kind, layer, head)  # (T,C)
-    rows, columns = trace.sides(kind)
+    trace.attention(kind, layer, head)  # refuses what is not there
+    rows, _ = trace.sides(kind)
     if not 0 <= row < len(rows):
         raise UserError(f"There is no row {row} in '{kind}': this text has {len(rows)}, numbered from 0.")
     place = Place(kind, layer, head, row)
     goal = goal_of(trace, place)
-    base = weights[row]
-    visible = torch.arange(row + 1 if kind == "decoder.self" else len(columns), device=base.device)
-    tried = _tried(trace, place, base[visible])
+    base, columns, visible, tokens = looked_at(trace, place)
+    tried = visible[_tried(trace, place, base[visible])]
     logp, moved, noise = _outcomes(trace, place, goal, base, visible, tried)
     change = (logp[1 : 1 + len(tried)] - logp[0]).tolist()
-    ablated: list[float | None] = [None] * len(visible) + [0.0] * (len(base) - len(visible))
+    ablated: list[float | None] = [0.0] * len(base)
+    for column in visible.tolist():
+        ablated[column] = None
     for column, value in zip(tried.tolist(), change, strict=True):
         ablated[column] = value
     gradient = gradient_times_input(trace, place, goal)
+    if tokens is not None:  # what a block owes to all its tokens
+        gradient = torch.stack([gradient[list(each)].sum() for each in tokens])
+    sizes = base.abs()  # some cheaper attentions have weights below 0
     tau = {
-        "gradient": kendall(base[visible].tolist(), gradient[visible].tolist()),
-        "ablated": kendall(base[tried].tolist(), [0.0 if abs(x) <= noise else abs(x) for x in change]),
+        "gradient": kendall(sizes[visible].tolist(), gradient[visible].tolist()),
+        "ablated": kendall(sizes[tried].tolist(), [0.0 if abs(x) <= noise else abs(x) for x in change]),
     }
     before = float(goal.logp(goal.at(trace.logits[None])))
     permuted = {
@@ -95,6 +101,35 @@ def evidence(
         "tau": tau,
         "sentence": sentence(tau, len(visible), len(tried), permuted["total_variation"], goal.word["text"]),
     }
+
+
+# --- what is looked at --------------------------------------------------------------------------
+
+Row = tuple[Tensor, list[Word], Tensor, list[range] | None]
+
+
+def looked_at(trace: Trace, place: Place) -> Row:
+    """A row's weights (C,), what its columns are, which of them it may see, and the tokens of its blocks.
+
+    The columns are tokens; of memory-compressed attention they are the blocks that it really weighs.
+    """
+    _, words = trace.sides(place.kind)
+    part = attention_of(trace.bundle.model, place.kind, place.layer)
+    ahead = place.kind == "decoder.self"
+    if isinstance(part, CompressedAttention):
+        stack, name = place.kind.split(".")
+        weights = trace[f"{stack}.{place.layer}.{name}.weights"][place.head, place.row]
+        blocks = tokens_of_blocks(part, len(words))
+        columns = [
+            Word(id=-1, text=" ".join(texts(words[one] for one in each)), kind="word") for each in blocks
+        ]
+        ended = min((place.row + 1) // part.config.stride, len(blocks))
+        return weights, columns, torch.arange(ended if ahead else len(blocks), device=weights.device), blocks
+    weights = trace.attention(place.kind, place.layer, place.head)[place.row]
+    visible = torch.arange(place.row + 1 if ahead else len(words), device=weights.device)
+    if chooses_keys(part):  # which all have a weight above 0
+        visible = visible[weights[visible] != 0]
+    return weights, words, visible, None
 
 
 # --- what is predicted --------------------------------------------------------------------------
@@ -159,7 +194,7 @@ def _tried(trace: Trace, place: Place, weights: Tensor) -> Tensor:
         most = len(weights)
     else:
         most = max(TOKENS // (len(trace.source) + len(trace.target)) - SHUFFLES, FEWEST)
-    return weights.topk(min(most, len(weights))).indices.sort().values
+    return weights.abs().topk(min(most, len(weights))).indices.sort().values
 
 
 # --- in words -----------------------------------------------------------------------------------

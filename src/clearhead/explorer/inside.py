@@ -16,6 +16,7 @@ from clearhead.explorer.steps import Axis, Step
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Plain, extent, packed, texts
 
+NUMBERED = ("expert", "block", "mixture", "landmark", "round", "global token")
 SHOWN = 64  # words of a vocabulary, or features, of which there are too many to be drawn
 
 
@@ -117,8 +118,10 @@ def _chosen(session: Session, step: Step, head: int | None) -> int:
 
 
 def _labels(session: Session, trace: Trace, axis: Axis) -> list[str] | None:
-    """The words along an axis of tokens; None where its places have numbers alone."""
+    """The words along an axis of tokens; numbers from 1 where one counts; None for features."""
     kind, count = axis
+    if kind in NUMBERED:
+        return [str(one + 1) for one in range(count)]
     if kind in ("source", "target"):
         return texts(trace.source if kind == "source" else trace.target)
     if kind == "class":

@@ -18,11 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.explorer.attention_weights import are_shares, attention_of, is_exact
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Word
 from clearhead.models.recurrent import Recurrent
 from clearhead.models.stack import ModelOutput
+from clearhead.nn.attention.approximate import spread
+from clearhead.nn.attention.multihead import projected
 from clearhead.nn.attention.problem import Problem
+from clearhead.nn.attention.sparse import SparseAttention, WithGlobals
+from clearhead.nn.look import Look
 
 Edit = Callable[[Tensor], Tensor]  # attention weights (R, H, T, S) to other ones
 
@@ -99,9 +104,38 @@ def with_weights(model: nn.Module, place: Place, edit: Edit) -> nn.Module:
 
     stack, part = place.kind.split(".")
     path = (stack, "layers", str(place.layer), "attention" if part == "self" else "cross_attention")
+    own = attention_of(model, place.kind, place.layer)
+    if not is_exact(own):
+        return with_part(model, path, _Reweighted(own, edit))
     attention = copy.copy(model.get_submodule(".".join(path)))
     attention.kernel = kernel  # type: ignore[assignment]
     return with_part(model, path, attention)
+
+
+class _Reweighted(nn.Module):
+    """An attention of any kind over whole texts, whose weights go through `edit`.
+
+    What it mixes is linear in its weights, so that the change of the weights gives the change of the rest.
+    """
+
+    def __init__(self, attention: Any, edit: Edit) -> None:
+        super().__init__()
+        self.attention, self.edit = attention, edit
+
+    def forward(
+        self, x: Tensor, memory: Tensor | None = None, *, look: Look | None = None, **given: Any
+    ) -> Any:
+        own = Look(["weights", "v", "mixed"])
+        self.attention(x, memory, look=own, **given)
+        weights, heads = own["weights"], self.attention.config.heads
+        difference = self.edit(weights) - weights
+        change = difference @ spread(own["v"], heads)
+        if isinstance(self.attention, SparseAttention):
+            problem = self.attention.problem(x, memory, mask=given["mask"], queries=given["queries"])
+            if isinstance(problem, WithGlobals):  # whose rows mix other values
+                values, places = spread(problem.of_globals.v, heads), problem.places
+                change = change.index_copy(2, places, difference[:, :, places] @ values)
+        return projected(self.attention, x, own["mixed"] + change, look, None, given.get("apart", False))
 
 
 class _Given(nn.Module):
@@ -154,7 +188,8 @@ def without_head(trace: Trace, place: Place, goal: Goal) -> float:
 def without_each(row: Tensor, columns: Tensor) -> Tensor:
     """The row (C,) without each of the columns in turn, (n, C), the rest scaled to add up to 1.
 
-    Where a column had all of the weight, nothing is left.
+    Where a column had all of the weight, nothing is left. A row that does not add up to 1 itself, as some
+    cheaper attentions have them, is not scaled.
 
     >>> without_each(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0, 2]))
     tensor([[0.0000, 0.5000, 0.5000],
@@ -162,6 +197,8 @@ def without_each(row: Tensor, columns: Tensor) -> Tensor:
     """
     rows = row.double().repeat(len(columns), 1)
     rows[torch.arange(len(columns), device=row.device), columns] = 0.0
+    if not are_shares(row):
+        return rows.to(row.dtype)
     sums = rows.sum(-1, keepdim=True)
     return torch.where(sums > 0, rows / sums.clamp(min=torch.finfo(torch.float64).tiny), rows).to(row.dtype)
 
@@ -180,10 +217,12 @@ def edited_logits(trace: Trace, place: Place, edits: Tensor, goal: Goal) -> Iter
     """What is watched, (b, n, V), when the place's weights are each of the edits (B, C), some at a time.
 
     In a decoder nothing before the row changes, and nothing after it is asked for: the past is read once,
-    and the row alone is computed for every edit, as one step of decoding.
+    and the row alone is computed for every edit, as one step of decoding. Where an attention remembers less
+    than all keys, or decodes otherwise than it reads, whole texts are computed.
     """
-    size = _numbers_a_row(trace, place)
-    state = _past(trace, place.row) if place.in_decoder else None
+    steps = place.in_decoder and _steps_are_exact(trace)
+    size = _numbers_a_row(trace, steps, place.row)
+    state = _past(trace, place.row) if steps else None
     for part in edits.split(max(1, MOST_NUMBERS // size)):
         if state is None:
             yield goal.at(_whole_pass(trace, place, part))
@@ -191,14 +230,23 @@ def edited_logits(trace: Trace, place: Place, edits: Tensor, goal: Goal) -> Iter
             yield _one_step(trace, place, part, copy.deepcopy(state))
 
 
-def _numbers_a_row(trace: Trace, place: Place) -> int:
+def _steps_are_exact(trace: Trace) -> bool:
+    """Whether every attention of the decoder steps as it reads."""
+    layers = range(trace.layers_of("decoder.self")) if trace.config.family != "recurrent" else ()
+    kinds = ("decoder.self", "decoder.cross")
+    model = trace.bundle.model
+    return all(is_exact(attention_of(model, kind, layer)) for kind in kinds for layer in layers)
+
+
+def _numbers_a_row(trace: Trace, steps: bool, row: int) -> int:
     """About how many numbers one edit keeps at the same time."""
     config = trace.config
-    if place.in_decoder:
-        keys = len(trace.source) if config.family == "recurrent" else place.row + 64
+    if steps:
+        keys = len(trace.source) if config.family == "recurrent" else row + 64
         return 2 * keys * config.width * config.depth_of_decoder + config.vocabulary
     tokens = len(trace.source) + len(trace.target)
-    wide = config.width * 8 + config.vocabulary + config.attention.heads * max(len(trace.source), 1)
+    keys = max(len(trace.source), len(trace.target))
+    wide = config.width * 8 + config.vocabulary + config.attention.heads * keys
     return tokens * wide
 
 

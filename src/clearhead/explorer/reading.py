@@ -24,6 +24,11 @@ from clearhead.decoding.text_requests import opening, symbols_of, translates
 from clearhead.models.config import ModelConfig
 
 LIMIT = 512  # tokens of a text: a picture of more cannot be read
+# kinds of parts beside the usual ones that can be drawn
+KNOWN = (
+    *("latent", "linear", "performer", "linformer", "nystrom", "reformer", "sparse", "compressed"),
+    *("experts", "none"),
+)
 MOST_LETTERS = 50_000  # a text beyond this is refused before it is cut into tokens
 
 
@@ -48,9 +53,7 @@ def ready(bundle: Bundle) -> Bundle:
         )
     if bundle.config.family == "recurrent" and bundle.config.recurrent.attention == "none":
         raise UserError("The explorer shows where a model looks, and this one has no attention.")
-    unknown = bundle.config.unusual_beside("latent", "experts")
-    if unknown is not None:
-        raise UserError(f"The explorer cannot show a model with {unknown}.")
+    _refuse_unknown_parts(bundle.config)
     if bundle.config.family != "vision":
         tokenizers_of(bundle)  # refuses a bundle without one
     plain = all(one.dtype == torch.float32 for one in bundle.model.parameters())
@@ -58,6 +61,19 @@ def ready(bundle: Bundle) -> Bundle:
         return bundle
     own: nn.Module = copy.deepcopy(bundle.model).float().eval()
     return replace(bundle, model=own)
+
+
+def _refuse_unknown_parts(config: ModelConfig) -> None:
+    """Say which part of a model cannot be drawn."""
+    unknown = config.replace(layer_pattern=()).unusual_beside(*KNOWN)
+    rules = [(one.attention, one.cross_attention, one.feedforward) for one in config.layer_pattern]
+    for part in (part for rule in rules for part in rule if part is not None):
+        if part.kind not in (*KNOWN, "multihead", "dense"):
+            unknown = unknown or f"parts of the kind '{part.kind}'"
+    if config.family != "recurrent" and len({one.heads for one in config.attentions}) > 1:
+        unknown = unknown or "layers that have different numbers of heads"
+    if unknown is not None:
+        raise UserError(f"The explorer cannot show a model with {unknown}.")
 
 
 def limit_of(config: ModelConfig) -> int:

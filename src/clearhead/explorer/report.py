@@ -15,6 +15,7 @@ from torch import Tensor
 
 from clearhead.data.pictures import in_words
 from clearhead.explorer.attention import summary
+from clearhead.explorer.attention_weights import about_weights
 from clearhead.explorer.depth import depth
 from clearhead.explorer.picture_report import note_sections, picture_sections
 from clearhead.explorer.positions import positions
@@ -215,9 +216,9 @@ def _heads(session: Session, text: str, target: str | None) -> Iterator[str]:
     maps = {kind: trace.attention(kind).cpu() for kind in session.kinds}  # each (L, H, rows, columns)
     yield heading(
         "Attention",
-        "Every head of every layer: softmax(QKᵀ/√d_k). Each row is a token that looks, each column a "
-        "token that is looked at; dark is 0 and light is 1. Each map is labelled with its layer and its "
-        "head.",
+        "Every head of every layer: softmax(QKᵀ/√d_k), unless a note says otherwise. Each row is a token "
+        "that looks, each column a token that is looked at; dark is 0 and light is 1. Each map is "
+        "labelled with its layer and its head.",
     )
     written_out = sum(weights.numel() for weights in maps.values()) <= MOST_NUMBERS
     if not written_out:
@@ -228,7 +229,12 @@ def _heads(session: Session, text: str, target: str | None) -> Iterator[str]:
     for kind, weights in maps.items():
         name, about = KINDS[kind]
         rows, columns = (texts(side) for side in trace.sides(kind))
-        yield f"<h3>{name}: {about}</h3>{_grid(weights, name)}"
+        span = (min(spread(weights)[0], 0.0), max(spread(weights)[1], 1.0))
+        said = about_weights(session.model, kind, len(weights))
+        if span != (0.0, 1.0):
+            said += f" In these maps dark is {span[0]:.3g} and light is {span[1]:.3g}."
+        yield f"<h3>{name}: {about}</h3>" + (f'<p class="about">{escape(said)}</p>' if said else "")
+        yield _grid(weights, name, span)
         if written_out:
             tables = (
                 table(weights[layer, head], rows, columns, *_names(name, layer, head))
@@ -238,10 +244,11 @@ def _heads(session: Session, text: str, target: str | None) -> Iterator[str]:
             yield f"<details><summary>The numbers, head by head</summary>{''.join(tables)}</details>"
 
 
-def _grid(weights: Tensor, name: str) -> str:
+def _grid(weights: Tensor, name: str, span: tuple[float, float]) -> str:
     layers, heads = weights.shape[:2]
     cells = "".join(
-        f"<div>{layer + 1}.{head + 1}{small_map(weights[layer, head], _names(name, layer, head)[0])}</div>"
+        f"<div>{layer + 1}.{head + 1}"
+        f"{small_map(weights[layer, head], _names(name, layer, head)[0], span)}</div>"
         for layer in range(layers)
         for head in range(heads)
     )

@@ -4,7 +4,8 @@ A step either names a tensor that the model itself offers (`Look`), or says how 
 them: by the model's own modules, applied to the model's own tensors. Knows nothing about layers or drawings.
 
 Axes: `source`, `target` (tokens), `head`, `group` (a head of keys and values, which several query heads may
-share), `feature`, `vocabulary`, `class`, `expert`.
+share), `feature`, `vocabulary`, `class`, `expert`; in cheaper attentions `block`, `mixture`, `landmark`,
+`round`, `global token`.
 """
 
 from __future__ import annotations

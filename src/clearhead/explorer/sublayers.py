@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from clearhead.explorer.steps import Axis, Get, Step
 from clearhead.models.config import ModelConfig
 from clearhead.nn.attention import MultiHeadAttention
+from clearhead.nn.attention.compressed import CompressedAttention
 from clearhead.nn.attention.latent import LatentAttention
 from clearhead.nn.attention.masks import Mask
 from clearhead.nn.attention.problem import NO_MASK, Problem
+from clearhead.nn.attention.sparse import SparseAttention, WithGlobals
 from clearhead.nn.layers import FeedForward, Residual
 from clearhead.nn.tokens import Tokens
 
@@ -31,6 +33,7 @@ SIMILAR = {
     "additive": "bᵀ tanh(W₁ k + W₂ q)",
 }
 ACTIVATION = {"relu": "ReLU", "silu": "SiLU", "tanh": "tanh"}  # the others are kinds of GELU
+CAUSAL = ("1 where j ≤ i, else 0", "1: may look. A token sees itself and the tokens before it.")
 NORM = {
     "layer": "(x − μ) / √(σ² + ε) · γ + β",
     "rms": "x / √(mean(x²) + ε) · γ",
@@ -103,7 +106,7 @@ def feedforward_steps(place: Place, net: FeedForward) -> list[Step]:
     """Out to the inner width and back, token by token."""
     path, get = place.path, place.get
     inner = (place.tokens, ("feature", net.inner.out_features))
-    name = ACTIVATION.get(place.config.feedforward.activation, "GELU")
+    name = ACTIVATION.get(net.config.activation, "GELU")
     hidden, active = f"{path}.hidden", f"{path}.active"
     plain, gate = f"x W₁{' + b₁' if net.inner.bias is not None else ''}", net.gate
     note = "Each token by itself: no token sees another here."
@@ -132,11 +135,22 @@ class Looking:
     attention: MultiHeadAttention | LatentAttention
     keys: Axis  # the tokens that are looked at
     memory: str | None = None  # the name of what keys and values are made from; None: of x itself
-    mask: Mask | None = None
+    mask: Mask | None = None  # that the layer is given
+    rule: tuple[str, str] | None = None  # formula and note of what may be seen; None: everything
 
 
 def attention_steps(place: Place, looking: Looking) -> list[Step]:
     """From x to Q, K, V, to scores, weights, weighted values, and through W_O."""
+    return [
+        *input_steps(place, looking),
+        *projection_steps(place, looking),
+        *score_steps(place, looking),
+        *mixing_steps(place, looking),
+    ]
+
+
+def input_steps(place: Place, looking: Looking) -> list[Step]:
+    """x, and what else keys and values are made from."""
     note = "" if looking.memory else "The same vectors become queries, keys and values."
     steps = [Step(place.read, "input", "x", place.wide, note)]
     if looking.memory:
@@ -144,10 +158,11 @@ def attention_steps(place: Place, looking: Looking) -> list[Step]:
         note = "Keys and values are computed from the encoder's output for the source."
         axes = (looking.keys, ("feature", width))
         steps.append(Step(looking.memory, "encoder's output", "m", axes, note))
-    return [*steps, *_projections(place, looking), *_scores(place, looking), *_mixing(place, looking)]
+    return steps
 
 
-def _projections(place: Place, looking: Looking) -> list[Step]:
+def projection_steps(place: Place, looking: Looking) -> list[Step]:
+    """Queries, keys and values; before they are turned, too, where positions turn them."""
     if isinstance(looking.attention, LatentAttention):
         return _latent_projections(place, looking.attention)
     path, config, get = place.path, looking.attention.config, place.get
@@ -169,10 +184,10 @@ def _projections(place: Place, looking: Looking) -> list[Step]:
         turned = "Each pair of features is rotated by an angle that grows with the position."
 
         def plain_queries() -> Tensor:
-            return _heads(attention.query, get(place.read), config.heads)
+            return in_heads(attention.query, get(place.read), config.heads)
 
         def plain_keys() -> Tensor:
-            return _heads(attention.key, get(source), config.groups)
+            return in_heads(attention.key, get(source), config.groups)
 
         first = [
             Step(f"{path}.q_plain", "queries before rotation", of_query, queries, "", plain_queries),
@@ -205,11 +220,12 @@ def _latent_projections(place: Place, attention: LatentAttention) -> list[Step]:
     ]
 
 
-def _scores(place: Place, looking: Looking) -> list[Step]:
+def score_steps(place: Place, looking: Looking) -> list[Step]:
+    """How alike queries and keys are, and what may be seen of it."""
     path, get = place.path, place.get
     attention, score = looking.attention, looking.attention.score
     square = (("head", attention.config.heads), place.tokens, looking.keys)
-    problem = _problem(place, looking)
+    problem = problem_of(place, looking)
     steps = []
     if score.is_product and score.scale != 1.0:
         note = "How similar each query is to each key."
@@ -230,21 +246,30 @@ def _scores(place: Place, looking: Looking) -> list[Step]:
         whole = f"c · tanh(({whole}) / c),  c = {attention.config.softcap:g}"
     final = "scores with bias" if attention.position.has_bias else "bent scores" if changed else label
     steps.append(Step(f"{path}.scores", final, whole, square))
-    if looking.mask is not None:
-        rows, formula = (place.tokens, looking.keys), "1 where j ≤ i, else 0"
-        note = "1: may look. A token sees itself and the tokens before it."
+    if looking.rule is not None:
 
         def masked() -> Tensor:
-            return get(f"{path}.scores").masked_fill(~_allowed(problem()), -torch.inf)
+            return get(f"{path}.scores").masked_fill(~allowed(problem()), -torch.inf)
 
         steps += [
-            Step(f"{path}.allowed", "mask", formula, rows, note, lambda: _allowed(problem()).float()),
+            allowed_step(place, looking),
             Step(f"{path}.masked", "masked scores", "score, or −∞ where the mask is 0", square, "", masked),
         ]
     return steps
 
 
-def _mixing(place: Place, looking: Looking) -> list[Step]:
+def allowed_step(place: Place, looking: Looking) -> Step:
+    """The mask."""
+    assert looking.rule is not None
+    formula, note = looking.rule
+    rows, problem = (place.tokens, looking.keys), problem_of(place, looking)
+    return Step(f"{place.path}.allowed", "mask", formula, rows, note, lambda: allowed(problem()).float())
+
+
+def mixing_steps(
+    place: Place, looking: Looking, formula: str = "A = softmax(scores)", note: str = "Each row sums to 1."
+) -> list[Step]:
+    """The weights, by this formula, and what they make of the values."""
     path, get, config = place.path, place.get, looking.attention.config
     square = (("head", config.heads), place.tokens, looking.keys)
     mixed = (("head", config.heads), place.tokens, ("feature", config.value_size))
@@ -255,7 +280,7 @@ def _mixing(place: Place, looking: Looking) -> list[Step]:
         return get(f"{path}.mixed").transpose(0, 1).flatten(1)
 
     return [
-        Step(f"{path}.weights", "weights", "A = softmax(scores)", square, "Each row sums to 1."),
+        Step(f"{path}.weights", "weights", formula, square, note),
         Step(f"{path}.mixed", "weighted values", "A V", mixed, "Values averaged by the weights."),
         Step(f"{path}.concat", "heads concatenated", "concat(head₁, …, head_h)", joined, "", beside),
         Step(f"{path}.added", "output", f"concat · W_O{bias}", place.wide, "What the sub-layer adds."),
@@ -265,10 +290,12 @@ def _mixing(place: Place, looking: Looking) -> list[Step]:
 # -- the model's own definition, applied to its own tensors ---------------------------------------------
 
 
-def _problem(place: Place, looking: Looking) -> Callable[[], Problem]:
+def problem_of(place: Place, looking: Looking) -> Callable[[], Problem]:
     """The attention problem of this place, with a batch of one."""
 
     def made() -> Problem:
+        if isinstance(looking.attention, (CompressedAttention, SparseAttention)):  # which change keys or mask
+            return looking.attention.problem(place.get(place.read).unsqueeze(0), mask=looking.mask)
         q, k, v = (place.get(f"{place.path}.{name}").unsqueeze(0) for name in "qkv")
         queries = Tokens.padded(q.shape[2], device=q.device)
         keys = queries if looking.memory is None else Tokens.padded(k.shape[2], device=k.device)
@@ -280,15 +307,29 @@ def _problem(place: Place, looking: Looking) -> Callable[[], Problem]:
     return made
 
 
+def _with_globals(of: Callable[[Problem], Tensor]) -> Callable[[Problem], Tensor]:
+    """The same where global tokens look with projections of their own: their rows come from those."""
+
+    def found(problem: Problem) -> Tensor:
+        if not isinstance(problem, WithGlobals):
+            return of(problem)
+        return of(problem).index_copy(-2, problem.places, of(problem.of_globals))
+
+    return found
+
+
+@_with_globals
 def _products(problem: Problem) -> Tensor:
     score = problem.score
     return (score.queries(problem.q) @ score.keys(problem.spread(problem.k)).transpose(-2, -1))[0]
 
 
+@_with_globals
 def _alike(problem: Problem) -> Tensor:
     return problem.score.pairs(problem.q, problem.spread(problem.k))[0]
 
 
+@_with_globals
 def _bias(problem: Problem) -> Tensor:
     k = problem.spread(problem.k)
     every = slice(None)
@@ -297,13 +338,17 @@ def _bias(problem: Problem) -> Tensor:
     return found.expand(1, problem.q.shape[1], problem.q.shape[2], k.shape[2])[0]
 
 
-def _allowed(problem: Problem) -> Tensor:
+@_with_globals
+def allowed(problem: Problem) -> Tensor:
+    """(T, S): what may be seen."""
+    shape = problem.q.shape[2], problem.k.shape[2]
     found = problem.allowed(problem.queries, problem.keys)
-    assert found is not None
-    return found[0, 0]
+    if found is None:
+        return torch.ones(shape, dtype=torch.bool, device=problem.q.device)
+    return found[0, 0].expand(shape)
 
 
-def _heads(linear: nn.Linear, x: Tensor, heads: int) -> Tensor:
+def in_heads(linear: nn.Linear, x: Tensor, heads: int) -> Tensor:
     """(T, E) to (heads, T, D)."""
     split: Tensor = batched(linear, x).unflatten(-1, (heads, -1)).transpose(0, 1)
     return split

@@ -22,6 +22,7 @@ from clearhead.base.errors import UserError, nearest
 from clearhead.bundle.folder import Bundle
 from clearhead.decoding.pictures import picture_tensor
 from clearhead.explorer.anatomy import anatomy_of
+from clearhead.explorer.attention_weights import attention_of, by_token
 from clearhead.explorer.reading import read
 from clearhead.explorer.svg import heat_map
 from clearhead.explorer.words import Vocabulary, Word, texts
@@ -106,7 +107,8 @@ class Trace:
         """The weights of a kind of attention, `encoder.self`, `decoder.self` or `decoder.cross`.
 
         (T, S) of one head; (H, T, S) of one layer; (L, H, T, S) of all; (L, T, S) of one head in all layers.
-        Each row sums to 1.
+        They are what the layers mix values by. Rows sum to 1, except in some cheaper attentions:
+        `about_weights` says what theirs are.
         """
         layers = self.layers_of(kind)
         if layer is not None and not 0 <= layer < layers:
@@ -119,6 +121,9 @@ class Trace:
         names = [f"{stack}.{one}.{part}.weights" for one in chosen]
         with self._lock:
             found = self._weights(names, head)
+        columns = len(self.sides(kind)[1])
+        parts = [attention_of(self.bundle.model, kind, one) for one in chosen]
+        found = [by_token(part, one, columns) for part, one in zip(parts, found, strict=True)]
         return found[0] if layer is not None else torch.stack(found)
 
     def layers_of(self, kind: str) -> int:

@@ -89,9 +89,13 @@ class LinformerAttention(ApproximateAttention):
                 nn.init.uniform_(projection, -bound, bound)
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool) -> Tensor:
+        return attend(self.to_mixtures(q, k, v, seen), self.kernel)
+
+    def to_mixtures(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Problem:
+        """The problem that is computed: queries (B, H, T, ·) that look at mixtures (B, G, r, ·)."""
         k, v = self._within(k, v, seen)
         values = self.project_keys if self.project_values is None else self.project_values
-        problem = Problem(
+        return Problem(
             q,
             _mixtures(k, self.project_keys),
             _mixtures(v, values),
@@ -103,7 +107,6 @@ class LinformerAttention(ApproximateAttention):
             softcap=self.config.softcap,
             dropout=self.config.dropout if self.training else 0.0,
         )
-        return attend(problem, self.kernel)
 
     def _within(self, k: Tensor, v: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keys and values without padding, and no more of them than there are rows to project them with."""

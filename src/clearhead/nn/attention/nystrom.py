@@ -85,6 +85,11 @@ class NystromAttention(ApproximateAttention):
         return mixed + near
 
     def _by_landmarks(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
+        to_marks, inverse, from_marks = self.factors(q, k, seen)
+        return to_marks @ (inverse @ (from_marks @ v))
+
+    def factors(self, q: Tensor, k: Tensor, seen: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Factors of the weights, (B, H, T, m), (B, H, m, m), (B, H, m, T), from scaled q."""
         index, held = segments(self.config.landmarks, q, seen)
         q_marks, k_marks = _means(q, index, held), _means(k, index, held)
         here = None  # (B,1,m,1): landmarks that stand for some token; None: all of them
@@ -94,7 +99,7 @@ class NystromAttention(ApproximateAttention):
         to_marks = masked_softmax(q @ k_marks.mT, None if here is None else here.mT)  # (B,H,T,m)
         between = masked_softmax(q_marks @ k_marks.mT, None if here is None else here & here.mT)  # (B,H,m,m)
         from_marks = masked_softmax(q_marks @ k.mT, keys)  # (B,H,m,T)
-        return to_marks @ (pseudo_inverse(between, self.config.iterations) @ (from_marks @ v))
+        return to_marks, pseudo_inverse(between, self.config.iterations), from_marks
 
 
 def segments(landmarks: int, x: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:

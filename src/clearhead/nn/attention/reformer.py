@@ -198,13 +198,19 @@ class ReformerAttention(ApproximateAttention):
     @torch.no_grad()
     def _sorted(self, q: Tensor, real: Tensor) -> Tensor:
         """(B, H, h, T): in each round the tokens by their buckets, and those in one by their places."""
+        found, behind = self.buckets(q)
+        return found.masked_fill(~real[:, None, None], behind).argsort(dim=-1, stable=True)
+
+    @torch.no_grad()
+    def buckets(self, q: Tensor) -> tuple[Tensor, int]:
+        """(B, H, h, T): the bucket of each token in each round, and how many buckets there are."""
         turned = torch.einsum("bhtk,hkrs->bhrts", q, self.rotations.to(q.dtype))
         found, first, product = torch.zeros_like(turned[..., 0], dtype=torch.long), 0, 1
         for number in self.config.buckets:
             half = turned[..., first : first + number // 2]
             found = found + product * torch.cat([half, -half], -1).argmax(-1)
             first, product = first + number // 2, product * number
-        return found.masked_fill(~real[:, None, None], product).argsort(dim=-1, stable=True)
+        return found, product
 
     def _within(
         self, q: Tensor, k: Tensor, v: Tensor, at: Tensor, others: Tensor, causal: bool

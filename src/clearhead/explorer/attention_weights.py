@@ -1,0 +1,135 @@
+"""What the weights of each kind of attention are, in words, and as weights of single tokens.
+
+Most attentions weigh tokens, and a row of weights sums to 1. Of the others, this says what is drawn.
+
+Shapes: T queries, S keys, N blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.models.stack import Stack
+from clearhead.nn.attention.compressed import CompressedAttention
+from clearhead.nn.attention.latent import LatentAttention
+from clearhead.nn.attention.linear import LinearAttention
+from clearhead.nn.attention.linformer import LinformerAttention
+from clearhead.nn.attention.multihead import MultiHeadAttention
+from clearhead.nn.attention.nystrom import NystromAttention
+from clearhead.nn.attention.performer import PerformerAttention
+from clearhead.nn.attention.reformer import ReformerAttention
+from clearhead.nn.attention.sparse import SparseAttention
+
+SHARES = (
+    "Weights below 0 count by their size, rows are scaled to sum to 1, and a token that sees nothing "
+    "stays itself."
+)
+_NEAR = 1e-3  # of a sum: float32's rounding, and that of an inverse found by iteration
+
+
+def attention_of(model: nn.Module, kind: str, layer: int) -> Any:
+    """The part that makes the weights of a kind such as `decoder.cross`; None in a recurrent model."""
+    stack, part = kind.split(".")
+    found = getattr(model, stack, None)
+    if not isinstance(found, Stack):
+        return None
+    return getattr(found.layers[layer], "attention" if part == "self" else "cross_attention")
+
+
+def is_exact(attention: Any) -> bool:
+    """Whether it compares every query with every key, in decoding as in training."""
+    return type(attention) in (MultiHeadAttention, LatentAttention, type(None))
+
+
+def chooses_keys(attention: Any) -> bool:
+    """Whether a query looks at some keys alone, and which may not be told from positions."""
+    return isinstance(attention, (ReformerAttention, SparseAttention))
+
+
+def about_weights(model: nn.Module, kind: str, layers: int) -> str:
+    """What the drawn weights are, where they are not the softmax of scores; empty where they are."""
+    said: dict[str, list[int]] = {}
+    for layer in range(layers):
+        said.setdefault(_about(attention_of(model, kind, layer)), []).append(layer + 1)
+    if len(said) == 1:
+        return next(iter(said))
+    parts = []
+    for sentence, found in said.items():
+        numbers = ", ".join(str(one) for one in found)
+        named = f"Layers {numbers}" if len(found) > 1 else f"Layer {numbers}"
+        parts.append(f"{named}: {sentence or 'softmax of scores.'}")
+    return " ".join(parts)
+
+
+def _about(attention: Any) -> str:
+    config: Any = getattr(attention, "config", None)
+    if isinstance(attention, (LinearAttention, PerformerAttention)):
+        which = "random features" if isinstance(attention, PerformerAttention) else "elu(x) + 1"
+        return f"A weight is φ(q)·φ(k), φ being {which}, divided by the sum of its row."
+    if isinstance(attention, LinformerAttention):
+        return (
+            f"Tokens look at {config.projected} learnt mixtures of the text. Drawn is what that gives each "
+            f"token: the weights of the mixtures times how much of the token each holds. Weights may be "
+            f"negative, and rows need not sum to 1."
+        )
+    if isinstance(attention, NystromAttention):
+        beside = ", with the convolution over neighbouring values in it" if config.convolution else ""
+        return (
+            f"Drawn is the product of three matrices by way of {config.landmarks} landmarks{beside}. Weights "
+            f"may be negative, and rows need not sum to 1."
+        )
+    if isinstance(attention, ReformerAttention):
+        return (
+            "A token looks at those that hash like it, not at itself; rounds are mixed as the layer mixes "
+            "them. While it writes, it looks exactly at all that came before."
+        )
+    if isinstance(attention, CompressedAttention):
+        return (
+            f"Tokens look at blocks made from {config.reads} tokens. A block's weight is drawn shared out "
+            f"evenly among its tokens, of which the convolution may use one more than another; Inside has "
+            f"the weights of the blocks."
+        )
+    if isinstance(attention, SparseAttention):
+        return f"Softmax of scores within the pattern {attention.pattern!r}; outside of it weights are 0."
+    return ""
+
+
+def tokens_of_blocks(attention: CompressedAttention, tokens: int) -> list[range]:
+    """The tokens that each block of a text is made from."""
+    stride, reads = attention.config.stride, attention.config.reads
+    ends = range(stride, tokens + stride, stride)
+    return [range(max(0, end - reads), min(end, tokens)) for end in ends]
+
+
+def by_token(attention: Any, weights: Tensor, tokens: int) -> Tensor:
+    """Weights of blocks (…, T, N) shared out evenly among their tokens, (…, T, S); others as they are."""
+    if not isinstance(attention, CompressedAttention):
+        return weights
+    blocks = tokens_of_blocks(attention, tokens)
+    each = torch.zeros(len(blocks), tokens, dtype=weights.dtype, device=weights.device)
+    for number, read in enumerate(blocks):
+        each[number, list(read)] = 1 / len(read)
+    return weights @ each
+
+
+def are_shares(weights: Tensor) -> bool:
+    """Whether no weight is negative and each row sums to 1."""
+    return bool((weights >= 0).all()) and bool(((weights.sum(-1) - 1).abs() < _NEAR).all())
+
+
+def as_shares(weights: Tensor) -> Tensor:
+    """Rows (…, T, S) that add up to 1, by the size of each weight; a row of 0 is the token itself.
+
+    >>> as_shares(torch.tensor([[0.0, 0.0], [0.5, -1.5]]))
+    tensor([[1.0000, 0.0000],
+            [0.2500, 0.7500]])
+    """
+    if are_shares(weights):
+        return weights
+    sizes = weights.abs()
+    sums = sizes.sum(-1, keepdim=True)
+    own = torch.eye(*weights.shape[-2:], dtype=weights.dtype, device=weights.device).expand_as(weights)
+    return torch.where(sums > 0, sizes / sums.masked_fill(sums == 0, 1.0), own)
