@@ -1,4 +1,4 @@
-"""Four tiny bundles, one explorer that serves them, one browser, and a fresh page for each test.
+"""Some tiny bundles, one explorer that serves them, one browser, and a fresh page for each test.
 
 Every page is watched: a test fails if the page logs an error, or asks for anything that is not on this
 machine's explorer.
@@ -16,6 +16,8 @@ import pytest
 import clearhead
 from clearhead.bundle import Bundle, save
 from clearhead.jobs.train import train
+from clearhead.nn.attention.linformer import LinformerConfig
+from clearhead.nn.experts import ExpertsConfig
 
 from ..explorer.conftest import make_bundle
 from ..jobs.making import settings, write_corpus
@@ -25,7 +27,7 @@ from .visiting import Visit
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-NAMES = ("translator", "writer", "labeller", "tagger")
+NAMES = ("translator", "writer", "labeller", "tagger", "mixture")
 
 Ask = Callable[..., Any]
 Open = Callable[..., Visit]
@@ -46,6 +48,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     save(make_bundle("decoder"), home / "writer")
     save(make_bundle("encoder", "pre"), home / "labeller")
     save(make_bundle("encoder", "pre", head__kind="tag", head__classes=3), home / "tagger")
+    linformer = LinformerConfig(heads=4, projected=3, max_length=20)
+    experts = ExpertsConfig(experts=4, chosen=2, width=8)
+    save(make_bundle("encoder", "pre", attention=linformer, feedforward=experts), home / "mixture")
     return {name: home / name for name in NAMES}
 
 

@@ -156,3 +156,18 @@ def test_other_families(visit: Open, bundles: Bundles, model: str, kind: str) ->
     assert page.cell(page.grid("Layer 1, head 1"), 2, 1) == pytest.approx(float(wanted[2, 1]), rel=1e-6)
     page.go("attention", model=model, text=text, show="evidence")
     assert page.region("depends on").count() == 1
+
+
+def test_weights_of_a_cheaper_attention_may_be_negative(visit: Open, bundles: Bundles) -> None:
+    page = visit("attention", model="mixture", text="the cat sleeps", layer=0, head=1)
+    wanted = clearhead.trace(bundles["mixture"], "the cat sleeps").attention("encoder.self", 0, 1)
+    row, column = divmod(int(wanted.argmin()), wanted.shape[1])
+    assert wanted[row, column] < 0
+    grid = page.grid("Layer 1, head 2")
+    assert page.cell(grid, row, column) == pytest.approx(float(wanted[row, column]), rel=1e-6)
+    legend = page.region("Layer 1, head 2").locator(".legend").get_attribute("aria-label")
+    assert legend is not None
+    assert "from −" in legend
+    assert "3 learnt mixtures" in page.page.locator("main").inner_text()
+    page.go("attention", model="mixture", text="the cat sleeps", show="summary", how="rollout")
+    assert "count by their size" in page.page.locator("main").inner_text()

@@ -86,3 +86,19 @@ def test_a_given_target_is_looked_at(visit: Open, ask: Ask) -> None:
     assert [row[0] for row in rows[1:]] == [word["text"] for word in answer["target"]]
     own = ask("/api/inside", model="translator", text=TEXT)["target"]
     assert own != answer["target"]
+
+
+def test_experts_are_called_experts(visit: Open, bundles: Bundles) -> None:
+    text = "the cat sleeps"
+    page = visit("inside", model="mixture", text=text, box="encoder.0.feedforward")
+    trace = clearhead.trace(bundles["mixture"], text)
+    for name, size in (("weights", "× 4 experts"), ("load", "4 experts")):
+        tensor = f"encoder.0.feedforward.{name}"
+        card = page.page.locator(f'[data-tensor="{tensor}"]')
+        card.scroll_into_view_if_needed()
+        page.settled()
+        assert size in card.locator(".size").inner_text()
+        assert card.locator(".axes").inner_text().endswith("→ expert")
+        wanted = trace[tensor] if name == "weights" else trace[tensor][None]
+        assert page.cell(card.get_by_role("grid"), 0, 2) == pytest.approx(float(wanted[0, 2]), rel=1e-6)
+        assert "expert 3" in card.locator("output.reading").inner_text()

@@ -3,7 +3,7 @@
  * arrow keys lead, and the whole of it as a file.
  */
 import { table } from "../charts/csv";
-import { css, scale } from "../lib/colour";
+import { css, scale, type ScaleName } from "../lib/colour";
 import { escapeXml } from "../lib/exports";
 
 export interface Shape4 {
@@ -22,11 +22,21 @@ export function window4(values: Float32Array, shape: Shape4, layer: number, head
 
 export type Paint = (share: number) => readonly [number, number, number];
 
-/** One RGBA pixel for each weight. Weights lie in [0, 1]; the colour runs to `top`, so faint heads show too. */
+/** Some cheaper attentions have weights below 0: their colours diverge from 0. */
+export function scaleOf(values: Float32Array): ScaleName {
+  return values.some((value) => value < 0) ? "diverging" : "sequential";
+}
+
+/** The weights at the two ends of a scale whose strongest colour is `top`. */
+export function spanOf(name: ScaleName, top: number): [number, number] {
+  return [name === "diverging" ? -top : 0, top];
+}
+
+/** One RGBA pixel for each weight. The colour runs to `top`, so faint heads show too. */
 export function pixels(weights: Float32Array, top: number, paint: Paint): Uint8ClampedArray<ArrayBuffer> {
   const out = new Uint8ClampedArray(weights.length * 4);
   for (let i = 0; i < weights.length; i++) {
-    const [r, g, b] = paint(top > 0 ? Math.min(1, (weights[i] ?? 0) / top) : 0);
+    const [r, g, b] = paint(top > 0 ? Math.max(-1, Math.min(1, (weights[i] ?? 0) / top)) : 0);
     out[4 * i] = r;
     out[4 * i + 1] = g;
     out[4 * i + 2] = b;
@@ -35,9 +45,10 @@ export function pixels(weights: Float32Array, top: number, paint: Paint): Uint8C
   return out;
 }
 
+/** The largest weight, whatever its sign. */
 export function largest(values: Float32Array): number {
   let top = 0;
-  for (const value of values) if (value > top) top = value;
+  for (const value of values) if (Math.abs(value) > top) top = Math.abs(value);
   return top;
 }
 
@@ -74,8 +85,19 @@ export function moved(
 export function sharpness(weights: Float32Array, rows: number, columns: number): number {
   if (columns < 2 || rows === 0) return 1;
   let entropy = 0;
-  for (const p of weights) if (p > 0) entropy -= p * Math.log(p);
-  return 1 - entropy / rows / Math.log(columns);
+  let looking = 0;
+  for (let r = 0; r < rows; r++) {
+    const row = weights.subarray(r * columns, (r + 1) * columns);
+    let sum = 0;
+    for (const weight of row) sum += Math.abs(weight);
+    if (sum === 0) continue; // it may look at nothing
+    looking += 1;
+    for (const weight of row) {
+      const p = Math.abs(weight) / sum; // a row that sums to 1 stays as it is
+      if (p > 0) entropy -= p * Math.log(p);
+    }
+  }
+  return looking ? 1 - entropy / looking / Math.log(columns) : 1;
 }
 
 const MANY = 4096; // weights above which a map is so fine that single ones are hardly seen
@@ -85,8 +107,8 @@ const MANY = 4096; // weights above which a map is so fine that single ones are 
  * nearly all weights are tiny, what only one weight in 200 exceeds.
  */
 export function colourTop(weights: Float32Array): number {
-  if (weights.length <= MANY) return 1;
-  const sorted = weights.slice().sort();
+  if (weights.length <= MANY) return Math.max(1, largest(weights));
+  const sorted = weights.map(Math.abs).sort();
   return Math.max(sorted[Math.floor(0.995 * (sorted.length - 1))] ?? 1, 1e-6);
 }
 
@@ -96,7 +118,8 @@ export function gridSvg(values: Float32Array, shape: Shape4, title: string): str
   const tall = wide * Math.min(1.6, Math.max(0.5, shape.rows / Math.max(1, shape.columns)));
   const [cellWide, cellTall] = [wide / shape.columns, tall / shape.rows];
   const most = largest(values);
-  const colour = scale("sequential", "light", [0, most || 1]);
+  const name = scaleOf(values);
+  const colour = scale(name, "light", spanOf(name, most || 1));
   const parts: string[] = [];
   for (let layer = 0; layer < shape.layers; layer++) {
     const y = top + layer * (tall + gap);
@@ -110,7 +133,7 @@ export function gridSvg(values: Float32Array, shape: Shape4, title: string): str
         `<rect x="${x}" y="${y}" width="${wide}" height="${tall}" fill="${css(colour(0))}" stroke="#d8dde4"/>`,
       );
       window4(values, shape, layer, head).forEach((weight, i) => {
-        if (weight < most / 250) return;
+        if (Math.abs(weight) < most / 250) return;
         const [r, c] = [Math.floor(i / shape.columns), i % shape.columns];
         parts.push(
           `<rect x="${(x + c * cellWide).toFixed(2)}" y="${(y + r * cellTall).toFixed(2)}" ` +

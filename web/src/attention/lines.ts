@@ -34,10 +34,10 @@ export function links(
     for (let column = 0; column < columns; column++) {
       if (typeof picked.column === "number" && column !== picked.column) continue;
       const weight = weights[row * columns + column] ?? 0;
-      if (weight >= least) found.push({ row, column, weight });
+      if (Math.abs(weight) >= least) found.push({ row, column, weight });
     }
   }
-  found.sort((a, b) => b.weight - a.weight);
+  found.sort((a, b) => Math.abs(b.weight) - Math.abs(a.weight));
   const drawn = found.slice(0, most);
   drawn.reverse(); // the heaviest last, so that they lie on top
   return { links: drawn, left: found.length - drawn.length };

@@ -12,7 +12,15 @@ const NAMES: Record<string, [string, string]> = {
   feature: ["feature", "features"],
   vocabulary: ["word", "words"],
   class: ["class", "classes"],
+  expert: ["expert", "experts"],
+  block: ["block", "blocks"],
+  mixture: ["mixture", "mixtures"],
+  landmark: ["landmark", "landmarks"],
+  round: ["round", "rounds"],
+  "global token": ["global token", "global tokens"],
 };
+
+const LYING = ["feature", "class", "expert"];
 
 /** "4 heads × 9 target tokens × 32 features". */
 export function sizeInWords({ shape, axes }: BoxStep): string {
@@ -38,5 +46,10 @@ export function scaleFor(low: number, high: number): ScaleName {
 export function sides(step: BoxStep): [string, string] {
   const left = byHead(step) ? step.axes.slice(1) : step.axes;
   const name = (axis: string | undefined, otherwise: string): string => NAMES[axis ?? ""]?.[0] ?? otherwise;
+  // a single axis: one vector, or a number for each class or expert, is a row; a number for each token, a column
+  if (left.length === 1)
+    return LYING.includes(left[0] ?? "")
+      ? ["text", name(left[0], "column")]
+      : [name(left[0], "row"), "number"];
   return [name(left[0], "row"), name(left[1], "column")];
 }

@@ -170,6 +170,8 @@ export interface AttentionAnswer {
     heads: number;
     weights: Tensor;
     thumbnails: boolean;
+    /** What the weights are where they are not the softmax of scores; else empty. */
+    note: string;
   }[];
   /** What the maps of a vision model are laid over. */
   picture?: PictureAnswer | null;

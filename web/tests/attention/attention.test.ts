@@ -6,7 +6,9 @@ import {
   largest,
   moved,
   pixels,
+  scaleOf,
   sharpness,
+  spanOf,
   window4,
 } from "../../src/attention/grid";
 import { chosenKind, kindText } from "../../src/attention/kinds";
@@ -57,6 +59,23 @@ describe("grid", () => {
     expect(colourTop(new Float32Array(5000))).toBeGreaterThan(0);
   });
 
+  it("lets colours diverge where weights are negative", () => {
+    expect(scaleOf(Float32Array.from([0, 0.5]))).toBe("sequential");
+    const signed = Float32Array.from([-2, 0.5, 1, 0]);
+    expect(scaleOf(signed)).toBe("diverging");
+    expect(spanOf("diverging", 2)).toEqual([-2, 2]);
+    expect(spanOf("sequential", 2)).toEqual([0, 2]);
+    expect([largest(signed), colourTop(signed)]).toEqual([2, 2]);
+    const seen: number[] = [];
+    pixels(signed, 1, (share) => {
+      seen.push(share);
+      return [0, 0, 0];
+    });
+    expect(seen).toEqual([-1, 0.5, 1, 0]);
+    const one = { layers: 1, heads: 1, rows: 2, columns: 2 };
+    expect(gridSvg(signed, one, "signed").match(/<rect /g)).toHaveLength(1 + 1 + 3);
+  });
+
   it("moves within the grid and never out of it", () => {
     expect(moved("ArrowRight", 0, 2, 2, 3)).toEqual([0, 2]);
     expect(moved("ArrowLeft", 1, 2, 2, 3)).toEqual([1, 1]);
@@ -69,6 +88,7 @@ describe("grid", () => {
   it("calls a head that looks at one token sharp, an even one not", () => {
     expect(sharpness(Float32Array.from([0, 1, 1, 0]), 2, 2)).toBeCloseTo(1);
     expect(sharpness(Float32Array.from([0.5, 0.5, 0.5, 0.5]), 2, 2)).toBeCloseTo(0);
+    expect(sharpness(Float32Array.from([-1.5, 1.5, 0, 0]), 2, 2)).toBeCloseTo(0); // the second looks at nothing
   });
 });
 
@@ -98,6 +118,11 @@ describe("lines", () => {
       [1, 2],
     ]);
     expect(left).toBe(0);
+  });
+
+  it("draws negative weights by their size", () => {
+    const { links: drawn } = links(Float32Array.from([-0.9, 0.5, 0.001, -0.01]), 2, 2);
+    expect(drawn.map(({ weight }) => weight)).toEqual([0.5, Math.fround(-0.9)]);
   });
 
   it("shows faint ones too for a picked word", () => {

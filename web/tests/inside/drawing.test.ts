@@ -146,6 +146,11 @@ test("tensors are described by their axes", () => {
   expect(sizeInWords(step)).toBe("4 heads × 9 target tokens × 1 feature");
   expect([byHead(step), byHead({ ...step, axes: ["source", "feature"] })]).toEqual([true, false]);
   expect(sides(step)).toEqual(["target token", "feature"]);
+  const routed = { ...step, shape: [9, 4], axes: ["target", "expert"] };
+  expect(sizeInWords(routed)).toBe("9 target tokens × 4 experts");
+  expect(sides(routed)).toEqual(["target token", "expert"]);
+  expect(sides({ ...step, shape: [4], axes: ["expert"] })).toEqual(["text", "expert"]);
+  expect(sides({ ...step, shape: [9], axes: ["target"] })).toEqual(["target token", "number"]);
   expect([scaleFor(-1, 1), scaleFor(0, 1), scaleFor(-2, -1)]).toEqual([
     "diverging",
     "sequential",
