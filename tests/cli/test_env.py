@@ -55,6 +55,7 @@ def test_the_engine_is_there_or_the_report_says_why(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_self_test_passes_and_notices_a_wrong_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "SECONDS", float("inf"))  # a busy machine may take longer
     steps = {step.name: step for step in environment.self_test()}
     assert steps["train"].passed, steps
     assert steps["decode"].passed, steps

@@ -42,8 +42,11 @@ def env(
         typer.echo("\n".join(_lines(found)))
     steps = [] if no_test else self_test()
     if as_json:
-        plain = [{"name": one.name, "result": one.result, "sentence": one.sentence} for one in steps]
-        show_json({**found, "self-test": plain})
+        told = [
+            {"name": one.name, "result": one.result, "seconds": one.seconds, "sentence": one.sentence}
+            for one in steps
+        ]
+        show_json({**found, "self-test": told})
     elif steps:
         typer.echo(f"\n{_table(steps)}")
     if any(one.passed is False for one in steps):

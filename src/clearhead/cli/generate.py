@@ -148,10 +148,10 @@ def _piece(
     places = [(path, ends) for path, ends in ((out, MIDI), (picture, (".png",))) if path is not None]
     for path, endings in places:
         music.check_place(path, endings, files.force)
-    music.check_prompt(prompt)
     writer = computing.writer(bundle, continues=True)
     if writer.bundle.metadata.get("task") != "music":
         raise UserError(f"'{bundle}' was not trained on music: --out and --picture are for --task music.")
+    music.check_prompt(prompt)
     text = prompt + "".join(stream_with(writer, prompt, _ready(writer, asked)))
     notes = notes_of(text)
     if not notes:

@@ -98,7 +98,8 @@ def facts(version: str) -> dict[str, Any]:
             "clearhead": version,
             "python": f"{platform.python_version()} ({platform.python_implementation()})",
             "system": platform.platform(),
-            "packages": {name: _version(name) for name in REQUIRED},
+            # torch says what it was built for (+cpu, +cu130); the metadata of its wheel need not
+            "packages": {name: _version(name) for name in REQUIRED} | {"torch": str(torch.__version__)},
             "optional packages": {name: _version(name) for name in OPTIONAL},
             "processor": {
                 "name": name_of_cpu(),
