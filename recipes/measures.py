@@ -43,9 +43,9 @@ def _multi30k(language: str, form: str = "") -> tuple[Test, ...]:
 
 
 MEASURES: dict[str, Measure] = {
-    "copy": Measure(what="say the same digits again", figure="exact match", published="100", toy="copy"),
-    "reverse": Measure(what="say digits backwards", figure="exact match", published="100", toy="reverse"),
-    "sort": Measure(what="say digits in rising order", figure="exact match", published="100", toy="sort"),
+    "copy": Measure(what="copy digits", figure="exact match", published="100", toy="copy"),
+    "reverse": Measure(what="reverse digits", figure="exact match", published="100", toy="reverse"),
+    "sort": Measure(what="sort digits", figure="exact match", published="100", toy="sort"),
     "phrasebook": Measure(
         what="English → French, the built-in grammar; word combinations never seen in training",
         figure="exact match",
@@ -60,7 +60,7 @@ MEASURES: dict[str, Measure] = {
         more_tests=_multi30k("de", "lc.norm.tok"),
     ),
     "multi30k-en-de-fast": Measure(
-        what="the same against the clock: a minute from starting the command",
+        what="the same in one minute from the start of the command",
         figure="tokenised BLEU",
         published="41.02 (Wu et al. 2021, Transformer-Tiny)",
     ),
@@ -85,7 +85,7 @@ MEASURES: dict[str, Measure] = {
         more_tests=_multi30k("fr"),
     ),
     "tatoeba-en-fr": Measure(
-        what="English → French sentences, no settings at all; held-out English sides never seen",
+        what="English → French sentences with the default settings; held-out English sides never seen",
         figure="BLEU",
         beside=("chrF", "exact match"),
         published="none on this split",
@@ -97,7 +97,7 @@ MEASURES: dict[str, Measure] = {
         published="1.4697 (nanoGPT, the same size)",
     ),
     "wikitext-2": Measure(
-        what="words of Wikipedia articles, all 33,278 of the training text; ends of lines count as words",
+        what="words of Wikipedia articles, all 33,278 of the training text; line ends count as words",
         figure="perplexity",
         published="65.8 (AWD-LSTM); 55.1 (Mogrifier LSTM)",
     ),
@@ -105,7 +105,7 @@ MEASURES: dict[str, Measure] = {
         what="Bach's chorales, four voices on a grid of sixteenths, relative attention",
         figure="nats per voice",
         beside=("nats per time step",),
-        published="0.357 on the validation set (Music Transformer; its protocol is not wholly known)",
+        published="0.357 on the validation set (Music Transformer; its protocol is not fully known)",
     ),
     "jsb-absolute": Measure(
         what="the same with absolute positions",
@@ -114,78 +114,78 @@ MEASURES: dict[str, Measure] = {
         published="0.417 on the validation set (Transformer in the same paper)",
     ),
     "sst2": Measure(
-        what="is a sentence about a film kind or not; trained on phrases, no pre-training",
+        what="sentiment of film reviews; trained on phrases, no pre-training",
         figure="accuracy",
         published="83.5 (CNN, random embeddings); 83.2 (BERT-Tiny, pre-trained)",
     ),
     "mnist": Measure(
-        what="handwritten digits, 60,000 of them; a vision Transformer from scratch",
+        what="60,000 handwritten digits; a vision Transformer from scratch",
         figure="accuracy",
         published="none found for a Transformer of this size",
     ),
     "aeslc": Measure(
-        what="subject line of an e-mail, the one it was sent with",
+        what="the subject line of an e-mail",
         figure="ROUGE-1",
         beside=("ROUGE-2", "ROUGE-L"),
         published="15.04 / 7.39 / 14.93 (base size, no pre-training; from memory of Zhang et al. 2020); "
         "23.67 / 10.29 / 23.44 (Zhang and Tetreault 2019)",
     ),
     "wikitext-2-mask": Measure(
-        what="hidden words of Wikipedia articles, as a start for other tasks",
+        what="masked words of Wikipedia articles, as pre-training for other tasks",
         figure="accuracy",
         beside=("perplexity",),
         published="none with this vocabulary",
     ),
     "text-to-text": Measure(
-        what="captions English → German, SST-2 and subject lines of e-mails in one model, by prefixes",
+        what="English → German captions, SST-2 and subject lines of e-mails in one model with prefixes",
         figure="mean",
         beside=(
             "translate English to German tokenised BLEU",
             "sst2 accuracy",
             "subject ROUGE-1",
         ),
-        published="none; the rows multi30k-en-de, sst2 and aeslc are bundles of their own",
+        published="none; the rows multi30k-en-de, sst2 and aeslc are separate models",
     ),
     "aeslc-denoise": Measure(
-        what="hidden spans of e-mails, as a start for their subject lines",
+        what="masked spans of e-mails, as pre-training for their subject lines",
         figure="accuracy",
         beside=("perplexity",),
         published="none with this vocabulary",
     ),
     "sst2-from-minilm": Measure(
-        what="is a sentence about a film kind or not, from the weights of MiniLM",
+        what="sentiment of film reviews, fine-tuned from MiniLM",
         figure="accuracy",
         published="none found for these weights",
         base=MINILM,
     ),
     "sst2-1000-from-minilm": Measure(
-        what="the same from 1,000 whole sentences, without a setting",
+        what="the same from 1,000 whole sentences, with the default settings",
         figure="accuracy",
         published="none",
         base=MINILM,
         first=1000,
     ),
     "cola-from-minilm": Measure(
-        what="is a sentence acceptable English, from the weights of MiniLM; out-of-domain sentences",
+        what="grammatical acceptability, fine-tuned from MiniLM; out-of-domain sentences",
         figure="Matthews",
         published="0 (BERT-Tiny and BERT-Mini, pre-trained)",
         base=MINILM,
     ),
     "sst2-from-mask": Measure(
-        what="is a sentence about a film kind or not, from the encoder of wikitext-2-mask",
+        what="sentiment of film reviews, fine-tuned from the encoder of wikitext-2-mask",
         figure="accuracy",
         published="83.5 (CNN, random embeddings); 83.2 (BERT-Tiny, pre-trained on far more)",
         base="wikitext-2-mask",
     ),
     "aeslc-from-denoise": Measure(
-        what="subject line of an e-mail, from the encoder-decoder of aeslc-denoise",
+        what="the subject line of an e-mail, fine-tuned from aeslc-denoise",
         figure="ROUGE-1",
         beside=("ROUGE-2", "ROUGE-L"),
         published="15.04 / 7.39 / 14.93 (base size, no pre-training; from memory of Zhang et al. 2020)",
         base="aeslc-denoise",
     ),
     "multi30k-en-fr-from-tatoeba": Measure(
-        what="English → French captions from 2,000 pairs, from the translator of tatoeba-en-fr",
+        what="English → French captions, fine-tuned from tatoeba-en-fr on 2,000 pairs",
         figure="BLEU",
         beside=("chrF",),
         published="none",

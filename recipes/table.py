@@ -60,7 +60,7 @@ def tables(results: Sequence[Result]) -> str:
     groups = _groups(results)
     lines = [
         "",
-        "| recipe | what is learnt | result | published | machine | minutes |",
+        "| recipe | task | result | published | machine | minutes |",
         "|---|---|---|---|---|---|",
     ]
     for name, measure in MEASURES.items():
