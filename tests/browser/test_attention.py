@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
 import clearhead
 from clearhead.bundle import Bundle
+from clearhead.data.notes import placed_notes
 from clearhead.explorer.words import unpacked
 
 from .conftest import Ask, Open
@@ -171,3 +174,29 @@ def test_weights_of_a_cheaper_attention_may_be_negative(visit: Open, bundles: Bu
     assert "3 learnt mixtures" in page.page.locator("main").inner_text()
     page.go("attention", model="mixture", text="the cat sleeps", show="summary", how="rollout")
     assert "count by their size" in page.page.locator("main").inner_text()
+
+
+def test_a_piano_roll_shows_which_notes_were_looked_at(visit: Open, bundles: Bundles) -> None:
+    text = "pitch67 pitch62 pitch59 pitch43 pitch67 pitch62 pitch57 pitch42"
+    page = visit("attention", model="chorales", text=text, layer=1, head=2)
+    trace = clearhead.trace(bundles["chorales"], text)
+    notes = placed_notes([word["text"] for word in trace.target])
+    weights = trace.attention("decoder.self", 1, 2)
+    drawn = page.region("Layer 2, head 3, over the notes").get_by_role("button", name=re.compile("^Pitch"))
+    assert drawn.count() == len(notes)
+
+    def shown() -> list[float]:
+        return [number(str(one.get_attribute("aria-label")).rpartition(" ")[2]) for one in drawn.all()]
+
+    def wanted(row: int) -> list[float]:
+        return [float(weights[row, list(places)].sum()) for _, places in notes]
+
+    assert shown() == pytest.approx(wanted(-1), rel=1e-2, abs=1e-3)
+    drawn.first.focus()
+    page.key("Enter").settled()
+    page.expect(row=max(notes[0][1]))
+    assert shown() == pytest.approx(wanted(max(notes[0][1])), rel=1e-2, abs=1e-3)
+    rows = page.table("notes-layer2-head3")
+    assert [row[-1] for row in floats(rows)] == pytest.approx(wanted(max(notes[0][1])), abs=1e-6)
+    page.go("attention", model="chorales", text=text, show="summary", how="rollout")
+    assert page.region("Rollout, over the notes").get_by_role("button", name=re.compile("^Pitch")).count()

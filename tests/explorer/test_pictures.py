@@ -123,7 +123,7 @@ def test_views_of_a_picture() -> None:
         lambda: session.trace(TEXT, "a target"),
     ]
     for ask in refused:
-        with pytest.raises(UserError, match=r"pictures?|no target"):
+        with pytest.raises(UserError, match=r"pictures?|patches|no target"):
             ask()
 
 
@@ -160,6 +160,16 @@ def test_a_note_has_the_weights_of_its_events() -> None:
     assert note_weights(found, row).tolist() == [3, 6, 7]
     played = placed_notes(["velocity16", "on60", "shift50", "on64", "shift50", "off60", "shift10"])
     assert [(note.pitch, places) for note, places in played] == [(60, (1, 5)), (64, (3,))]
+
+
+def test_the_explorer_is_told_which_columns_are_notes() -> None:
+    session = Session(of_music(), "tiny")
+    text = "velocity16 on60 shift50 off60 on64 shift20"
+    words = [word["text"] for word in session.trace(text).target]
+    first, second = attention(session, text)["notes"]
+    assert (first["pitch"], first["begin"], first["end"]) == (60, 0.0, 0.5)
+    assert [words[column] for column in first["columns"]] == ["on60", "off60"]
+    assert [words[column] for column in second["columns"]] == ["on64"]
 
 
 def test_the_page_of_a_piece_shows_which_notes_were_looked_at() -> None:

@@ -18,11 +18,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError, nearest
+from clearhead.data.notes import placed_notes
 from clearhead.explorer.attention_weights import SHARES, about_weights, are_shares, as_shares
 from clearhead.explorer.patches import plain_png
 from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
-from clearhead.explorer.words import Plain, packed
+from clearhead.explorer.words import Plain, packed, texts
 
 How = Literal["mean", "rollout", "alignment"]
 
@@ -54,7 +55,7 @@ def attention(session: Session, text: str, target: str | None = None) -> Plain:
                 "note": about_weights(session.model, kind, len(weights)),
             }
         )
-    return {"kinds": found, "picture": _picture(session, text)}
+    return {"kinds": found, "picture": _picture(session, text), "notes": _notes(session, trace)}
 
 
 def _picture(session: Session, text: str) -> Plain | None:
@@ -69,6 +70,16 @@ def _picture(session: Session, text: str) -> Plain | None:
         "first": int(image.class_token),
         "pooling": session.config.head.pooling,
     }
+
+
+def _notes(session: Session, trace: Trace) -> list[Plain] | None:
+    """The notes of a piece of music, in seconds, each with the columns of its events."""
+    if not session.reads_music:
+        return None
+    return [
+        {"pitch": note.pitch, "begin": note.begin, "end": note.end, "columns": list(places)}
+        for note, places in placed_notes(texts(trace.target))
+    ]
 
 
 def one(session: Session, text: str, target: str | None = None, *, kind: str, layer: int, head: int) -> Plain:

@@ -110,14 +110,9 @@ def _image(content: bytes, title: str, kind: str) -> str:
 # -- music -----------------------------------------------------------------------------------------
 
 
-def is_music(session: Session) -> bool:
-    """Whether a model reads events of music."""
-    return session.bundle.metadata.get("task") == "music" and session.family == "decoder"
-
-
 def note_sections(session: Session, text: str) -> Iterator[str]:
     """Which notes the model looked at when it chose what comes after the last event."""
-    if not is_music(session):
+    if not session.reads_music:
         return
     rolls = _rolls(session, text)
     yield heading(

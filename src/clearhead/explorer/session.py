@@ -96,6 +96,11 @@ class Session:
             "vision": ["encoder.self"],
         }.get(self.family, [f"{self.family}.self"])
 
+    @property
+    def reads_music(self) -> bool:
+        """Whether its tokens are events of music."""
+        return self.bundle.metadata.get("task") == "music" and self.family == "decoder"
+
     @cached_property
     def examples(self) -> list[str]:
         """Sentences or pictures to begin with: noted in the bundle, met in its training, or made up."""

@@ -42,6 +42,16 @@ export const PAGE_TEXTS: Record<Page, PageText> = {
   },
 };
 
+/** Of all heads where some attention is cheaper than the exact one, and its weights are something else. */
+export const CHEAPER: PageText = {
+  label: PAGE_TEXTS.heads.label,
+  text:
+    "Each thumbnail is one head: a row for each token that looks, a column for each token looked at. The weights are " +
+    "those with which the layer mixes its values; below stands what they are in this model. Pick one to see its " +
+    "weights exactly.",
+  formula: "head = A V",
+};
+
 export function chosenPage(asked: string | undefined): Page {
   return (PAGES as readonly string[]).includes(asked ?? "") ? (asked as Page) : "heads";
 }

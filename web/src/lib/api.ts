@@ -175,6 +175,18 @@ export interface AttentionAnswer {
   }[];
   /** What the maps of a vision model are laid over. */
   picture?: PictureAnswer | null;
+  /** The notes of a piece of music. */
+  notes?: PlacedNote[] | null;
+}
+
+export interface PlacedNote {
+  /** Of MIDI: 60 is middle C. */
+  pitch: number;
+  /** In seconds. */
+  begin: number;
+  end: number;
+  /** The tokens that the note is made of. */
+  columns: number[];
 }
 
 export interface PictureAnswer {
