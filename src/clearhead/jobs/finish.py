@@ -205,7 +205,11 @@ def _test_set(ending: Ending) -> Mapping[str, Any]:
     if not rows:
         return {}
     config = EvaluationConfig(
-        beam=asked.beam, max_length=asked.max_length, tokenise=asked.tokenise, way="torch"
+        beam=asked.beam,
+        max_length=asked.max_length,
+        tokenise=asked.tokenise,
+        stride=asked.stride,
+        way="torch",
     )
     judge, ranks = task_named(ending.config.task).judge, ending.ranks
     test = judge(ending.bundle, rows, config, show=ranks.first, ranks=ranks)

@@ -18,6 +18,7 @@ from clearhead.data.findings import Survey
 from clearhead.data.ragged import Ragged
 from clearhead.data.read import name_of
 from clearhead.data.split import TRAIN, VALIDATION, rows_with_fate
+from clearhead.evaluation.judges import LongTexts
 from clearhead.jobs.prepare import lenient
 from clearhead.jobs.recipe import Table, compose, merged, table_in
 from clearhead.jobs.start import Base
@@ -122,6 +123,14 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
         raise UserError("Chunks of a long text leave nothing to pack: leave batch.layout out.")
     if task.columns.is_stream:
         _refuse_short(config.model, config.batch.context, "batch.context is")
+    if (stride := config.test.stride) is not None:
+        if not isinstance(task.judge, LongTexts):
+            raise UserError(f"test.stride is for language models: leave it out of the task '{task.name}'.")
+        if stride > config.batch.context:
+            raise UserError(
+                f"Windows of {config.batch.context} tokens (batch.context) need a test.stride of at most "
+                f"as many; it is {stride}."
+            )
     parameters = _parameters(config.model)
     copies = NUMBERS_FOR_A_WEIGHT + bool(config.averaging.ema)
     needed, there = 4 * copies * parameters, memory_of(device)

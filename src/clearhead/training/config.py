@@ -75,6 +75,8 @@ class TestConfig(Config):
     beam: Beam = 1  # beam size; 1: greedy
     max_length: Count | None = None  # most tokens written; None: as long as training's, and a little more
     tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
+    # of a language model: tokens by which the context window moves on; None: windows do not overlap
+    stride: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -357,7 +357,8 @@ def _shapes(model: nn.Module, config: ModelConfig) -> str | None:
         own = attention.replace(width=width)
         heads, latent = own.heads, own.latent_size
         wanted |= {
-            "query": (heads * own.key_size, width),
+            "query": (heads * own.key_size, own.query_latent_dim or width),
+            "query_latent": (own.query_latent_dim or width, width),
             "latent": (latent + own.position_size, width),
             "key": (heads * own.content_size, latent),
             "value": (heads * own.value_size, latent),
