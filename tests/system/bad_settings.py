@@ -81,6 +81,7 @@ ALONE: list[tuple[str, tuple[str, ...], str]] = [
     ("validation.samples", ("-1",), ZERO_UP),
     ("validation.patience", ("0",), BILLIONS),
     ("test.beam", ("0", "1000000"), "a whole number from 1 to 10000"),
+    ("test.length_penalty", ("1000",), "at least -10 and at most 10"),
     ("test.max_length", ("0",), BILLIONS),
     ("test.stride", ("0",), BILLIONS),
     ("compute.threads", ("0", "-1", "100000"), "a whole number from 1 to 4096"),

@@ -206,6 +206,7 @@ def _test_set(ending: Ending) -> Mapping[str, Any]:
         return {}
     config = EvaluationConfig(
         beam=asked.beam,
+        length_penalty=asked.length_penalty,
         max_length=asked.max_length,
         tokenise=asked.tokenise,
         stride=asked.stride,

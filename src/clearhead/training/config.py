@@ -9,7 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from clearhead.base.config import Beam, Config, Count, CountOrZero, PositiveOrZero, Seed, Share, Threads
+from clearhead.base.config import (
+    Beam,
+    Config,
+    Count,
+    CountOrZero,
+    PositiveOrZero,
+    Power,
+    Seed,
+    Share,
+    Threads,
+)
 from clearhead.base.errors import UserError
 from clearhead.base.settings import flat
 from clearhead.data.config import DataConfig
@@ -73,6 +83,7 @@ class TestConfig(Config):
     _noun: ClassVar[str] = "test"
 
     beam: Beam = 1  # beam size; 1: greedy
+    length_penalty: Power = 1.0  # scores are divided by the length to this power; higher: longer texts
     max_length: Count | None = None  # most tokens written; None: as long as training's, and a little more
     tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
     # of a language model: tokens by which the context window moves on; None: windows do not overlap
