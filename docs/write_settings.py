@@ -29,9 +29,9 @@ KINDS = {"attention": ATTENTIONS, "feedforward": FEEDFORWARDS}
 PAGE = Path(__file__).resolve().parent / "settings.md"
 HEAD = """# Every setting of a run
 
-Written from the code by `make docs`. In a recipe a heading is a `[table]`; on the command line a setting is
-`--set table.name=value`. What you do not set is chosen ([how](training.md#what-it-chooses)), or has the
-default below. A number that is to be None is written `"none"` in a recipe.
+`make docs` writes this page from the code. In a recipe, a heading is a `[table]`; on the command line,
+use `--set table.name=value`. What you do not set is chosen for you ([how](training.md#what-it-chooses)) or
+has the default below. Write `"none"` for None.
 
 """
 
@@ -83,7 +83,7 @@ def section(path: str, kind: type[Config]) -> str:
     ]
     if not rows:
         return ""
-    title = f"`[{path}]`" if path else "at the top"
+    title = f"`[{path}]`" if path else "Top level"
     if not is_usual(kind):
         title += f' with `kind = "{kind.__dataclass_fields__["kind"].default}"`'
     if path == "data.train":
@@ -91,7 +91,7 @@ def section(path: str, kind: type[Config]) -> str:
     if path == "model.layer_pattern":
         title = "`[[model.layer_pattern]]`"
     about = (kind.__doc__ or "").strip().split("\n\n")[0].split(">>>")[0]
-    head = ["| setting | default | what it is |", "|---|---|---|"]
+    head = ["| setting | default | meaning |", "|---|---|---|"]
     lines = [f"## {title}", "", " ".join(about.split()), "", *head]
     return "\n".join([*lines, *rows, ""])
 

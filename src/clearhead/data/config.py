@@ -17,11 +17,11 @@ Answer = Literal["text", "summary", "class", "number"]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFilesConfig(Config):
-    """The validation or test set of one corpus among several; what is not said is as in that corpus."""
+    """The validation or test set of one corpus among several; other settings are those of that corpus."""
 
     _noun: ClassVar[str] = "corpus"
 
-    source: str | None = None  # file with one source a line …
+    source: str | None = None  # file with one source per line …
     target: str | None = None  # … and its target on the same line of this one
     file: str | None = None  # or: one file with both
 
@@ -36,17 +36,17 @@ class CorpusConfig(Config):
 
     _noun: ClassVar[str] = "corpus"
 
-    source: str | None = None  # file with one source a line …
+    source: str | None = None  # file with one source per line …
     target: str | None = None  # … and its target on the same line of this one
-    file: str | None = None  # or: one file with both, or with text alone
+    file: str | None = None  # or: one file with both, or with text only
     hub: str | None = None  # or: a data set of the Hugging Face hub, "name" or "name:configuration"
     hub_split: str = "train"
-    source_column: str | None = None  # name or number (from 1) of a column; None: found by its name or place
-    second_column: str | None = None  # of a second text that is read together with the first
-    target_column: str | None = None  # for tags several: "upos,ner"
+    source_column: str | None = None  # name or number (from 1) of a column; None: found by name or position
+    second_column: str | None = None  # column of a second text, read together with the first
+    target_column: str | None = None  # several for tags: "upos,ner"
     weight: Positive | None = None  # share of an epoch among several corpora; None: every example once
-    prefix: str = ""  # stands before every source, and says which task of several is meant
-    answer: Answer = "text"  # for the task `text`: what targets are, and so how they are judged
+    prefix: str = ""  # added before every source, to say which of several tasks is meant
+    answer: Answer = "text"  # for the task `text`: what the targets are, which decides the metrics
     # of this corpus alone, in place of [data.validation] and [data.test]; every corpus has one, or none
     validation: OwnFilesConfig | None = None
     test: OwnFilesConfig | None = None
@@ -74,7 +74,7 @@ class CorpusConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SplitConfig(Config):
-    """How much is kept apart for validation and test where no files for them are given.
+    """How much is held out for validation and test if no files for them are given.
 
     A whole number counts examples (lines of a plain text), a number below 1 is a share, and 0 is none. Which
     examples is a pure function of the texts and the seed. Examples that share a source stay on one side, and
@@ -90,7 +90,7 @@ class SplitConfig(Config):
     # None: 5 %, at least 50 examples but never more than a tenth, at most 2,000 (or 2 million characters)
     validation: CountOrZero | Share | None = None
     test: CountOrZero | Share | None = None
-    how: Literal["random", "tail"] = "random"  # tail: the last examples, for corpora in their order
+    how: Literal["random", "tail"] = "random"  # tail: the last examples, for ordered corpora
     seed: Seed = 1
 
     def __post_init__(self) -> None:
@@ -111,33 +111,33 @@ class FilterConfig(Config):
     duplicates: bool = True  # pairs that occur twice are kept once
     source_tokens: Count = 256  # longest source …
     target_tokens: Count = 256  # … and target, in tokens
-    too_long: Literal["drop", "cut"] = "drop"  # summaries cut their source instead
+    too_long: Literal["drop", "cut"] = "drop"  # summarisation truncates sources instead
     # longer side over shorter side, in tokens, once the longer has 10 or more
     ratio: Annotated[float, Bounds(1, LARGE)] = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorruptionConfig(Config):
-    """What the tasks `mask` and `denoise` hide of a text; which tokens is drawn anew in each epoch."""
+    """What the tasks `mask` and `denoise` mask in a text; the tokens are drawn again in each epoch."""
 
     _noun: ClassVar[str] = "corruption"
 
-    rate: Annotated[float, Bounds(0.01, 0.9)] = 0.15  # share of the tokens that are hidden
-    whole_words: bool = False  # mask: all pieces of a word are hidden together
-    # denoise: tokens of a hidden span on average; there are at most 100 spans in a chunk
+    rate: Annotated[float, Bounds(0.01, 0.9)] = 0.15  # share of the tokens that are masked
+    whole_words: bool = False  # mask: all subwords of a word are masked together
+    # denoise: mean length of a masked span; a chunk has at most 100 spans
     span: Annotated[float, Bounds(1, 1000)] = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentationConfig(Config):
-    """What the task `image` changes about a picture in training, drawn anew in each epoch."""
+    """Random changes to a picture in training for the task `image`, drawn again in each epoch."""
 
     _noun: ClassVar[str] = "augmentation"
 
-    crop: CountOrZero | None = None  # pixels by which it is shifted at most; None: a fourteenth of its side
-    flip: bool = False  # mirrored, every second time; not for digits and letters
+    crop: CountOrZero | None = None  # largest shift in pixels; None: a fourteenth of its side
+    flip: bool = False  # flip every second picture; not for digits and letters
     cutout: CountOrZero = 0  # side of a square that is cut out, in pixels
-    mixup: Annotated[float, Bounds(0, 1)] = 0.0  # share of the pictures that are mixed with another
+    mixup: Annotated[float, Bounds(0, 1)] = 0.0  # share of the pictures that are mixed with another one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,11 +151,11 @@ class DataConfig(Config):
     test: CorpusConfig | None = None
     split: SplitConfig = field(default_factory=SplitConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
-    # several corpora: each is drawn in proportion to its examples to the power 1/temperature, so that above 1
-    # small ones are seen more often; None: every example once, or by `weight`
+    # several corpora: each is sampled in proportion to its examples to the power 1/temperature; above 1,
+    # small ones are sampled more often; None: every example once, or by `weight`
     temperature: Annotated[float, Bounds(1, 1000)] | None = None
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)
-    # music: each chunk is moved by at most so many semitones up or down, drawn anew in each epoch
+    # music: each chunk is transposed by at most this many semitones, drawn again in each epoch
     transpose: Annotated[int, Bounds(0, 12)] = 0
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
 

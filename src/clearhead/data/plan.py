@@ -92,19 +92,19 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig(Config):
-    """How large batches are and how they are laid out."""
+    """The size and layout of batches."""
 
     _noun: ClassVar[str] = "batch"
 
-    tokens: Count = 4096  # at most so many: rows × longest side, padding included; packed: tokens of a side
-    accumulate: Annotated[int, Bounds(1, 4096)] = 1  # batches whose gradients are added up before a step
+    tokens: Count = 4096  # at most this many: rows × longest side, with padding; packed: tokens per side
+    accumulate: Annotated[int, Bounds(1, 4096)] = 1  # batches whose gradients are summed before a step
     layout: Literal["padded", "packed"] = "padded"
-    shapes: Literal["free", "fixed"] = "free"  # fixed: few shapes, or one packed one, for recorded GPU steps
-    buckets: Count = 8  # fixed: the most shapes there may be
-    # threads that make batches ahead; 0: made when they are asked for
+    shapes: Literal["free", "fixed"] = "free"  # fixed: few shapes, or one packed shape, for CUDA graphs
+    buckets: Count = 8  # fixed: largest number of shapes
+    # threads that prepare batches ahead of time; 0: on demand
     workers: Annotated[int, Bounds(0, 64)] = 1
-    context: Count = 256  # generate: tokens a chunk
-    max_rows: Count | None = None  # no more rows in a batch than this
+    context: Count = 256  # generate: tokens per chunk
+    max_rows: Count | None = None  # largest number of rows in a batch
 
 
 class BatchSpec(NamedTuple):

@@ -38,8 +38,8 @@ class EvaluationConfig(Config):
 
     beam: Beam = 1  # places of the beam; 1: greedy
     length_penalty: Power = 1.0  # the power of the length that log-probabilities are divided by
-    max_length: Count | None = None  # most tokens written; None: as long as training's, and a little more
-    tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
+    max_length: Count | None = None  # longest output in tokens; None: slightly longer than in training
+    tokenise: Tokenisation = "13a"  # BLEU's tokenizer; "none" for text that is already tokenised
     lowercase: bool = False  # BLEU and chrF
     loss: bool = True  # perplexity as well, which costs one more pass
     # a language model's: tokens between the beginnings of two windows; None: windows do not overlap

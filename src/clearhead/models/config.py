@@ -40,7 +40,7 @@ NO_TRANSFORMERS = ("recurrent", "convolutional")  # the settings of attention, f
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig(Config):
-    """What stands on top of an encoder, or of a decoder in place of its vocabulary.
+    """The head on top of an encoder, or of a decoder instead of its vocabulary.
 
     - `none`: hidden states and, with a pooler, one vector for the text; a decoder writes;
     - `classify`: scores over classes for the whole text;
@@ -53,8 +53,8 @@ class HeadConfig(Config):
 
     kind: Literal["none", "classify", "number", "tag", "mlm"] = "none"
     classes: Count = 2
-    columns: tuple[Count, ...] = ()  # tag: of several tags a word, how many classes are each one's
-    # the text's vector: its first token, the mean of all, or its last token (a decoder's has read them all)
+    columns: tuple[Count, ...] = ()  # tag: with several tags per word, the number of classes of each
+    # the text's vector: its first token, the mean, or its last token (in a decoder it has read all)
     pooling: Literal["first", "mean", "last"] = "first"
     pooler: bool = False  # BERT's dense layer with tanh on the pooled vector
     transform: bool = True  # mlm: BERT's dense layer, activation and norm before the vocabulary
@@ -98,7 +98,7 @@ class ImageConfig(Config):
     size: Count = 224
     patch: Count = 16
     channels: Count = 3
-    class_token: bool = True  # a learned first token that gathers the image
+    class_token: bool = True  # a learned first token that represents the image
 
     @property
     def tokens(self) -> int:
@@ -113,9 +113,9 @@ class RecurrentConfig(Config):
     _noun: ClassVar[str] = "recurrent"
 
     cell: Literal["rnn", "gru", "lstm"] = "gru"  # rnn: s ← tanh(W x + U s), without gates
-    # none: all the decoder knows of the source is the state that the encoder ended in
+    # none: the decoder sees only the encoder's last state
     attention: Literal["additive", "bilinear", "dot", "none"] = "additive"
-    bidirectional: bool = True  # the encoder reads both ways
+    bidirectional: bool = True  # the encoder reads in both directions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +124,8 @@ class ConvolutionConfig(Config):
 
     _noun: ClassVar[str] = "convolution"
 
-    kernel: Count = 3  # in the encoder; odd, so that it reads as many tokens ahead as back
-    decoder_kernel: Count | None = None  # in the decoder, which reads back alone; None: as the encoder
+    kernel: Count = 3  # in the encoder; an odd number, so that it reads as far ahead as back
+    decoder_kernel: Count | None = None  # in the decoder, which only reads back; None: as the encoder
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,8 +143,8 @@ class ConvolutionConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRule(Config):
-    """Parts that some layers have in place of the model's: `attention`, `cross_attention`, `feedforward`,
-    with the settings of the tables above; what is None stays as it was.
+    """Parts that some layers have instead of the model's: `attention`, `cross_attention`, `feedforward`,
+    with the settings of the tables above; None leaves a part unchanged.
 
     It is about layers `first`, `first + every`, … up to `last`, counted from 0 in each stack. So
     `{first: 3, feedforward: {…}}` changes all but the first three, and `{first: 1, every: 2, attention: {…}}`
@@ -154,9 +154,9 @@ class LayerRule(Config):
     _noun: ClassVar[str] = "layer pattern"
 
     stack: Literal["both", "encoder", "decoder"] = "both"
-    first: CountOrZero = 0  # the first layer it is about, counted from 0 in each stack
-    every: Count = 1  # 1: all from there on, 2: every second one
-    last: CountOrZero | None = None  # the last one it may be about; None: to the end
+    first: CountOrZero = 0  # the first layer that the rule applies to, counted from 0 in each stack
+    every: Count = 1  # 1: every layer from there, 2: every second one
+    last: CountOrZero | None = None  # the last layer that it may apply to; None: to the end
     attention: AnyAttention | None = None
     cross_attention: AnyAttention | None = None  # None: as `attention`, where that is given
     feedforward: AnyFeedForward | None = None
@@ -184,16 +184,16 @@ class ModelConfig(Config):
     _noun: ClassVar[str] = "model"
 
     family: Family = "encoder-decoder"
-    vocabulary: Count = 32_000  # of the target, or the only one; ignored by vision models
-    source_vocabulary: Count | None = None  # a separate one for the source; None: one table for both
+    vocabulary: Count = 32_000  # vocabulary of the target, or the only one; ignored by vision models
+    source_vocabulary: Count | None = None  # a separate vocabulary for the source; None: one for both
     width: Count = 512
-    layers: Layers = 6  # of the encoder, or of the only stack
+    layers: Layers = 6  # layers of the encoder, or of the only stack
     decoder_layers: Layers | None = None  # None: as the encoder
     dropout: Share = 0.1  # on what each sub-layer adds
     attention: AnyAttention = field(default_factory=AttentionConfig)
     feedforward: AnyFeedForward = field(default_factory=FeedForwardConfig)
-    residual: bool = True  # false: what a sub-layer gives replaces its input instead of being added to it
-    cross_attention: bool = True  # false: the decoder of an encoder-decoder never looks at the source
+    residual: bool = True  # false: a sub-layer's output replaces its input instead of being added to it
+    cross_attention: bool = True  # false: the decoder of an encoder-decoder never sees the source
     # false: target tokens also see those after them, and so in training the one that they must predict
     causal_mask: bool = True
     layer_pattern: tuple[LayerRule, ...] = ()  # parts that differ by layer; the last rule for a layer holds

@@ -40,23 +40,23 @@ TINY = 1e-20  # keeps a sum of scores that all are 0 from dividing by 0
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertsConfig(FeedForwardConfig):
-    """Experts, of which each token passes a few. `width` is that of one expert; None: as much arithmetic for
-    a token as a dense net of four times the model's width.
+    """Experts, a few of which process each token. `width` is that of one expert; None: as much work per token
+    as in a dense network of four times the model's width.
     """
 
     kind: Literal["experts"] = "experts"
     bias: bool = False  # experts have no biases
-    experts: Count = 8  # among which the router chooses
-    chosen: Count = 2  # of these, for each token
-    shared: CountOrZero = 0  # further experts that every token passes
+    experts: Count = 8  # number of experts that the router chooses from
+    chosen: Count = 2  # experts per token
+    shared: CountOrZero = 0  # additional experts that process every token
     score: Literal["softmax", "sigmoid"] = "softmax"  # how the router's logits become scores
-    normalise: bool = True  # the weights of the chosen ones sum to 1
-    scale: Positive = 1.0  # a factor on what the chosen ones give
-    groups: Count = 1  # into which experts are divided; a token's experts come from the best groups alone
-    groups_chosen: Count = 1  # how many groups those are
-    balance_loss: PositiveOrZero = 0.0  # weight of the auxiliary loss that evens the load; 0: none
+    normalise: bool = True  # the weights of the chosen experts sum to 1
+    scale: Positive = 1.0  # factor on the output of the chosen experts
+    groups: Count = 1  # groups of experts; a token's experts come only from the best groups
+    groups_chosen: Count = 1  # number of best groups
+    balance_loss: PositiveOrZero = 0.0  # weight of the auxiliary loss that balances the load; 0: none
     z_loss: PositiveOrZero = 0.0  # weight of the loss that keeps the router's logits small; 0: none
-    bias_rate: PositiveOrZero = 0.005  # how fast the bias that evens the load moves; 0: not at all
+    bias_rate: PositiveOrZero = 0.005  # step size of the bias that balances the load; 0: no bias
     dispatch: Literal["auto", "loop", "segments", "grouped"] = "auto"  # how it is computed
 
     def __post_init__(self) -> None:

@@ -58,14 +58,14 @@ def kept_places(count: int, dropped: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig(Config):
-    """Which norm, and where it stands around a sub-layer."""
+    """Which norm, and where it is in a sub-layer."""
 
     _noun: ClassVar[str] = "norm"
 
     kind: Literal["layer", "rms", "none"] = "layer"  # none: no norms anywhere
     place: Literal["post", "pre"] = "post"  # post: norm(x + f(x)), the original; pre: x + f(norm(x))
     eps: Epsilon = 1e-5
-    final: bool | None = None  # a norm after the last layer; None: with pre, where it is needed
+    final: bool | None = None  # a norm after the last layer; None: only with pre, which needs it
 
 
 class RMSNorm(nn.Module):
@@ -190,16 +190,16 @@ FUSED = ("relu", "gelu", "gelu_tanh")  # in training on a GPU, with the product 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig(Config):
-    """Size and kind of the feed-forward net."""
+    """Size and kind of the feed-forward network."""
 
     _noun: ClassVar[str] = "feedforward"
 
-    width: Count | None = None  # of the inner layer; None: four times the model's
+    width: Count | None = None  # width of the inner layer; None: four times the model's
     activation: Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"] = "relu"
     gated: bool = False
     bias: bool = True
     dropout: Share = 0.0  # on the activations
-    kind: str = "dense"  # which feed-forward; another one has settings of its own
+    kind: str = "dense"  # the kind of feed-forward; each kind has its own settings
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,9 +254,9 @@ class EmbeddingConfig(Config):
 
     _noun: ClassVar[str] = "embedding"
 
-    scale: bool = True  # multiply by √d, so that positions of size one do not drown the words
+    scale: bool = True  # multiply by √d, so that the positions do not drown out the words
     norm: bool = False  # a norm on the sum (BERT, BART)
-    token_types: CountOrZero = 0  # further embeddings by kind of token (BERT: first or second sentence)
+    token_types: CountOrZero = 0  # additional embeddings by type of token (BERT: first or second sentence)
     tie_output: bool = True  # the output projection is the (target) embedding itself
     output_bias: bool = False
     output_scale: Positive | None = None  # factor on the last hidden state before a tied output (T5: d^−½)

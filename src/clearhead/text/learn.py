@@ -40,21 +40,21 @@ class TokenizerConfig(Config):
     # the subword method; "characters" and "words" are for teaching, and know only what they have seen;
     # "events" are those of music, which need not be learnt
     kind: Literal["bpe", "unigram", "wordpiece", "characters", "words", "events"] = "bpe"
-    # the most tokens, the four special ones included; a small corpus gives fewer
+    # largest number of tokens, including the four special ones; a small corpus gives fewer
     vocabulary: Count = 8000
     # one vocabulary for both sides of a pair of texts, or one for each
     shared: bool = True
-    # make every letter small before anything else; what the letters were is lost
+    # convert to lower case first; the original case is lost
     lowercase: bool = False
-    # the Unicode form that texts are brought to
+    # the Unicode normalisation form of texts
     normalisation: Literal["none", "nfc", "nfkc"] = "none"
-    # subwords stay within "words" (letters and signs apart, digits one by one), or within what stands
-    # between "spaces", which is right for text that is already tokenised
+    # subwords stay within "words" (letters and punctuation apart, digits one by one), or within the text
+    # between "spaces", for text that is already tokenised
     split: Literal["words", "spaces"] = "words"
-    # special tokens besides the four: a mask, which --task mask hides tokens behind, or the hundred sentinels
-    # that stand for spans in --task denoise
+    # special tokens besides the four: the mask of --task mask, or the hundred sentinels that replace spans in
+    # --task denoise
     extra: Literal["none", "mask", "sentinels"] = "none"
-    # the most lines to learn from
+    # largest number of lines to learn from
     sample: Count = 1_000_000
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ class AveragingConfig(Config):
     _noun: ClassVar[str] = "averaging"
 
     ema: Share = 0.0  # decay of the moving average, such as 0.999; 0: none
-    # at how many of the last validations the weights are averaged at the end; 0: none
+    # average the weights at this many of the last validations; 0: none
     snapshots: Annotated[int, Bounds(0, 10_000)] = 0
 
 

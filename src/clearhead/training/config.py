@@ -44,10 +44,10 @@ class ObjectiveConfig(Config):
 
     _noun: ClassVar[str] = "objective"
 
-    label_smoothing: Share = 0.1  # this share of the target is spread over the whole vocabulary
-    # R-Drop: each example passes twice, and both answers are pulled together
+    label_smoothing: Share = 0.1  # this share of the target probability is spread over the vocabulary
+    # R-Drop: weight of the divergence between two passes with different dropout
     consistency: PositiveOrZero = 0.0
-    # weight of (log Σ exp z)², which keeps scores z small; for models that write, without `consistency`
+    # weight of (log Σ exp z)², which keeps logits z small; for models that write, without `consistency`
     z_loss: PositiveOrZero = 0.0
 
     def __post_init__(self) -> None:
@@ -58,16 +58,16 @@ class ObjectiveConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationConfig(Config):
-    """How often the model is looked at from outside, and when training ends early."""
+    """How often the model is validated, and when training stops early."""
 
     _noun: ClassVar[str] = "validation"
 
     every: Count = 500  # steps from one validation to the next
     # validation examples that are decoded each time, for metrics such as BLEU; 0: none
     decode: CountOrZero = 200
-    samples: CountOrZero = 3  # of those, how many are shown
-    metric: str = "loss"  # the one that chooses the best weights: loss, bleu, chrf, exact, accuracy, …
-    patience: Count | None = 10  # validations without a better one until training ends; None: never
+    samples: CountOrZero = 3  # how many of those are shown
+    metric: str = "loss"  # the metric that chooses the best weights: loss, bleu, chrf, exact, accuracy, …
+    patience: Count | None = 10  # validations without improvement until training stops; None: never
 
     @property
     def higher_is_better(self) -> bool:
@@ -84,42 +84,41 @@ class TestConfig(Config):
 
     beam: Beam = 1  # beam size; 1: greedy
     length_penalty: Power = 1.0  # scores are divided by the length to this power; higher: longer texts
-    max_length: Count | None = None  # most tokens written; None: as long as training's, and a little more
-    tokenise: Tokenisation = "13a"  # BLEU's; "none" for text that is tokenised already
-    # of a language model: tokens by which the context window moves on; None: windows do not overlap
+    max_length: Count | None = None  # longest output in tokens; None: slightly longer than in training
+    tokenise: Tokenisation = "13a"  # BLEU's tokenizer; "none" for text that is already tokenised
+    # language models: tokens by which the context window moves; None: windows do not overlap
     stride: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig(Config):
-    """Where and in which numbers it is computed. None of these changes what is learnt, up to rounding."""
+    """Device and precision. None of these changes what is learnt, up to rounding."""
 
     _noun: ClassVar[str] = "compute"
 
     device: str = "auto"
-    # of the products; weights stay in float32. float64: weights too, for comparing layouts
+    # of matrix products; weights stay in float32. float64: weights too, for comparing layouts
     dtype: Literal["auto", "float32", "bf16", "fp16", "float64"] = "auto"
     layout: str = "ddp"  # how the ranks that torchrun starts share the work, as in fsdp8xtp8 or ddp2xep4
-    compile: bool = False  # let torch.compile fuse the model's operations (slow to start)
-    recompute: bool = (
-        False  # keep what goes into each layer, compute the rest again for gradients: less memory
-    )
-    graphs: bool | None = None  # replay each step as one CUDA graph; None: where the device can
-    threads: Threads | None = None  # CPU threads; None: as torch finds them
+    compile: bool = False  # fuse the model's operations with torch.compile (slow to start)
+    # activation checkpointing: save only the input of each layer and recompute the rest for the gradients
+    recompute: bool = False
+    graphs: bool | None = None  # replay each step as one CUDA graph; None: if the device supports it
+    threads: Threads | None = None  # CPU threads; None: torch's default
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavingConfig(Config):
-    """What a run leaves on disk while it goes on."""
+    """What a run writes to disk while it trains."""
 
     _noun: ClassVar[str] = "saving"
 
-    # at least so long from one checkpoint to the next (they are taken at validations)
+    # least time between checkpoints (they are taken at validations)
     seconds: PositiveOrZero = 30.0
-    every: Count | None = None  # or: every so many steps, whatever the clock says
+    every: Count | None = None  # or: a checkpoint every this many steps, whatever the time
     keep: Count = 2  # checkpoints
-    log_every: Count = 50  # steps that one line of the log sums up
-    tensorboard: bool = True  # write event files for TensorBoard beside the log
+    log_every: Count = 50  # steps per line of the log
+    tensorboard: bool = True  # also write event files for TensorBoard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +127,7 @@ class TrainConfig(Config):
 
     _noun: ClassVar[str] = "recipe"
 
-    # or `summarise`, `generate`, `classify`, `regress`, `tag`; several of them as `text`; before any of them
+    # or `summarise`, `generate`, `classify`, `regress`, `tag`; several of them as `text`; pre-training:
     # `mask`, `denoise`
     task: str = "translate"
     seed: Seed = 1

@@ -41,13 +41,13 @@ class OptimiserConfig(Config):
 
     _noun: ClassVar[str] = "optimiser"
 
-    # adamw: weight decay apart from the gradient; muon: for matrices, whose steps then count for more
+    # adamw: decoupled weight decay; muon: for matrices
     name: Literal["adam", "adamw", "muon"] = "adam"
-    muon_rate: Positive = 2.0  # how many times the learning rate Muon's matrices learn at
-    betas: tuple[Share, Share] = (0.9, 0.98)  # memory of the two moments
+    muon_rate: Positive = 2.0  # Muon's learning rate as a multiple of the learning rate
+    betas: tuple[Share, Share] = (0.9, 0.98)  # decay rates of the two moments
     eps: Epsilon = 1e-9  # added to the root of the second moment
     weight_decay: PositiveOrZero = 0.0  # not on norms, biases and embeddings
-    clip: PositiveOrZero = 1.0  # longest gradient, over all parameters together; 0: any
+    clip: PositiveOrZero = 1.0  # largest norm of the gradient over all parameters; 0: no clipping
 
 
 def build_optimiser(
@@ -193,16 +193,16 @@ def _fresh_state(parameter: nn.Parameter) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Config):
-    """How the learning rate rises and falls."""
+    """The learning-rate schedule."""
 
     _noun: ClassVar[str] = "schedule"
 
     name: Literal["inverse-sqrt", "cosine", "linear", "constant"] = "inverse-sqrt"
-    warmup: CountOrZero = 4000  # steps until the peak; 0: begin at the peak
-    steps: Count = 100_000  # where cosine and linear end; a run sets it to its own length
-    rate: Positive | None = None  # the peak; None: the paper's, from width and warm-up
-    floor: Fraction = 0.0  # cosine and linear: the rate at the end as a share of the peak
-    begin: CountOrZero = 0  # the step that it is planned from: where a run ended that was then lengthened
+    warmup: CountOrZero = 4000  # steps until the peak; 0: start at the peak
+    steps: Count = 100_000  # the step at which cosine and linear end; a run sets it to its own length
+    rate: Positive | None = None  # the peak learning rate; None: the paper's, from width and warm-up
+    floor: Fraction = 0.0  # cosine and linear: the final rate as a fraction of the peak
+    begin: CountOrZero = 0  # the step at which it starts: where a run ended before it was extended
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,14 +29,14 @@ _BELOW = ("embedding.", "source_embedding.", "target_embedding.", "position.", "
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(Config):
-    """LoRA: weights rest, and changes of low rank are learnt, W + (alpha / rank) · B A."""
+    """LoRA: weights are frozen, and low-rank updates are learnt, W + (alpha / rank) · B A."""
 
     _noun: ClassVar[str] = "lora"
 
-    rank: CountOrZero = 0  # of the change; 0: no LoRA, the weights themselves learn
-    alpha: Positive = 16.0  # the change is multiplied by alpha / rank
+    rank: CountOrZero = 0  # rank of the update; 0: no LoRA, the weights themselves are trained
+    alpha: Positive = 16.0  # the update is multiplied by alpha / rank
     targets: tuple[str, ...] = ("*attention.query", "*attention.value")  # patterns of linear layers' names
-    apart: bool = False  # leave a small bundle that needs its base; False: the changes go into the weights
+    apart: bool = False  # write a small bundle that needs its base; False: merge the updates into the weights
 
     @property
     def scale(self) -> float:
@@ -46,16 +46,16 @@ class LoraConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class StartConfig(Config):
-    """The model that a run starts from, and how its weights learn."""
+    """The model that a run starts from, and how its weights are trained."""
 
     _noun: ClassVar[str] = "start"
 
     base: str | None = None  # folder of a bundle, or of a Hugging Face model; None: training from scratch
-    sha256: str | None = None  # of its weights; noted when the run begins
-    freeze: tuple[str, ...] = ()  # weights whose names match a pattern stay as they are: ["embedding.*"]
-    # each layer learns at this share of the rate of the layer above it
+    sha256: str | None = None  # checksum of its weights, stored when the run begins
+    freeze: tuple[str, ...] = ()  # weights whose names match a pattern are frozen: ["embedding.*"]
+    # each layer's learning rate is this fraction of that of the layer above
     rate_decay: Annotated[float, Bounds(0, 1, above=True)] = 1.0
-    # only what is above the layers learns at first; after every so many steps one more layer does
+    # train only what is above the layers at first, and one more layer after every this many steps
     unfreeze_every: Count | None = None
     # texts of the base's own domain, on which base and result are compared; None: the base's validation set
     old_domain: CorpusConfig | None = None

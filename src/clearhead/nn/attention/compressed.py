@@ -47,8 +47,8 @@ class CompressedConfig(AttentionConfig):
     """
 
     kind: Literal["compressed"] = "compressed"
-    stride: Count = 3  # tokens of a block
-    kernel_size: Count | None = None  # tokens that the convolution reads for a block; None: as many
+    stride: Count = 3  # tokens per block
+    kernel_size: Count | None = None  # tokens that the convolution reads for a block; None: the stride
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -41,16 +41,16 @@ NORM_EPS = 1e-6  # of the norms of latents, whatever the model's own norms have
 
 @dataclass(frozen=True, kw_only=True)
 class LatentConfig(AttentionConfig):
-    """Attention whose keys and values are made from a latent. `key_dim` is the part without position.
+    """Attention whose keys and values come from a latent vector. `key_dim` is the part without position.
 
     >>> LatentConfig(width=64, heads=4).key_size  # 16 of content, 8 rotated
     24
     """
 
     kind: Literal["latent"] = "latent"
-    latent_dim: Count | None = None  # of what keys and values are made from; None: 4 · key_dim
-    query_latent_dim: Count | None = None  # of what queries are made from; None: they are not compressed
-    # the key that all heads share and positions rotate; None: half of key_dim; 0: none
+    latent_dim: Count | None = None  # size of the latent of keys and values; None: 4 · key_dim
+    query_latent_dim: Count | None = None  # size of the latent of queries; None: they are not compressed
+    # size of the rotated key that all heads share; None: half of key_dim; 0: none
     rotary_dim: CountOrZero | None = None
 
     def __post_init__(self) -> None:

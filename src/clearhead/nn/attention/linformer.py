@@ -38,9 +38,9 @@ class LinformerConfig(AttentionConfig):
     """
 
     kind: Literal["linformer"] = "linformer"
-    projected: Count = 128  # mixtures of tokens that a query looks at
+    projected: Count = 128  # mixtures of tokens that a query attends to
     max_length: Count = 512  # tokens of the longest text
-    # none: each head projects its keys and its values; heads: all heads alike; keys_values: and both alike
+    # none: each head has its own projections; heads: all heads share them; keys_values: keys and values, too
     share: Literal["none", "heads", "keys_values"] = "heads"
 
     def __post_init__(self) -> None:

@@ -50,22 +50,22 @@ class AttentionConfig(Config):
 
     _noun: ClassVar[str] = "attention"
 
-    width: Count | None = None  # of the model; None inside a model's config, which knows it
+    width: Count | None = None  # width of the model; None inside a model's config, which sets it
     heads: Count = 8
     kv_heads: Count | None = None  # fewer: grouped-query; 1: multi-query; None: as many as heads
     query_dim: Count | None = None  # of one head; None: key_dim
     key_dim: Count | None = None  # of one head; None: width / heads
     value_dim: Count | None = None  # of one head; None: key_dim
-    memory_width: Count | None = None  # of what keys and values are made from; None: width
+    memory_width: Count | None = None  # width of the input of keys and values; None: width
     score: ScoreName = "scaled_dot"
     score_rank: Count | None = None  # reduced_rank: the rank; additive: the hidden size; None: key_dim
     bias: bool = True  # on the projections of q, k and v
     output_bias: bool | None = None  # on W_O; None: as bias
-    scale: Positive | None = None  # factor on the products of queries and keys; None: as the score has it
+    scale: Positive | None = None  # factor on the products of queries and keys; None: that of the score
     softcap: Positive | None = None  # scores become softcap · tanh(scores / softcap)
     dropout: Share = 0.0  # on the attention weights
     kernel: KernelName = "auto"
-    kind: str = "multihead"  # which attention; another one has settings of its own
+    kind: str = "multihead"  # the kind of attention; each kind has its own settings
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,12 +30,12 @@ from clearhead.nn.positions.base import Position
 
 @dataclass(frozen=True, kw_only=True)
 class NystromConfig(AttentionConfig):
-    """Attention by way of landmarks: O(n) in the length, for encoders."""
+    """Attention through landmarks: O(n) in the length, for encoders."""
 
     kind: Literal["nystrom"] = "nystrom"
-    landmarks: Count = 64  # segments of a text whose means stand for all tokens
-    iterations: Count = 6  # of the pseudo-inverse; each makes its error much smaller
-    convolution: Count | None = None  # neighbours whose values are added, an odd number; None: no convolution
+    landmarks: Count = 64  # segments of a text whose means represent all tokens
+    iterations: Count = 6  # iterations of the pseudo-inverse; each makes its error much smaller
+    convolution: Count | None = None  # size of a convolution over the values (odd); None: no convolution
 
     def __post_init__(self) -> None:
         super().__post_init__()

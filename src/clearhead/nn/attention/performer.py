@@ -29,14 +29,14 @@ LOWEST = -1e30  # the peak of no keys at all
 
 @dataclass(frozen=True, kw_only=True)
 class PerformerConfig(AttentionConfig):
-    """Attention by random features: O(n) in the length, and O(1) for a step of decoding.
+    """Attention with random features: O(n) in the length, and O(1) per decoding step.
 
     >>> PerformerConfig(width=64, heads=4).features_size
     45
     """
 
     kind: Literal["performer"] = "performer"
-    features: Count | None = None  # random features of a head; None: key_dim · ln(key_dim), rounded up
+    features: Count | None = None  # random features per head; None: key_dim · ln(key_dim), rounded up
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,19 +49,19 @@ SHARED = "queries and keys are the same vectors, compared within chunks"
 
 @dataclass(frozen=True, kw_only=True)
 class ReformerConfig(AttentionConfig):
-    """Attention among tokens that hash alike: O(n log n) in the length.
+    """Attention among tokens with similar hashes: O(n log n) in the length.
 
     >>> ReformerConfig(width=64, heads=4, before=1, after=1).looked_at
     3
     """
 
     kind: Literal["reformer"] = "reformer"
-    chunk: Count = 64  # tokens of a chunk; no text of so many or fewer is hashed
-    before: CountOrZero = 1  # chunks before its own that a token looks at
+    chunk: Count = 64  # tokens per chunk; a text of at most that many is not hashed
+    before: CountOrZero = 1  # chunks before its own that a token attends to
     after: CountOrZero = 0  # and chunks after it
-    rounds: Count = 2  # of hashing; each makes it less likely that tokens miss each other
-    # even numbers, whose product should be about 2 n / chunk; each is hashed apart, so several that multiply
-    # to many buckets cost less than a single large one
+    rounds: Count = 2  # rounds of hashing; each makes it less likely that tokens miss each other
+    # even numbers, whose product should be about 2 n / chunk; each is hashed separately, so several small
+    # ones cost less than a single large one
     buckets: tuple[Count, ...] = (32,)
 
     def __post_init__(self) -> None:

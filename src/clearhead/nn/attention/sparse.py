@@ -49,19 +49,19 @@ from clearhead.nn.tokens import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class SparseConfig(AttentionConfig):
-    """Attention within a pattern; of several settings a key needs to satisfy one.
+    """Attention within a pattern; with several settings, a key must satisfy one of them.
 
     >>> SparseConfig(width=8, heads=2, window=3, global_tokens=1).pattern
     Window(before=2, after=2) | Global(1)
     """
 
     kind: Literal["sparse"] = "sparse"
-    window: Count | None = None  # positions back, the own one included, and as many ahead
-    local: Count | None = None  # positions of a block that sees itself alone
-    stride: Count | None = None  # every so many units
-    unit: Count = 64  # positions of a unit
-    global_tokens: CountOrZero = 0  # the first ones, which see all and are seen by all
-    global_projections: bool = False  # they look with projections of their own (Longformer; encoders)
+    window: Count | None = None  # positions back, including its own, and as many ahead
+    local: Count | None = None  # positions per block; a block attends only to itself
+    stride: Count | None = None  # distance between visible units
+    unit: Count = 64  # positions per unit
+    global_tokens: CountOrZero = 0  # number of first tokens that attend to all and are visible to all
+    global_projections: bool = False  # global tokens have their own projections (Longformer; encoders)
 
     def __post_init__(self) -> None:
         super().__post_init__()

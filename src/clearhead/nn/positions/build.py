@@ -20,17 +20,17 @@ PositionName = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class PositionConfig(Config):
-    """Which scheme, and its settings; a scheme reads only those it has."""
+    """The position scheme and its settings; a scheme uses only its own."""
 
     _noun: ClassVar[str] = "position"
 
     name: PositionName = "sinusoidal"
-    max_length: Count = 512  # learned: how many positions there are
+    max_length: Count = 512  # learned: number of positions
     # sinusoidal, rotary: wavelengths run from 2π to 2π·base
     base: Annotated[float, Bounds(1, 1e12, above=True)] = 10_000.0
     layout: Literal["interleaved", "halves"] = "interleaved"  # sinusoidal, rotary: order of sin and cos
     scaling: RotaryScaling | None = None  # rotary: stretching to longer texts
-    buckets: Count = 32  # t5: how many distances are told apart
+    buckets: Count = 32  # t5: number of buckets of distances
     max_distance: Count = 128  # t5, shaw, music: further distances are treated as this one
     values: bool = False  # shaw: positions are added to the values as well, as in the paper
 
