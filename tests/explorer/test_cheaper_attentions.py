@@ -56,6 +56,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "encoder",
         {"attention": attention("linformer", projected=3, max_length=20, share="none", kv_heads=2)},
     ),
+    "linformer, of all layers": (
+        "encoder",
+        {"attention": attention("linformer", projected=3, max_length=20, share="layers")},
+    ),
     "nystrom": ("encoder", {"attention": attention("nystrom", landmarks=3)}),
     "nystrom, convolution": ("encoder", {"attention": attention("nystrom", landmarks=4, convolution=3)}),
     "reformer": ("decoder", {"attention": attention("reformer", **HASHED)}),

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_curves")
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "linformer": ("classify", {"projected": 4, "max_length": 64}),
+    "linformer, of all layers": ("classify", {"projected": 4, "max_length": 64, "share": "layers"}),
     "nystrom": ("classify", {"landmarks": 3, "convolution": 3}),
     "reformer": ("generate", {"chunk": 8, "buckets": [4]}),
 }
@@ -32,7 +33,7 @@ def test_a_run_that_was_stopped_ends_alike(
 ) -> None:
     task, own = KINDS[kind]
     said = settings(write_corpus(tmp_path, task), task, steps=8, compute={"dtype": dtype})
-    said = merged(said, {"model": {"attention": {"kind": kind, "heads": 2, **own}}})
+    said = merged(said, {"model": {"attention": {"kind": kind.partition(",")[0], "heads": 2, **own}}})
     said["validation"] = {**said.get("validation", {}), "every": 4}
     whole = job.train(tmp_path / "whole", said, view="quiet").bundle
     with monkeypatch.context() as patched:

@@ -40,6 +40,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "max_length": 400,
         "share": "keys_values",
     },
+    "linformer, of all layers": {"kind": "linformer", "projected": 5, "max_length": 400, "share": "layers"},
     "nystrom": {"kind": "nystrom", "landmarks": 4},
     "nystrom, convolution": {"kind": "nystrom", "landmarks": 3, "convolution": 5, "kv_heads": 1},
     "reformer": {"kind": "reformer", "chunk": 2, "buckets": (4,), "rounds": 2},

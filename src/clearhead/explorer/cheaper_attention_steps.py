@@ -102,7 +102,7 @@ def _linformer(place: Place, looking: Looking, attention: LinformerAttention) ->
     path, get, config = place.path, place.get, attention.config
     mixtures = ("mixture", config.projected)
     heads, groups = ("head", config.heads), ("group", config.groups)
-    own = attention.project_keys if attention.project_values is None else attention.project_values
+    of_keys, of_values = attention.projections
 
     def problem() -> Problem:
         return attention.to_mixtures(*(get(f"{path}.{name}").unsqueeze(0) for name in "qkv"))
@@ -118,8 +118,8 @@ def _linformer(place: Place, looking: Looking, attention: LinformerAttention) ->
     return [
         *input_steps(place, looking),
         *projection_steps(place, looking),
-        projection("project_keys", "projection E", attention.project_keys),
-        projection("project_values", "projection F", own),
+        projection("project_keys", "projection E", of_keys),
+        projection("project_values", "projection F", of_values),
         Step(f"{path}.mixed_keys", "mixtures of keys", "Eᵀ K", keys, "", lambda: problem().k[0]),
         Step(f"{path}.mixed_values", "mixtures of values", "Fᵀ V", values, "", lambda: problem().v[0]),
         Step(

@@ -17,6 +17,7 @@ from clearhead.models.decoder import Decoder
 from clearhead.models.encoder import Encoder, Vision
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.models.recurrent import Recurrent
+from clearhead.nn.attention.linformer import share_between_layers
 from clearhead.nn.initialise import initialise
 
 FAMILIES: dict[str, Callable[[ModelConfig], nn.Module]] = {
@@ -68,6 +69,7 @@ def build(what: str | ModelConfig, *, device: str | torch.device | None = None, 
     with place, _NoInitialValues() if place.type == "meta" else nullcontext():
         try:
             model = FAMILIES[config.family](config)
+            share_between_layers(model)
         except RuntimeError as error:
             if place.type != "meta":
                 raise

@@ -22,7 +22,8 @@ from safetensors.torch import load_file
 import clearhead
 from clearhead.base.errors import UserError
 from clearhead.models.build import build
-from clearhead.models.config import ModelConfig
+from clearhead.models.config import LayerRule, ModelConfig
+from clearhead.nn.attention.linformer import LinformerConfig
 from clearhead.nn.dispatch import DISPATCHES
 from clearhead.nn.experts import ExpertsConfig
 from clearhead.planner.layout import Layout
@@ -49,6 +50,7 @@ class Case:
     position: str = "sinusoidal"
     rows: str = "padded"
     experts: bool = False
+    linformer: bool = False
 
     @property
     def name(self) -> str:
@@ -57,7 +59,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        parts = "-experts" if self.experts else ""
+        parts = "-experts" if self.experts else "-linformer" if self.linformer else ""
         return f"{self.task}-{self.dtype}-{self.accumulate}-{self.position}-{self.rows}{parts}"
 
     @property
@@ -98,6 +100,9 @@ class Case:
     def model(self) -> ModelConfig:
         if self.experts:
             return model_config(self.task, layers=2, feedforward=EXPERTS)  # losses of both layers add up
+        if self.linformer:  # one projection in both layers of the encoder
+            rule = LayerRule(stack="encoder", attention=LINFORMER)
+            return model_config(self.task, layers=2, layer_pattern=(rule,))
         if self.position == "sinusoidal":
             return model_config(self.task)
         # two layers, which share what is not each layer's own
@@ -106,6 +111,7 @@ class Case:
 
 # A rate so high that the choice soon hangs on the biases, which all ranks must move alike.
 EXPERTS = ExpertsConfig(experts=4, width=8, shared=1, balance_loss=0.01, z_loss=0.001, bias_rate=0.02)
+LINFORMER = LinformerConfig(heads=2, projected=4, max_length=64, share="layers")
 TWO_RANKS = [
     Case((("ddp", 2, 200),)),
     Case((("fsdp", 2, 200),)),
@@ -141,6 +147,7 @@ CASES = [
     *(Case((("tp", 2, 4),), position=name) for name in ("alibi", "shaw", "music", "transformer_xl")),
     Case((("fsdp2xtp2", 4, 4),), position="t5"),
     Case((("tp", 2, 4),), "translate", position="t5", rows="packed"),
+    Case((("fsdp", 2, 4), ("ddp", 2, 6)), "translate", linformer=True),
     Case((("ddp", 2, 16),), experts=True),
     Case((("ep", 2, 16),), experts=True),
     # One of four ranks stands in for a fourth batch, and serves the tokens of others.

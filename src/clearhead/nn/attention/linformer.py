@@ -40,8 +40,9 @@ class LinformerConfig(AttentionConfig):
     kind: Literal["linformer"] = "linformer"
     projected: Count = 128  # mixtures of tokens that a query attends to
     max_length: Count = 512  # tokens of the longest text
-    # none: each head has its own projections; heads: all heads share them; keys_values: keys and values, too
-    share: Literal["none", "heads", "keys_values"] = "heads"
+    # none: each head has its own projections; heads: all heads share them; keys_values: keys and values, too;
+    # layers: all layers, too
+    share: Literal["none", "heads", "keys_values", "layers"] = "heads"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +63,21 @@ class LinformerConfig(AttentionConfig):
         return self.max_length
 
 
+class Projection(nn.Module):
+    """E = F of all layers."""
+
+    def __init__(self, longest: int, projected: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1, longest, projected))
+        _reset(self.weight)
+
+
+def _reset(projection: Tensor) -> None:
+    """Uniform, so that a mixture of a text of `max_length` tokens has the variance of one token."""
+    bound = math.sqrt(3.0 / projection.shape[1])
+    nn.init.uniform_(projection, -bound, bound)
+
+
 class LinformerAttention(ApproximateAttention):
     """Self-attention of an encoder to mixtures of its tokens.
 
@@ -75,18 +91,23 @@ class LinformerAttention(ApproximateAttention):
 
     def __init__(self, config: LinformerConfig, position: Position | None = None) -> None:
         super().__init__(config, position)
-        heads = config.groups if config.share == "none" else 1
-        shape = heads, config.max_length, config.projected
-        self.project_keys = nn.Parameter(torch.empty(shape))  # E (P, n, r)
-        self.project_values = None if config.share == "keys_values" else nn.Parameter(torch.empty(shape))  # F
-        self.reset_parameters()
+        self.project_keys: nn.Parameter | None = None  # E (P, n, r)
+        self.project_values: nn.Parameter | None = None  # F, where it is not E
+        if config.share == "layers":
+            self.projection = Projection(config.max_length, config.projected)
+            return
+        shape = (config.groups if config.share == "none" else 1), config.max_length, config.projected
+        self.project_keys = nn.Parameter(torch.empty(shape))
+        _reset(self.project_keys)
+        if config.share != "keys_values":
+            self.project_values = nn.Parameter(torch.empty(shape))
+            _reset(self.project_values)
 
-    def reset_parameters(self) -> None:
-        """Uniform, so that a mixture of a text of `max_length` tokens has the variance of one token."""
-        bound = math.sqrt(3.0 / self.config.max_length)
-        for projection in (self.project_keys, self.project_values):
-            if projection is not None:
-                nn.init.uniform_(projection, -bound, bound)
+    @property
+    def projections(self) -> tuple[Tensor, Tensor]:
+        """E and F, (P, n, r)."""
+        keys = self.projection.weight if self.project_keys is None else self.project_keys
+        return keys, keys if self.project_values is None else self.project_values
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool) -> Tensor:
         return attend(self.to_mixtures(q, k, v, seen), self.kernel)
@@ -94,11 +115,11 @@ class LinformerAttention(ApproximateAttention):
     def to_mixtures(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Problem:
         """The problem that is computed: queries (B, H, T, ·) that look at mixtures (B, G, r, ·)."""
         k, v = self._within(k, v, seen)
-        values = self.project_keys if self.project_values is None else self.project_values
+        of_keys, of_values = self.projections
         return Problem(
             q,
-            _mixtures(k, self.project_keys),
-            _mixtures(v, values),
+            _mixtures(k, of_keys),
+            _mixtures(v, of_values),
             Tokens.padded(q.shape[2], device=q.device),
             Tokens.padded(self.config.projected, device=q.device),
             NO_MASK,
@@ -121,6 +142,14 @@ class LinformerAttention(ApproximateAttention):
         if seen is not None:
             k, v = k.masked_fill(~seen, 0.0), v.masked_fill(~seen, 0.0)
         return k, v
+
+
+def share_between_layers(model: nn.Module) -> None:
+    """Give layers whose settings say so one projection, those of equal sizes the same."""
+    first: dict[torch.Size, Projection] = {}
+    for part in model.modules():
+        if isinstance(part, LinformerAttention) and part.config.share == "layers":
+            part.projection = first.setdefault(part.projection.weight.shape, part.projection)
 
 
 def _mixtures(x: Tensor, projection: Tensor) -> Tensor:
