@@ -67,6 +67,25 @@ INSTEAD = {
     r"\bsay what the file in it is called\b": "name a file in it",
     r"\bdealt to the\b": "spread over",
     r"\bfor want of\b|\bby dint of\b": "without, by",
+    r"\b(be|is|are) left away\b": "optional, left out",
+    r"\bby heart\b": "memorised",
+    r"\b(of|very) (un)?like (lengths?|sizes?)\b": "similar (different) lengths",
+    r"\b[Qq]uick(er|est)\b": "faster, fastest",
+    r"\blikeliest\b": "most probable",
+    r"\bmodels? of numbers\b": "regression model",
+    r"\b(has|have) not got\b": "does not have",
+    r"\b[Ww]hoever\b": "name who does it",
+    r"\bin spite of\b": "despite",
+    r"\bwhat stands around\b": "the special tokens around",
+    r"\bnot at hand\b|\bwas at hand\b": "we did not have",
+    r"\b[Ww]ho takes part\b": "what is compared",
+    r"\brecorded GPU steps?\b": "CUDA graphs",
+    r"\bdo(es)? not know (them|this kind|these kinds)\b": "do not support",
+    r"\b(tokens|labels|lines|steps) a second\b|\bms a step\b": "per second, per step",
+    r"\b(tags a word|one vector a text|one (row|object|source) a (line|recipe))\b": "per word, per line",
+    r"\bcome in and go out\b": "can be imported and exported",
+    r"\bundisturbed run\b": "uninterrupted run",
+    r"\bdrawn anew\b": "drawn again",
 }
 FINE = (
     "in flight",  # what networks and caches call a request that has been sent
@@ -137,5 +156,6 @@ def test_the_list_finds_what_it_is_for() -> None:
     assert found_in("Leave --beam away, or begin\nanew.") != []
     assert len(found_in("There is no room for this cohort, which nobody can mend.")) == 3
     assert found_in("There are 3 requests in flight.") == []
+    assert len(found_in("Whoever knows it by heart is quicker, at 9 tokens a second.")) == 4
     said_so = ast.parse('raise UserError(f"{x} is none of " "those" if a else "fine")')
     assert [text for _, text in said(said_so)] == ["X is none of those fine"]

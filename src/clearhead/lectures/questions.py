@@ -180,7 +180,7 @@ def which_is_correct(source: Source) -> list[Step]:
             "flops",
             "8nd² + 4n²d, and 16nd²",
             [*attention, forward],
-            "As many heads as you like cost the same.",
+            "The cost does not depend on the number of heads.",
             rows=rows,
             columns=columns,
         ),

@@ -41,11 +41,11 @@ TOLERANCE = (
 MARKDOWN_HEAD = f"""\
 # Worked examples from five lectures
 
-The numbers on the lecture slides, recomputed through the library itself. Each table holds our numbers. Where
-a slide prints something else, that stands beside ours: ~~struck out~~ where it is wrong, in brackets where
-only its last digit is off or was cut instead of rounded. An erratum stands at the step that shows it. This
-page is written by `make docs`; the same numbers come from `clearhead examples`, and `clearhead quiz` asks the
-questions first and answers those that ask why with an experiment.
+The numbers on the lecture slides, recomputed through the library itself. Each table shows our numbers. If a
+slide prints something else, that follows ours: ~~struck out~~ if it is wrong, in brackets if only its last
+digit is off or was truncated instead of rounded. Each erratum is at the step that shows it. `make docs`
+writes this page; `clearhead examples` prints the same numbers, and `clearhead quiz` asks the questions first
+and answers the why questions with an experiment.
 
 Decks: T9 attention tutorial, L13 Transformer architecture, L9 Transformers continued, L7 models: Transformer,
 L3 Transformers for business analytics.
