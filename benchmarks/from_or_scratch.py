@@ -1,0 +1,153 @@
+"""Is a model that starts from another one ever worse than one from scratch? `--from` on corpora nobody tuned.
+
+    OMP_NUM_THREADS=1 python benchmarks/from_or_scratch.py --data DATA --out runs/from [--only names czech]
+
+A base is trained by plain `clearhead train` within a few minutes. Then the task is trained with `--from` that
+base and without it, with no other option than a seed, and `clearhead evaluate` measures both on lines that no
+run has seen. Prints a table in Markdown; runs that are there already are not trained again.
+
+    names     letters of given names, from a model of the characters of Shakespeare's plays
+    czech     English → Czech captions from 1,000 pairs, from a translator of other captions into German
+    reviews   500 sentences of SST-2, from a model that fills masks in Wikipedia articles
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+NAMES, HELD_OUT = 8000, 3000  # how many names there are to learn from, and to be measured on
+
+
+class Case(NamedTuple):
+    """What a base learns, what is learnt from it, on what both are measured: arguments of commands."""
+
+    what: str
+    base: tuple[str, ...]
+    task: tuple[str, ...]
+    test: tuple[str, ...]
+    metric: str
+    larger: bool  # is better
+
+
+def lines_of(file: Path) -> list[str]:
+    """The lines of a text file, packed or not."""
+    with (
+        gzip.open(file, "rt", encoding="utf-8")
+        if file.suffix == ".gz"
+        else file.open(encoding="utf-8") as text
+    ):
+        return text.read().splitlines()
+
+
+def put(file: Path, lines: Sequence[str]) -> str:
+    """Write lines; returns where."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(file)
+
+
+def names(data: Path, made: Path) -> Case:
+    """A language model of characters: other texts, the same letters."""
+    found = lines_of(data / "names" / "names.txt")
+    random.Random(1).shuffle(found)
+    train = put(made / "names-train.txt", found[:NAMES])
+    test = put(made / "names-test.txt", found[-HELD_OUT:])
+    play = str(data / "tiny-shakespeare" / "input.txt.gz")
+    spelt = ("--set", "tokenizer.kind=characters")
+    base = ("--file", play, "--task", "generate", *spelt)
+    what = f"{NAMES:,} given names by their characters, from tiny Shakespeare"
+    task = ("--file", train, "--task", "generate")
+    return Case(what, base, task, ("--file", test), "nats per character", larger=False)
+
+
+def czech(data: Path, made: Path) -> Case:
+    """Another target language: the decoder, the tokenizer and half of what attention knows are of no use."""
+    folder = data / "multi30k"
+
+    def pair(name: str, file: str, language: str, part: slice) -> tuple[str, ...]:
+        found = [(side, lines_of(folder / f"{file}.{side}.gz")[part]) for side in ("en", language)]
+        source, target = (put(made / f"{name}.{side}", texts) for side, texts in found)
+        return ("--source", source, "--target", target)
+
+    what = "captions English → Czech, 1,000 pairs, from 27,000 others English → German"
+    base = pair("de-train", "train", "de", slice(2000, None))
+    task = pair("cs-train", "train", "cs", slice(1000))
+    return Case(what, base, task, pair("cs-test", "test_2016_flickr", "cs", slice(None)), "BLEU", larger=True)
+
+
+def reviews(data: Path, made: Path) -> Case:
+    """A classifier of few texts on an encoder of another domain."""
+    train = put(made / "reviews.tsv", lines_of(data / "sst2" / "train-sentences.tsv.gz")[:501])
+    what = "500 sentences of SST-2, from masked words of WikiText-2"
+    base = ("--file", str(data / "wikitext-2" / "wiki.train.tokens.gz"), "--task", "mask")
+    test = ("--file", str(data / "sst2" / "test.tsv"))
+    return Case(what, base, ("--file", train, "--task", "classify"), test, "accuracy", larger=True)
+
+
+CASES = {"names": names, "czech": czech, "reviews": reviews}
+
+
+def clearhead(*arguments: str) -> str:
+    """What a command prints."""
+    done = subprocess.run([sys.executable, "-m", "clearhead", *arguments], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr.strip())
+    return done.stdout
+
+
+def train(out: Path, *arguments: str) -> Path:
+    """A run, unless it is there."""
+    if not (out / "model.safetensors").exists():
+        clearhead("train", *arguments, "--out", str(out), "--view", "quiet")
+    return out
+
+
+def scores(case: Case, out: Path, seeds: Sequence[int], *base: str) -> list[float]:
+    """What each seed reaches on the test set."""
+    found = []
+    for seed in seeds:
+        run = train(out / f"seed{seed}", *case.task, *base, "--set", f"seed={seed}")
+        told = json.loads(clearhead("evaluate", str(run), *case.test, "--json"))
+        found.append(float(told["metrics"][case.metric]))
+        print(f"{run}: {case.metric} {found[-1]:.3f}", file=sys.stderr, flush=True)
+    return found
+
+
+def shown(values: Sequence[float]) -> str:
+    """Mean and standard deviation."""
+    spread = f" ± {statistics.stdev(values):.3g}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.4g}{spread}"
+
+
+def main() -> None:
+    """Train, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=["names", "czech"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--minutes", type=float, default=5, help="for a base")
+    chosen = parser.parse_args()
+    print("| task | metric | from scratch | `--from` |\n|---|---|---|---|")
+    for name in chosen.only:
+        out = chosen.out / name
+        case = CASES[name](chosen.data, out / "data")
+        base = train(out / "base", *case.base, "--minutes", str(chosen.minutes))
+        scratch = scores(case, out / "scratch", chosen.seeds)
+        started = scores(case, out / "from", chosen.seeds, "--from", str(base))
+        best = "higher" if case.larger else "lower"
+        row = (case.what, f"{case.metric} ({best} is better)", shown(scratch), shown(started))
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
