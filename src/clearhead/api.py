@@ -25,10 +25,10 @@ def load(
 ) -> Bundle:
     """Read a bundle, or a model folder of Hugging Face or llama2.c, from disk.
 
-    A run that has not finished is read with its best weights so far, which is said on stderr. The model
-    comes in evaluation mode: call `.train()` to go on training it. `dtype` converts the weights,
-    `verify=False` leaves a bundle's checksums out. `mapped=True` leaves a bundle's weights in their file,
-    which must not be overwritten in place meanwhile: decoding by the C++ engine then takes less memory.
+    A run that has not finished is read with its best weights so far, and a line on stderr says so. The model
+    is in evaluation mode: call `.train()` to train it further. `dtype` converts the weights, and
+    `verify=False` skips a bundle's checksums. `mapped=True` leaves a bundle's weights in their file, which
+    you must not overwrite in place meanwhile: decoding with the C++ engine then takes less memory.
 
     >>> import clearhead, tempfile, torch
     >>> model = clearhead.build("tiny", family="decoder").eval()

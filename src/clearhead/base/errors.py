@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A sentence for the person at the keyboard: what is wrong, and what to do.
+    """An error that the user can fix: one sentence that says what is wrong and what to do.
 
     >>> import clearhead
     >>> clearhead.build("bse")

@@ -132,9 +132,9 @@ def save(
 ) -> Path:
     """Write a model, or a bundle, as a folder that `clearhead.load` reads.
 
-    `tokenizer` and `metadata` take the place of the bundle's own; metadata is yours, any plain data
-    that goes to JSON. A bundle that stands there is replaced in one step, so that a crash leaves the
-    old or the new one; files of yours in it are kept. Any other folder that is not empty is refused.
+    `tokenizer` and `metadata` replace the bundle's own; metadata is any plain data that JSON can
+    represent. An existing bundle is replaced in one step, so a crash leaves the old or the new one;
+    your own files in it are kept. Any other folder that is not empty is refused.
 
     >>> import clearhead, tempfile
     >>> model = clearhead.build("tiny")

@@ -42,11 +42,11 @@ def embed(
     device: str | torch.device | None = None,
     before: int = 0,
 ) -> Tensor:
-    """One vector a text, (B, E), in float32 on the host.
+    """One vector per text, (B, E), in float32 on the host.
 
     `pooling` is the mean over all tokens, or the first or last one. `layer` counts from 0, the embedding;
-    None and the last number are what the whole stack gives, behind its last norm. `normalise` makes vectors
-    of length 1. `before` texts came earlier, which messages count as well.
+    None and the last number are the output of the whole stack, after its final norm. `normalise` scales
+    vectors to length 1. `before` is the number of earlier texts, which messages count as well.
 
     >>> import clearhead
     >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
@@ -76,9 +76,9 @@ def embed(
 
 
 def nearest(query: Tensor, vectors: Tensor, count: int) -> list[tuple[int, float]]:
-    """The vectors (B, E) that have the highest cosine with a query (E,): their numbers from 0, and it.
+    """The vectors (B, E) with the highest cosine to a query (E,): their indices, and the cosine.
 
-    Of equal ones the earlier comes first.
+    Ties go to the earlier one.
 
     >>> nearest(torch.tensor([1.0, 3.0]), torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 1.0]]), 2)
     [(1, 0.9486832980505138), (2, 0.9486832980505138)]

@@ -34,7 +34,7 @@ def classify(
     batch_tokens: int = 4096,
     device: str | torch.device | None = None,
 ) -> list[tuple[str, float]]:
-    """The likeliest class of each text (a pair: of both together), and its probability."""
+    """The most probable class of each text (or pair of texts), and its probability."""
     return [
         (max(shares, key=lambda name: shares[name]), max(shares.values()))
         for shares in class_probabilities(bundle, texts, batch_tokens=batch_tokens, device=device)

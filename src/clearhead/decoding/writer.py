@@ -51,12 +51,12 @@ class Writer(Texts):
     """One bundle on one device, ready for any number of texts.
 
     `dtype` is that of weights and products: on a CPU float32, bf16 or int8, on a GPU float32 or bf16; `auto`
-    is float32 on a CPU and what the bundle was trained in on a GPU, `fast` the fastest that costs this bundle
-    little (`number_formats`; `why_not_fast` says why there is none). `way`: `native` insists on C++, `torch`
-    on PyTorch step by step. `room` bounds the active rows. `int8_embeddings`: with int8, embeddings
-    are read from int8 weights too, which takes less memory. `sharing`: whether the C++ engine's packed
-    weights of a bundle loaded with `mapped=True` are in memory once for all processes: `auto`, where the
-    system maps files with huge pages, `always`, or `never`.
+    is float32 on a CPU and the training format on a GPU; `fast` is the fastest that loses almost no quality
+    (`number_formats`; `why_not_fast` says why there is none). `way`: `native` requires C++, `torch` requires
+    PyTorch step by step. `room` limits the active rows. `int8_embeddings`: with int8, also read embeddings
+    from int8 weights, which takes less memory. `sharing`: whether processes share the C++ engine's packed
+    weights of a bundle loaded with `mapped=True`: `auto` (if the system maps files with huge pages),
+    `always`, or `never`.
     """
 
     window: int | None = None  # texts that are read ahead; None: as many as pays
@@ -134,8 +134,8 @@ class Writer(Texts):
     ) -> Iterator[tuple[int, list[Written]]]:
         """The number of each text and what was written for it, best first, as they are ready.
 
-        Without options: the bundle's own settings, greedy where it has none. An empty text gives an empty
-        one. `seeds` gives every text its own, in place of the options'. Several threads may write at once.
+        Without options: the bundle's own settings, or greedy search if it has none. An empty text gives an
+        empty one. `seeds` gives every text its own seed. Several threads may write at once.
 
         Texts are read well ahead, since long and short ones are written together. None among them says that
         no more are there for now: those that came are written, and more are asked for meanwhile.

@@ -141,7 +141,7 @@ class Session:
 def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> Trace:
     """What happens to a text inside a model: a bundle, or the folder of one.
 
-    `target` is what the decoder of an encoder-decoder writes; without it, the model's own translation.
+    `target` is the output of an encoder-decoder; by default, the model's own translation.
 
     >>> import clearhead
     >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")

@@ -38,7 +38,7 @@ class Trace:
     """One text inside one model. Tensors are those of the text alone: there is no batch dimension.
 
     `source` are the tokens the encoder read, `target` those the decoder read (with the start symbol, or the
-    text itself in a decoder); either is empty where the model has no such side. Row t of the decoder's
+    text itself in a decoder); either is empty if the model has no such side. Row t of the decoder's
     tensors belongs to `target[t]`, and says what comes after it: `following[t]`.
     """
 
@@ -155,7 +155,7 @@ class Trace:
 
     @property
     def following(self) -> list[Word]:
-        """The token after each place of the target; after the last of a decoder's text, the likeliest one.
+        """The token after each place of the target; after a decoder's last, the most probable one.
 
         A model with a head predicts no token.
         """

@@ -52,14 +52,14 @@ def train(
     view: str = "quiet",
     **settings: Any,
 ) -> Finished:
-    """Train a model from text files, as `clearhead train` does, and leave its bundle in the folder `out`.
+    """Train a model from text files, as `clearhead train` does, and save its bundle in the folder `out`.
 
-    Two files aligned line by line (`source`, `target`), or one `file`, of which columns can be named: for two
-    texts that are read together, `source_column=("a", "b")`; or a `recipe` whose files lie below `data`.
-    `task` is "translate" unless the recipe says otherwise. What is not set is chosen; `settings` are those of
-    a recipe, with two underscores for the dot: `model__layers=2`. `from_` is a bundle or a Hugging Face
-    folder to start from, `old_domain` texts on which it is seen what was forgotten. `resume=True` goes on
-    with a run, and with `minutes` or more `steps` lengthens one that has ended.
+    The corpus is two files aligned line by line (`source`, `target`), or one `file`, whose columns you can
+    name (`source_column=("a", "b")` for two texts that are read together), or a `recipe` whose files are in
+    the folder `data`. `task` is "translate" unless the recipe says otherwise. Settings that you leave out are
+    chosen for you; `settings` are those of a recipe, with two underscores for the dot: `model__layers=2`.
+    `from_` is a bundle or a Hugging Face folder to start from, and `old_domain` texts to measure forgetting.
+    `resume=True` resumes a run; with `minutes` or more `steps`, it extends a finished one.
 
     >>> import clearhead, pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -128,11 +128,11 @@ def translate(
     dtype: Dtype = "float32",
     **settings: Any,
 ) -> str | list[str]:
-    """What a trained bundle makes of a text, or of each of several, in their order.
+    """Translate or summarise a text, or several in their order, with a trained bundle.
 
-    `settings` are those of `clearhead.Options`: `beam=5`, `sample=True`, `top_p=0.9`, … They take the place
-    of the bundle's own; where neither says anything, the likeliest token is written each time. `dtype`:
-    `int8` or `bf16` weights, or `fast`: see docs/decoding.md.
+    `settings` are those of `clearhead.Options`: `beam=5`, `sample=True`, `top_p=0.9`, … They override
+    the bundle's own settings; without either, decoding is greedy. `dtype`: `int8` or `bf16` weights, or
+    `fast`: see docs/decoding.md.
 
     >>> import clearhead
     >>> from clearhead.bundle import Bundle
@@ -159,7 +159,7 @@ def generate(
     dtype: Dtype = "float32",
     **settings: Any,
 ) -> str:
-    """The prompt and how a language model goes on from it; `settings` as for `translate`.
+    """Continue a prompt with a language model and return both; `settings` as for `translate`.
 
     >>> import clearhead
     >>> from clearhead.bundle import Bundle
@@ -183,10 +183,10 @@ def evaluate(
     device: str | None = None,
     **settings: Any,
 ) -> Evaluation:
-    """Measure a bundle on rows of (source, target) text: BLEU, ROUGE, accuracy, perplexity, by its task.
+    """Evaluate a bundle on rows of (source, target) text: BLEU, ROUGE, accuracy, perplexity, by its task.
 
-    `settings` are those of `EvaluationConfig`: `beam=5`, `tokenise="none"`, … A language model has rows
-    ("", line).
+    `settings` are those of `EvaluationConfig`: `beam=5`, `tokenise="none"`, … For a language model,
+    rows are ("", line).
 
     >>> import clearhead
     >>> from clearhead.bundle import Bundle
@@ -223,9 +223,9 @@ def compare(
 ) -> Comparison:
     """Train several architectures on one corpus and measure them, as `clearhead compare` does.
 
-    `architectures` by name, `members` by name with settings of their own, `vary` a setting and its values:
-    `{"model.position.name": ["rotary", "alibi"]}`. A comparison that was stopped goes on when the same is
-    asked again. Returns what was measured; the page with the charts is `compare.html` in `out`.
+    `architectures` are names, `members` names with their own settings, `vary` settings and their values:
+    `{"model.position.name": ["rotary", "alibi"]}`. To resume a comparison that was stopped, make the same
+    call again. Returns the results; the page with the charts is `compare.html` in `out`.
 
     >>> import clearhead, pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())

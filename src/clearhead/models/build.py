@@ -51,10 +51,10 @@ class _NoInitialValues(TorchFunctionMode):
 
 
 def build(what: str | ModelConfig, *, device: str | torch.device | None = None, **changes: Any) -> nn.Module:
-    """A model from a preset's name or a config, with settings changed as you like.
+    """Build a model from a preset's name or a config, with any settings changed.
 
-    `device="meta"` builds without memory, to count parameters or to plan. `a__b=1` changes the setting b
-    of part a.
+    `device="meta"` builds without allocating memory, to count parameters or to plan. `a__b=1` changes the
+    setting b of part a.
 
     >>> import clearhead, torch
     >>> model = clearhead.build("tiny", layers=1, attention__heads=2)
@@ -82,7 +82,7 @@ def build(what: str | ModelConfig, *, device: str | torch.device | None = None, 
 
 
 def count_parameters(what: nn.Module | str | ModelConfig) -> int:
-    """How many numbers a model learns; shared ones count once. Names and configs cost no memory.
+    """The number of trainable parameters; shared ones count once. Names and configs need no memory.
 
     >>> import clearhead
     >>> clearhead.count_parameters("base")
@@ -93,7 +93,7 @@ def count_parameters(what: nn.Module | str | ModelConfig) -> int:
 
 
 def presets() -> list[str]:
-    """The names `clearhead.build` knows.
+    """The names of the presets for `clearhead.build`.
 
     >>> import clearhead
     >>> "base" in clearhead.presets()

@@ -169,7 +169,7 @@ class LayerRule(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Config):
-    """A whole model, as data: built by `clearhead.build`, saved in a bundle as JSON.
+    """The config of a model: `clearhead.build` builds it, and a bundle stores it as JSON.
 
     >>> import clearhead
     >>> config = clearhead.ModelConfig(vocabulary=1000, width=64, layers=2, attention={"heads": 4})

@@ -1,7 +1,7 @@
-"""The phrasebook: a grammar that says one meaning in English, French and German.
+"""The phrasebook: a grammar that expresses one meaning in English, French and German.
 
-Endless sentence pairs with exact answers, for demonstrations and tests: `pairs` makes them, `split`
-deals them out so that held-out combinations of words are new, `examples` shows a few. Imports `base`
+Endless sentence pairs with exact answers, for the demo and tests: `pairs` generates them, `split`
+splits them so that held-out combinations of words are new, `examples` shows a few. Imports `base`
 only; no torch.
 """
 

@@ -43,13 +43,13 @@ def plan(
     ranks: int | None = None,
     layout: str | None = None,
 ) -> Plan:
-    """What a model and its training cost, found without building it in memory.
+    """Compute what a model and its training cost, without allocating memory.
 
-    `what` is a preset's name, a config, or a model. `batch_tokens` are the target tokens of one step, in
-    sequences of `target_length`; where there is a source, each of them comes with one of `source_length`,
-    so that equal lengths mean as many source tokens. A model with one sequence counts the tokens of that.
-    Without a device, all that are known are shown. With `ranks`, what each of them has to do is shown by
-    layout (such as `fsdp8xtp8`), on the device or else an H100; they share the batch.
+    `what` is a preset's name, a config, or a model. `batch_tokens` are the target tokens per step, in
+    sequences of `target_length`; if there is a source, each of them comes with one of `source_length`, so
+    equal lengths mean equally many source tokens. For a model with one sequence, its tokens count. Without
+    a device, the plan shows all known ones. With `ranks`, it shows the cost of each rank by layout (such as
+    `fsdp8xtp8`), on the device or else an H100; the ranks share the batch.
 
     >>> import clearhead
     >>> found = clearhead.plan("base", batch_tokens=25_000, steps=100_000, device="h200")

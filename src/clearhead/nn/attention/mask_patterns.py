@@ -16,7 +16,7 @@ from clearhead.nn.tokens import Place
 
 
 class Local(Mask):
-    """Blocks of `size` positions that see nothing but themselves: O(n · size).
+    """Blocks of `size` positions that attend only to themselves: O(n · size).
 
     >>> print(Local(2).show(4))
       0 1 2 3
@@ -47,7 +47,7 @@ class Local(Mask):
 class Strided(Mask):
     """Every `stride`-th block of `unit` positions, counted from the query's own: O(n² / stride).
 
-    Kernels skip whole blocks, so that a unit of 1 saves memory and no time; 64 or 128 save both.
+    Kernels skip whole blocks, so a unit of 1 saves memory but no time; 64 or 128 save both.
 
     >>> print(Strided(2).show(4))
       0 1 2 3
@@ -82,7 +82,7 @@ class Strided(Mask):
 
 
 class Global(Mask):
-    """The first `count` positions see all and are seen by all: O(n · count).
+    """The first `count` positions attend to all and are visible to all: O(n · count).
 
     >>> print(Global(1).show(3))
       0 1 2

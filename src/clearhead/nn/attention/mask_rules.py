@@ -44,7 +44,7 @@ class Mask:
     rows = 1  # and how many rows
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
-        """True where the query may look at the key; broadcasts to (R, H, T, S)."""
+        """True where the query may attend to the key; broadcasts to (R, H, T, S)."""
         raise UserError(f"The mask {type(self).__name__} has no rule: define rule(query, key, head).")
 
     def number(self, query: Place, key: Place, head: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ class Several(Mask):
 
 
 class All(Several):
-    """Several masks at once: visible only where each of them allows it. Made by `&`; of none, all is."""
+    """Several masks combined by `&`: visible only where each of them allows it; with none, everything is."""
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
         return reduce(and_, [part.rule(query, key, head) for part in self.of])
@@ -219,7 +219,7 @@ class All(Several):
 
 
 class Everything(All):
-    """Every query may look at every key."""
+    """Every query may attend to every key."""
 
     def __init__(self, of: Sequence[Mask] = ()) -> None:
         super().__init__(of)
@@ -229,7 +229,7 @@ class Everything(All):
 
 
 class Either(Several):
-    """Several masks of which one suffices: visible where at least one of them allows it. Made by `|`.
+    """Several masks combined by `|`: visible where at least one of them allows it.
 
     >>> from clearhead.nn.attention.masks import Prefix, Window
     >>> print((Window(before=0) | Prefix(1) & Window(before=2)).show(4))
@@ -257,9 +257,9 @@ class Causal(Mask):
 
 
 class Padding(Mask):
-    """Hides what lies past the end of each row.
+    """Hides what is past the end of each row.
 
-    Given `lengths` (one a row), or `keep`, a bool (rows, keys) tensor with True at the real tokens.
+    Takes `lengths` (one per row), or `keep`, a bool (rows, keys) tensor with True at the real tokens.
 
     >>> print(Padding([2]).show(2, 3))
       0 1 2

@@ -58,7 +58,7 @@ __all__ = [
 
 
 class Window(Mask):
-    """Only the neighbourhood: at most `before` positions back and `after` positions ahead.
+    """A neighbourhood: at most `before` positions back and `after` positions ahead.
 
     >>> print(Window(before=1).show(3))
       0 1 2
@@ -118,11 +118,11 @@ class Document(Mask):
 
 
 class Boolean(Mask):
-    """Any mask at all, spelt out: bool (T, S), (R, T, S) or (R, H, T, S), True = may look.
+    """Any mask as a tensor: bool (T, S), (R, T, S) or (R, H, T, S), True = may attend.
 
-    A row and a column stand for a position each; one row alone serves all queries. With a past, a mask
-    may have a row for each new query alone, and a column for all keys or for the new ones, which leaves
-    the past visible: attention tells by the shape (`placed`).
+    There is a row and a column for each position; a single row applies to all queries. With a past, a mask
+    may have rows for the new queries only, and columns for all keys or only for the new ones, which leaves
+    the past visible; the shape decides (`placed`).
     """
 
     has_table = True
@@ -204,7 +204,7 @@ class Boolean(Mask):
 
 
 class Bias(Boolean):
-    """Numbers that are added to the scores, behind a soft cap; −∞ hides. Shapes as for `Boolean`.
+    """Numbers that are added to the scores after the soft cap; −∞ hides a key. Shapes as for `Boolean`.
 
     A bias that requires a gradient gets one.
 
@@ -232,7 +232,7 @@ class Bias(Boolean):
 
 
 def from_additive(mask: Tensor) -> Boolean:
-    """From the lectures' form: 0 = may look, −∞ (or the lowest number of its type) = hidden.
+    """From the lectures' form: 0 = may attend, −∞ (or the dtype's lowest number) = hidden.
 
     Any other finite number is kept, as a `Bias`.
     """

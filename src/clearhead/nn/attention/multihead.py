@@ -177,11 +177,11 @@ class MultiHeadAttention(nn.Module):
         return [self.output.weight]
 
     def new_state(self) -> KeyValues:
-        """What self-attention remembers of the tokens so far: nothing yet."""
+        """An empty key-value cache for self-attention."""
         return KeyValues()
 
     def new_memory(self) -> Memory:
-        """What cross-attention keeps of its source: filled by the first call, read by the others."""
+        """The cache of cross-attention: filled by the first call, read by the others."""
         return Memory()
 
     def forward(
@@ -199,7 +199,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Any:
         """Attend from x to itself, or to `memory`; returns the shape of x.
 
-        `queries` and `keys` say where the tokens stand; without them they are rows from position 0.
+        `queries` and `keys` give the positions of the tokens; by default they are rows from position 0.
         Packed x is (N, E) with `queries=Tokens.packed(lengths)`. With a `state`, x continues what the
         state holds. `memo` is for a stack of layers that share mask and tokens: one dict for one pass.
         `apart`: the last bias may be left to the caller.
@@ -221,7 +221,7 @@ class MultiHeadAttention(nn.Module):
         state: State | None = None,
         memo: dict[Hashable, Any] | None = None,
     ) -> Problem:
-        """Project and place: the problem a kernel is then asked to compute."""
+        """Project the tokens and apply positions: the problem for a kernel to compute."""
         x, queries = as_rows(x, queries)
         together = state is None and x.is_cuda and joint.pays(self.query, self.key, self.value)
         if together and memory is None:

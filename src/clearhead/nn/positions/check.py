@@ -120,7 +120,7 @@ def check_position(
 
     `scheme` is a name (of a scheme, or of one of `CANDIDATES`), a `Position`, or a function that gives
     the signals of a text of some length, (length, size). Signals that differ by no more than `tolerance`
-    times the largest one count as the same; 2**-23 is float32's resolution, 2**-7 bfloat16's. With `causal`,
+    times the largest one count as equal; 2**-23 is float32's resolution, 2**-7 bfloat16's. With `causal`,
     distances ahead do not count.
     Sizes and `settings` are those of `clearhead.position`, for schemes given by name.
 
