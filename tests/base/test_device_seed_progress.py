@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import random
 import sys
+import warnings
+from pathlib import Path
 
 import numpy
 import pytest
 import torch
 
-from clearhead.base.device import pick_device, pick_dtype
+from clearhead.base import device
+from clearhead.base.device import pick_device, pick_dtype, unused_gpu
 from clearhead.base.errors import UserError
 from clearhead.base.progress import progress, short
 from clearhead.base.seed import seed_everything, seeded
@@ -33,6 +36,55 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_devices(name: str) -> None:
     with pytest.raises(UserError, match="Unknown device"):
         pick_device(name)
+
+
+DEAD = "Unexpected error from cudaGetDeviceCount().\nError 805: MPS client failed to connect"
+
+
+def no_cuda(monkeypatch: pytest.MonkeyPatch, files: Path, error: Exception) -> None:
+    """A machine on which torch warns that CUDA fails, and says why when it is asked to start it."""
+
+    def is_available() -> bool:
+        warnings.warn("CUDA initialization: it failed", UserWarning, stacklevel=2)
+        return False
+
+    def init() -> None:
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(device, "_DEVICE_FILES", files)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_a_gpu_that_cannot_be_initialised_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    no_cuda(monkeypatch, tmp_path, RuntimeError(DEAD))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch's own warning would say it a second time
+        assert pick_device().type == "cpu"
+        said = unused_gpu()
+    assert said == (
+        "This machine has a GPU, but torch could not initialise it, so the CPU is used: Unexpected error "
+        "from cudaGetDeviceCount(). Error 805: MPS client failed to connect."
+    )
+    with pytest.raises(UserError, match=r"could not initialise it \(.*MPS client failed.*\); use 'cpu'"):
+        pick_device("cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # hidden on purpose
+    assert unused_gpu() is None
+
+
+def test_a_machine_without_a_gpu_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    no_cuda(monkeypatch, tmp_path, RuntimeError("Found no NVIDIA driver on your system."))
+    assert unused_gpu() is None
+    with pytest.raises(UserError, match="no CUDA device was found"):
+        pick_device("cuda")
+    (tmp_path / "nvidiactl").touch()
+    assert unused_gpu() is None
+    (tmp_path / "nvidia0").touch()
+    assert "Found no NVIDIA driver" in str(unused_gpu())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert unused_gpu() is None
 
 
 def test_number_formats() -> None:

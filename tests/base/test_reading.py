@@ -26,7 +26,7 @@ def test_depth_is_counted_before_anything_is_parsed(kind: str) -> None:
     deep = nested(DEPTH, kind)
     assert parse_json(deep) == json.loads(deep)
     for depth in (DEPTH + 2, 500, 200_000):
-        with pytest.raises(Malformed, match="nested more than 64 deep"):
+        with pytest.raises(Malformed, match="nested more than 64 levels deep"):
             parse_json(nested(depth, kind))
 
 
@@ -41,8 +41,8 @@ def test_brackets_in_texts_are_not_depth() -> None:
         ("1" + "0" * 400, "it has a whole number of 401 digits, which is too large"),
         ("-" + "9" * 9999, "it has a whole number of 9,999 digits, which is too large"),
         ("[1e400]", "it has the number 1e400, which is too large"),
-        ("[NaN]", "it has NaN where JSON wants a number"),
-        ("[-Infinity]", "it has -Infinity where JSON wants a number"),
+        ("[NaN]", "it has NaN where JSON needs a number"),
+        ("[-Infinity]", "it has -Infinity where JSON needs a number"),
         ('{"a": {"b": 1, "b": 1}}', "it has the key 'b' twice"),
         ('"\\ud800"', "it has half a character (a lone surrogate)"),
         ("{'a': 1}", "it is not valid JSON (line 1: Expecting property name enclosed in double quotes)"),
@@ -93,7 +93,9 @@ def test_only_files_are_read(tmp_path: Path) -> None:
 def test_size_is_asked_before_anything_is_read(tmp_path: Path) -> None:
     with open(tmp_path / "large.json", "wb") as file:
         file.truncate(1 << 40)  # takes no room on disk
-    with pytest.raises(Unreadable, match=r"it has 1,099,511,627,776 bytes, and 67,108,864 are the most"):
+    with pytest.raises(
+        Unreadable, match=r"it has 1,099,511,627,776 bytes, and such a file may have at most 67,108,864"
+    ):
         read_json(tmp_path / "large.json")
 
 
@@ -103,13 +105,13 @@ def test_size_is_asked_before_anything_is_read(tmp_path: Path) -> None:
         ("a = 0x" + "f" * 400, "a whole number of more than 40 digits"),
         ("a = 1" + "0" * 400, "a whole number of more than 40 digits"),
         ("a = 1" + "0" * 9000, "a value that cannot be used (Exceeds the limit"),
-        ("a = nan", "it has nan where a number is wanted"),
-        ("a = [1, [inf]]", "it has inf where a number is wanted"),
-        ("a = 1979-05-27", "it has a date or time (1979-05-27), which no setting is"),
-        ("a = " + "[" * 10_000, "nested more than 64 deep"),
-        ("a = " + "[" * 70 + "]" * 70, "nested more than 64 deep"),
-        (".".join("a" * 100_000) + " = 1", "nested more than 64 deep"),
-        ("[" + " . ".join(["'a'"] * 100_000) + "]", "nested more than 64 deep"),
+        ("a = nan", "it has nan where a number is needed"),
+        ("a = [1, [inf]]", "it has inf where a number is needed"),
+        ("a = 1979-05-27", "it has a date or time (1979-05-27), and no setting takes one"),
+        ("a = " + "[" * 10_000, "nested more than 64 levels deep"),
+        ("a = " + "[" * 70 + "]" * 70, "nested more than 64 levels deep"),
+        (".".join("a" * 100_000) + " = 1", "nested more than 64 levels deep"),
+        ("[" + " . ".join(["'a'"] * 100_000) + "]", "nested more than 64 levels deep"),
         ("a = 1\na = 2", "it is not valid TOML (Cannot overwrite a value"),
     ],
     ids=lambda text: text[:12],
@@ -127,7 +129,7 @@ def test_a_setting_on_the_command_line() -> None:
         reading.UserError, match=r"'steps' cannot be used: it has a whole number of 401 digits"
     ):
         parse_setting("steps=1" + "0" * 400)
-    with pytest.raises(reading.UserError, match="nested more than 64 deep"):
+    with pytest.raises(reading.UserError, match="nested more than 64 levels deep"):
         parse_setting("steps=" + "[" * 100_000)
     assert parse_setting("name=[a") == ("name", "[a")
 
@@ -139,5 +141,5 @@ def test_a_table_that_carries_its_checksum() -> None:
     assert fault({**whole, "b": [1, 2.6]}, ()) == "does not match its checksum"
     assert fault({**whole, "c": 1}, ()) == "does not match its checksum"
     renamed = {"chdcksum" if name == "checksum" else name: value for name, value in whole.items()}
-    assert fault(renamed, ("a", "b")) == "has an entry 'chdcksum' that nobody wrote there"
+    assert fault(renamed, ("a", "b")) == "has an unexpected entry 'chdcksum'"
     assert fault({"a": 1}, ("a", "b")) is None

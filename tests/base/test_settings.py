@@ -45,10 +45,10 @@ def test_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name, content, sentence",
     [
-        ("a.yaml", b"x: 1", "ends in .toml or .json"),
+        ("a.yaml", b"x: 1", "must end in .toml or .json"),
         ("a.toml", b"x = = 1", "is not valid TOML"),
         ("a.json", b"{", "is not valid JSON"),
-        ("a.json", b"[1]", "holds no table"),
+        ("a.json", b"[1]", "does not contain a table"),
         ("a.json", b"\xff\xfe", "not UTF-8"),
     ],
 )

@@ -200,14 +200,14 @@ def test_import_does_not_overwrite_unless_told(
     foreign: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["import", str(foreign), "--out", str(folder)]) == 2
-    assert f"There is a bundle '{folder}' already" in capsys.readouterr().err
+    assert f"The bundle '{folder}' already exists" in capsys.readouterr().err
     assert load_bundle(folder).metadata["trained_on"] == "Hamlet"
     assert main(["import", str(foreign), "--out", str(folder), "--overwrite"]) == 0
     assert load_bundle(folder).config.vocabulary == 20
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     assert main(["import", str(foreign), "--out", str(tmp_path / "mine"), "--overwrite"]) == 2
-    assert "holds something that is not a bundle" in capsys.readouterr().err
+    assert "contains something other than a bundle" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_cut_off_weights_without_checksums(folder: Path) -> None:
     data = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(data[:-8])
     sentence = refusal(folder, verify=False)
-    assert sentence.startswith(f"The weights '{folder}/model.safetensors' are damaged or cut off (")
+    assert sentence.startswith(f"The weights '{folder}/model.safetensors' are damaged or truncated (")
 
 
 @pytest.mark.parametrize("name", ["metadata.json", "config.json"])
@@ -131,10 +131,10 @@ def test_cut_off_weights_without_checksums(folder: Path) -> None:
     [
         (b"", "is not valid JSON"),
         (b"{", "is not valid JSON"),
-        (b"[1]", "holds no table"),
-        (b"null", "holds no table"),
+        (b"[1]", "does not contain a table"),
+        (b"null", "does not contain a table"),
         (b"\xff\xfe", "is not UTF-8 text"),
-        (b"[" * 100_000, "is nested more than 64 deep"),
+        (b"[" * 100_000, "is nested more than 64 levels deep"),
         (b'{"parameters": 1' + b"0" * 400 + b"}", "has a whole number of 401 digits"),
         (b'{"parameters": 1, "parameters": 2}', "has the key 'parameters' twice"),
     ],
@@ -195,7 +195,7 @@ def test_settings_that_no_model_has(folder: Path, change: dict[str, Any]) -> Non
 
 def test_a_changed_file_can_be_read_on_purpose(folder: Path) -> None:
     edit_json(folder / "config.json", dropout=0.5)
-    assert "load it with verify=False and save it anew" in refusal(folder)
+    assert "load it with verify=False and save it again" in refusal(folder)
     bundle = load_bundle(folder, verify=False)
     assert bundle.config.dropout == 0.5
     assert load_bundle(save(bundle, folder)).config.dropout == 0.5
@@ -216,12 +216,12 @@ def test_config_and_weights_disagree(folder: Path) -> None:
 
 def test_a_missing_an_unexpected_and_a_wrong_tensor(folder: Path) -> None:
     edit_tensors(folder, lambda tensors: tensors.update(extra=torch.zeros(1)))
-    assert "the config has no place for the tensor 'extra'" in refusal(folder)
+    assert "the model described by the config has no tensor 'extra'" in refusal(folder)
     edit_tensors(folder, lambda tensors: tensors.pop("extra"))
     load_bundle(folder)
     name = "decoder.layers.0.feedforward.inner.bias"
     edit_tensors(folder, lambda tensors: tensors.update({name: torch.zeros(64, dtype=torch.int64)}))
-    assert f"the tensor '{name}' is made of int64, not of weights" in refusal(folder)
+    assert f"the tensor '{name}' has the type int64, which weights cannot have" in refusal(folder)
     edit_tensors(folder, lambda tensors: tensors.pop(name))
     assert f"the tensor '{name}' is missing" in refusal(folder)
 
@@ -312,7 +312,7 @@ def test_without_checksums_a_flip_in_the_head_of_the_weights_is_no_traceback(
 
 def test_a_folder_that_is_no_bundle_is_not_overwritten(small: Bundle, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="holds something that is not a bundle: save to another one"):
+    with pytest.raises(UserError, match="contains something other than a bundle: save to another folder"):
         save(small, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -330,7 +330,7 @@ def test_a_file_in_the_way(small: Bundle, tmp_path: Path) -> None:
 
 
 def test_overwriting_can_be_forbidden(small: Bundle, folder: Path) -> None:
-    with pytest.raises(UserError, match=r"There is a bundle .* already: save to another folder"):
+    with pytest.raises(UserError, match=r"The bundle .* already exists: save to another folder"):
         save(small, folder, overwrite=False)
     save(small, folder)
 
@@ -346,11 +346,11 @@ def test_only_our_models_can_be_saved(tmp_path: Path) -> None:
 def test_a_model_that_is_not_what_its_config_builds(small: Bundle, tmp_path: Path) -> None:
     model: Any = small.model
     model.register_buffer("extra", torch.zeros(1))
-    with pytest.raises(UserError, match=r"not what its config builds: .* no place for the tensor 'extra'"):
+    with pytest.raises(UserError, match=r"not what its config builds: .* has no tensor 'extra'"):
         save(model, tmp_path / "b")
     del model.extra
     model.output.weight = nn.Parameter(model.output.weight.detach().clone())  # no longer shared
-    with pytest.raises(UserError, match=r"no place for the tensor 'output\.weight'"):
+    with pytest.raises(UserError, match=r"has no tensor 'output\.weight'"):
         save(model, tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
 
@@ -417,7 +417,7 @@ def test_a_tokenizer_with_more_ids_than_the_model(small: Bundle, folder: Path) -
     large = Tokenizer.words(" ".join(f"word{number}" for number in range(50)))
     large.save(folder / "tokenizer.json")
     sign_again(folder)
-    assert "has ids up to 53, and its model has a vocabulary of 12" in refusal(folder)
+    assert "has ids up to 53, but its model has a vocabulary of 12" in refusal(folder)
     with pytest.raises(UserError, match="they do not belong together"):
         save(small, folder.parent / "other", tokenizer=large)
 
@@ -437,7 +437,7 @@ def test_metadata_that_was_changed(folder: Path) -> None:
     path.write_text(path.read_text().replace("Hamlet", "Macbeth"))
     sentence = refusal(folder)
     assert "is damaged: metadata.json does not match its checksum." in sentence
-    assert "If you changed it on purpose, load it with verify=False and save it anew." in sentence
+    assert "If you changed it on purpose, load it with verify=False and save it again." in sentence
     assert next(file.state for file in describe(folder).files if file.name == path.name) == "damaged"
     save(load_bundle(folder, verify=False), folder)
     assert load_bundle(folder).metadata["trained_on"] == "Macbeth"

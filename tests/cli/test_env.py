@@ -44,6 +44,17 @@ def test_the_facts_are_those_of_this_machine_and_name_nobody(
     assert f"torch {torch.__version__}" in printed
 
 
+def test_a_gpu_that_cannot_be_used_is_in_the_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "_library", lambda source, why_not: {"usable": False, "why": "a test"})
+    monkeypatch.setattr(environment, "unused_gpu", lambda: "This machine has a GPU, but …")
+    assert cli.main(["env", "--no-test"]) == 0
+    assert "  problem: This machine has a GPU, but …\n" in capsys.readouterr().out
+    monkeypatch.setattr(environment, "unused_gpu", lambda: None)
+    assert "problem" not in environment.facts("x")["GPUs"]
+
+
 def test_the_engine_is_there_or_the_report_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     found = environment.facts("x")["C++ engine"]
     assert found["usable"] == (native.why_not() is None)

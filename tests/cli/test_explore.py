@@ -222,7 +222,7 @@ def test_a_run_that_is_still_under_way(run: Run, tmp_path: Path, monkeypatch: py
     for name in ("weights", "checkpoints"):  # before the first validation: as it began
         shutil.rmtree(done.folder / "training" / name)
     ended = run("explore", done.folder, "--port", "0")
-    assert "has not finished: using the weights it began with, from step 0 of 12." in ended.stderr
+    assert "has not finished: using the weights it started with, from step 0 of 12." in ended.stderr
     (done.folder / "training" / "data" / "ready.json").unlink()
     ended = run("explore", done.folder, "--port", "0")
     assert ended.code == 2

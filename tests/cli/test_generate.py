@@ -128,7 +128,7 @@ def test_a_talk_at_a_terminal(bundles: Path) -> None:
     os.write(ours, b"abc\n")
     place = until("> ", until("\nabc", place))
     os.write(ours, b"/temperature -1\n")
-    place = until("> ", until("clearhead: A temperature is 0", place))
+    place = until("> ", until("clearhead: The temperature must be 0", place))
     os.write(ours, b"/temprature 1\n")
     place = until("> ", until("did you mean 'temperature'?", place))
     os.write(ours, b"/top-k 3\n")

@@ -65,12 +65,12 @@ def test_a_language_model_with_settings(run: Run, tmp_path: Path) -> None:
     [
         (
             ["--early-stopping", "soon", "--beam", "2"],
-            "--early-stopping is true, false or never, not 'soon'.",
+            "--early-stopping must be true, false or never, not 'soon'.",
         ),
         (["--early-stopping", "true", "--beam", "1"], "--early-stopping compares the texts of a beam"),
         (["--beam", "4", "--length-penalty", "1000"], "A length penalty is a power from -10 to 10"),
         (["--beam", "4", "--length-penalty", "nan"], "A length penalty is a power from -10 to 10"),
-        (["--beam", "99999"], "A beam has at most 1,024 places, not 99,999."),
+        (["--beam", "99999"], "The beam size must be at most 1,024, not 99,999."),
     ],
     ids=str,
 )

@@ -36,7 +36,7 @@ def test_the_numbers_are_those_of_forced_decoding(run: Run, bundles: Path, files
         assert perplexity == pytest.approx(one.perplexity, rel=1e-4)
     total, tokens = sum(one.logp for one in wanted), sum(len(one.token_logps) for one in wanted)
     assert ended.stderr == (
-        f"4 pairs, {tokens} tokens: log-probability {total:.4f}, {total / tokens:.4f} a token, "
+        f"4 pairs, {tokens} tokens: log-probability {total:.4f}, {total / tokens:.4f} per token, "
         f"perplexity {math.exp(-total / tokens):.4g}.\n"
     )
     assert run("score", "translator", "--file", "pairs.tsv").stdout == ended.stdout
@@ -83,9 +83,9 @@ def test_a_language_model_needs_no_source(run: Run, tmp_path: Path) -> None:
         (["a", "b", "--file", "pairs.tsv"], "Say what to score"),
         (["the cat"], "This model translates: give both"),
         (["--target", "a.en"], "This model translates: give both"),
-        (["--source", "a.en", "--target", "long"], "'a.en' has 4 lines but 'long' has 5 lines"),
-        (["--source", "a.en", "--target", "no"], "There is no file 'no'."),
-        (["--file", "no.tsv"], "There is no file 'no.tsv'."),
+        (["--source", "a.en", "--target", "long"], "'a.en' has 4 lines but 'long' has 5"),
+        (["--source", "a.en", "--target", "no"], "There is no file 'no': check the path."),
+        (["--file", "no.tsv"], "There is no file 'no.tsv': check the path."),
         (["a", "b", "--length-kind", "marian"], "There is no kind of length penalty 'marian'"),
         (["a", "b", "--device", "gpu"], "Unknown device 'gpu'"),
         (["a", "b", "--threads", "0"], "Invalid value for '--threads'"),
@@ -111,4 +111,4 @@ def test_a_pair_that_is_too_long_is_named(run: Run, tmp_path: Path) -> None:
 def test_a_model_that_writes_nothing(run: Run) -> None:
     ended = run("score", "labeller", "a", "b")
     assert ended.code == 2
-    assert "A model of the family 'encoder' writes no text" in ended.stderr
+    assert "A model of the family 'encoder' does not write text" in ended.stderr

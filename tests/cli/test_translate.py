@@ -310,10 +310,13 @@ def test_only_the_lines_that_are_left_are_translated(
 @pytest.mark.parametrize(
     "change, sentence",
     [
-        (["--beam", "3"], "was begun without --beam, and now it is with --beam 3: run it as it was begun"),
-        (["--max-length", "5"], "was begun with --max-length 6, and now it is with --max-length 5"),
-        (["--json"], "was begun without --json, and now it is with --json"),
-        (["--dtype", "bf16"], "was begun with --dtype float32, and now it is with --dtype bf16"),
+        (
+            ["--beam", "3"],
+            "was started without --beam, but now it is with --beam 3: use the same settings as before",
+        ),
+        (["--max-length", "5"], "was started with --max-length 6, but now it is with --max-length 5"),
+        (["--json"], "was started without --json, but now it is with --json"),
+        (["--dtype", "bf16"], "was started with --dtype float32, but now it is with --dtype bf16"),
     ],
 )
 def test_other_settings_are_refused(
@@ -341,12 +344,15 @@ def test_another_bundle_or_another_input_is_refused(
     interrupted(run, monkeypatch, job, 12, KeyboardInterrupt)
     ended = run("translate", "smaller", *job[2:])
     assert ended.code == 2
-    assert "was begun with another bundle" in ended.stderr
+    assert "was started with another bundle" in ended.stderr
     lines = (tmp_path / "in.txt").read_text("utf-8").split("\n")
     (tmp_path / "in.txt").write_text("\n".join(["the dog", *lines[1:]]), "utf-8")
     ended = run(*job)
     assert ended.code == 2
-    assert "The first 12 lines of 'in.txt' are not those that the interrupted run has done" in ended.stderr
+    assert (
+        "The first 12 lines of 'in.txt' are not the ones that the interrupted run has processed"
+        in ended.stderr
+    )
     lines[20] = "the dog sings"  # behind what is done: that is the user's to mend
     (tmp_path / "in.txt").write_text("\n".join(lines), "utf-8")
     assert run(*job).code == 0
@@ -405,7 +411,7 @@ def test_two_at_once_do_not_mix(
     other = parts.PartFile(tmp_path / "out.txt", settings, restart=False, force=False)
     ended = run(*job)
     assert ended.code == 2
-    assert "Another process is writing 'out.txt.part': wait for it." in ended.stderr
+    assert "Another process is writing 'out.txt.part': wait for it to finish." in ended.stderr
     other.stop()
     assert run(*job).code == 0
 
@@ -441,14 +447,14 @@ def test_a_text_of_which_only_the_head_is_read_is_told_once_and_marked(
     first, *others = [json.loads(line) for line in ended.lines]
     assert "source_read" not in first
     assert [(one["source_read"], one["source_tokens"]) for one in others] == [(2, 3), (2, 3)]
-    assert ended.stderr.count("reads the first 2 of a text") == 1
+    assert ended.stderr.count("only reads the first 2, as in training") == 1
     assert "line 2 has 3 tokens" in ended.stderr
     bundle = load_bundle(bundles / "labeller")
     bundle.metadata["source_limit"] = 3
     save(bundle, tmp_path / "labels")
     ended = run("label", tmp_path / "labels", given="the cat\n" * 300 + "the cat sees\na dog sleeps\n" * 300)
     assert len(ended.lines) == 900
-    assert ended.stderr.count("reads the first 2 of a text") == 1
+    assert ended.stderr.count("only reads the first 2, as in training") == 1
     assert "line 301 has 3 tokens" in ended.stderr
 
 
@@ -464,7 +470,7 @@ def test_fast_takes_what_the_bundle_says_costs_little(run: Run, tmp_path: Path) 
     assert len(fast.stderr.splitlines()) == 1
     if native.why_not() is not None:
         return
-    assert "does not say what other number formats cost" in fast.stderr
+    assert "does not record what other number formats cost" in fast.stderr
     shutil.copytree((tmp_path / "translator").resolve(), tmp_path / "own")
     (tmp_path / "pairs.tsv").write_text("the cat sleeps\tle chat dort\nthe dog\tle chien\n", "utf-8")
     found = run("evaluate", "own", "--file", "pairs.tsv", "--task", "translate", "--formats", "--json")

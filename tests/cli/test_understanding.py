@@ -67,7 +67,7 @@ def test_a_search(run: Run, corpus: Path) -> None:
 def test_what_embed_refuses(run: Run, corpus: Path, tmp_path: Path) -> None:
     for arguments, sentence in (
         (["a", "--file", str(corpus)], "Give the texts either"),
-        (["a", "--out", "v.bin"], "does not end in one of .npy"),
+        (["a", "--out", "v.bin"], "must be one of .npy"),
         (["a", "--out", "nowhere/v.npy"], "There is no folder 'nowhere'"),
         (["a", "--out", "v.npy", "--nearest", "b"], "leave out --nearest and --json"),
         (["a", "--layer", "9"], "not 9"),

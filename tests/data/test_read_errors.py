@@ -52,21 +52,21 @@ ONE_FILE: list[tuple[str, bytes, str, dict[str, str], str]] = [
         b"<html>404</html>",
         "translate",
         {},
-        "'{0}' ends in .gz but is not compressed with gzip: fetch it again, or rename it.",
+        "'{0}' ends in .gz but is not compressed with gzip: download it again, or rename it.",
     ),
     (
         "a.txt.gz",
         ZIPPED[:3000],
         "generate",
         {},
-        "The gzip file '{0}' is damaged or cut off: fetch or compress it again.",
+        "The gzip file '{0}' is damaged or truncated: download or compress it again.",
     ),
     (
         "a.txt.gz",
         ZIPPED[:1000] + b"\0\1\2\3" + ZIPPED[1004:],
         "generate",
         {},
-        "The gzip file '{0}' is damaged or cut off: fetch or compress it again.",
+        "The gzip file '{0}' is damaged or truncated: download or compress it again.",
     ),
     (
         "a.csv",
@@ -210,23 +210,23 @@ ONE_FILE: list[tuple[str, bytes, str, dict[str, str], str]] = [
         b'{"source": "a", "target": "b"}\n["a", "b"]\n',
         "translate",
         {},
-        "'{0}' line 2 is not a JSON object, as the lines before it are.",
+        "'{0}' line 2 is not a JSON object, although the lines before it are.",
     ),
     (
         "a.jsonl",
         b'["a", "b"]\n{"source": "a", "target": "b"}\n',
         "translate",
         {},
-        "'{0}' line 2 is not a list, as the lines before it are.",
+        "'{0}' line 2 is not a list, although the lines before it are.",
     ),
     (
         "a.jsonl",
         b'["a", "b"]\n',
         "translate",
         {"source_column": "en"},
-        "'{0}' has no column 'en'; its columns: none that has a name, so give a number.",
+        "'{0}' has no column 'en'; its columns: none of them has a name, so give a number.",
     ),
-    ("a.jsonl", b"{}\n", "generate", {}, "'{0}' begins with a record that has no columns."),
+    ("a.jsonl", b"{}\n", "generate", {}, "The first record of '{0}' has no columns."),
     (
         "a.jsonl",
         b'{"source": "a", "target": "b"}\n{"source": "a", "tgt": "b"}\n',
@@ -288,14 +288,14 @@ def test_one_file(
 def test_where_no_file_is(tmp_path: Path) -> None:
     assert (
         sentence(CorpusConfig(file=f"{tmp_path}/a.tsv"), "translate")
-        == f"There is no file '{tmp_path}/a.tsv'."
+        == f"There is no file '{tmp_path}/a.tsv': check the path."
     )
     assert sentence(CorpusConfig(file=str(tmp_path)), "translate") == (
         f"'{tmp_path}' is a folder, not a file: name a file inside it."
     )
     if os.name == "posix":
         assert sentence(CorpusConfig(file="/dev/null"), "generate") == (
-            "'/dev/null' is not an ordinary file, and it has to be read more than once: save it first."
+            "'/dev/null' is not a regular file and has to be read more than once: save it to a file first."
         )
 
 
@@ -332,7 +332,7 @@ def test_two_files(tmp_path: Path) -> None:
     assert sentence(alone, "translate") == "The corpus has a target file but no source file: give both."
     both = CorpusConfig(source=str(path), target=str(path))
     assert sentence(both, "generate") == (
-        "The task 'generate' learns from one text: give one file, not a source and a target."
+        "The task 'generate' learns from one text per example: give one file, not a source and a target."
     )
     assert sentence(both.replace(source_column="1"), "translate") == (
         "Columns can be chosen in a .tsv, .csv or .jsonl file, not in a source and a target file, "
@@ -361,23 +361,21 @@ def test_too_little(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError) as caught:
         survey(DataConfig(), TASKS["translate"].columns)
-    assert str(caught.value) == (
-        "There is nothing to train on: give a source and a target file, or one file."
-    )
+    assert str(caught.value) == ("There is no training data: give a source and a target file, or one file.")
 
 
 def test_splits_that_cannot_be(tmp_path: Path) -> None:
     rows = "".join(f"s{n}\tt{n}\n" for n in range(30))
     assert surveyed(tmp_path, rows, validation=20, test=10) == (
-        "The split asks for 20 validation and 10 test examples, and there are only 30 usable ones in all: "
+        "The split asks for 20 validation and 10 test examples, but there are only 30 usable ones in total: "
         "ask for fewer."
     )
     assert surveyed(tmp_path, "".join(f"same\tt{n}\n" for n in range(30))) == (
-        "No examples could be kept apart for validation, because too many share one source: give a file for "
+        "No examples could be held out for validation, because too many share one source: give a file for "
         "it, or set split.validation to 0."
     )
     assert surveyed(tmp_path, "".join(f"same\tt{n}\n" for n in range(30)), how="tail") == (
-        "After the split nothing is left to train on: keep fewer examples apart."
+        "The split leaves nothing to train on: hold out fewer examples."
     )
     assert surveyed(tmp_path, "some line\n" * 20, "generate", "a.txt", validation=15, test=5) == (
         "The split asks for 15 for validation and 5 for test, and leaves nothing of a text of 20 lines to "
@@ -420,7 +418,7 @@ def test_a_validation_file_without_examples(tmp_path: Path) -> None:
     data = DataConfig(train=(CorpusConfig(file=str(train)),), validation=CorpusConfig(file=str(validation)))
     with pytest.raises(UserError) as caught:
         survey(data, TASKS["translate"].columns)
-    assert str(caught.value) == f"'{validation}' holds no usable example for validation."
+    assert str(caught.value) == f"'{validation}' has no usable example for validation: check the file."
 
 
 def test_a_corpus_is_one_thing() -> None:
@@ -428,6 +426,6 @@ def test_a_corpus_is_one_thing() -> None:
         with pytest.raises(UserError) as caught:
             CorpusConfig(**settings)
         assert str(caught.value) == (
-            "A corpus is a source and a target file, or one file with both, or a hub data set: "
-            "give exactly one of the three."
+            "A corpus is a source and a target file, one file with both, or a data set of the hub: give "
+            "exactly one of the three."
         )

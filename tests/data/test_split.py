@@ -155,9 +155,7 @@ def test_targets_that_repeat_by_nature_do_not_empty_the_corpus(tmp_path: Path) -
     found = split(tmp_path / "a.tsv", pairs, validation=50, test=0)
     assert found.count(TRAIN) == 450
     assert not found.targets_apart
-    assert (
-        "Many sources share a target here, so held-out targets occur in training as well." in found.report()
-    )
+    assert "Many sources share a target here, so held-out targets also occur in training." in found.report()
 
 
 def test_the_tail(tmp_path: Path) -> None:
@@ -302,4 +300,6 @@ def test_a_file_that_changes_between_two_readings(tmp_path: Path) -> None:
         fates = Fates(np.zeros(count, dtype=np.uint8))
         with pytest.raises(UserError) as caught:
             list(rows_with_fate(corpus, TASKS["translate"].columns, fates, TRAIN))
-        assert str(caught.value) == f"'{tmp_path}/a.tsv' changed while it was being read: start again."
+        assert (
+            str(caught.value) == f"'{tmp_path}/a.tsv' changed while it was being read: run the command again."
+        )

@@ -205,7 +205,7 @@ def test_a_file_cut_off_while_it_is_read_is_a_sentence(
     monkeypatch.setattr(store_module, "_MAPPED_AT_MOST", 0)
     store = a_store(tmp_path / "s", "generate", [[5, 6, 7]])
     os.truncate(tmp_path / "s" / "target.ids", 2)
-    with pytest.raises(UserError, match="cut off"):
+    with pytest.raises(UserError, match="truncated"):
         store.gather(np.array([0]), "target")
 
 

@@ -86,8 +86,8 @@ def test_too_long_is_dropped_and_counted_by_reason(tmp_path: Path) -> None:
     assert dropped == Dropped(read=6, kept=1, empty=2, source_too_long=2, target_too_long=1)
     assert dropped.to_dict()["source_too_long"] == 2
     assert dropped.report() == (
-        "1 of 6 examples kept; left out: 2 with nothing left after tokenising, 2 with too long a source, "
-        "1 with too long a target."
+        "1 of 6 examples kept; left out: 2 without tokens, 2 with too long a source, 1 with too long a "
+        "target."
     )
 
 
@@ -120,7 +120,7 @@ def test_classes_are_numbered_as_given(tmp_path: Path) -> None:
 
 
 def test_an_unknown_class_or_tag_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"class 'fine' on line 2 does not occur .* known are 'bad', 'good'"):
+    with pytest.raises(UserError, match=r"class 'fine' on line 2 does not occur .* which have 'bad', 'good'"):
         stored(tmp_path / "s", "classify", [("a", "bad"), ("a", "fine")], None, ["bad", "good"])
     many = [str(number) for number in range(20)]
     with pytest.raises(UserError, match=r"tag 'X' on line 1 does not occur .* and 12 more"):

@@ -292,5 +292,5 @@ def test_a_text_that_may_not_end_is_cut_and_one_that_may_write_nothing_is_refuse
     assert not cut.stopped
     assert len(cut.token_logps) == 4
     assert math.isclose(cut.score, cut.logp / 4, abs_tol=1e-9)
-    with pytest.raises(UserError, match="Nothing may be written at place 2"):
+    with pytest.raises(UserError, match="No token is allowed at position 2"):
         run(nothing)

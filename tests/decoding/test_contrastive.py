@@ -141,7 +141,7 @@ def test_a_token_that_is_ruled_out_is_no_candidate() -> None:
     banned = tuple((token,) for token in range(3, 12))
     [found] = search(model, [[5, 6]], [4], Options(contrastive=1.0, top_k=13, banned=banned))
     assert set(found.ids) <= {12}
-    with pytest.raises(UserError, match="Nothing may be written"):
+    with pytest.raises(UserError, match="No token is allowed"):
         search(
             model, [[5, 6]], [4], Options(contrastive=1.0, top_k=13, banned=(*banned, (12,)), min_length=2)
         )

@@ -78,9 +78,9 @@ def test_what_settings_become() -> None:
         ({"num_beams": 4, "length_penalty": 1000.0}, "A length penalty is a power from -10 to 10"),
         ({"num_beams": 4, "early_stopping": "soon"}, "must be true, false or 'never', not 'soon'"),
         ({"do_sample": 1}, "must be true or false"),
-        ({"do_sample": True, "temperature": 0.0}, "A temperature is a number above 0"),
+        ({"do_sample": True, "temperature": 0.0}, "The temperature must be above 0"),
         ({"bad_words_ids": [3]}, "must be a list of lists of ids"),
-        ({"suppress_tokens": [999]}, "name token 999, and its vocabulary has tokens 0 to"),
+        ({"suppress_tokens": [999]}, "name token 999, but its vocabulary has tokens 0 to"),
         ({"eos_token_id": ["</s>"]}, "must be an id or a list of ids"),
         ([1, 2], r"\('generation'\) must be a table"),
     ],
@@ -149,5 +149,5 @@ def test_own_settings_are_the_defaults() -> None:
     ready = Writer(told)
     [request] = ready.requests("abc", ready.defaults)
     assert (len(request.given), request.limit, request.options.min_length) == (3, 6, 5)
-    with pytest.raises(UserError, match="there may be 9: shorten it, or say how many"):
+    with pytest.raises(UserError, match="may only have 9: shorten it, or set the number"):
         ready.requests("abcabcabcabc", ready.defaults)

@@ -96,8 +96,8 @@ def test_unit_length_and_the_nearest() -> None:
 
 def test_what_cannot_be_embedded() -> None:
     for name, asked, sentence in (
-        ("encoder", {"layer": 3}, "the layers 1 to 2"),
-        ("encoder", {"layer": -1}, "the layers 1 to 2"),
+        ("encoder", {"layer": 3}, "has layers 1 to 2"),
+        ("encoder", {"layer": -1}, "has layers 1 to 2"),
         ("encoder", {"pooling": "max"}, "There is no pooling 'max'"),
         ("decoder", {"pooling": "first"}, "has read nothing of the text"),
         ("recurrent", {"layer": 0}, "leave the layer out"),

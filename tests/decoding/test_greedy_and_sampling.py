@@ -133,9 +133,9 @@ def test_a_favourite_that_is_forbidden_gives_way_to_the_next() -> None:
 def test_settings_that_leave_nothing_are_a_sentence(asked: dict[str, Any]) -> None:
     model = model_for("encoder-decoder", dtype=torch.float32)
     everything = tuple((token,) for token in range(3, 13))
-    with pytest.raises(UserError, match="Nothing may be written at place 1: the settings contradict"):
+    with pytest.raises(UserError, match="No token is allowed at position 1, because the settings contradict"):
         write(model, [[3, 4]], 5, banned=everything, **asked)
-    with pytest.raises(UserError, match="at place 3"):
+    with pytest.raises(UserError, match="at position 3"):
         write(model, [[3, 4]], 5, banned=everything, prefix=(5, 6), **{**asked, "min_length": 4})
 
 

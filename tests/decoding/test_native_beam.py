@@ -197,7 +197,7 @@ def test_nothing_may_be_written() -> None:
     model = model_of("encoder-decoder", 6, -math.inf)
     options = Options(beam=2)
     for make in (Beam, NativeBeam):
-        with pytest.raises(UserError, match="Nothing may be written at place 1"):
+        with pytest.raises(UserError, match="No token is allowed at position 1"):
             run(NativeRows(model, symbols), make, [Request((5, 2), 4, options)], 2)
 
 

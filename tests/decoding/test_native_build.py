@@ -365,7 +365,7 @@ def test_broken_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_compiler_that_makes_nonsense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nonsense = _command(tmp_path, "nonsense", 'while [ "$1" != "-o" ]; do shift; done\necho nonsense > "$2"')
     monkeypatch.setenv("CXX", str(nonsense))
-    assert "cannot be kept in or loaded from" in str(why_not())
+    assert "cannot be stored in or loaded from" in str(why_not())
 
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_place_to_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").write_text("a file")
-    assert "cannot be kept" in str(why_not())
+    assert "cannot be stored" in str(why_not())
 
 
 def test_falling_back_is_said_once(
@@ -397,7 +397,7 @@ def test_falling_back_is_said_once(
     Writer(bundle, way="torch")
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
-    assert "PyTorch decodes" in said[0]
+    assert "Decoding uses PyTorch" in said[0]
     assert "no-such-compiler" in said[0]
     _say_once.cache_clear()
 

@@ -118,7 +118,7 @@ def test_int8_embeddings(tied: bool, instruction_set: str) -> None:
 
 
 def test_int8_embeddings_go_with_int8() -> None:
-    with pytest.raises(UserError, match="go with int8 weights, and not with bf16"):
+    with pytest.raises(UserError, match="need int8 weights, not bf16"):
         pack(clearhead.build("tiny").eval(), "bf16", int8_embeddings=True)
 
 

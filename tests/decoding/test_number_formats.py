@@ -91,7 +91,7 @@ def test_fast_says_why_it_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
         dtype, sentence = fast(with_notes(notes), CPU, None)
         assert dtype == "float32"
         assert sentence is not None
-        assert "does not say what other number formats cost" in sentence
+        assert "does not record what other number formats cost" in sentence
     assert "no compiler" in (fast(translator(), CPU, "There is no compiler.")[1] or "")
     assert acceptable({"cost": 0.01, "drift": 0.001}, "nats per token")
     assert not acceptable({"cost": 0.1, "drift": 0.001}, "nats per token")  # points are another matter

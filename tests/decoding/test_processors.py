@@ -184,9 +184,9 @@ def test_settings_that_ask_nothing_leave_nothing_behind() -> None:
         ({"bias": ((7, 1.0),)}, "'bias' names token 7.*0 to 6"),
         ({"banned": ((3, -1),)}, "'banned' names token -1"),
         ({"prefix": (99,)}, "'prefix' names token 99"),
-        ({"prefix": (3, 2)}, "stop symbol"),
-        ({"bias": ((3, math.nan),)}, "A bias is a number"),
-        ({"bias": ((3, math.inf),)}, "A bias is a number"),
+        ({"prefix": (3, 2)}, "stop token"),
+        ({"bias": ((3, math.nan),)}, "A bias must be a number"),
+        ({"bias": ((3, math.inf),)}, "A bias must be a number"),
     ],
 )
 def test_refusals(asked: dict[str, Any], words: str) -> None:

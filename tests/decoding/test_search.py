@@ -256,9 +256,9 @@ def test_sampling_is_seeded_and_follows_the_probabilities() -> None:
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda model: beam_search(model, ids(1, 3), symbols=SYMBOLS, beams=0), "at least one place"),
+        (lambda model: beam_search(model, ids(1, 3), symbols=SYMBOLS, beams=0), "must be at least 1"),
         (lambda model: greedy(model, ids(1, 3), symbols=SYMBOLS, max_length=0), "max_length"),
-        (lambda model: greedy(model, ids(2, 3), [3, 0], symbols=SYMBOLS), "without any token"),
+        (lambda model: greedy(model, ids(2, 3), [3, 0], symbols=SYMBOLS), "without tokens"),
         (lambda model: greedy(model, ids(2, 3)[0], symbols=SYMBOLS), "two dimensions"),
         (lambda model: greedy(model, ids(2, 3), symbols=Symbols(None, 2)), "no start token"),
         (lambda model: sample(model, ids(1, 3), symbols=SYMBOLS, temperature=-1), "above 0"),
@@ -270,7 +270,7 @@ def test_refusals(call, words: str) -> None:
 
 
 def test_a_model_that_cannot_write_and_one_that_is_broken() -> None:
-    with pytest.raises(UserError, match="writes no text"):
+    with pytest.raises(UserError, match="does not write text"):
         greedy(model_for("encoder"), ids(1, 3), symbols=SYMBOLS)
     broken = model_for("encoder-decoder")
     with torch.no_grad():

@@ -240,9 +240,9 @@ def test_a_draft_without_positions_left_leaves_the_rest_to_the_model() -> None:
     "changes, options, named",
     [
         ({"vocabulary": 14}, {}, "vocabulary of 13"),
-        ({}, {"beam": 2}, "not with a search"),
-        ({}, {"sample": True, "nbest": 2}, "not with a search"),
-        ({}, {"contrastive": 0.5, "top_k": 3}, "not with a search"),
+        ({}, {"beam": 2}, "not for beam or contrastive search"),
+        ({}, {"sample": True, "nbest": 2}, "not for beam or contrastive search"),
+        ({}, {"contrastive": 0.5, "top_k": 3}, "not for beam or contrastive search"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(changes: dict[str, Any], options: dict[str, Any], named: str) -> None:
@@ -253,11 +253,11 @@ def test_what_cannot_be_is_a_sentence(changes: dict[str, Any], options: dict[str
 
 def test_both_models_must_be_given_the_same() -> None:
     large = model_for("encoder-decoder")
-    with pytest.raises(UserError, match="same kind of text"):
+    with pytest.raises(UserError, match="same kind of input"):
         speculate(large, model_for("decoder"), [5, 2], symbols=SYMBOLS, limit=4)
-    with pytest.raises(UserError, match="same kind of text"):
+    with pytest.raises(UserError, match="same kind of input"):
         speculate(large, model_for("encoder-decoder", source_vocabulary=9), [5, 2], symbols=SYMBOLS, limit=4)
-    with pytest.raises(UserError, match="At least one token"):
+    with pytest.raises(UserError, match="at least one token"):
         speculate(large, large, [5, 2], symbols=SYMBOLS, limit=4, ahead=0)
     with pytest.raises(UserError, match="nothing to start from"):
         speculate(large, large, [], symbols=SYMBOLS, limit=4)

@@ -98,7 +98,7 @@ def test_a_decoder_translates_where_its_framing_has_a_source() -> None:
         assert [one.text for one in found] == [one.text for one in general]
     # No word stands twice; those of the source do not count.
     assert any(set(text.split()) & set(one.text.split()) for text, one in zip(texts, found, strict=True))
-    with pytest.raises(UserError, match="does not continue text"):
+    with pytest.raises(UserError, match="cannot continue text"):
         generate(bundle, "the")
     del bundle.metadata["framing"]
     assert not Writer(bundle).has_source
@@ -162,7 +162,7 @@ def test_a_text_of_which_only_the_head_is_read_is_marked(beam: int) -> None:
     assert unread_sentence(labels, ["the old cat sees"]) is None
     labels.metadata["source_limit"] = 4  # with the start symbol
     assert unread_sentence(labels, ["the old cat"], before=7) is None
-    assert "line 9 has 4 tokens, and this model reads the first 3" in str(
+    assert "line 9 has 4 tokens, and this model only reads the first 3" in str(
         unread_sentence(labels, ["the old cat", "the old cat sees"], before=7)
     )
 
@@ -170,14 +170,17 @@ def test_a_text_of_which_only_the_head_is_read_is_marked(beam: int) -> None:
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: translate(writer(), ["a"]), "does not translate"),
-        (lambda: translate(labeller("tag", ["a"]), ["a"]), "does not translate"),
-        (lambda: generate(translator(), "the"), "does not continue"),
+        (lambda: translate(writer(), ["a"]), "cannot translate"),
+        (lambda: translate(labeller("tag", ["a"]), ["a"]), "cannot translate"),
+        (lambda: generate(translator(), "the"), "cannot continue"),
         (lambda: classify(translator(), ["the"]), "does not classify"),
         (lambda: regress(labeller("classify", ["a", "b"]), ["the"]), "does not give numbers"),
         (lambda: classify(labeller("number", []), ["the"]), "does not classify"),
-        (lambda: translate(labeller("classify", ["a"], "encoder-decoder"), ["the"]), "does not translate"),
-        (lambda: generate(labeller("classify", ["a"], "decoder"), "the"), "labels texts and writes no text"),
+        (lambda: translate(labeller("classify", ["a"], "encoder-decoder"), ["the"]), "cannot translate"),
+        (
+            lambda: generate(labeller("classify", ["a"], "decoder"), "the"),
+            "labels texts and does not write any",
+        ),
         (lambda: tag(labeller("classify", ["a", "b"]), ["the"]), "does not tag"),
         (lambda: alignment(writer(), "a"), "no source"),
         (lambda: alignment(translator(), " "), "empty text"),
@@ -289,7 +292,7 @@ def test_one_text_or_two_get_a_class_or_a_number_in_every_family(family: str, ki
     flat = found if kind == "number" else [list(one.values()) for one in found]
     assert torch.allclose(torch.tensor(flat), torch.tensor(wanted), atol=1e-4)
     assert len({str(one) for one in flat}) > 10, "the texts are all judged alike"
-    with pytest.raises(UserError, match="judges two texts" if two else "one text at a time"):
+    with pytest.raises(UserError, match="labels pairs of texts" if two else "one text at a time"):
         class_probabilities(labeller("classify", ["a", "b"], family, two), ["the"] if two else [("the", "a")])
 
 
@@ -299,7 +302,7 @@ def test_the_head_of_either_text_is_read_where_training_cut_them() -> None:
     assert unread_sentence(bundle, [("the old cat", "a dog")], before=2) is None
     pairs = [("the old cat", "a dog"), ("a dog", "the old cat sees a dog")]
     said = str(unread_sentence(bundle, pairs, before=2))
-    assert "line 4 has 6 tokens, and this model reads the first 3" in said
+    assert "line 4 has 6 tokens, and this model only reads the first 3" in said
     assert regress(bundle, pairs[1:]) == regress(bundle, [("a dog", "the old cat")])
 
 

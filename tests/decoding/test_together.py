@@ -113,7 +113,7 @@ def test_a_request_that_fails_fails_alone() -> None:
     words = tuple((one,) for one in range(made.config.vocabulary))
     impossible = Options(banned=words, max_length=5)
     good, bad = made.submit("the cat sleeps"), made.submit("one bird sings", impossible)
-    with pytest.raises(UserError, match="Nothing may be written"):
+    with pytest.raises(UserError, match="No token is allowed"):
         bad.written()
     [[wanted]] = Writer(translator(), way="torch").in_order(["the cat sleeps"])
     assert good.written()[0].ids == wanted.ids

@@ -58,7 +58,7 @@ def test_errors_and_what_is_not_defined() -> None:
         "mean absolute error": pytest.approx(1.0),
     }
     assert set(number_metrics([1, 2], [3, 5])) >= {"Pearson", "Spearman"}
-    with pytest.raises(UserError, match="3 true numbers, but 2 given"):
+    with pytest.raises(UserError, match="3 true numbers but 2 predicted"):
         pearson([1, 2, 3], [1, 2])
     with pytest.raises(UserError, match="not finite"):
         number_metrics([1.0, math.nan], [1.0, 2.0])

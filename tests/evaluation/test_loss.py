@@ -113,7 +113,7 @@ def test_classes_and_tags() -> None:
     found = corpus_loss(bundle, rows, batch_tokens=10)
     assert found.nats == pytest.approx(wanted, rel=1e-5)
     assert found.tokens == len(rows)
-    with pytest.raises(UserError, match="'w' is not one of those"):
+    with pytest.raises(UserError, match="'w' is not one of the model's labels"):
         corpus_loss(bundle, [("the cat", "w")])
 
     bundle = labeller("tag", ["x", "y"])

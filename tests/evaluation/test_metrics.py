@@ -117,10 +117,10 @@ def test_text_that_looks_tokenised_is_no_reason_to_complain(capsys) -> None:
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: bleu(["a"], []), "1 outputs, but 0 references"),
+        (lambda: bleu(["a"], []), "1 outputs but 0 references"),
         (lambda: bleu([], []), "at least one"),
         (lambda: rouge(["a", "b"], [["a"], []]), "Text 2 has no reference"),
-        (lambda: Confusion.of(["a"], []), "1 true labels, but 0"),
+        (lambda: Confusion.of(["a"], []), "1 true labels but 0"),
     ],
 )
 def test_refusals(call, words: str) -> None:

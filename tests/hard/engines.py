@@ -224,6 +224,6 @@ def _refused(
     try:
         written(model, rows, symbols, requests, 64)
     except UserError as error:
-        alike = str(error) == sentence and sentence.startswith("Nothing may be written")
+        alike = str(error) == sentence and sentence.startswith("No token is allowed")
         return "refused by both" if alike else f"! refused with {error} and with {sentence}"
     return f"! PyTorch alone refuses: {sentence}"

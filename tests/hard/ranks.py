@@ -35,7 +35,7 @@ def run(count: int, seed: int, folder: Path) -> Tally:
         found = json.loads(ended.stdout.splitlines()[-1])["killed"]
         for codes in found["ends"]:
             killed = codes.index(-9) if -9 in codes else None
-            named = any(f"Rank {killed} (" in said or "could not meet" in said for said in found["said"])
+            named = any(f"Rank {killed} (" in said or "could not connect" in said for said in found["said"])
             if killed is not None and 0 in codes:
                 tally.one("killed as the run ended")
             elif named and sorted(codes) == [-9, 1, 1, 1]:

@@ -221,7 +221,7 @@ def test_without_a_tokenizer_tokens_are_their_ids(tmp_path: Path) -> None:
     translator = ctranslate2.Translator(str(folder), intra_threads=1)
     [theirs] = translator.score_batch([["5", "7"]], [["9", "4"]])
     assert theirs.log_probs == pytest.approx(our_scores(bundle, [5, 7], [9, 4]), abs=1e-4)
-    with pytest.raises(UserError, match="needs to know the start token"):
+    with pytest.raises(UserError, match="needs the start token"):
         exported(Bundle(bundle.model), tmp_path / "other")
 
 
@@ -298,7 +298,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "is not empty" in capsys.readouterr().err
     other = ["export", str(bundle), "--to", "huggingface", "--out", str(tmp_path / "x")]
     assert main([*other, "--quantize", "int8"]) == 2
-    assert "'--quantize' is for ctranslate2" in capsys.readouterr().err
+    assert "'--quantize' is only for ctranslate2" in capsys.readouterr().err
 
 
 def test_the_program_in_the_page_runs(

@@ -254,7 +254,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused: Callable[[str], Any] = lambda words: pytest.raises(UserError, match=words)  # noqa: E731
     with refused("family 'recurrent' cannot be exported to ONNX"):
         export_folder(untaught(family="recurrent"), tmp_path / "out", "onnx")
-    with refused("has no such choice"):
+    with refused("leave it out when you export"):
         export_folder(untaught(), tmp_path / "out", "onnx", quantize="int8")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with refused("needs the package 'onnx'"):

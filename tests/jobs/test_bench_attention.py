@@ -145,13 +145,13 @@ def test_a_sentence_for_each_length_says_where_exact_attention_wins() -> None:
         {"linear": 0.5},
     )
     assert pages.verdicts(found) == [
-        "At 256 tokens exact attention takes 1 ms and wins against all 2 others; the next is linear, with "
+        "At 256 tokens exact attention takes 1 ms and beats all 2 others; the next is linear, with "
         "2.00 × its time.",
         "At 512 tokens exact attention takes 4 ms and beats 1 other; quicker: linear (0.75 × its time, "
         "error 0.5).",
-        "At 1,024 tokens exact attention was not measured: the quickest is linear, 6 ms.",
+        "At 1,024 tokens exact attention was not measured: the fastest is linear, 6 ms.",
     ]
-    assert pages.near(found).endswith("on random inputs: none, at no length.")
+    assert pages.near(found).endswith("on random inputs: none at any length.")
     assert pages.exponents(found, "both", "exact") == (2.0, 2.0)
     assert pages.exponents(found, "both", "linear")[0] == pytest.approx(0.79, abs=0.01)
 
@@ -228,13 +228,13 @@ def test_the_command(tmp_path: Path, decoder: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     "arguments, part",
     [
-        (["decoding"], "There is nothing called 'decoding' to measure"),
-        (["attention", "--lengths", "many"], "Lengths are written 256,1024"),
+        (["decoding"], "There is no benchmark 'decoding'"),
+        (["attention", "--lengths", "many"], "Write lengths as 256,1024"),
         (["attention", "--lengths", "1"], "numbers of tokens from 2"),
-        (["attention", "--lengths", "9999999999"], "Lengths are written"),
+        (["attention", "--lengths", "9999999999"], "Write lengths as"),
         (["attention", "--lengths", "512-256"], "numbers of tokens from 2"),
         (["attention", "--kinds", "exat"], "There is no attention 'exat'"),
-        (["attention", "--text", "a.txt"], "give its --bundle as well"),
+        (["attention", "--text", "a.txt"], "give --bundle as well"),
         (["attention", "--decode", "--bundle", "b"], "leave --bundle out"),
         (["attention", "--out", "."], "is a folder"),
         (["attention", "--width", "10", "--heads", "4"], "does not divide into 4 heads"),

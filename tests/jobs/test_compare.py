@@ -106,7 +106,7 @@ def test_a_member_that_cannot_be_trained_is_told_and_left_out(tmp_path: Path) ->
 
 def test_axes_are_read_like_settings() -> None:
     assert job.axes_of(["a.b=1,x,true"]) == {"a.b": (1, "x", True)}
-    for wrong, words in (("a.b", "An axis is written"), ("a=1,1", "has a value twice")):
+    for wrong, words in (("a.b", "Write an axis as"), ("a=1,1", "has a value twice")):
         with pytest.raises(UserError, match=words):
             job.axes_of([wrong])
 
@@ -224,7 +224,7 @@ def test_a_comparison_measures_and_draws(compared: tuple[Path, dict[str, Any], C
     html = (out / "compare.html").read_text(encoding="utf-8")
     assert html.count("<svg") == 4
     assert "http-equiv" not in html
-    assert "cannot take part" in html
+    assert "is left out" in html
     assert [one.title for one in page(found, draw=False).sections][2:] == [
         "Gradient by distance",
         "Validation loss",
@@ -255,7 +255,7 @@ def test_it_goes_on_where_it_was(
         job.compare(out, said, CompareConfig(architectures=("lstm",)))
     with pytest.raises(UserError, match="is not empty"):
         job.compare(out / "gru-seed1", said, config)
-    with pytest.raises(UserError, match="no comparison in"):
+    with pytest.raises(UserError, match="no comparison to resume in"):
         job.compare(out / "nowhere")
 
 
@@ -276,7 +276,7 @@ def test_a_run_that_fails_keeps_no_other_from_its_end(
     monkeypatch.setattr(job, "resume", broken)
     assert main(["compare", "--out", str(out)]) == 1
     said = capsys.readouterr()
-    assert "gru-seed1 did not come to its end: The loss of 'gru-seed1' was not finite." in said.out
+    assert "gru-seed1 did not finish: The loss of 'gru-seed1' was not finite." in said.out
     assert "gru-seed2 did not" in said.out
     assert "retries the runs that failed" in said.err
     for path, text in kept.items():

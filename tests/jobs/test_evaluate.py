@@ -61,7 +61,7 @@ def test_a_bundle_that_does_not_say_its_task(
     bundle = finished.bundle
     silent = Bundle(bundle.model, bundle.tokenizer, {"documents": False})
     path = save(silent, tmp_path / "silent")
-    with pytest.raises(UserError, match="name it with --task"):
+    with pytest.raises(UserError, match=r"name the task \(on the command line, with --task\)"):
         measure([path], test_set, device="cpu")
     assert measure([path], test_set, TASKS["translate"], device="cpu").first.task == "translate"
 

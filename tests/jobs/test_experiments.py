@@ -52,7 +52,7 @@ def test_the_made_up_language_is_what_its_floors_say() -> None:
 def test_a_silenced_source_gives_one_output_whatever_was_learned() -> None:
     """Without a single step of training, too: nothing of the source is left to depend on."""
     found = columns(experiments.cross_attention(steps=2))
-    assert found["cross-attention silenced afterwards"][-1] == "1"
+    assert found["cross-attention switched off after training"][-1] == "1"
     assert found["trained without cross-attention"][-1] == "1"
 
 
@@ -91,7 +91,9 @@ def test_the_quiz_asks_waits_and_answers(
     assert main(["quiz", "which-is-correct"]) == 0  # nobody is there to wait for
     shown = capsys.readouterr().out
     source = SOURCES["which-is-correct"]
-    assert shown.index(source.question) < shown.index(source.answer) < shown.index("Past the preset length")
+    assert (
+        shown.index(source.question) < shown.index(source.answer) < shown.index("Beyond the maximum length")
+    )
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

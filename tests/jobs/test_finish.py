@@ -91,7 +91,7 @@ def test_what_other_number_formats_cost_is_stored(
     assert set(stored["cpu"]["int8"]) == {"value", "cost", "drift", "largest", "same"}
     assert main(["inspect", str(finished.folder)]) == 0
     shown = capsys.readouterr().out
-    assert "what other numbers cost, on 8 validation examples" in shown
+    assert "cost of other number formats, on 8 validation examples" in shown
     assert f"{stored['cpu']['int8']['drift']:.4g}" in shown
 
 
@@ -116,8 +116,8 @@ def test_a_failure_while_scoring_leaves_the_bundle(
         done = train(out, settings(corpus, steps=2), view="quiet")
         assert done.test is None
         assert done.failed == [
-            f"The bundle '{out}' is complete, but scoring its test set failed (no room): "
-            f"`clearhead train --resume {out}` tries that again."
+            f"The bundle '{out}' is complete, but scoring its test set failed (no room): `clearhead train "
+            f"--resume {out}` tries again."
         ]
         with pytest.raises(KeyboardInterrupt):
             resume(out, view="quiet")

@@ -86,7 +86,7 @@ def test_resume_of_a_finished_run_gives_the_same_bundle(run: Finished) -> None:
         ({}, "Say what to train on"),
         ({"file": "no-such-file.tsv"}, "no-such-file.tsv"),
         ({"source": "a.en", "target": "a.fr"}, "There is no file .a.en."),
-        ({"file": "a.tsv", "resume": True}, "goes on with a run as it is"),
+        ({"file": "a.tsv", "resume": True}, "continues a run as it is"),
         ({"resume": True}, "no run to resume"),
         ({"file": "a.tsv", "model__widht": 3}, "did you mean 'width'"),
     ],

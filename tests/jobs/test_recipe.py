@@ -117,7 +117,7 @@ CHOICES = [
     Choice("steps", 1000, "long enough"),
     Choice("schedule.warmup", 250, "steady"),
     Choice("schedule.rate", 1e-3, "as usual"),
-    Choice("validation.every", 40, "25 looks"),
+    Choice("validation.every", 40, "25 validations"),
 ]
 SIZES: dict[str, int | None] = {"vocabulary": 500, "source_vocabulary": None}
 

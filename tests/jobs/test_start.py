@@ -194,7 +194,7 @@ def test_a_language_model_goes_on_and_labels(tmp_path: Path) -> None:
         ("translate", {"start": {"base": "nowhere"}}, "There is no bundle 'nowhere'"),
         ("translate", {"start": {"lora": {"apart": True}}}, "start.lora.apart=true needs LoRA"),
         ("translate", {"start": {"rate_decay": 2}}, "rate_decay"),
-        ("classify", {"start": {"old_domain": {"file": "x.tsv"}}}, "There is no old domain to compare on"),
+        ("classify", {"start": {"old_domain": {"file": "x.tsv"}}}, "--old-domain cannot be used"),
     ],
 )
 def test_what_does_not_fit_is_said_before_the_corpus_is_read(
@@ -259,11 +259,13 @@ def _without_its_base(home: Path, base: Path) -> None:
     shutil.copytree(home / "run", home / "elsewhere" / "run")
     base.rename(home / "elsewhere" / "base")
     load(home / "elsewhere" / "run")  # both have moved together
-    with pytest.raises(UserError, match=r"holds only what was learnt on top of '.*base', which is missing"):
+    with pytest.raises(
+        UserError, match=r"holds only the weights learned on top of '.*base', which is missing"
+    ):
         load(home / "run")
     base.mkdir()
     shutil.copytree(home / "merged", base, dirs_exist_ok=True)
-    with pytest.raises(UserError, match="do not match the checksum"):
+    with pytest.raises(UserError, match="the checksum does not match"):
         load(home / "run")
     assert "checksum" in str(describe(home / "run").problem)
     load(home / "elsewhere" / "run")  # the right one lies beside it, whatever lies where it was
@@ -356,7 +358,7 @@ def test_by_minutes_and_by_nothing_else(finished: Finished, tmp_path: Path) -> N
     assert flops > 0
     for wrong, sentence in (
         ({"steps": 12}, "not both"),
-        ({"steps": 30, "model": {"dropout": 0.5}}, "cannot go on with other settings"),
+        ({"steps": 30, "model": {"dropout": 0.5}}, "cannot be resumed with different settings"),
     ):
         with pytest.raises(UserError, match=sentence):
             resume(run, wrong, minutes=None if "model" in wrong else 1e-9, view="quiet")
@@ -368,7 +370,7 @@ def test_an_unfinished_run_is_not_lengthened(finished: Finished, tmp_path: Path)
     run = tmp_path / "run"
     shutil.copytree(finished.folder, run)
     shutil.rmtree(run / "training" / "checkpoints")
-    with pytest.raises(UserError, match="has not come to its end"):
+    with pytest.raises(UserError, match="has not finished"):
         resume(run, {"steps": 24}, view="quiet")
 
 
@@ -382,7 +384,7 @@ def test_a_run_short_of_time_says_what_would_do(tmp_path: Path) -> None:
     assert not is_short_of_time(decide(early, said, short["minutes"]).outlook)
     listening = Listening()
     tell(decide(early, said, 1e-4), listening)
-    assert any(f"--minutes {short['minutes']:.0f} would do" in sentence for sentence in listening.said)
+    assert any(f"--minutes {short['minutes']:.0f} would be enough" in sentence for sentence in listening.said)
 
 
 @pytest.mark.parametrize(

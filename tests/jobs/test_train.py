@@ -197,7 +197,7 @@ def test_a_wrong_recipe_leaves_nothing_behind(
 
 def test_a_run_is_not_overwritten(finished: Finished, corpus: Path) -> None:
     before = (finished.folder / "model.safetensors").read_bytes()
-    with pytest.raises(UserError, match=r"There is a run in .* already"):
+    with pytest.raises(UserError, match=r"There is already a run in"):
         train(finished.folder, settings(corpus), view="quiet")
     assert (finished.folder / "model.safetensors").read_bytes() == before
 
@@ -237,11 +237,22 @@ def test_a_run_that_has_not_taken_a_step_is_begun_anew(
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     with pytest.raises(RuntimeError):
         train(out, settings(corpus), view="plain")
-    assert "had not taken a step: it is begun anew." in capsys.readouterr().err
+    assert "had not taken a step: it starts over." in capsys.readouterr().err
     assert RunFolder(out).read_record()[0].model.width == 16
     assert not (out / "training" / "data" / "source_tokenizer.json").exists()
 
 
+def test_a_run_says_that_it_cannot_use_the_gpu(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("clearhead.jobs.train.unused_gpu", lambda: "This machine has a GPU, but …")
+    missing = settings(tmp_path / "missing.tsv")
+    for device, told in (("auto", 1), ("cpu", 0)):
+        with pytest.raises(UserError, match="no file"):
+            train(tmp_path / "run", merged(missing, {"compute": {"device": device}}), view="plain")
+        assert capsys.readouterr().err.count("This machine has a GPU, but …") == told
+
+
 def test_no_time_is_no_time(corpus: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="more than 0 minutes"):
+    with pytest.raises(UserError, match="above 0 minutes"):
         train(tmp_path / "run", settings(corpus), minutes=0.0, view="quiet")

@@ -102,16 +102,16 @@ def test_rows_of_unlike_length_are_reordered_taken_and_joined() -> None:
     fixed = sum(own.bytes for own in taken.own)
     step(net, last, taken)
     assert sum(own.bytes for own in taken.own) == fixed == 3 * 3 * 2 * 8 * 8  # layers, rows, tokens, width
-    with pytest.raises(UserError, match="cannot be cut"):
+    with pytest.raises(UserError, match="cannot be truncated"):
         taken.truncate(2)
 
 
 def test_engines_and_settings_that_do_not_know_it() -> None:
-    assert supports(model()) == "it does not know the model family 'convolutional'."
+    assert supports(model()) == "it does not support the model family 'convolutional'."
     for settings, words in (
         ({"convolution": {"kernel": 4}}, "is even"),
         ({"position": {"name": "rotary"}}, "acts inside self-attention"),
-        ({"head": {"kind": "classify"}}, "cannot stand on a model of the family 'convolutional'"),
+        ({"head": {"kind": "classify"}}, "cannot be used with the family 'convolutional'"),
         ({"residual": False}, "not for 'convolutional'"),
     ):
         with pytest.raises(UserError, match=words):

@@ -330,10 +330,10 @@ def test_gradients_are_no_hindrance() -> None:
 @pytest.mark.parametrize("kind, other", list(itertools.permutations(["decoder, rotary", "recurrent, gru"])))
 def test_another_model_s_state_is_refused(kind: str, other: str) -> None:
     state = begin(MODELS[other], ids(2, SOURCE))
-    with pytest.raises(UserError, match="use the state that the same model began with"):
+    with pytest.raises(UserError, match="use a state that this model made"):
         step(MODELS[kind], ids(2, 1), state)
-    with pytest.raises(UserError, match="use the state that the same model began with"):
+    with pytest.raises(UserError, match="use a state that this model made"):
         begin(MODELS[kind], ids(2, SOURCE)).join(state)
     deeper = model_for("decoder", scheme="rotary", layers=3)
-    with pytest.raises(UserError, match="begun by a model of 3 layers, and this one has 2"):
+    with pytest.raises(UserError, match="comes from a model with 3 layers, and this one has 2"):
         step(MODELS["decoder, rotary"], ids(2, 1), begin(deeper, ids(2, SOURCE)))

@@ -269,8 +269,8 @@ def test_heads_of_decoders(family: str, kind: str, outputs: int, pooling: str) -
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"family": "decoder", "head__kind": "tag"}, "head.kind=tag cannot stand on .* 'decoder'"),
-        ({"family": "encoder-decoder", "head__kind": "mlm"}, "head.kind=mlm cannot stand on"),
+        ({"family": "decoder", "head__kind": "tag"}, "head.kind=tag cannot be used with .* 'decoder'"),
+        ({"family": "encoder-decoder", "head__kind": "mlm"}, "head.kind=mlm cannot be used with"),
         ({"family": "recurrent", "head__kind": "classify"}, "'recurrent': use an encoder"),
         ({"family": "decoder", "head__kind": "number"}, "set head.pooling=last"),
     ],
@@ -362,7 +362,7 @@ def test_inputs_that_cannot_be(family: str) -> None:
         (ids(5), [2, 2], "lengths add up to 4, but there are 5 tokens"),
         (ids(2, 3), [1, 2, 3], "2 rows need 2 lengths, not 3"),
         (ids(2, 3), [1, 4], "length of 4 is longer than the rows, which hold 3"),
-        (ids(2, 3), [1, -1], "length of -1 is below 0"),
+        (ids(2, 3), [1, -1], "length of -1 is negative"),
         (ids(2, 3, 1), None, "one dimension .* or two .*, not 3"),
     ]:
         with pytest.raises(UserError, match=sentence):
@@ -376,9 +376,9 @@ def test_sources_and_targets_that_cannot_be(family: str) -> None:
         (ids(5), ids(4), ([3, 2], None), "need the length of each sequence"),
         (ids(5), ids(4), ([3, 1], [2, 2]), "add up to 4, but there are 5 source tokens"),
         (ids(5), ids(4), ([3, 2], [2, 1]), "add up to 3, but there are 4 target tokens"),
-        (ids(5), ids(4), ([3, 2], [2, 1, 1]), "2 packed sources, but 3 packed targets"),
+        (ids(5), ids(4), ([3, 2], [2, 1, 1]), "2 packed sources but 3 packed targets"),
         (ids(2, 5), ids(4), ([5, 5], [2, 2]), "both packed .* or both in rows"),
-        (ids(2, 5), ids(3, 4), (None, None), "2 source rows, but 3 target rows"),
+        (ids(2, 5), ids(3, 4), (None, None), "2 source rows but 3 target rows"),
         (ids(2, 5), ids(2, 4), (None, [4, 5]), "5 is longer than the rows, which hold 4"),
         (ids(2, 5), ids(2, 4), ([4], None), "2 rows need 2 lengths"),
     ]:

@@ -190,7 +190,7 @@ def test_a_sum_cannot_be_cut(kind: str) -> None:
     state = begin(model, ids(2, SOURCE))
     step(model, ids(2, 3), state)
     for length in (2, torch.tensor([1, 2])):
-        with pytest.raises(UserError, match=r"cannot take tokens back: .*\('RunningSum'\) cannot be cut"):
+        with pytest.raises(UserError, match=r"cannot undo tokens: .*\('RunningSum'\) cannot be truncated"):
             state.truncate(length)
     cuttable = model_for(model.config.family)
     for large, small in ((model, cuttable), (cuttable, model)):
@@ -287,10 +287,10 @@ def test_a_pattern_may_be_of_one_stack() -> None:
 @pytest.mark.parametrize(
     "pattern, sentence",
     [
-        ([{"first": 4, "feedforward": {"width": 3}}], "about no layer of this model"),
+        ([{"first": 4, "feedforward": {"width": 3}}], "matches no layer of this model"),
         ([{"attention": {"heads": 3}}], "8 does not divide into 3 heads"),
         ([{"attention": {"width": 9, "heads": 3}}], "contradicts the model's width=8"),
-        ([{"attention": {"kind": "linear"}}], "cannot look at a source: set cross_attention"),
+        ([{"attention": {"kind": "linear"}}], "cannot be used as cross-attention: set cross_attention"),
         ([{"layer": 1}], "Unknown layer pattern setting 'layer_pattern.*layer'"),
     ],
 )
@@ -340,7 +340,7 @@ def test_fast_engines_and_exports_refuse_parts_they_do_not_know(
     model = build(ModelConfig.from_dict({**PLAIN, "family": "decoder"}), **change).eval()
     reason = supports(model)
     assert reason is not None
-    assert "does not know" in reason
+    assert "does not support" in reason
     plain = build(ModelConfig.from_dict({**PLAIN, "family": "decoder"})).eval()
     assert supports(plain) is None
     plain.decoder.layers[1].feedforward = Telling(8, TellingConfig(width=12))
@@ -370,7 +370,7 @@ def test_a_part_states_its_costs() -> None:
 
 def test_a_part_is_refused_where_it_cannot_serve() -> None:
     assert isinstance(build_attention(LINEAR.replace(width=8), clearhead.position("none")), LinearAttention)
-    with pytest.raises(UserError, match="cannot look at a source"):
+    with pytest.raises(UserError, match="cannot be used as cross-attention"):
         build_attention(LINEAR.replace(width=8))
 
 

@@ -52,7 +52,7 @@ def test_every_instruction_set(name: str) -> None:
 def test_absent_engine_is_a_failure_where_it_is_demanded(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="1 failed") as failed:
         run_tests([], CXX="/no/such/compiler", XDG_CACHE_HOME=str(tmp_path))
-    assert "There is no C++ compiler '/no/such/compiler'" in str(failed.value)
+    assert "a C++ compiler '/no/such/compiler' that does not exist" in str(failed.value)
 
 
 def test_addresses_and_undefined_behaviour() -> None:

@@ -145,7 +145,7 @@ def test_a_problem_made_by_hand_is_checked_too() -> None:
     with pytest.raises(UserError, match=r"'sdpa' cannot .* 'additive' is not"):
         attend(additive, "sdpa")
     capped = case("dot", "none", "none", "soft cap").problem()
-    with pytest.raises(UserError, match=r"'sdpa' cannot .* no soft cap"):
+    with pytest.raises(UserError, match=r"'sdpa' cannot .* not support soft-capping"):
         attend(capped, "sdpa")
 
 

@@ -175,7 +175,7 @@ def test_spans_hold_all_that_is_visible(name: str, first: int, count: int, width
 
 def test_bad_patterns() -> None:
     for make in (lambda: Local(0), lambda: Strided(0), lambda: Strided(2, unit=0), lambda: Global(-1)):
-        with pytest.raises(UserError, match=r"or more"):
+        with pytest.raises(UserError, match=r"at least"):
             make()
 
 

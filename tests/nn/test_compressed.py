@@ -159,12 +159,12 @@ def test_refusals() -> None:
     for scheme in ("shaw", "music", "transformer_xl"):
         with pytest.raises(UserError, match=r"'compressed' and the position scheme '\w+' cannot work"):
             layer(scheme)
-    with pytest.raises(UserError, match="'compressed' cannot look at a source"):
+    with pytest.raises(UserError, match="'compressed' cannot be used as cross-attention"):
         build_attention(CompressedConfig(width=8, heads=2), None)
     for mask in (masks.Window(2), masks.Prefix(2), masks.Padding(keep=torch.ones(3, 11))):
         with pytest.raises(UserError, match=r"'compressed' and the mask .* cannot work together"):
             layer()(rows(), mask=mask)
-    with pytest.raises(UserError, match="only behind Causal"):
+    with pytest.raises(UserError, match="only continue a text with the mask Causal"):
         layer()(rows(), state=layer().new_state())
     with pytest.raises(UserError, match="'KeyValues' cannot be used here, where 'Blocks' is needed"):
         layer()(rows(), mask=masks.Causal(), state=KeyValues())

@@ -188,5 +188,5 @@ def test_who_else_is_refused() -> None:
     layer = attention()
     with pytest.raises(UserError, match="'KeyValues' cannot be used here, where 'Latents' is needed"):
         layer(tokens(1, 2), state=KeyValues())
-    with pytest.raises(UserError, match="'latent' cannot look at a source: set cross_attention"):
+    with pytest.raises(UserError, match="'latent' cannot be used as cross-attention: set cross_attention"):
         build_attention(LatentConfig(**SIZES))

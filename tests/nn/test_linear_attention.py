@@ -222,7 +222,7 @@ def test_a_source_is_seen_whole(kind: str) -> None:
     for given in (source, None):  # the second time from what it kept
         found = attention(x, source if given is None else given, mask=mask, state=memory)
         torch.testing.assert_close(found, wanted)
-    with pytest.raises(UserError, match="sees a source whole"):
+    with pytest.raises(UserError, match="always sees the whole source"):
         attention(x, source, mask=masks.Causal())
 
 
@@ -268,7 +268,7 @@ def test_impossible_pairs(kind: str) -> None:
     for mask in (masks.Window(2), masks.Prefix(2), masks.Boolean([[True] * 7] * 7)):
         with pytest.raises(UserError, match=rf"kind '{kind}' and the mask .* cannot work together"):
             layer(kind)(rows(), mask=mask)
-    with pytest.raises(UserError, match="only behind a causal mask"):
+    with pytest.raises(UserError, match="only continue a text with a causal mask"):
         layer(kind)(rows(), state=layer(kind).new_state())
     with pytest.raises(UserError, match="cannot be used here"):
         layer(kind)(rows(), mask=masks.Causal(), state=clearhead.nn.attention.KeyValues())
@@ -297,7 +297,7 @@ def test_bundles_and_engines(kind: str, family: str, tmp_path: Any) -> None:
     reason = supports(again)
     assert reason is not None
     assert f"'{kind}'" in reason
-    with pytest.raises(UserError, match="tp cannot cut a"):
+    with pytest.raises(UserError, match="tp cannot split a"):
         refuse_tensor_parallel(model, Layout.parse("tp2", 2))
 
 
@@ -326,5 +326,5 @@ def test_the_planner_counts_what_is_done_and_kept(kind: str, family: str, tokens
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_is_no_crossing(kind: str) -> None:
-    with pytest.raises(UserError, match=f"Nothing grows with n² in attention of the kind '{kind}'"):
+    with pytest.raises(UserError, match=f"Attention of the kind '{kind}' has no part that grows with n²"):
         crossing(model_of(kind, "decoder").config)

@@ -231,9 +231,9 @@ def test_what_a_mask_cannot_be() -> None:
         Boolean(torch.ones(3, dtype=torch.bool))
     with pytest.raises(UserError, match="2 × 2 does not fit 3 queries"):
         MultiHeadAttention(AttentionConfig(width=8))(torch.zeros(1, 3, 8), mask=Boolean(torch.eye(2).bool()))
-    with pytest.raises(UserError, match="2 × 2 says nothing of query 2"):
+    with pytest.raises(UserError, match="2 × 2 does not cover query 2"):
         Boolean(torch.eye(2).bool()).matrix(3)
-    with pytest.raises(UserError, match="'additive' is no product"):
+    with pytest.raises(UserError, match="'additive' is not a product"):
         MultiHeadAttention(AttentionConfig(width=8, heads=2, score="additive", scale=1.0))
 
 

@@ -320,7 +320,7 @@ def test_show(tmp_path: Path) -> None:
     dots = read_png(Path(mask.show(3, row=1, file=str(tmp_path / "mask.png"))).read_bytes())
     dark = dots[8::17, 8::17].astype(int).sum(-1) < 384  # the middle of each cell
     assert dark.tolist() == mask.matrix(3)[1, 0].tolist()
-    with pytest.raises(UserError, match=r"drawn as \.svg or \.png, not 'mask.jpg'"):
+    with pytest.raises(UserError, match=r"drawn as \.svg or \.png, not as 'mask.jpg'"):
         mask.show(3, file=tmp_path / "mask.jpg")
 
 

@@ -97,9 +97,9 @@ def test_pictures_are_deterministic() -> None:
 @pytest.mark.parametrize(
     "matrix, labels, sentence",
     [
-        ([1, 2], None, "not of 1 dimensions"),
+        ([1, 2], None, "this has 1 dimensions"),
         ([[[1]]], None, "choose one head"),
-        ([[1], [1, 2]], None, "rows of one length"),
+        ([[1], [1, 2]], None, "rows of equal length"),
         ([["a"]], None, "matrix of numbers"),
         ([[float("nan")]], None, "not finite"),
         ([[1]], ["a", "b"], "1 rows but 2 row labels"),
@@ -108,5 +108,5 @@ def test_pictures_are_deterministic() -> None:
 def test_refusals(matrix: object, labels: list[str] | None, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         picture.heat_text(matrix, rows=labels)
-    with pytest.raises(UserError, match="at least one dot"):
+    with pytest.raises(UserError, match="at least one pixel"):
         picture.png([[1]], cell=0)

@@ -178,12 +178,12 @@ def test_same_report_each_time_and_no_random_number_used() -> None:
     "scheme, settings, sentence",
     [
         ("rotery", {}, "did you mean 'rotary'"),
-        ("rotary", {"longest": 4}, "16 tokens at least, not 4"),
+        ("rotary", {"longest": 4}, "at least 16 tokens, not 4"),
         ("rotary", {"bse": 1.0}, "did you mean 'base'"),
-        ("rotary", {"tolerance": -1.0}, "from 0 to below 1"),
-        ("rotary", {"tolerance": math.nan}, "from 0 to below 1"),
+        ("rotary", {"tolerance": -1.0}, "at least 0 and below 1"),
+        ("rotary", {"tolerance": math.nan}, "at least 0 and below 1"),
         (7, {}, "a Position or a function"),
-        (Rotary(4), {"base": 1.0}, "without any"),
+        (Rotary(4), {"base": 1.0}, "Settings go with the name of a scheme"),
         (lambda n: torch.zeros(n + 1), {}, "one row for each of 16 positions"),
     ],
 )

@@ -197,7 +197,7 @@ def test_refusals() -> None:
     for buckets in ((), (3,), (4, 5)):
         with pytest.raises(UserError, match=r"buckets=\[.*\] must be even numbers"):
             attention(buckets=buckets)
-    with pytest.raises(UserError, match="only behind a causal mask"):
+    with pytest.raises(UserError, match="only continue a text with a causal mask"):
         attention()(texts(), state=attention().new_state())
     with pytest.raises(UserError, match="'RunningSum' cannot be used here"):
         attention()(texts(), mask=masks.Causal(), state=RunningSum())

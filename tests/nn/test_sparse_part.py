@@ -181,5 +181,5 @@ def test_refusals() -> None:
         longformer()(torch.randn(1, 4, 8, dtype=torch.float64), mask=Causal())
     with pytest.raises(UserError, match="set window, local or stride"):
         SparseConfig(width=8, heads=2)
-    with pytest.raises(UserError, match="'sparse' cannot look at a source"):
+    with pytest.raises(UserError, match="'sparse' cannot be used as cross-attention"):
         build_attention(SparseConfig(width=8, heads=2, window=3), None)

@@ -31,14 +31,14 @@ def test_a_layout_is_read(text: str, ranks: int, sizes: tuple[int, int, int]) ->
 @pytest.mark.parametrize(
     ("text", "ranks", "said"),
     [
-        ("fsdp3", 4, "made for 3 ranks, and there are 4"),
+        ("fsdp3", 4, "needs 3 ranks, and there are 4"),
         ("ddpxtp3", 4, "a multiple of 3 ranks, and there are 4"),
         ("ddpxfsdp", 4, "more than one size open"),
         ("pp4", 4, "cannot be read at 'pp4'"),
         ("", 4, "cannot be read"),
         ("ddp2xddp2", 4, "has ddp twice"),
         ("ddp99999999999", 4, "cannot be read"),
-        ("ep2xtp2", 4, "joins ep and tp"),
+        ("ep2xtp2", 4, "combines ep and tp"),
     ],
 )
 def test_a_layout_is_refused(text: str, ranks: int, said: str) -> None:

@@ -137,13 +137,13 @@ def test_other_vocabularies_and_norms_are_still_base() -> None:
         ("base", {"device": "h300"}, "no device 'h300' to plan for: did you mean"),
         ("base", {"device": "cpu:fast"}, "must give FLOP/s above 0"),
         ("base", {"device": "cpu:nan"}, "must give FLOP/s above 0"),
-        ("base", {"dtype": "int8"}, "no number format 'int8'"),
+        ("base", {"dtype": "int8"}, "not support the number format 'int8'"),
         ("base", {"dtype": "bf16", "device": "p100"}, "use dtype float32"),
         ("gpt2", {"source_length": 5}, "give target_length"),
-        ("gpt2", {"target_length": 2000}, "learned positions for 1024 tokens, not 2000"),
+        ("gpt2", {"target_length": 2000}, "learned positions for 1024 tokens, not for 2000"),
         ("bert-base", {"target_length": 5}, "give source_length"),
         ("vit-b16", {"source_length": 5}, "image.size and image.patch"),
-        (7, {}, "a preset's name, a ModelConfig or a model"),
+        (7, {}, "the name of a preset, a ModelConfig or a model"),
     ],
 )
 def test_refusals(what: str, options: dict[str, object], part: str) -> None:

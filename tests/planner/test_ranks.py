@@ -82,10 +82,10 @@ def test_what_does_not_fit_is_taken_in_more_passes() -> None:
     ("ranks", "layout", "said"),
     [
         (None, "fsdp8", "needs the number of ranks"),
-        (64, "fsdp8", "made for 8"),
+        (64, "fsdp8", "needs 8"),
         (1, None, "must be 2"),
-        (3, "tp3", "cut"),
-        (4, "ep4", "cannot cut this model"),
+        (3, "tp3", "partition"),
+        (4, "ep4", "cannot partition this model"),
     ],
 )
 def test_refusals(ranks: int | None, layout: str | None, said: str) -> None:

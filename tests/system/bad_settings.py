@@ -125,9 +125,9 @@ NAMES = [
     ("compute.device=cuda:x", "Unknown device 'cuda:x'"),
     ("compute.compile=maybe", "'compute.compile' must be of type bool"),
     ("saving.tensorboard=1", "'saving.tensorboard' must be of type bool"),
-    ("a", "A setting is written name=value"),
-    ("=3", "A setting is written name=value"),
-    ("model..width=3", "A setting is written name=value"),
+    ("a", "Write a setting as name=value"),
+    ("=3", "Write a setting as name=value"),
+    ("model..width=3", "Write a setting as name=value"),
 ]
 
 # the families of models that make sense for each task; all others are refused before the corpus is read
@@ -182,7 +182,7 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         "translate",
         ('model.layer_pattern=[{"first": 90, "feedforward": {"width": 8}}]',),
-        "about no layer of this model",
+        "matches no layer of this model",
     ),
     (
         "translate",
@@ -192,7 +192,7 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         "translate",
         ("model.attention.kind=reformer",),
-        "kind 'reformer' cannot look at a source: set cross_attention",
+        "kind 'reformer' cannot be used as cross-attention: set cross_attention",
     ),
     (
         "generate",
@@ -240,7 +240,7 @@ TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         "generate",
         ("model.position.name=learned", "model.position.max_length=16"),
-        "There are learned positions for 16 tokens, and batch.context is 256",
+        "The model has learned positions for 16 tokens, but batch.context is 256",
     ),
     (
         "generate",
@@ -281,10 +281,10 @@ LINES: list[tuple[tuple[str, ...], str]] = [
         "--source-column takes one column, or two",
     ),
     (("evaluate", "no-bundle", "--file", "x.tsv", *TWO, *TWO), "--source-column takes one column, or two"),
-    ((*TRAIN, "--minutes", "nan"), "The time for training must be more than 0 minutes"),
-    ((*TRAIN, "--minutes", "inf"), "The time for training must be more than 0 minutes"),
-    ((*TRAIN, "--minutes", "1e300"), "The time for training must be more than 0 minutes"),
-    ((*TRAIN, "--minutes", "-3"), "The time for training must be more than 0 minutes"),
+    ((*TRAIN, "--minutes", "nan"), "The time for training must be above 0 minutes"),
+    ((*TRAIN, "--minutes", "inf"), "The time for training must be above 0 minutes"),
+    ((*TRAIN, "--minutes", "1e300"), "The time for training must be above 0 minutes"),
+    ((*TRAIN, "--minutes", "-3"), "The time for training must be above 0 minutes"),
     ((*TRAIN, "--weight", "nan"), "'data.train[0].weight' must be above 0"),
     ((*TRAIN, "--weight", "-1"), "'data.train[0].weight' must be above 0"),
     ((*TRAIN, "--weight", "1e300"), "'data.train[0].weight' must be above 0"),

@@ -65,21 +65,24 @@ CASES = {
     "no number": ([*T, "x", "--beam", "many"], "Invalid value for '--beam'"),
     "temperature below 0": (
         [*T, "x", "--sample", "--temperature", "-1"],
-        "A temperature is 0 (greedy",
+        "The temperature must be 0 (greedy",
     ),
-    "temperature that is no number": ([*T, "x", "--sample", "--temperature", "nan"], "A temperature is 0"),
+    "temperature that is no number": (
+        [*T, "x", "--sample", "--temperature", "nan"],
+        "The temperature must be 0",
+    ),
     "endless temperature": (
         [*T, "x", "--sample", "--temperature", "inf"],
-        "A temperature is a number above 0",
+        "The temperature must be above 0",
     ),
-    "more texts than places": ([*T, "x", "--beam", "2", "--nbest", "3"], "A beam of 2 finds at most so many"),
-    "groups that do not divide": ([*T, "x", "--beam", "4", "--groups", "3"], "A beam of 4 places does not"),
-    "beam and chance": ([*T, "x", "--beam", "4", "--sample"], "A beam searches and sampling draws"),
-    "top-p of 0": ([*T, "x", "--sample", "--top-p", "0"], "top-p is above 0 and at most 1, not 0.0."),
+    "more texts than places": ([*T, "x", "--beam", "2", "--nbest", "3"], "A beam of 2 finds at most 2 texts"),
+    "groups that do not divide": ([*T, "x", "--beam", "4", "--groups", "3"], "A beam of 4 cannot be divided"),
+    "beam and chance": ([*T, "x", "--beam", "4", "--sample"], "Beam search and sampling cannot be combined"),
+    "top-p of 0": ([*T, "x", "--sample", "--top-p", "0"], "top-p must be above 0 and at most 1, not 0.0."),
     "top-k of 0": ([*T, "x", "--sample", "--top-k", "0"], "'top_k' must be a whole number from 1"),
-    "min-p of 2": ([*T, "x", "--sample", "--min-p", "2"], "min-p lies from 0 to 1"),
-    "typical of 0": ([*T, "x", "--sample", "--typical", "0"], "typical is above 0"),
-    "negative seed": ([*T, "x", "--sample", "--seed", "-1"], "A seed is a whole number from 0"),
+    "min-p of 2": ([*T, "x", "--sample", "--min-p", "2"], "min-p must be from 0 to 1"),
+    "typical of 0": ([*T, "x", "--sample", "--typical", "0"], "typical must be above 0"),
+    "negative seed": ([*T, "x", "--sample", "--seed", "-1"], "The seed must be a whole number from 0"),
     "chance without sampling": ([*T, "x", "--top-p", "0.9"], "--top-p changes how tokens are sampled"),
     "penalty without a beam": (
         [*T, "x", "--length-penalty", "2"],
@@ -87,14 +90,14 @@ CASES = {
     ),
     "diversity without groups": (
         [*T, "x", "--beam", "4", "--diversity", "1"],
-        "--diversity keeps the groups",
+        "--diversity only applies to groups",
     ),
     "unknown penalty": (
         [*T, "x", "--beam", "4", "--length-kind", "google"],
         "'length_kind' cannot be 'google'",
     ),
     "contrastive alone": ([*T, "x", "--contrastive", "0.6"], "Contrastive search compares candidates"),
-    "repetition of 0": ([*T, "x", "--repetition", "0"], "A repetition penalty is above 0"),
+    "repetition of 0": ([*T, "x", "--repetition", "0"], "The repetition penalty must be above 0"),
     "least above most": (
         [*T, "x", "--min-length", "9"],
         "A text cannot have at least 9 and at most 5 tokens.",
@@ -103,11 +106,11 @@ CASES = {
     # what must and must not be written
     "bias for an unknown token": (
         [*T, "x", "--bias", "zebra=2"],
-        "There is no token 'zebra' in this vocabulary",
+        "This vocabulary has no token 'zebra'",
     ),
-    "bias without a value": ([*T, "x", "--bias", "chat"], "A bias is written TOKEN=VALUE"),
-    "bias that is no number": ([*T, "x", "--bias", "chat=much"], "A bias is written TOKEN=VALUE"),
-    "endless bias": ([*T, "x", "--bias", "chat=inf"], "A bias is written TOKEN=VALUE"),
+    "bias without a value": ([*T, "x", "--bias", "chat"], "Write a bias as TOKEN=VALUE"),
+    "bias that is no number": ([*T, "x", "--bias", "chat=much"], "Write a bias as TOKEN=VALUE"),
+    "endless bias": ([*T, "x", "--bias", "chat=inf"], "Write a bias as TOKEN=VALUE"),
     "nothing banned": ([*T, "x", "--ban", " "], "A banned or required text must not be empty."),
     "banned and required": (
         [*T, "x", "--ban", "chat", "--include", "le chat"],
@@ -125,11 +128,11 @@ CASES = {
     ),
     "long choice": (
         [*T, "x", "--choice", "le chat dort le chat dort"],
-        "A choice has 6 tokens, and the text may",
+        "A choice has 6 tokens, but the text may",
     ),
     "long prefix": (
         [*T, "x", "--prefix", "le chat dort le chat dort"],
-        "The prefix has 6 tokens, and the text",
+        "The prefix has 6 tokens, but the text",
     ),
     "choices and expression": (
         [*T, "x", "--choice", "le", "--regex", "l"],
@@ -145,20 +148,20 @@ CASES = {
     "no bundle": (["translate", "empty", "x"], "The folder 'empty' is not a bundle"),
     "bundle that continues": (
         ["translate", "writer", *PLAIN, "x"],
-        "This bundle holds a model of the family 'decoder'",
+        "The model in this bundle, of the family 'decoder'",
     ),
     "bundle that labels": (
         ["translate", "labeller", *PLAIN, "x"],
-        "This bundle holds a model of the family 'encoder'",
+        "The model in this bundle, of the family 'encoder'",
     ),
     "bundle that translates": (
         ["generate", "translator", *PLAIN, "x"],
-        "This bundle holds a model of the family",
+        "The model in this bundle, of the family",
     ),
     "draft of another kind": ([*T, "x", "--draft", "writer"], ""),
     "draft for a beam": (
         ["translate", "translator", "x", "--draft", "translator", "--beam", "3"],
-        "A --draft helps with one text",
+        "--draft works for a single text",
     ),
     # computing
     "unknown number format": ([*T, "x", "--dtype", "int4"], "There is no number format 'int4'"),
@@ -166,7 +169,7 @@ CASES = {
     "no threads": ([*T, "x", "--threads", "0"], "Invalid value for '--threads'"),
     "int8 in PyTorch": ([*T, "x", "--dtype", "int8"], "int8 weights need the C++ engine"),
     # files
-    "missing input": ([*T, "--input", "no.txt"], "There is no file 'no.txt'."),
+    "missing input": ([*T, "--input", "no.txt"], "There is no file 'no.txt': check the path."),
     "input that is a folder": ([*T, "--input", "empty"], "'empty' is a folder"),
     "damaged gzip": (
         [*T, "--input", "damaged.gz", "--output", "out"],
@@ -180,11 +183,11 @@ CASES = {
     ),
     "input is output": (
         [*T, "--input", "in.txt", "--output", "./in.txt"],
-        "'in.txt' cannot be input and output",
+        "'in.txt' cannot be both input and output",
     ),
     "forced input is output": (
         [*T, "--input", "in.txt", "--output", "in.txt", "--force"],
-        "'in.txt' cannot be input and output at once",
+        "'in.txt' cannot be both input and output",
     ),
     "texts and input": ([*T, "x", "--input", "in.txt"], "Give the texts either as arguments or with --input"),
     "restart of nothing": ([*T, "x", "--restart"], "--force and --restart need --output"),
@@ -310,7 +313,7 @@ def test_what_is_not_utf8_ends_the_run_and_keeps_what_was_done(
     code, _, err = run(home, monkeypatch, capsys, *command)
     assert code == 2
     assert f"clearhead: '{source}' is not UTF-8: line 4, byte 2 is 0xe9" in err
-    assert f"The first 3 lines are done and kept in '{out}.part'; the same command goes on from there." in err
+    assert f"The first 3 lines are done and kept in '{out}.part'; the same command resumes from there." in err
     source.write_bytes(b"the cat\n\na dog\ndeja vu\none bird\n")
     code, _, err = run(home, monkeypatch, capsys, *command)
     assert code == 0
@@ -427,7 +430,7 @@ def test_stopped_politely_it_says_so_and_goes_on(number: int, hasty: Hasty, home
     ended = hasty(*command, name, folder=home, operations=40, after=name, signal=int(number))
     assert ended.code == 130
     assert "clearhead: stopped. The first " in ended.stderr
-    assert "the same command goes on from there." in ended.stderr
+    assert "the same command resumes from there." in ended.stderr
     assert "Traceback" not in ended.stderr
     assert hasty(*command, name, folder=home).code == 0
     assert (home / name).read_bytes() == (home / "whole.txt").read_bytes()

@@ -100,7 +100,7 @@ FILE_CASES = {
     ),
     "unequal line counts": (
         [*FILES[:4], "short.fr", *OUT],
-        "'a.en' has 60 lines but 'short.fr' has 53 lines",
+        "'a.en' has 60 lines but 'short.fr' has 53",
     ),
     "wrong encoding": (
         [*FILES[:4], "latin.fr", *OUT],
@@ -150,7 +150,7 @@ FILE_CASES = {
     ),
     "no usable validation": (
         [*TSV, "--validation", "a.en", "--validation", "blank.fr"],
-        "'a.en' and 'blank.fr' holds no usable example for validation",
+        "'a.en' and 'blank.fr' has no usable example for validation",
     ),
     "missing validation file": ([*TSV, "--validation", "no.tsv"], "There is no file 'no.tsv'"),
     "three validation files": (
@@ -173,7 +173,7 @@ SETTING_CASES = {
         [*TSV, *sets("schedule.name=cosin")],
         "'schedule.name' cannot be 'cosin': did you mean 'cosine'?",
     ),
-    "not a setting": ([*TSV, *sets("model.width")], "A setting is written name=value"),
+    "not a setting": ([*TSV, *sets("model.width")], "Write a setting as name=value"),
     "contradictory paths": (
         [*TSV, *sets("model=1", "model.width=2")],
         "The setting 'model.width' contradicts",
@@ -214,8 +214,8 @@ SETTING_CASES = {
         [*TSV, *sets("data.split.validation=0.6", "data.split.test=0.6")],
         "The split shares 0.6 for validation and 0.6 for test",
     ),
-    "no time": ([*TSV, "--minutes", "0"], "The time for training must be more than 0 minutes"),
-    "no number of minutes": ([*TSV, "--minutes", "nan"], "The time for training must be more than 0 minutes"),
+    "no time": ([*TSV, "--minutes", "0"], "The time for training must be above 0 minutes"),
+    "no number of minutes": ([*TSV, "--minutes", "nan"], "The time for training must be above 0 minutes"),
     "too many weights": (
         [*TSV, "--weight", "1", "--weight", "2"],
         "Give one --weight for each corpus: there are 2",
@@ -230,7 +230,10 @@ SETTING_CASES = {
         "Unknown model setting 'model.witdh': did you mean 'width'?",
     ),
     "missing recipe": ([*TSV, "--recipe", "no.toml"], "The settings file 'no.toml' cannot be read"),
-    "recipe of another kind": ([*TSV, "--recipe", "recipe.yaml"], "A settings file ends in .toml or .json"),
+    "recipe of another kind": (
+        [*TSV, "--recipe", "recipe.yaml"],
+        "The name of a settings file must end in .toml or .json",
+    ),
     "unknown view": ([*TSV, "--view", "fancy"], "There is no view 'fancy'"),
 }
 
@@ -242,7 +245,7 @@ PLACE_CASES = {
     "a file above": (["train", "--file", "pairs.tsv", "--out", "file/out"], "Cannot train into 'file/out'"),
     "a run is there": (
         ["train", "--file", "pairs.tsv", "--out", "damaged"],
-        "There is a run in 'damaged' already",
+        "There is already a run in 'damaged'",
     ),
     "a bundle is there": (
         ["train", "--file", "pairs.tsv", "--out", "translator"],
@@ -268,11 +271,11 @@ USE_CASES = {
     "translate with nothing": (["translate", "nowhere", "a b"], "There is no bundle 'nowhere'"),
     "label with a translator": (
         ["label", "translator", "a b"],
-        "This bundle holds a model that does not classify",
+        "The model in this bundle does not classify",
     ),
     "generate with a translator": (
         ["generate", "translator", "a b"],
-        "This bundle holds a model of the family 'encoder-decoder'",
+        "The model in this bundle, of the family 'encoder-decoder'",
     ),
     "no beam": (["translate", "translator", "a b", "--beam", "0"], "Invalid value for '--beam'"),
     "evaluate on nothing": (["evaluate", "translator"], "Say what to evaluate on"),
@@ -282,7 +285,7 @@ USE_CASES = {
     ),
     "evaluate on unequal files": (
         ["evaluate", "translator", "--source", "a.en", "--target", "short.fr"],
-        "'a.en' has 60 lines but 'short.fr' has 53 lines",
+        "'a.en' has 60 lines but 'short.fr' has 53",
     ),
     "evaluate for an unknown task": (
         ["evaluate", "translator", "--file", "pairs.tsv", "--task", "translation"],
@@ -290,11 +293,11 @@ USE_CASES = {
     ),
     "evaluate a bundle that says no task": (
         ["evaluate", "silent", "--file", "pairs.tsv"],
-        "This bundle does not say what it was trained for",
+        "This bundle does not say which task it was trained for",
     ),
     "evaluate as something else": (
         ["evaluate", "translator", "--file", "classes.csv", "--task", "classify"],
-        "This bundle holds a model that does not",
+        "The model in this bundle does not",
     ),
 }
 
@@ -326,9 +329,7 @@ def test_a_mistake_through_the_true_command(home: Path) -> None:
     ended = cold(*FILES[:4], "short.fr", *OUT, folder=home)
     assert ended.code == 2
     assert ended.stdout == ""
-    assert ended.stderr.splitlines()[-1].startswith(
-        "clearhead: 'a.en' has 60 lines but 'short.fr' has 53 lines"
-    )
+    assert ended.stderr.splitlines()[-1].startswith("clearhead: 'a.en' has 60 lines but 'short.fr' has 53")
     assert "Traceback" not in ended.stderr
     assert contents(home) == before
 

@@ -62,7 +62,7 @@ def test_killed_in_the_middle_of_a_save(warm: Warm, run: Path, whole: Path) -> N
     ended = go(warm, run)
     assert ended.code == 0, ended.stderr
     assert "damaged" not in ended.stderr
-    assert "Going on after step 52." in ended.stderr
+    assert "Resuming after step 52." in ended.stderr
     assert_same(run, whole)
 
 
@@ -84,9 +84,9 @@ def test_the_newest_checkpoint_is_damaged(
     damage(run / "training" / "checkpoints" / NEWEST / name)
     ended = go(warm, run)
     assert ended.code == 0, ended.stderr
-    said = f"The checkpoint {NEWEST} is damaged ({reason}); going on from {BEFORE}."
+    said = f"The checkpoint {NEWEST} is damaged ({reason}); resuming from {BEFORE}."
     assert said in ended.stderr.splitlines()
-    assert "Going on after step 48." in ended.stderr
+    assert "Resuming after step 48." in ended.stderr
     assert_same(run, whole)
 
 
@@ -102,7 +102,7 @@ def test_weights_that_the_newest_checkpoint_needs_are_damaged(
     ended = go(warm, run)
     assert ended.code == 0, ended.stderr
     assert (
-        f"The checkpoint {NEWEST} is damaged ({OF_NEWEST}.safetensors {reason}); going on from {BEFORE}."
+        f"The checkpoint {NEWEST} is damaged ({OF_NEWEST}.safetensors {reason}); resuming from {BEFORE}."
         in ended.stderr.splitlines()
     )
     assert_same(run, whole)
@@ -132,7 +132,7 @@ def test_the_log_was_cut(warm: Warm, run: Path, whole: Path) -> None:
     truncate(run / "training" / "log.jsonl")
     ended = go(warm, run)
     assert ended.code == 0, ended.stderr
-    assert "was changed since the checkpoint was taken" in ended.stderr
+    assert "has changed since the checkpoint was saved" in ended.stderr
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     lines = [json.loads(line) for line in (run / "training" / "log.jsonl").read_text("utf-8").splitlines()]
     assert lines[-1]["step"] == 60

@@ -205,7 +205,7 @@ def test_two_texts(warm: Warm, tmp_path: Path) -> None:
     ended = warm("evaluate", "run", *given, "--json", folder=tmp_path)
     assert json.loads(ended.stdout)["metrics"]["accuracy"] >= 99
     ended = warm("evaluate", "run", "--file", "texts.tsv", folder=tmp_path)
-    assert "name the columns of both (--source-column, twice)" in ended.stderr
+    assert "name the columns of both texts (give --source-column twice)" in ended.stderr
 
 
 @pytest.mark.parametrize(

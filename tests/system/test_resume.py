@@ -110,7 +110,7 @@ def test_interrupted(warm: Warm, run: Path, whole: Path, number: signal.Signals)
     assert not (run / "model.safetensors").exists()
     again = go(warm, run)
     assert again.code == 0, again.stderr
-    assert "Going on after step 28." in again.stderr
+    assert "Resuming after step 28." in again.stderr
     assert_same(run, whole)
 
 
@@ -161,7 +161,7 @@ def test_two_commands_with_one_out(run: Path, whole: Path, place: str) -> None:
         assert first.result().code == 0, first.result().stderr
     assert second.code == 2
     assert second.stderr.startswith(
-        ("clearhead: Another process is training in 'run'", "clearhead: There is a run in 'run' already")
+        ("clearhead: Another process is training in 'run'", "clearhead: There is already a run in 'run'")
     )
     assert second.stderr.count("\n") == 1
     assert_same(run, whole)
@@ -197,7 +197,7 @@ def test_other_settings_are_refused_with_the_differences(warm: Warm, run: Path, 
     ended = warm(*RESUME, *(word for one in changes for word in ("--set", one)), folder=run.parent)
     assert ended.code == 2
     assert ended.stderr.count("\n") == 1
-    assert ended.stderr.startswith("clearhead: The run in 'run' cannot go on with other settings")
+    assert ended.stderr.startswith("clearhead: The run in 'run' cannot be resumed with different settings")
     assert "model.dropout: 0.2 → 0.5; steps: 60 → 61" in ended.stderr
     assert "saving" not in ended.stderr
     assert "batch" not in ended.stderr

@@ -85,7 +85,7 @@ def test_the_figures_are_those_of_each_task_alone() -> None:
     first = ["say backwards BLEU", "shorten ROUGE-1", "how long accuracy"]
     mean = (sum(found[name] for name in first) + 100 * found["count Pearson"]) / 4
     assert found["mean"] == pytest.approx(mean)
-    with pytest.raises(UserError, match="Row 2 begins with none of the prefixes of this bundle"):
+    with pytest.raises(UserError, match="Row 2 does not start with one of this bundle's prefixes"):
         parts_of(bundle, [("count: a", "1"), ("sing: a", "la")])
 
 
@@ -136,9 +136,9 @@ def test_the_commands(finished: Finished, tmp_path: Path, capsys: pytest.Capture
     metrics = json.loads(capsys.readouterr().out)["metrics"]
     assert metrics["mean"] == metrics["how long accuracy"]
     assert main(["evaluate", folder, "--file", str(test)]) == 2
-    assert "begins with none of the prefixes" in capsys.readouterr().err
+    assert "does not start with one of this bundle's prefixes" in capsys.readouterr().err
     assert main(["evaluate", folder, "--file", str(test), "--source-prefix", "how long:"]) == 2
-    assert "knows no prefix 'how long:' (spaces count)" in capsys.readouterr().err
+    assert "has no prefix 'how long:' (spaces count)" in capsys.readouterr().err
 
 
 def test_every_corpus_may_have_its_own_files(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_every_corpus_may_have_its_own_files(tmp_path: Path) -> None:
     assert len(held) == 48
     assert [sum(one.startswith(prefix) for one in held) for prefix in KINDS] == [12] * 4
     assert "48 for validation from" in " ".join(found.report())
-    with pytest.raises(UserError, match="Give every corpus a validation set of its own"):
+    with pytest.raises(UserError, match="give every corpus its own validation set"):
         DataConfig(train=(*data.train[:2], CorpusConfig(file="x")))
 
 
@@ -201,5 +201,5 @@ def test_a_prefix_serves_other_tasks_and_an_answer_does_not(tmp_path: Path) -> N
     assert found == [f"back: {source}" for source, _ in rows("translate", 20)]
     with pytest.raises(UserError, match="leave 'answer' out, or use the task 'text'"):
         list(read_rows(CorpusConfig(file=file, answer="class"), columns))
-    with pytest.raises(UserError, match="cannot be white space alone"):
+    with pytest.raises(UserError, match="cannot consist of white space only"):
         CorpusConfig(file=file, prefix=" ")

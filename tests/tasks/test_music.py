@@ -76,7 +76,7 @@ def test_chorales_are_read_voice_by_voice(tmp_path: Path) -> None:
         ('[[["c"]]]', "has 'c' where a pitch should be"),
         ("[[[128]]]", "has 128 where a pitch should be"),
         ("[[[60.5]]]", "has 60.5 where a pitch should be"),
-        ("[]", "has no music in it"),
+        ("[]", "contains no music"),
         ("7", "it is not a list"),
         ("[[[60", "is not JSON"),
     ],
@@ -109,9 +109,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         check_corpus(CorpusConfig(file=str(tmp_path / "a.mid")), Columns(task="generate", targets=("text",)))
 
 
-@pytest.mark.parametrize(
-    "keep, sentence", [(-9, "ends in the middle"), (0, "is empty"), (6, "'cut.mid'|cut")]
-)
+@pytest.mark.parametrize("keep, sentence", [(-9, "is truncated"), (0, "is empty"), (6, "'cut.mid'|cut")])
 def test_damaged_midi_is_refused(keep: int, sentence: str, tmp_path: Path) -> None:
     pytest.importorskip("mido")
     write_midi(tmp_path / "a.mid", [Note(0.0, 1.0, 60)])
@@ -119,7 +117,7 @@ def test_damaged_midi_is_refused(keep: int, sentence: str, tmp_path: Path) -> No
     with pytest.raises(UserError, match=sentence):
         performance(str(tmp_path / "cut.mid"))
     write_midi(tmp_path / "none.mid", [])
-    with pytest.raises(UserError, match="has no notes"):
+    with pytest.raises(UserError, match="contains no notes"):
         performance(str(tmp_path / "none.mid"))
 
 
@@ -130,7 +128,7 @@ def test_a_damaged_file_among_good_ones_stops_a_run_before_it_writes(tmp_path: P
     for name in ("a", "b"):
         write_midi(folder / f"{name}.mid", [Note(0.0, 1.0, 60)])
     (folder / "b.mid").write_bytes((folder / "b.mid").read_bytes()[:-9])
-    with pytest.raises(UserError, match=r"b\.mid' ends in the middle"):
+    with pytest.raises(UserError, match=r"b\.mid' is truncated"):
         train(tmp_path / "run", {"task": "music", "data": {"train": [{"file": str(folder)}]}}, view="quiet")
     assert not (tmp_path / "run").exists()
 
@@ -248,10 +246,10 @@ def model_of(run: Path) -> Path:
 
 def test_other_vocabularies_and_tasks_are_refused(tmp_path: Path) -> None:
     said = tiny(chorale_file(tmp_path), tokenizer={"kind": "words", "vocabulary": 600})
-    with pytest.raises(UserError, match="needs the vocabulary of events"):
+    with pytest.raises(UserError, match="uses a fixed vocabulary of events"):
         train(tmp_path / "run", said, view="quiet")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(UserError, match="for the task 'music' alone"):
+    with pytest.raises(UserError, match="only applies to the task 'music'"):
         TASKS["generate"].encoding(transpose=3)
 
 

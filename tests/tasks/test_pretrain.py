@@ -96,8 +96,8 @@ def test_the_commands(runs: dict[str, Finished], tmp_path: Path, capsys: pytest.
     assert main(["fill", denoised, "the [MASK] cat"]) == 0
     assert capsys.readouterr().out.strip()
     for arguments, sentence in (
-        ([denoised, "a [MASK]", "-k", "2"], "--top is for masked language models"),
-        ([masked, "a [MASK]", "-k", "0"], "--top is a whole number from 1"),
+        ([denoised, "a [MASK]", "-k", "2"], "--top only works with masked language models"),
+        ([masked, "a [MASK]", "-k", "0"], "--top must be a whole number from 1"),
         ([masked, "the cat"], "write [MASK] where a word is missing"),
     ):
         assert main(["fill", *arguments]) == 2

@@ -86,7 +86,7 @@ def test_files_of_shared_tasks(tmp_path: Path) -> None:
         ("a.conllu", UNIVERSAL, "upos,pos", "has no column 'pos'; its columns: 'id', 'form'"),
         ("a.conll", "a\tX\nb\t\n", None, "line 2 has no tag: every word needs one tag"),
         ("a.conll", "EU NNP B\n", "1", "are the same column"),
-        ("a.conll", "EU NNP B\n", "2,2", "names a column of tags twice"),
+        ("a.conll", "EU NNP B\n", "2,2", "names no column of tags, or one of them twice"),
         ("a.jsonl", '{"words": "a b", "x": "X Y", "y": "Z"}\n', "x,y", "line 1 has 2 words but 1 tag"),
         ("a.jsonl", '{"words": "a", "x=y": "X", "y": "Z"}\n', "x=y,y", "cannot be called 'x=y'"),
     ],
@@ -135,7 +135,7 @@ def test_labels_stand_at_first_pieces_by_column() -> None:
     first, second = halves(batch)
     assert torch.equal(first.labels, batch.labels[:1])
     assert torch.equal(second.labels, batch.labels[1:2])
-    with pytest.raises(UserError, match=r"Line 1 has 2 words but 2 tags: every word, .* needs 2"):
+    with pytest.raises(UserError, match=r"Line 1 has 2 words but 2 tags: every word \(.*\) needs 2"):
         batch_of([("ab c", "upos=DET upos=NOUN")])
     with pytest.raises(UserError, match="The tag 'ner=Q' on line 1 does not occur"):
         batch_of([("ab", "upos=DET ner=Q")])
@@ -203,7 +203,7 @@ def test_a_head_of_columns() -> None:
     assert nats == pytest.approx(-sum(torch.tensor(wanted, dtype=torch.float64).log().tolist()), rel=1e-5)
     with pytest.raises(UserError, match="In row 1, the label 'upos=X' is not one of those"):
         WordTags("tag")(bundle, [("dog", "upos=X ner=O")])
-    with pytest.raises(UserError, match="this model gives those of upos, ner"):
+    with pytest.raises(UserError, match="this model predicts upos, ner"):
         WordTags("tag")(bundle, [("dog", "upos=DET feats=_")])
 
 
@@ -240,10 +240,10 @@ def test_a_tagger_is_trained_and_used(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["evaluate", out, *file, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["metrics"]["3 accuracy"] == 100
     assert main(["explain", out, "a b", "--out", str(tmp_path / "a.html")]) == 2
-    assert "several tags a word" in capsys.readouterr().err
+    assert "several tags per word" in capsys.readouterr().err
     smooth = ["--out", str(tmp_path / "smooth"), "--set", "objective.label_smoothing=0.1"]
     assert main(["train", "--task", "tag", *file, *settings, *smooth]) == 2
-    assert "are for one tag a word" in capsys.readouterr().err
+    assert "only work with one tag per word" in capsys.readouterr().err
     assert not (tmp_path / "smooth").exists()
     same = tmp_path / "same.conll"
     same.write_text("\n\n".join(f"a{n}\tX{n % 2}\tY" for n in range(30)) + "\n", "utf-8")

@@ -97,7 +97,10 @@ def test_what_makes_no_sense_is_refused_before_the_corpus_is_read(
     "said, sentence",
     [
         ({"task": "sing"}, "There is no task 'sing'"),
-        ({"task": "regress", "objective": {"consistency": 1.0}}, "no label smoothing and no consistency"),
+        (
+            {"task": "regress", "objective": {"consistency": 1.0}},
+            "Label smoothing and consistency are for probabilities",
+        ),
         ({"task": "classify", "model": {"head": {"kind": "tag"}}}, r"needs model\.head\.kind=classify"),
         ({"task": "regress", "validation": {"metric": "accuracy"}}, "no validation metric 'accuracy'"),
     ],

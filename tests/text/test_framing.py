@@ -92,20 +92,20 @@ def test_templates_that_cannot_be_used_are_refused() -> None:
     backend.post_processor = TEMPLATE
     torn = json.loads(backend.to_str())
     torn["post_processor"]["special_tokens"] = {}
-    with pytest.raises(UserError, match="a token '<s>' without an id"):
+    with pytest.raises(UserError, match="a token '<s>' that has no id"):
         template_of(Tokenizer.from_json(json.dumps(torn)))
     backend.post_processor = processors.Sequence([TEMPLATE, TEMPLATE])
-    with pytest.raises(UserError, match="two templates"):
+    with pytest.raises(UserError, match="nests one template inside another"):
         template_of(Tokenizer(backend))
 
 
 @pytest.mark.parametrize(
     "noted, sentence",
     [
-        ({"source": {"single": []}}, "'single' must have 'A' in it exactly once"),
-        ({"source": {"single": [["A", 0], ["A", 0]]}}, "'A' in it exactly once"),
-        ({"source": {"single": [["B", 0]]}}, "'A' in it exactly once"),
-        ({"source": {"pair": [["A", 0]]}}, "'pair' must have 'A' and 'B' in it exactly once"),
+        ({"source": {"single": []}}, "'single' must contain 'A' exactly once"),
+        ({"source": {"single": [["A", 0], ["A", 0]]}}, "must contain 'A' exactly once"),
+        ({"source": {"single": [["B", 0]]}}, "must contain 'A' exactly once"),
+        ({"source": {"pair": [["A", 0]]}}, "'pair' must contain 'A' and 'B' exactly once"),
         ({"source": {"single": [["C", 0]]}}, r"source.single\[0\]' must be of type int"),
         ({"source": {"single": [["A", -1]]}}, "negative"),
         ({"source": {"single": [["A", 0], [-3, 0]]}}, "negative"),
@@ -125,7 +125,7 @@ def test_what_is_no_framing_is_a_sentence(noted: Any, sentence: str) -> None:
 
 def test_ids_beyond_the_vocabulary_are_refused() -> None:
     bert_framing(6, 7).check(8)
-    with pytest.raises(UserError, match="the id 7, and the vocabulary ends at 6"):
+    with pytest.raises(UserError, match="the token id 7, but the vocabulary ends at 6"):
         bert_framing(6, 7).check(7)
     with pytest.raises(UserError, match="one text at a time"):
         Framing.of(before=1).frame([5], [6])

@@ -111,9 +111,9 @@ def test_averages_applied_and_taken_back() -> None:
 def test_averages_of_another_model_are_refused() -> None:
     ema, other = Ema(nn.Linear(3, 2), 0.9), Ema(nn.Linear(3, 4), 0.9)
     before = ema.averages[0].clone()
-    with pytest.raises(UserError, match="does not fit at 'average/weight'"):
+    with pytest.raises(UserError, match="does not match 'average/weight'"):
         ema.load_tensors(other.tensors())
-    with pytest.raises(UserError, match="does not fit at 'count'"):
+    with pytest.raises(UserError, match="does not match 'count'"):
         ema.load_tensors({})
     assert torch.equal(before, ema.averages[0])
 
@@ -164,7 +164,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="only one of them has the tensor 'b'"):
         average_files([one, two])
     cut.write_bytes(one.read_bytes()[:-4])
-    with pytest.raises(UserError, match=r"cut\.safetensors' are damaged or cut off"):
+    with pytest.raises(UserError, match=r"cut\.safetensors' are damaged or truncated"):
         average_files([one, cut])
     with pytest.raises(UserError, match=r"gone\.safetensors"):
         average_files([one, tmp_path / "gone.safetensors"])

@@ -170,7 +170,7 @@ def test_damage_is_found_and_the_one_before_is_used(tmp_path: Path, name: str, d
     damage(tmp_path / "step-00000300" / name)  # type: ignore[operator]
     (sentence,) = check(store, 200)
     assert sentence.startswith("The checkpoint step-00000300 is damaged (")
-    assert sentence.endswith("); going on from step-00000200.")
+    assert sentence.endswith("); resuming from step-00000200.")
     if damage in (damage_missing, damage_folder):
         assert f"{name} is missing" in sentence
     elif name != "SHA256SUMS":
@@ -183,8 +183,8 @@ def test_the_sentences_name_each_that_is_passed_over(tmp_path: Path) -> None:
     damage_missing(tmp_path / "step-00000200" / "state.json")
     assert check(store, 100) == [
         "The checkpoint step-00000300 is damaged (state.safetensors does not match its checksum); "
-        "going on from step-00000200.",
-        "The checkpoint step-00000200 is damaged (state.json is missing); going on from step-00000100.",
+        "resuming from step-00000200.",
+        "The checkpoint step-00000200 is damaged (state.json is missing); resuming from step-00000100.",
     ]
     damage_empty(tmp_path / "step-00000100" / "SHA256SUMS")
     found, sentences = store.newest()
@@ -199,7 +199,7 @@ def test_what_a_checkpoint_needs_outside_itself_can_be_checked_too(tmp_path: Pat
     assert found is not None
     assert found.step == 200
     assert sentences == [
-        "The checkpoint step-00000300 is damaged (its weights are gone); going on from step-00000200."
+        "The checkpoint step-00000300 is damaged (its weights are gone); resuming from step-00000200."
     ]
     found, sentences = store.newest(lambda one: "no")
     assert found is None
@@ -236,7 +236,7 @@ def test_a_folder_that_lies_about_its_step_is_passed_over(tmp_path: Path) -> Non
     store = saved(tmp_path, 200, 300)
     (tmp_path / "step-00000300").rename(tmp_path / "step-00000900")
     assert check(store, 200) == [
-        "The checkpoint step-00000900 is damaged (its state.json says step 300); going on from step-00000200."
+        "The checkpoint step-00000900 is damaged (its state.json says step 300); resuming from step-00000200."
     ]
 
 

@@ -427,7 +427,7 @@ def test_without_a_compiler_pytorch_serves_and_it_is_said_once(monkeypatch: pyte
             stepper.step([batch()], 0.01)
     binding.available.cache_clear()
     [only] = [str(one.message) for one in said]
-    assert only == "Training takes a slower way. There is no C++ compiler here."
+    assert only == "Training uses a slower path. There is no C++ compiler here."
     assert not any(isinstance(part, layers.Linear) for part in stepper.worker.modules())
     assert stepper.meter.read()["steps"] == 1
 

@@ -82,7 +82,7 @@ def test_a_model_that_cannot_see_its_source_is_found_out(judging: Loader) -> Non
     finding = doctor.ignores_source(help)
     assert finding is not None
     assert finding.kind == "source ignored"
-    assert "0.00 nats a token worse" in str(finding)
+    assert "0.00 nats per token worse" in str(finding)
     assert "aligned line by line" in finding.advice
 
 

@@ -206,7 +206,7 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
 
 def test_values_cannot_take_the_names_of_a_line(tmp_path: Path) -> None:
     with RunLog(tmp_path) as log:
-        with pytest.raises(ValueError, match="'step' of its own"):
+        with pytest.raises(ValueError, match="already has an entry 'step'"):
             log.write("train", 1, {"step": 2})
         with pytest.raises(TypeError):
             log.write("train", 1, {"loss": object()})

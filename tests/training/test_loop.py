@@ -173,7 +173,7 @@ def test_a_signal_saves_and_ends_the_run(number: signal.Signals, name: str, tmp_
     view = Listening()
     last = a_trainer(tmp_path / "data", tmp_path / "run", config, view=view)
     last.run()
-    assert view.said[0] == "Going on after step 4."
+    assert view.said[0] == "Resuming after step 4."
     assert same(everything(whole), everything(last))
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == (tmp_path / "whole" / "log.jsonl").read_bytes()
 
@@ -244,7 +244,7 @@ def test_patience_on_a_metric_that_grows(tmp_path: Path) -> None:
     outcome = trainer.run()
     # the best is at step 4; equal is not better; three without a better one end at step 10
     assert (outcome.steps, outcome.best_step, outcome.best_value) == (10, 4, 30.0)
-    assert outcome.why == "3 validations in a row brought no better exact than at step 4"
+    assert outcome.why == "the metric 'exact' has not improved for 3 validations, since step 4"
     assert [best for _, _, best in view.validations] == [True, True, False, False, False]
     assert same(WeightFiles(tmp_path / "run").read(4), kept[1])
     again = a_trainer(tmp_path / "data", tmp_path / "run", config, validator=scripted([]))
@@ -278,7 +278,9 @@ def test_a_metric_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
 def test_an_unknown_metric_is_a_sentence(tmp_path: Path) -> None:
     config = run_config(validation__metric="blue")
     trainer = a_trainer(tmp_path / "data", tmp_path / "run", config)
-    with pytest.raises(UserError, match=r"no validation metric 'blue'.*known are accuracy, loss, perplexity"):
+    with pytest.raises(
+        UserError, match=r"no validation metric 'blue'.*use one of accuracy, loss, perplexity"
+    ):
         trainer.run()
 
 

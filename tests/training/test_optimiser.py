@@ -299,7 +299,7 @@ def test_impossible_settings_are_refused(values: dict[str, object], sentence: st
 
 
 def test_a_model_without_parameters_is_refused() -> None:
-    with pytest.raises(UserError, match="no parameter to train"):
+    with pytest.raises(UserError, match="no trainable parameters"):
         build_optimiser(nn.ReLU(), OptimiserConfig(), "cpu")
 
 

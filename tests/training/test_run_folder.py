@@ -82,9 +82,9 @@ def test_a_new_run_needs_a_place_of_its_own(tmp_path: Path) -> None:
         "empty": "",
         "file": "a file or link of that name is in the way",
         "link": "a file or link of that name is in the way",
-        "full": "is not empty (it has 'notes.txt')",
+        "full": "is not empty (it contains 'notes.txt')",
         "bundle": "is not empty",
-        "file/below": "is no folder",
+        "file/below": "is not a folder",
     }
     for name, sentence in sentences.items():
         found = refused(tmp_path / name)
@@ -111,10 +111,10 @@ def test_a_run_that_has_taken_a_step_is_not_replaced(tmp_path: Path) -> None:
     save(build("tiny"), runs["bundle"].path)
     assert refused(runs["run"].path) == ""
     for name in ("checkpoint", "weights", "log", "bundle"):
-        assert "There is a run in" in refused(runs[name].path)
-        assert f"go on with `clearhead train --resume {runs[name].path}`" in refused(runs[name].path)
-    assert "(it has 'training/ideas.txt')" in refused(runs["notes"].path)
-    assert "(it has 'training/data/lexicon.tsv')" in refused(runs["data"].path)
+        assert "There is already a run in" in refused(runs[name].path)
+        assert f"resume it with `clearhead train --resume {runs[name].path}`" in refused(runs[name].path)
+    assert "(it contains 'training/ideas.txt')" in refused(runs["notes"].path)
+    assert "(it contains 'training/data/lexicon.tsv')" in refused(runs["data"].path)
 
 
 def test_only_one_process_trains_at_a_time(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_nothing_is_saved_into_a_folder_that_is_being_trained_in(tmp_path: Path)
         assert not is_bundle(tmp_path / "run")
     save(build("tiny"), tmp_path / "run")
     assert is_bundle(tmp_path / "run")
-    with pytest.raises(UserError, match="put there meanwhile"), atomic_folder(tmp_path / "new", new=True):
+    with pytest.raises(UserError, match="in the meantime"), atomic_folder(tmp_path / "new", new=True):
         RunFolder(tmp_path / "new").write_record(CONFIG, {})  # begins while the other is still being written
     assert RunFolder(tmp_path / "new").record.exists()
 

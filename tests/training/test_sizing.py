@@ -176,7 +176,7 @@ def test_the_reason_follows_the_cause() -> None:
         {choice.name: choice.reason for choice in choose(facts_of("translate", 10**7), machine)}
         for machine in (SERVER, Machine(False, 1e9))
     )
-    assert "carry this size" in rich["model.width"]
+    assert "enough for this size" in rich["model.width"]
     assert "no time for it" in poor["model.width"]
     assert "has time for" in poor["steps"]
 

@@ -76,7 +76,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     chance = torch.get_rng_state()
     torch.rand(5)
     again = a_trainer(tmp_path / "data", tmp_path / "run", config, dtype=torch.float16)
-    assert again.snapshots.restore() == ["Going on after step 7."]
+    assert again.snapshots.restore() == ["Resuming after step 7."]
     assert same(state_of(first.stepper, first.model), state_of(again.stepper, again.model))
     assert again.stepper.scale is not None
     assert again.stepper.scale.factor == 4.0
@@ -126,8 +126,8 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
     again = a_trainer(tmp_path / "data", tmp_path / "run", config, view=view)
     again.run()
     assert view.said[0].startswith("The checkpoint step-00000008 is damaged (")
-    assert view.said[0].endswith("going on from step-00000006.")
-    assert view.said[1] == "Going on after step 6."
+    assert view.said[0].endswith("resuming from step-00000006.")
+    assert view.said[1] == "Resuming after step 6."
     assert same(state_of(whole.stepper, whole.model), state_of(again.stepper, again.model))
     assert (run / "log.jsonl").read_bytes() == log
 

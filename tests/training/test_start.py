@@ -80,8 +80,8 @@ def test_lora_leaves_the_weights_and_new_ones_free() -> None:
     assert free == {*new, *(name for name, _ in model.named_parameters() if "lora" in name)}
     assert len(layers_of(model)) == 2
     assert {layer.scale for layer in layers_of(model)} == {2.0}
-    assert said[0] == "LoRA of rank 2 on 2 linear layers; their own weights rest."
-    assert "parameters learn." in said[1]
+    assert said[0] == "LoRA of rank 2 on 2 linear layers; their own weights stay frozen."
+    assert "parameters are trainable." in said[1]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_cannot_be(settings: dict[str, object], sentence: str) -> None:
 
 
 def test_settings_without_a_base() -> None:
-    with pytest.raises(UserError, match="for a run that starts from a model"):
+    with pytest.raises(UserError, match="only apply to a run that starts from a model"):
         TrainConfig.from_dict({"start": {"rate_decay": 0.9}})
 
 

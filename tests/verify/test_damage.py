@@ -255,5 +255,5 @@ def test_a_check_that_breaks_off_has_failed_and_the_others_are_made(monkeypatch:
     names = ["beam 1 = greedy", "fast kernels = reference"]
     report = verify(translator(), effort=SMALL, only=names)
     assert [check.passed for check in report.checks] == [True, False]
-    assert report.checks[1].sentence == "Broke off with RuntimeError: no such instruction"
+    assert report.checks[1].sentence == "Stopped with RuntimeError: no such instruction"
     assert report.to_dict()["checks"][1]["worst"] is None  # JSON has no infinity

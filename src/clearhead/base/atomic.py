@@ -146,7 +146,8 @@ def _take_new_place(fresh: Path, target: Path) -> None:
         os.rename(fresh, target)  # the system refuses a folder with something in it
     except OSError as error:
         raise UserError(
-            f"Cannot write the folder '{target}': something else has been put there meanwhile."
+            f"Cannot write the folder '{target}': something else was written there in the meantime. Try "
+            "again, or choose another folder."
         ) from error
     _force(target.parent)
 

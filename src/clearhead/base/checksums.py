@@ -41,4 +41,4 @@ def fault(plain: Mapping[str, Any], known: Collection[str]) -> str | None:
         rest = {name: value for name, value in plain.items() if name != KEY}
         return None if plain[KEY] == digest(rest) else "does not match its checksum"
     odd = sorted(set(plain) - set(known))
-    return f"has an entry {odd[0]!r} that nobody wrote there" if odd else None
+    return f"has an unexpected entry {odd[0]!r}" if odd else None

@@ -49,7 +49,7 @@ TRAINING_SETS = {"x86_64": {"avx512_bf16": (*_AVX512, "-mavx512bf16")}}
 MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 SYSTEMS = {"Linux": "linux", "Darwin": "macos"}
 COMPILERS = ("g++", "clang++", "c++")
-INSTEAD = "Install one, or a wheel of clearhead, which has the engine inside"
+INSTEAD = "Install one, or install a wheel of clearhead, which includes the compiled engine"
 
 
 class NoLibrary(Exception):
@@ -96,7 +96,9 @@ def this_machine() -> Target:
     """The machine that Python runs on; `NoLibrary` for those that nothing is compiled for."""
     system, machine = platform.system(), platform.machine()
     if system not in SYSTEMS or machine.lower() not in MACHINES:
-        raise NoLibrary(f"The native engine is for Linux and macOS on x86 or ARM, not {system} on {machine}.")
+        raise NoLibrary(
+            f"The native engine runs on Linux and macOS on x86 or ARM, not on {system} on {machine}."
+        )
     return Target(SYSTEMS[system], MACHINES[machine.lower()])
 
 
@@ -112,7 +114,7 @@ def find_compiler(named: str | None) -> list[str]:
             ) from error
         if not command or shutil.which(command[0]) is None:
             raise NoLibrary(
-                f"There is no C++ compiler '{named}', which the variable CXX names: correct or unset it."
+                f"The variable CXX names a C++ compiler '{named}' that does not exist: correct or unset it."
             )
         return [os.path.abspath(shutil.which(command[0]) or command[0]), *command[1:]]
     for name in COMPILERS:
@@ -227,7 +229,7 @@ def _run(commands: Mapping[str, list[str]], folder: Path, workers: int) -> dict[
             for name in [name for name, process in running.items() if process.poll() is not None]:
                 status = running.pop(name).returncode
                 if status or not (folder / commands[name][-1]).exists():
-                    problems[name] = _said(folder / f"{name}.said") or f"it ended with {status}"
+                    problems[name] = _said(folder / f"{name}.said") or f"it exited with status {status}"
             time.sleep(0.01)
     finally:
         for process in running.values():

@@ -169,7 +169,10 @@ class Config:
             config = direct.get(name, getattr(self, name))
             if not isinstance(config, Config):
                 whole = f"{path}{name}.{next(iter(inner))}"
-                raise UserError(f"There is no setting '{whole}': '{name}' has no settings inside it.")
+                raise UserError(
+                    f"There is no setting '{whole}': '{name}' is a single value and has no settings "
+                    "inside it."
+                )
             kind = _chosen(hints[name], inner)
             other = "kind" in inner and kind is not hints[name]
             if other and type(config) is not kind:  # settings of another kind

@@ -10,6 +10,7 @@ import importlib
 import os
 import platform
 import threading
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,10 @@ from clearhead.base.errors import UserError, counted, nearest, shown
 _KINDS = ("auto", "cpu", "cuda", "mps")
 
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")  # what a container may use, where this is one
+_DEVICE_FILES = Path("/dev")  # where NVIDIA's driver lists its GPUs: nvidia0, nvidia1, …
+
+# how torch says that there is nothing to initialise; any other reason is about a GPU that is there
+_NO_GPU = ("Found no NVIDIA driver", "No CUDA GPUs are available", "Torch not compiled with CUDA enabled")
 
 _DTYPES = {
     "float32": torch.float32,
@@ -45,7 +50,7 @@ def pick_device(name: str = "auto") -> torch.device:
     device(type='cpu')
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if cuda_works() else "cpu")
     kind, _, index = name.partition(":")
     numbered = index.isascii() and index.isdecimal() and kind == "cuda"
     if kind not in _KINDS or not (numbered or name == kind):
@@ -58,9 +63,40 @@ def pick_device(name: str = "auto") -> torch.device:
     return torch.device(name)
 
 
+def cuda_works() -> bool:
+    """Can torch compute on a GPU? Torch's own warning is kept back: `unused_gpu` says it in one sentence."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.cuda.is_available()
+
+
+def unused_gpu() -> str | None:
+    """The sentence to print if this machine has a GPU that torch cannot use; None if all is well.
+
+    A GPU that the user has hidden (`CUDA_VISIBLE_DEVICES=`) is meant to be unused.
+    """
+    why = None if cuda_works() else _failure_of_cuda()
+    return why and f"This machine has a GPU, but torch could not initialise it, so the CPU is used: {why}."
+
+
+def _failure_of_cuda() -> str | None:
+    """Why torch cannot use the GPU of this machine, in torch's words; None if there is none to use."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return None
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA fails an assertion
+        why = " ".join(str(error).split()).rstrip(".")
+        there = any(_DEVICE_FILES.glob("nvidia[0-9]*"))
+        return why if there or not why.startswith(_NO_GPU) else None
+    return None
+
+
 def _require_cuda(name: str, index: int) -> None:
-    if not torch.cuda.is_available():
-        why = "this build of torch has no CUDA" if torch.version.cuda is None else "no CUDA device was found"
+    if not cuda_works():
+        failure = _failure_of_cuda()
+        why = f"torch could not initialise it ({failure})" if failure else "no CUDA device was found"
+        why = "this build of torch has no CUDA support" if torch.version.cuda is None else why
         raise UserError(f"The device '{name}' cannot be used because {why}; use 'cpu' or 'auto'.")
     count = torch.cuda.device_count()
     if index >= count:
@@ -103,7 +139,7 @@ def check_threads(count: int | None) -> None:
     most = max(4 * cores, 16)
     if count is not None and not 1 <= count <= most:
         raise UserError(
-            f"{shown(count)} threads cannot be used: this machine has {counted(cores, 'core')}, so give "
+            f"{shown(count)} threads cannot be used: this machine has {counted(cores, 'core')}, so choose "
             f"1 to {most}."
         )
 

@@ -108,7 +108,7 @@ def trusted(folder: Path, make: bool = False) -> Iterator[int]:
     try:
         fault = fault_in(os.fstat(opened))
         if fault is not None:
-            raise NoLibrary(f"No library is loaded from '{folder}', which {fault}. {OWN_FOLDER}.")
+            raise NoLibrary(f"Clearhead loads no library from '{folder}', which {fault}. {OWN_FOLDER}.")
         yield opened
     finally:
         os.close(opened)
@@ -203,7 +203,7 @@ def _load_copy(file: int, name: str) -> Library:
             reader.seek(0)
             copy.write_bytes(reader.read())
         if hashlib.sha256(copy.read_bytes()).hexdigest() != checksum_in(name):
-            raise OSError("it was changed while it was read")
+            raise OSError("it changed while it was being read")
         return Library(str(copy))
 
 
@@ -274,7 +274,7 @@ def library(source: Source = ENGINE) -> Library:
     try:
         folder = cache_folder()
     except RuntimeError as error:  # no home folder
-        raise NoLibrary(f"There is no folder to keep the native {source.noun} in: {error}.") from error
+        raise NoLibrary(f"There is no folder to store the compiled {source.noun} in: {error}.") from error
     found = _load(source, os.environ.get("CXX"), os.environ.get("PATH"), folder)
     if isinstance(found, str):
         raise NoLibrary(found)
@@ -296,7 +296,7 @@ def _load(source: Source, cxx: str | None, path: str | None, folder: Path) -> Li
     try:
         target = this_machine()
         if target.machine not in source.sets:
-            return f"The native {source.noun} is not for {target.machine}."
+            return f"The native {source.noun} does not support {target.machine}."
         sources = digest_of_sources(target.machine, source)
         anyone = named(target.name, "*", sources, source=source)
         found = load_packaged(source.packaged, anyone)
@@ -315,7 +315,7 @@ def _load(source: Source, cxx: str | None, path: str | None, folder: Path) -> Li
         return str(reason)
     except OSError as error:
         return (
-            f"The native {source.noun} cannot be kept in or loaded from '{folder}': "
+            f"The native {source.noun} cannot be stored in or loaded from '{folder}': "
             f"{error.strerror or error}. {OWN_FOLDER} where programs may be executed."
         )
 
@@ -328,14 +328,17 @@ def _compiled(source: Source, command: list[str], target: Target, folder: Path, 
         found = load(folder, wanted)
         if found is not None:
             return found
-        _say(f"compiling the C++ {source.noun} for this kind of machine: once, in less than a minute …")
+        _say(
+            f"compiling the C++ {source.noun} for this kind of machine; this happens once and takes less "
+            "than a minute …"
+        )
         with workshop(folder, kind, alone) as empty:
             made, _ = compile_library(command, target, empty, usable_cores(64), source)
             put(made, folder, wanted)
         forget_old(folder, kind)
     found = load(folder, wanted)
     if found is None:
-        raise OSError("what was compiled is not there")
+        raise OSError("the compiler wrote no file")
     return found
 
 

@@ -105,7 +105,7 @@ def _fill(part: memoryview, file: BinaryIO) -> None:
     while done < len(part):
         got = file.readinto(part[done:])  # type: ignore[attr-defined]
         if not got:
-            raise ValueError("the file has become shorter")
+            raise ValueError("the file has been truncated")
         done += got
 
 
@@ -137,7 +137,7 @@ def read_head(file: Any, size: int) -> Head:
     first = file.read(8)
     length = int.from_bytes(first, "little")
     if not 0 < length <= LONGEST or size - 8 - length <= 0:
-        raise ValueError("this is no file of tensors")
+        raise ValueError("this is not a safetensors file")
     head = file.read(length)
     plain = parse_json(head)
     plain.pop("__metadata__", None)
@@ -147,5 +147,5 @@ def read_head(file: Any, size: int) -> Head:
     }
     for place in places.values():
         if type(place.kind) is not str or {type(one) for one in (*place.shape, *place[2:])} != {int}:
-            raise ValueError("this is no head of a file of tensors")
+            raise ValueError("this is not the header of a safetensors file")
     return Head(first + head, places)

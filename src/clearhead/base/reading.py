@@ -72,7 +72,7 @@ def open_regular(path: str | Path) -> int:
             kind = _irregular(os.fstat(handle).st_mode)  # it may have been replaced just now
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        raise Unreadable(path, error.strerror or "the system refuses", missing=missing) from error
+        raise Unreadable(path, error.strerror or "access was denied", missing=missing) from error
     except ValueError as error:  # a name that no file can have
         raise Unreadable(path, str(error)) from error
     if kind is not None:
@@ -90,9 +90,9 @@ def read_bytes(path: str | Path, most: int = LARGEST) -> bytes:
             size = os.fstat(file.fileno()).st_size
             data = file.read(most + 1) if size <= most else b""
         except OSError as error:
-            raise Unreadable(path, error.strerror or "the system refuses") from error
+            raise Unreadable(path, error.strerror or "access was denied") from error
         if max(size, len(data)) > most:
-            raise Unreadable(path, f"it has {size:,} bytes, and {most:,} are the most for such a file")
+            raise Unreadable(path, f"it has {size:,} bytes, and such a file may have at most {most:,}")
     return data
 
 
@@ -164,7 +164,7 @@ def _refuse_depth(text: str) -> None:
         raise Malformed(_TOO_DEEP)
 
 
-_TOO_DEEP = f"it is nested more than {DEPTH} deep"
+_TOO_DEEP = f"it is nested more than {DEPTH} levels deep"
 
 
 def _whole(digits: str) -> int:
@@ -182,7 +182,7 @@ def _real(digits: str) -> float:
 
 
 def _no_number(word: str) -> float:
-    raise Malformed(f"it has {word} where JSON wants a number")
+    raise Malformed(f"it has {word} where JSON needs a number")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -235,11 +235,11 @@ def _refuse_odd(table: dict[str, Any]) -> None:
                 if isinstance(value, dict | list):
                     inner.append(value)
                 elif isinstance(value, float) and not math.isfinite(value):
-                    raise Malformed(f"it has {value} where a number is wanted")
+                    raise Malformed(f"it has {value} where a number is needed")
                 elif isinstance(value, int) and abs(value) >= 10**DIGITS:
                     raise Malformed(f"it has a whole number of more than {DIGITS} digits, which is too large")
                 elif not isinstance(value, str | int | float):
-                    raise Malformed(f"it has a date or time ({value}), which no setting is")
+                    raise Malformed(f"it has a date or time ({value}), and no setting takes one")
         if not inner:
             return
         level = inner
@@ -252,5 +252,5 @@ def _one_line(error: Exception) -> str:
 
 def _table(path: str | Path, found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise Unreadable(path, "it holds no table")
+        raise Unreadable(path, "it does not contain a table")
     return found

@@ -29,7 +29,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     path, equals, value = text.partition("=")
     path, value = path.strip(), value.strip()
     if not equals or not path or "" in path.split("."):
-        raise UserError(f"A setting is written name=value or part.name=value, not '{text}'.")
+        raise UserError(f"Write a setting as name=value or part.name=value, not '{text}'.")
     if value.lower() in _WORDS:
         return path, _WORDS[value.lower()]
     try:
@@ -65,7 +65,7 @@ def read_table(path: str | Path) -> dict[str, Any]:
     """The table of settings in a TOML or JSON file, chosen by the file's ending."""
     path = Path(path)
     if path.suffix not in (".toml", ".json"):
-        raise UserError(f"A settings file ends in .toml or .json, and '{path}' does not.")
+        raise UserError(f"The name of a settings file must end in .toml or .json, and '{path}' does not.")
     try:
         if path.suffix == ".toml":
             return reading.read_toml(path)

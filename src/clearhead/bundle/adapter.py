@@ -49,12 +49,12 @@ def base_folder(folder: Path, note: Mapping[str, Any]) -> Path:
             return place
     if there:
         raise UserError(
-            f"The bundle '{folder}' was trained on top of '{noted}', and the weights of '{there[0]}' are "
-            f"others (they do not match the checksum): put back those that it was trained on."
+            f"The bundle '{folder}' was trained on top of '{noted}', but '{there[0]}' now has different "
+            "weights (the checksum does not match): restore the ones it was trained on."
         )
     raise UserError(
-        f"The bundle '{folder}' holds only what was learnt on top of '{noted}', which is missing: put that "
-        f"bundle back there, or beside this one."
+        f"The bundle '{folder}' holds only the weights learned on top of '{noted}', which is missing: put "
+        "that bundle back there, or next to this one."
     )
 
 

@@ -37,7 +37,7 @@ def check(
     for known, size in zip((tokenizer, source_tokenizer or tokenizer), sizes, strict=True):
         if known is not None and known.vocabulary_size > size:
             raise UserError(
-                f"The tokenizer of this bundle has ids up to {known.vocabulary_size - 1:,}, and its model "
+                f"The tokenizer of this bundle has ids up to {known.vocabulary_size - 1:,}, but its model "
                 f"has a vocabulary of {size:,}: they do not belong together."
             )
     _check_ids(metadata, max(sizes))
@@ -101,7 +101,10 @@ _DEMANDS: tuple[tuple[str, Demand], ...] = (
     ("documents", ("true or false", lambda value: isinstance(value, bool))),
     ("context", _COUNT),
     ("source_limit", _COUNT),
-    ("reach", ("pairs of a source's length and a text's, the sources in ascending order", _is_reach)),
+    (
+        "reach",
+        ("pairs of a source length and a text length, with the source lengths in ascending order", _is_reach),
+    ),
     ("special", _TABLE),
     ("generation", _TABLE),
     ("source", _TABLE),

@@ -221,7 +221,10 @@ def load_bundle(
             if _stamp(path) == before:
                 return bundle
         # Somebody has put a new bundle in its place meanwhile: what was read may be half of each.
-    raise UserError(f"The bundle '{path}' is being replaced all the time: try again when its writer rests.")
+    raise UserError(
+        f"The bundle '{path}' is being replaced again and again: try again when the process that writes "
+        "it has finished."
+    )
 
 
 def placement(
@@ -231,7 +234,9 @@ def placement(
     place = pick_device(device) if isinstance(device, str) else device
     kind = pick_dtype(dtype, place) if isinstance(dtype, str) else dtype
     if kind is not None and not kind.is_floating_point:
-        raise UserError(f"Weights cannot be {kind}: use torch.float32, torch.bfloat16 or another float.")
+        raise UserError(
+            f"Weights cannot be {kind}: use torch.float32, torch.bfloat16 or another floating-point type."
+        )
     return place, kind
 
 
@@ -301,10 +306,12 @@ def _refuse_occupied(target: Path, overwrite: bool) -> None:
     if not target.is_dir() or all(path.name == manifest.COMPANION for path in target.iterdir()):
         return
     if not manifest.is_bundle(target):
-        raise UserError(f"The folder '{target}' holds something that is not a bundle: save to another one.")
+        raise UserError(
+            f"The folder '{target}' contains something other than a bundle: save to another folder."
+        )
     if not overwrite:
         raise UserError(
-            f"There is a bundle '{target}' already: save to another folder, or allow overwriting."
+            f"The bundle '{target}' already exists: save to another folder, or allow overwriting."
         )
 
 
@@ -338,7 +345,7 @@ def tokenizers_of(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of source and target, which are often one and the same."""
     target = bundle.tokenizer
     if target is None:
-        raise UserError("This bundle has no tokenizer, so that it can neither read nor write text.")
+        raise UserError("This bundle has no tokenizer, so it can neither read nor write text.")
     return bundle.source_tokenizer or target, target
 
 

@@ -59,7 +59,7 @@ class MappedFile:
         self._memory = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_COPY)
         self._begin = torch.frombuffer(self._memory, dtype=torch.uint8).data_ptr()
         if self.written() is None:
-            raise OSError("this system does not tell which pages were written")
+            raise OSError("this system does not report which pages were written")
 
     @property
     def descriptor(self) -> int:

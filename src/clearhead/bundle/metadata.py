@@ -41,7 +41,7 @@ RECORD = "run.json"  # in there: what the run is
 ADAPTER = "adapter"  # the note of a bundle that holds only what differs from its base
 
 AGAIN = "Copy it here again, or make it again."
-ON_PURPOSE = "If you changed it on purpose, load it with verify=False and save it anew."
+ON_PURPOSE = "If you changed it on purpose, load it with verify=False and save it again."
 # The entries of the file from before it had a checksum of itself.
 KNOWN = ("format", "format_version", "created", "versions", "parameters", "sha256", "metadata")
 
@@ -212,5 +212,5 @@ def _advice(folder: Path) -> str:
     except UserError:
         return ""
     if "model_type" in plain or "architectures" in plain:
-        return f" It looks like a model of Hugging Face: run `clearhead import {folder} --out NEW` first."
+        return f" It looks like a Hugging Face model: run `clearhead import {folder} --out NEW` first."
     return ""

@@ -50,7 +50,7 @@ def disagreement(found: Shapes, wanted: Shapes) -> str | None:
             return f"the tensor '{name}' has the shape {found[name]} where the config asks for {shape}"
     for name in found:
         if name not in wanted:
-            return f"the config has no place for the tensor '{name}'"
+            return f"the model described by the config has no tensor '{name}'"
     return None
 
 
@@ -127,7 +127,8 @@ def _read(path: Path, name: str, device: torch.device, dtype: torch.dtype | None
             if not stored.is_floating_point():
                 kind = str(stored.dtype).removeprefix("torch.")
                 raise UserError(
-                    f"'{path}' is damaged: the tensor '{name}' is made of {kind}, not of weights."
+                    f"'{path}' is damaged: the tensor '{name}' has the type {kind}, which weights cannot "
+                    "have."
                 )
             fresh = torch.empty(stored.shape, dtype=dtype or stored.dtype, device=device)
             return fresh.copy_(stored)
@@ -136,7 +137,9 @@ def _read(path: Path, name: str, device: torch.device, dtype: torch.dtype | None
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"The weights '{path}' are damaged or cut off ({_reason(error)}): copy them here again.")
+    return UserError(
+        f"The weights '{path}' are damaged or truncated ({_reason(error)}): copy them here again."
+    )
 
 
 def _reason(error: Exception) -> str:

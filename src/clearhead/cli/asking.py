@@ -53,10 +53,13 @@ class Asked:
         str | None,
         _beam(
             "WHEN",
-            "When to stop: true, when N texts have ended; false, when better is unlikely; never: impossible.",
+            "When to stop: true, when N texts have ended; false, when a better text is unlikely; never, "
+            "when it is impossible.",
         ),
     ] = None
-    coverage: Annotated[float | None, _beam("B", "Penalty for source words without attention (GNMT).")] = None
+    coverage: Annotated[
+        float | None, _beam("B", "Penalty for source words that get no attention (GNMT).")
+    ] = None
     groups: Annotated[int | None, _beam("N", "Groups of diverse beam search.")] = None
     diversity: Annotated[
         float | None, _beam("D", "Penalty for a token that an earlier group has just written.")
@@ -127,9 +130,9 @@ class Asked:
     def check(self) -> None:
         """A sentence for what no bundle could make sense of."""
         if self.temperature is not None and not self.temperature >= 0:
-            raise UserError(f"A temperature is 0 (greedy) or more, not {self.temperature}.")
+            raise UserError(f"The temperature must be 0 (greedy) or more, not {self.temperature}.")
         if self.early_stopping is not None and self.early_stopping.lower() not in EARLY:
-            raise UserError(f"--early-stopping is true, false or never, not '{self.early_stopping}'.")
+            raise UserError(f"--early-stopping must be true, false or never, not '{self.early_stopping}'.")
         for text in self.bias or ():
             _bias(text)
 
@@ -139,7 +142,7 @@ class Asked:
             if getattr(self, name) is not None and search.beam == 1:
                 raise UserError(f"{flag(name)} compares the texts of a beam: add --beam 4, say.")
         if self.diversity and (self.groups or search.groups) == 1:
-            raise UserError("--diversity keeps the groups of a beam apart: add --groups.")
+            raise UserError("--diversity only applies to groups of beams: add --groups.")
         for name in OF_CHANCE:
             candidates = name == "top_k" and search.contrastive
             cold = self.temperature == 0  # draws from one token, whatever else is asked
@@ -211,7 +214,7 @@ class Computing:
     dtype: Annotated[
         str | None,
         _computing(
-            "KIND", "auto, float32, bf16 or int8; auto is float32 on a CPU, the format of training on a GPU."
+            "KIND", "auto, float32, bf16 or int8; auto is float32 on a CPU and the training format on a GPU."
         ),
     ] = None
     fast: Annotated[
@@ -269,5 +272,5 @@ def _bias(text: str) -> tuple[str, float]:
     except ValueError:
         number = float("nan")
     if not equals or not token or not number < float("inf"):
-        raise UserError(f"A bias is written TOKEN=VALUE, as in --bias cat=-2.5, not '{text}'.")
+        raise UserError(f"Write a bias as TOKEN=VALUE, as in --bias cat=-2.5, not '{text}'.")
     return token, number

@@ -24,25 +24,27 @@ def bench(
         str | None, option("N,N,…", "Tokens of a text: 256,1024 or, doubled each time, 256-131072.")
     ] = None,
     bundle: Annotated[
-        Path | None, option("FOLDER", "Compare on this model's weights, too.", "--bundle")
+        Path | None, option("FOLDER", "Also compare on this model's weights.", "--bundle")
     ] = None,
-    text: Annotated[Path | None, option("FILE", "What that model reads; without it, random tokens.")] = None,
+    text: Annotated[
+        Path | None, option("FILE", "Text for that model to read; random tokens without it.")
+    ] = None,
     kinds: Annotated[
-        str | None, option("A,B,…", "Measure these alone, such as exact,window,linear; all.")
+        str | None, option("A,B,…", "Kinds to measure, such as exact,window,linear.  [default: all]")
     ] = None,
-    causal: Annotated[bool, option(None, "No token sees those after it.", "--causal")] = False,
+    causal: Annotated[bool, option(None, "Use a causal mask.", "--causal")] = False,
     decode: Annotated[
-        bool, option(None, "Measure decoding instead: a token after 1,000 to 100,000 others.", "--decode")
+        bool, option(None, "Measure decoding instead: one token after 1,000 to 100,000 others.", "--decode")
     ] = False,
     width: Annotated[int, option("N", "Width of the layer.", "--width", min=1)] = 256,
     heads: Annotated[int, option("N", "Heads of the layer.", "--heads", min=1)] = 4,
     rows: Annotated[int, option("N", "Texts in a batch.", "--rows", min=1)] = 1,
     seconds: Annotated[
-        float, option("N", "How long one cell of the table may take.", "--seconds", min=0.0)
+        float, option("N", "Time limit for one cell of the table.", "--seconds", min=0.0)
     ] = 10.0,
     device: Device = "auto",
-    dtype: Annotated[str, option("NAME", "auto, float32, bf16, fp16: of what is timed.")] = "auto",
-    out: Annotated[Path | None, option("FILE", "Write the page with its charts there.")] = None,
+    dtype: Annotated[str, option("NAME", "Number format to time: auto, float32, bf16 or fp16.")] = "auto",
+    out: Annotated[Path | None, option("FILE", "Write a page with charts to this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure every kind of attention: time, memory, and error against exact attention, by text length.
@@ -58,11 +60,11 @@ def bench(
       clearhead bench attention --decode
     """
     if what != "attention":
-        raise UserError(f"There is nothing called {shown(what)} to measure: give attention.")
+        raise UserError(f"There is no benchmark {shown(what)}: use 'attention'.")
     if text is not None and bundle is None:
-        raise UserError("--text is what a trained model reads: give its --bundle as well.")
+        raise UserError("--text needs a trained model to read it: give --bundle as well.")
     if decode and bundle is not None:
-        raise UserError("--decode measures time and memory alone: leave --bundle out.")
+        raise UserError("--decode only measures time and memory: leave --bundle out.")
     written = None if text is None else read_text(text, LARGEST)
     asked = None if lengths is None else _lengths(lengths)
     if out is not None and out.is_dir():
@@ -130,7 +132,7 @@ def _lengths(text: str) -> tuple[int, ...]:
         return _doubled(int(spread[1]), int(spread[2]))
     parts = text.split(",")
     if not all(re.fullmatch(r"\s*\d{1,9}\s*", part) for part in parts):
-        raise UserError(f"Lengths are written 256,1024 or 256-131072, not {shown(text)}.")
+        raise UserError(f"Write lengths as 256,1024 or 256-131072, not {shown(text)}.")
     return tuple(int(part) for part in parts)
 
 

@@ -57,7 +57,7 @@ def compare(
     ] = None,
     view: Annotated[str, option("KIND", "auto, live, plain or quiet.")] = "auto",
     as_json: AsJson = False,
-    only: Annotated[str | None, option("RUN", "Train and measure one run alone.", hidden=True)] = None,
+    only: Annotated[str | None, option("RUN", "Train and measure only this run.", hidden=True)] = None,
 ) -> None:
     """Train several architectures on one corpus at equal size, with several seeds, and compare them.
 

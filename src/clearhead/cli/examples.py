@@ -17,7 +17,7 @@ def examples(
     ] = None,
     markdown: Annotated[bool, option(None, "Write Markdown, as in the documentation.", "--markdown")] = False,
     show_list: Annotated[bool, option(None, "List the names and stop.", "--list")] = False,
-    slips: Annotated[bool, option(None, "List what else the slides have wrong.", "--slips")] = False,
+    slips: Annotated[bool, option(None, "List the other mistakes on the slides.", "--slips")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the Transformer at work on small numbers: worked examples from five lectures.

@@ -54,7 +54,7 @@ def fill(
       clearhead fill runs/bert --json < gaps.txt
     """
     if top is not None and not 1 <= top <= MOST:
-        raise UserError(f"--top is a whole number from 1 to {MOST:,}, not {top}.")
+        raise UserError(f"--top must be a whole number from 1 to {MOST:,}, not {top}.")
     hurry(bundle)
 
     from clearhead.api import load  # here, so that --help does not wait for torch
@@ -64,7 +64,10 @@ def fill(
     model = load(bundle, device=pick_device(device))
     settle()
     if top is not None and model.config.head.kind != "mlm":
-        raise UserError("--top is for masked language models: this one writes a span for each gap.")
+        raise UserError(
+            "--top only works with masked language models, and this one writes a span for each gap: "
+            "leave it out."
+        )
     first = 1
     for lines in chunks(texts):
         filled = fill_gaps(model, lines, top=top or 1, first=first)

@@ -76,9 +76,11 @@ def _show(found: Description) -> None:
     typer.echo(plain_table(facts[0], facts[1:]))
     for name, value in found.metadata.items():
         if name == "recipe":  # its settings that say something are among those that were chosen
-            typer.echo("\nrecipe\n  all settings of the run that made it: --json")
+            typer.echo("\nrecipe\n  --json shows all settings of the run that made it")
         elif name == "formats" and isinstance(value, dict):
-            typer.echo(f"\nformats: what other numbers cost, on {value.get('examples')} validation examples")
+            typer.echo(
+                f"\nformats: cost of other number formats, on {value.get('examples')} validation examples"
+            )
             show_formats(value)
         elif _large(value):
             typer.echo(f"\n{name}")

@@ -204,8 +204,7 @@ def _corpora(
     sources, targets = source or [], target or []
     if len(sources) != len(targets):
         raise UserError(
-            f"Every --source needs its --target: there are {len(sources)} of the one and {len(targets)} of "
-            f"the other."
+            f"Every --source needs its --target: there are {len(sources)} sources and {len(targets)} targets."
         )
     found: list[dict[str, Any]] = [
         {"source": str(one), "target": str(other)} for one, other in zip(sources, targets, strict=True)
@@ -214,8 +213,7 @@ def _corpora(
     found += [{"hub": hub}] if hub else []
     if weights and len(weights) != len(found):
         raise UserError(
-            f"Give one --weight for each corpus: there are {len(weights)} of the one and {len(found)} of the "
-            "other."
+            f"Give one --weight for each corpus: there are {len(weights)} weights and {len(found)} corpora."
         )
     for number, corpus in enumerate(found):
         corpus.update(columns)
@@ -229,7 +227,7 @@ def _held_out(files: list[Path], name: str, columns: dict[str, str]) -> dict[str
         return {"file": str(files[0]), **columns}
     if len(files) == 2:
         return {"source": str(files[0]), "target": str(files[1])}
-    raise UserError(f"--{name} takes one file, or twice: first the sources, then the targets.")
+    raise UserError(f"--{name} takes one file, or two: first the sources, then the targets.")
 
 
 def _start(base: Path | None, old_domain: Files, columns: dict[str, str]) -> dict[str, Any]:

@@ -71,8 +71,8 @@ class Columns:
         if not self.mixed:
             if corpus.answer != "text":
                 raise UserError(
-                    f"What targets are is known from the task '{self.task}': leave 'answer' out, or use the "
-                    f"task 'text'."
+                    f"The task '{self.task}' already determines what targets are: leave 'answer' out, or "
+                    "use the task 'text'."
                 )
             return self
         kinds: dict[str, Literal["class", "number"]] = {"class": "class", "number": "number"}
@@ -170,7 +170,7 @@ def pick_columns(names: Sequence[str], corpus: CorpusConfig, columns: Columns, w
     if source == target:
         raise UserError(f"The source and the target of {where} are the same column: name two different ones.")
     if second in (source, target):
-        raise UserError(f"The second text of {where} is a column of its own: name another one.")
+        raise UserError(f"The second text of {where} needs a column of its own: name a different one.")
     return Pick(source, target, second)
 
 
@@ -228,7 +228,7 @@ def paths_of(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def at_path(record: Any, path: tuple[str, ...], where: str) -> Any:
     """The value of a column in a record."""
     if not isinstance(record, Mapping):
-        raise UserError(f"{where} is not a JSON object, as the lines before it are.")
+        raise UserError(f"{where} is not a JSON object, although the lines before it are.")
     value: Any = record
     for name in path:
         if not isinstance(value, Mapping) or name not in value:
@@ -272,7 +272,9 @@ def find_column(column: str, names: Sequence[str], where: str) -> int:
             f"{where} has no column {int(column)}: it has {counted(len(names), 'column')}, counted from 1."
         )
     there = (
-        ", ".join(f"'{name}'" for name in names) if any(names) else "none that has a name, so give a number"
+        ", ".join(f"'{name}'" for name in names)
+        if any(names)
+        else "none of them has a name, so give a number"
     )
     raise UserError(f"{where} has no column '{column}'; its columns: {there}.")
 

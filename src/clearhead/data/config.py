@@ -54,7 +54,7 @@ class CorpusConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.prefix and not self.prefix.strip():
-            raise UserError("A corpus' prefix says which task is meant, and cannot be white space alone.")
+            raise UserError("The prefix of a corpus selects the task and cannot consist of white space only.")
         given = [
             self.source is not None or self.target is not None,
             self.file is not None,
@@ -62,7 +62,7 @@ class CorpusConfig(Config):
         ]
         if sum(given) != 1:
             raise UserError(
-                "A corpus is a source and a target file, or one file with both, or a hub data set: "
+                "A corpus is a source and a target file, one file with both, or a data set of the hub: "
                 "give exactly one of the three."
             )
 
@@ -165,11 +165,13 @@ class DataConfig(Config):
             own = [getattr(corpus, name) is not None for corpus in self.train]
             if any(own) and (not all(own) or getattr(self, name) is not None):
                 raise UserError(
-                    f"Give every corpus a {name} set of its own, without [data.{name}], or give none one."
+                    f"Either give every corpus its own {name} set and leave out [data.{name}], or give "
+                    "none of them one."
                 )
         if self.temperature is not None and any(corpus.weight is not None for corpus in self.train):
             raise UserError(
-                "data.temperature and the weights of corpora say the same: leave one of them out."
+                "data.temperature and the weights of the corpora both set how often each is sampled: "
+                "leave one of them out."
             )
 
     def held_out(self, name: Literal["validation", "test"]) -> tuple[CorpusConfig, ...]:

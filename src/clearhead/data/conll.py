@@ -24,7 +24,7 @@ def read_conll(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -
     path = corpus.file
     assert path is not None
     if columns.target != "tags":
-        raise UserError(f"'{path}' has a word a line with its tags, which is for --task tag.")
+        raise UserError(f"'{path}' has one word with its tags per line: train on it with --task tag.")
     picked: tuple[int, int] | None = None
     width = 0  # columns of the first word
     for sentence in _sentences(path, on_read):

@@ -156,14 +156,14 @@ class Dropped:
     def report(self) -> str:
         """One sentence.
 
-        >>> Dropped(read=1000, kept=990, source_too_long=8, ratio=2).report()
-        '990 of 1,000 examples kept; left out: 8 with too long a source, 2 with sides of very unlike length.'
+        >>> Dropped(read=1000, kept=990, source_too_long=8, empty=2).report()
+        '990 of 1,000 examples kept; left out: 2 without tokens, 8 with too long a source.'
         """
         reasons = {
-            "with nothing left after tokenising": self.empty,
+            "without tokens": self.empty,
             "with too long a source": self.source_too_long,
             "with too long a target": self.target_too_long,
-            "with sides of very unlike length": self.ratio,
+            "with very different source and target lengths": self.ratio,
         }
         told = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
         text = f"{self.kept:,} of {counted(self.read, 'example')} kept"
@@ -220,8 +220,8 @@ class Encoder:
         if found is None:
             kind = "class" if self.encoding.columns.target == "class" else "tag"
             raise UserError(
-                f"The {kind} '{label}' on line {row.line} does not occur in the training examples: "
-                f"known are {_some(self._numbers)}."
+                f"The {kind} '{label}' on line {row.line} does not occur in the training examples, which "
+                f"have {_some(self._numbers)}."
             )
         return found
 
@@ -299,7 +299,7 @@ def special(tokenizer: Tokenizer, role: str) -> int:
     """A tokenizer's symbol; a sentence where it has none."""
     found: Any = getattr(tokenizer, role)
     if found is None:
-        raise UserError(f"This tokenizer has no '{role}' token, which the task needs: give it one.")
+        raise UserError(f"This tokenizer has no '{role}' token, which the task needs: add one to it.")
     return int(found)
 
 

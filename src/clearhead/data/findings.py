@@ -141,7 +141,7 @@ class Survey:
         dropped = [f"{self.count(fate):,} {why}" for fate, why in reasons.items() if self.count(fate)]
         if dropped:
             lines.append(f"Left out: {'; '.join(dropped)}.")
-        lines.append(f"Kept apart: {self._kept_apart(VALIDATION)}; {self._kept_apart(TEST)}.")
+        lines.append(f"Held out: {self._kept_apart(VALIDATION)}; {self._kept_apart(TEST)}.")
         lines.append(f"Training: {self.count(TRAIN):,} {noun}; {self._lengths()}.")
         if self.labels:
             most = sorted(self.labels, key=lambda label: -self.labels[label])[:5]
@@ -153,7 +153,7 @@ class Survey:
             span, mean = f"{self.numbers.least:g} to {self.numbers.greatest:g}", self.numbers.mean
             lines.append(f"Numbers from {span}, {mean:.4g} on average.")
         if not self.targets_apart:
-            lines.append("Many sources share a target here, so held-out targets occur in training as well.")
+            lines.append("Many sources share a target here, so held-out targets also occur in training.")
         for fate, overlap in self.overlaps.items():
             if overlap.examples or overlap.sources:
                 lines.append(

@@ -19,8 +19,8 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     """Two smaller batches with the same rows, for when memory does not suffice for all at once."""
     if batch.rows < 2:
         raise UserError(
-            "Not even one example fits into memory: shorten the longest ones (data.filter), "
-            "or take a smaller model."
+            "Not even one example fits into memory: remove the longest ones (data.filter), or use a "
+            "smaller model."
         )
     half, whole = (batch.rows + 1) // 2, without_filler(batch)
     return _part(whole, 0, half), _part(whole, half, batch.rows)

@@ -80,8 +80,9 @@ class LengthLimits:
                 raise ValueError("not in order")
         except (TypeError, ValueError) as error:
             raise UserError(
-                "The bundle's metadata says in 'reach' how long its texts get, and says it wrongly: it wants "
-                "pairs of a source's length and a text's, the sources in ascending order."
+                "The entry 'reach' in the bundle's metadata, which says how long its texts get, is "
+                "invalid: it must hold pairs of a source length and a text length, with the source "
+                "lengths in ascending order."
             ) from error
         return cls(sizes, limits)
 

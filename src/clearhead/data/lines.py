@@ -106,7 +106,7 @@ def no_folder(path: Path) -> Iterator[None]:
             raise UserError(f"'{path}' is a folder, not a file: name a file inside it.")
         yield
     except FileNotFoundError as error:
-        raise UserError(f"There is no file '{path}'.") from error
+        raise UserError(f"There is no file '{path}': check the path.") from error
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror}.") from error
 
@@ -117,7 +117,7 @@ def _opened(path: str | Path) -> BinaryIO:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise UserError(
-                f"'{path}' is not an ordinary file, and it has to be read more than once: save it first."
+                f"'{path}' is not a regular file and has to be read more than once: save it to a file first."
             )
         if status.st_size == 0:
             raise _empty(path)
@@ -126,7 +126,7 @@ def _opened(path: str | Path) -> BinaryIO:
         if file.read(2) != GZIP:
             file.close()
             raise UserError(
-                f"'{path}' ends in .gz but is not compressed with gzip: fetch it again, or rename it."
+                f"'{path}' ends in .gz but is not compressed with gzip: download it again, or rename it."
             )
         file.seek(0)
     return file
@@ -141,7 +141,7 @@ def _read(file: BinaryIO | gzip.GzipFile, path: str | Path) -> bytes:
         return file.read(_BLOCK)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
-            f"The gzip file '{path}' is damaged or cut off: fetch or compress it again."
+            f"The gzip file '{path}' is damaged or truncated: download or compress it again."
         ) from error
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror}.") from error

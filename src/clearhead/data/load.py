@@ -87,7 +87,7 @@ class Loader:
     def shapes(self) -> list[tuple[int, int, int]]:
         """Fixed shapes: every (rows, source width, target width) a batch can have, the cheapest first."""
         if self._buckets is None:
-            raise ValueError("free shapes are as many as there are batches")
+            raise ValueError("with free shapes there are as many shapes as batches")
         return [(int(rows), int(source), int(target)) for rows, source, target in self._buckets.shapes]
 
     def plan(self, epoch: int = 0) -> EpochPlan:
@@ -137,8 +137,8 @@ class Loader:
         plan = self.plan(epoch)
         if not 0 <= start <= len(plan):
             raise UserError(
-                f"Epoch {epoch} has {len(plan)} batches, so it cannot go on at batch {start}: "
-                "the corpus or the batch settings are not those of the run."
+                f"Epoch {epoch} has {len(plan)} batches, so it cannot resume at batch {start}: the corpus "
+                "or the batch settings have changed since the run started."
             )
         return plan
 
@@ -221,14 +221,17 @@ def examples_of(
     task = encoding.columns.task
     for store in stores:
         if store.task != task:
-            raise UserError(f"The tokenised corpus '{store.folder}' was made to {store.task}, not to {task}.")
+            raise UserError(
+                f"The tokenised corpus '{store.folder}' was made for the task '{store.task}', not for "
+                f"'{task}'."
+            )
     if encoding.chunks is None:
         found: ExamplesOf = RowExamples(stores, encoding, seed)
     else:
         found = encoding.chunks(stores, encoding, config.context, seed, evaluation)
     if not sum(found.counts(0)):
         names = ", ".join(f"'{store.folder}'" for store in stores)
-        raise UserError(f"There is not a single example in the tokenised corpus {names}.")
+        raise UserError(f"The tokenised corpus {names} is empty.")
     return found
 
 

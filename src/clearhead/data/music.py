@@ -56,7 +56,7 @@ def read_music(corpus: CorpusConfig, on_read: OnRead | None = None) -> Iterator[
     if not files:
         raise UserError(f"There is no .mid file in the folder '{corpus.file}'.")
     if named:
-        raise UserError(f"'{corpus.file}' is read whole and has no parts: leave the column out.")
+        raise UserError(f"'{corpus.file}' is read as a whole and has no parts: leave the column out.")
     for number, path in enumerate(files, start=1):
         yield Row("", performance(path), number)
         if on_read is not None:
@@ -86,7 +86,7 @@ def chorales(path: str, part: str | None = None) -> list[str]:
         raise UserError(f"'{path}' is one list of pieces and has no part '{part}': leave the column out.")
     words = [_chorale(piece, path, f"piece {n}") for n, piece in enumerate(_listed(found, path, "it"), 1)]
     if not any(words):
-        raise UserError(f"'{path}' has no music in it: {_SHAPE}.")
+        raise UserError(f"'{path}' contains no music: {_SHAPE}.")
     return words
 
 
@@ -141,7 +141,7 @@ def performance(path: str) -> str:
             time = round(100 * seconds)
             if time > _LONGEST:
                 raise UserError(
-                    f"'{path}' is longer than a day of music: it is damaged, or not a piece of music."
+                    f"'{path}' holds more than a day of music: it is damaged, or not a piece of music."
                 )
             note, starts = message.note, message.type == "note_on" and message.velocity > 0
             if not starts and note not in sounding:
@@ -161,11 +161,11 @@ def performance(path: str) -> str:
     except UserError:
         raise
     except EOFError as error:
-        raise UserError(f"'{path}' ends in the middle: fetch this MIDI file again.") from error
+        raise UserError(f"The MIDI file '{path}' is truncated: download it again.") from error
     except Exception as error:  # the library raises what comes along
-        raise UserError(f"'{path}' is not a MIDI file that can be read ({error or 'damaged'}).") from error
+        raise UserError(f"'{path}' is not a readable MIDI file ({error or 'damaged'}).") from error
     if not words:
-        raise UserError(f"'{path}' has no notes in it: leave it out.")
+        raise UserError(f"'{path}' contains no notes: leave it out.")
     return " ".join(words)
 
 
@@ -177,9 +177,11 @@ def _bytes_of(path: str) -> bytes:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
                 data = file.read(LARGEST + 1)
             if len(data) > LARGEST:
-                raise UserError(f"'{path}' has more than {LARGEST:,} bytes, which is too much for music.")
+                raise UserError(
+                    f"'{path}' has more than {LARGEST:,} bytes, which is too large for a piece of music."
+                )
     except Unreadable as error:
         raise UserError(f"'{path}' cannot be read: {error.reason}.") from error
     except (EOFError, OSError, zlib.error) as error:
-        raise UserError(f"'{path}' is damaged and cannot be unpacked: fetch it again.") from error
+        raise UserError(f"'{path}' is damaged and cannot be unpacked: download it again.") from error
     return data

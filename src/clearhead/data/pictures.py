@@ -52,7 +52,7 @@ def pixels_of(text: str) -> Pixels:
     """What `as_text` wrote."""
     found = _parsed(text)
     if found is None:
-        raise UserError(f"This model reads pictures, and '{text[:40]}' is a text: give a picture's file.")
+        raise UserError(f"This model reads pictures, and '{text[:40]}' is text: give a picture file.")
     return found
 
 
@@ -110,16 +110,17 @@ def read_picture(path: str | Path, channels: int | None = None) -> Pixels:
         with Image.open(path) as image:
             if max(image.size) > _LARGEST:
                 raise UserError(
-                    f"'{path}' has a side of {max(image.size):,} pixels: {_LARGEST:,} are the most."
+                    f"'{path}' has a side of {max(image.size):,} pixels, and at most {_LARGEST:,} are "
+                    "allowed: scale it down."
                 )
             grey = image.mode in ("1", "L", "LA") if channels is None else channels == 1
             found = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
     except UnidentifiedImageError:
         raise UserError(f"'{path}' is not a readable picture: give PNG or JPEG files.") from None
     except FileNotFoundError:
-        raise UserError(f"There is no picture '{path}'.") from None
+        raise UserError(f"There is no picture '{path}': check the path.") from None
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise UserError(f"The picture '{path}' is damaged: put a whole one in its place.") from error
+        raise UserError(f"The picture '{path}' is damaged: replace it.") from error
     return np.ascontiguousarray(found[None] if found.ndim == 2 else found.transpose(2, 0, 1))
 
 
@@ -139,7 +140,7 @@ def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
     if path.suffix.lower() == ".npz":
         return _read_npz(path)
     if not path.exists():
-        raise UserError(f"There is no file or folder '{path}'.")
+        raise UserError(f"There is no file or folder '{path}': check the path.")
     raise UserError(
         f"'{path}' is neither a folder of pictures nor an .npz file: give a folder with one folder for each "
         "class, or IDX files with --source (pictures) and --target (classes)."
@@ -151,7 +152,7 @@ def _read_folder(folder: Path) -> Iterator[Row]:
     classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
     if not classes:
         raise UserError(
-            f"'{folder}' has no folders in it: put the pictures of each class into one of its own."
+            f"'{folder}' contains no folders: put the pictures of each class into a folder of their own."
         )
     first: tuple[Path, Pixels] | None = None
     number = 0
@@ -170,7 +171,7 @@ def _read_folder(folder: Path) -> Iterator[Row]:
             number += 1
             yield Row(as_text(pixels), one.name, number)
     if first is None:
-        raise UserError(f"No folder in '{folder}' has a PNG or JPEG file in it.")
+        raise UserError(f"No folder in '{folder}' contains a PNG or JPEG file.")
 
 
 def _idx_in(folder: Path) -> tuple[str, str] | None:
@@ -199,9 +200,9 @@ def _idx(path: str) -> NDArray[Any]:
         plain = Path(path).read_bytes()
         plain = gzip.decompress(plain) if plain[:2] == b"\x1f\x8b" else plain
     except FileNotFoundError:
-        raise UserError(f"There is no file '{path}'.") from None
+        raise UserError(f"There is no file '{path}': check the path.") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"'{path}' is damaged or cannot be read: fetch it again.") from error
+        raise UserError(f"'{path}' is damaged or cannot be read: download it again.") from error
     kind, dimensions = (plain[2], plain[3]) if len(plain) > 4 and plain[:2] == b"\0\0" else (0, 0)
     if kind not in _IDX or not 1 <= dimensions <= 4:
         raise UserError(
@@ -210,7 +211,7 @@ def _idx(path: str) -> NDArray[Any]:
     start = 4 + 4 * dimensions
     shape = np.frombuffer(plain[4:start], ">u4").astype(np.int64) if len(plain) >= start else np.zeros(1)
     if len(shape) != dimensions or len(plain) - start != int(shape.prod()):
-        raise UserError(f"'{path}' is not as long as it says: fetch it again.")
+        raise UserError(f"'{path}' does not have the length its header states: download it again.")
     return np.frombuffer(plain, _IDX[kind], offset=start).reshape(shape)
 
 
@@ -251,7 +252,10 @@ def _rows(pictures: Pixels, classes: Sequence[Any], source: str, target: str) ->
             "grey or with three colours."
         )
     if len(pictures) != len(classes):
-        raise UserError(f"{source} has {len(pictures):,} pictures and {target} has {len(classes):,} classes.")
+        raise UserError(
+            f"{source} has {len(pictures):,} pictures but {target} has {len(classes):,} classes: they "
+            "must have the same number."
+        )
     for number, (pixels, name) in enumerate(zip(pictures, classes, strict=True), start=1):
         yield Row(as_text(pixels), str(name), number)
 

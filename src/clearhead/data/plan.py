@@ -35,7 +35,7 @@ def shuffled(count: int, seed: int, epoch: int, purpose: str) -> Integers:
     [6, 5, 1, 2, 7, 4, 0, 3]
     """
     if count >= 2**31:
-        raise ValueError(f"{count} examples are more than an epoch can number")
+        raise ValueError(f"{count} examples are more than an epoch can index")
     keys = np.arange(count, dtype=np.uint64)
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
         keys *= np.uint64(_STEP)

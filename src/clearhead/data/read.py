@@ -135,7 +135,8 @@ def _form_of(path: str, is_stream: bool) -> Form:
 def _read_aligned(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Iterator[Row]:
     if columns.is_stream:
         raise UserError(
-            f"The task '{columns.task}' learns from one text: give one file, not a source and a target."
+            f"The task '{columns.task}' learns from one text per example: give one file, not a source and "
+            "a target."
         )
     if corpus.source is None or corpus.target is None:
         there, missing = ("target", "source") if corpus.source is None else ("source", "target")

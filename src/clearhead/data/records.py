@@ -81,14 +81,14 @@ def _json_columns(record: Any, corpus: CorpusConfig, columns: Columns, where: st
 
         def from_list(record: Any, where: str) -> tuple[Any, ...]:
             if not isinstance(record, list):
-                raise UserError(f"{where} is not a list, as the lines before it are.")
+                raise UserError(f"{where} is not a list, although the lines before it are.")
             _check_width(record, pick, where)
             return tuple(None if place is None else record[place] for place in pick.places)
 
         return from_list
     paths = paths_of(record)
     if not paths:
-        raise UserError(f"{where} begins with a record that has no columns.")
+        raise UserError(f"The first record of {where} has no columns.")
     pick = pick_columns([".".join(path) for path in paths], corpus, columns, where)
     chosen = [None if place is None else paths[place] for place in pick.places]
     return lambda record, where: tuple(path and at_path(record, path, where) for path in chosen)
@@ -110,8 +110,8 @@ def _from_cells(cells: Iterator[Cells], path: str, corpus: CorpusConfig, columns
         if not widest < len(row) <= promised:
             _check_width(row, pick, f"'{path}' line {number}")
             raise UserError(
-                f"'{path}' line {number} has {counted(len(row), 'column')}, and the first {promised}: "
-                f"there is one separator too many in it."
+                f"'{path}' line {number} has {counted(len(row), 'column')}, and the first {promised}: it "
+                "has one separator too many."
             )
         source = "" if pick.source is None else row[pick.source]
         if pick.second is None:

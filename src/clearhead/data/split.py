@@ -68,7 +68,7 @@ def rows_with_fate(corpus: CorpusConfig, columns: Columns, fates: Fates, wanted:
             elif flag:
                 yield row
     if number + 1 != len(chosen) or next(rows, None) is not None:
-        raise UserError(f"{name_of(corpus)} changed while it was being read: start again.")
+        raise UserError(f"{name_of(corpus)} changed while it was being read: run the command again.")
 
 
 def held_out_counts(split: SplitConfig, usable: int, take: Mapping[int, bool]) -> dict[int, int]:
@@ -77,8 +77,8 @@ def held_out_counts(split: SplitConfig, usable: int, take: Mapping[int, bool]) -
     counts = {fate: _count(setting, usable) if take[fate] else 0 for fate, setting in settings.items()}
     if sum(counts.values()) >= usable:
         raise UserError(
-            f"The split asks for {counts[VALIDATION]:,} validation and {counts[TEST]:,} test examples, and "
-            f"there are only {usable:,} usable ones in all: ask for fewer."
+            f"The split asks for {counts[VALIDATION]:,} validation and {counts[TEST]:,} test examples, "
+            f"but there are only {usable:,} usable ones in total: ask for fewer."
         )
     return counts
 
@@ -102,7 +102,7 @@ def split_random(
         taken = _first_groups((keys, seed), fates == TRAIN, barred, wanted)
         if len(taken) == 0:
             raise UserError(
-                f"No examples could be kept apart for {FATES[fate]}, because too many share one source: "
+                f"No examples could be held out for {FATES[fate]}, because too many share one source: "
                 f"give a file for it, or set split.{FATES[fate]} to 0."
             )
         fates[taken] = fate

@@ -56,7 +56,7 @@ class Store:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, UserError):
                 raise
-            raise _damaged(self.folder, f"its {MANIFEST} is not what was written") from error
+            raise _damaged(self.folder, f"its {MANIFEST} is not valid") from error
 
     def __len__(self) -> int:
         return self._rows
@@ -184,7 +184,7 @@ class _Numbers:
         except OSError as error:
             raise UserError(f"Cannot read '{self.path}': {error.strerror}.") from error
         if len(found) != size:
-            raise UserError(f"'{self.path}' was cut off while it was being read.")
+            raise UserError(f"'{self.path}' was truncated while it was being read.")
         return found
 
 
@@ -197,14 +197,14 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise _damaged(folder, error.about(f"its {MANIFEST}")) from error
     manifest = whole.get("manifest")
     if not isinstance(manifest, dict) or "version" not in manifest:
-        raise _damaged(folder, f"its {MANIFEST} is not what was written")
+        raise _damaged(folder, f"its {MANIFEST} is not valid")
     if whole.get("sha256") != digest(manifest):
         raise _damaged(folder, f"its {MANIFEST} was altered after it was written")
     version = manifest["version"]
     if version != VERSION:
         raise UserError(
             f"The tokenised corpus '{folder}' has format {version}, and this clearhead reads {VERSION}: "
-            "delete that folder and it is made again."
+            "delete that folder, and it will be made again."
         )
     return manifest
 
@@ -215,5 +215,5 @@ def _altered(folder: Path, name: str) -> UserError:
 
 def _damaged(folder: Path, what: str) -> UserError:
     return UserError(
-        f"The tokenised corpus '{folder}' is damaged: {what}; delete that folder and it is made again."
+        f"The tokenised corpus '{folder}' is damaged: {what}; delete that folder, and it will be made again."
     )

@@ -55,13 +55,15 @@ Sides = Literal["both", "source", "target"]
 def survey(data: DataConfig, columns: Columns) -> Survey:
     """Read and judge everything a run will use; raises a sentence about the first thing that is wrong."""
     if not data.train:
-        raise UserError("There is nothing to train on: give a source and a target file, or one file.")
+        raise UserError("There is no training data: give a source and a target file, or one file.")
     given = {VALIDATION: data.held_out("validation"), TEST: data.held_out("test")}
     corpora = [*data.train, *given[VALIDATION], *given[TEST]]
     for corpus in corpora:
         check_corpus(corpus, columns)
     if len({corpus.second_column is None for corpus in corpora}) > 1:
-        raise UserError("Every corpus needs a second source column, or none: name it for each of them.")
+        raise UserError(
+            "Either every corpus needs a second source column or none does: name it for each of them."
+        )
     sizes = [size_of(corpus) for corpus in corpora]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
     with progress("Reading", total, unit="MB") as bar:
@@ -166,13 +168,13 @@ def _judge(data: DataConfig, columns: Columns, train: _Table, held: Mapping[int,
             part = Fates(fates[span].copy())
         parts.append(Part(corpus, part))
     if not any(part.fates.count(TRAIN) for part in parts):
-        raise UserError("After the split nothing is left to train on: keep fewer examples apart.")
+        raise UserError("The split leaves nothing to train on: hold out fewer examples.")
     learnt = fates == TRAIN
     numbers = Numbers.of(train.numbers[learnt]) if columns.target == "number" else None
     if numbers is not None and numbers.least == numbers.greatest:
         raise UserError(
-            f"All examples of {name_of(train.corpora[0])} have the number {numbers.least:g}: there is "
-            "nothing to learn."
+            f"All examples of {name_of(train.corpora[0])} have the same number {numbers.least:g}: there "
+            "is nothing to learn."
         )
     return Survey(
         columns=columns,
@@ -229,7 +231,9 @@ def _allotted(
 def _check_enough(train: _Table, fates: NDArray[np.uint8], held: Mapping[int, _Table]) -> None:
     for fate, table in held.items():
         if not (table.first_fates(fate) == fate).any():
-            raise UserError(f"{name_of(table.corpora[0])} holds no usable example for {FATES[fate]}.")
+            raise UserError(
+                f"{name_of(table.corpora[0])} has no usable example for {FATES[fate]}: check the file."
+            )
     name = " and ".join(name_of(corpus) for corpus in train.corpora)
     texts = fates == _TEXT
     if texts.any():

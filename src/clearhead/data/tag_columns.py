@@ -28,7 +28,7 @@ def columns_asked(corpus: CorpusConfig) -> list[str]:
         return []
     if len(set(names)) < len(names) or not all(names):
         raise UserError(
-            f"'{corpus.target_column}' names a column of tags twice, or none: name different ones."
+            f"'{corpus.target_column}' names no column of tags, or one of them twice: name each column once."
         )
     for name in names:
         if MARK in name or name.split() != [name]:
@@ -81,4 +81,4 @@ def in_column(number: int, sizes: Sequence[int]) -> tuple[int, int]:
         if number < size:
             return column, number
         number -= size
-    raise UserError(f"There is no label {number} beyond those of all columns.")
+    raise UserError(f"There is no label {number}: the columns have fewer labels than that.")

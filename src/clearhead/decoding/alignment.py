@@ -63,9 +63,9 @@ def alignment(
     """
     config = bundle.config
     if config.family not in WITH_SOURCE:
-        raise UserError(f"A model of the family '{config.family}' has no source to be aligned with.")
+        raise UserError(f"A model of the family '{config.family}' has no source to align with.")
     if not config.cross_attention or (config.family, config.recurrent.attention) == ("recurrent", "none"):
-        raise UserError("This model writes without looking at the source, so there is nothing to align.")
+        raise UserError("This model has no cross-attention, so there is nothing to align.")
     layers = 1 if config.family == "recurrent" else config.depth_of_decoder
     chosen = max(layers - 2, 0) if layer is None else layer
     if not 0 <= chosen < layers:

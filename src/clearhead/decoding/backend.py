@@ -54,7 +54,7 @@ class Symbols:
             for role in ("start", "stop", "pad")
         )
         if stop is None:
-            raise UserError("This tokenizer has no stop token, so that no text written with it could end.")
+            raise UserError("This tokenizer has no stop token, so decoding could never end: add one to it.")
         outside = {pad, start} - {None, stop}  # one token may play two roles
         return cls(start, stop, tuple(sorted(one for one in outside if one is not None)))
 

@@ -112,7 +112,7 @@ def with_own(symbols: Symbols, bundle: Bundle) -> Symbols:
     for id in (*stops, *never):
         if not 0 <= id < vocabulary:
             raise UserError(
-                f"The bundle's own settings name token {id}, and its vocabulary has tokens 0 to "
+                f"The bundle's own settings name token {id}, but its vocabulary has tokens 0 to "
                 f"{vocabulary - 1}."
             )
     forbidden = tuple(sorted(set(never) - set(stops)))

@@ -58,7 +58,9 @@ def embed(
     rows = _read(bundle, texts)
     for number, row in enumerate(rows, start=before + 1):
         if not row:
-            raise UserError(f"Line {number} has no tokens, so there is nothing to embed: remove or fill it.")
+            raise UserError(
+                f"Line {number} has no tokens, so there is nothing to embed: remove it, or put a text there."
+            )
     sizes = [len(row) for row in rows]
     refuse_too_long(bundle, sizes, before)
     pad = tokenizers_of(bundle)[0].pad
@@ -92,7 +94,7 @@ def check_embedding(bundle: Bundle, pooling: str, layer: int | None) -> None:
     """A sentence for what this model cannot give."""
     config = bundle.config
     if config.family == "vision":
-        raise UserError("This model reads images: texts cannot be embedded with it.")
+        raise UserError("This model reads images and cannot embed text.")
     if pooling not in get_args(Pooling):
         raise UserError(f"There is no pooling '{pooling}': use {', '.join(get_args(Pooling))}.")
     if pooling == "first" and config.family == "decoder":
@@ -101,10 +103,12 @@ def check_embedding(bundle: Bundle, pooling: str, layer: int | None) -> None:
         )
     if layer is not None and not 0 <= layer <= config.layers:
         raise UserError(
-            f"This model has the layers 1 to {config.layers}, and 0 is its embedding: not {layer}."
+            f"This model has layers 1 to {config.layers}, and 0 for its embedding: there is no layer {layer}."
         )
     if config.family in NO_TRANSFORMERS and layer not in (None, config.layers):
-        raise UserError(f"A {config.family} model shows its last layer only: leave the layer out.")
+        raise UserError(
+            f"A {config.family} model only gives the vectors of its last layer: leave the layer out."
+        )
 
 
 def _read(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:

@@ -352,7 +352,7 @@ class Engine:
             if reason is None:
                 return lane
             reasons.append(reason)
-        return UserError(f"No backend can write this: {' '.join(reasons)}")
+        return UserError(f"No backend can decode this: {' '.join(reasons)}")
 
     def drop(self, tickets: Sequence[Ticket]) -> None:
         waiting: dict[_Lane, set[Ticket]] = {}

@@ -49,7 +49,7 @@ def fill(
     if bundle.config.family == "encoder-decoder" and marks is not None and marks.sentinels:
         sources = [_with_sentinels(pieces, marks) for pieces in parts]
         return [Filled(text) for text in _denoised(bundle, sources, marks, device)]
-    raise UserError("This bundle holds a model that fills no gaps: train one with --task mask or denoise.")
+    raise UserError("The model in this bundle cannot fill gaps: train one with --task mask or denoise.")
 
 
 def _masked(
@@ -97,7 +97,9 @@ def _with_sentinels(pieces: list[list[int]], marks: Marks) -> list[int]:
     """What stands around the gaps, and a sentinel for each gap."""
     gaps = len(pieces) - 1
     if gaps > len(marks.sentinels):
-        raise UserError(f"A text has {gaps} gaps, and this model knows {len(marks.sentinels)}.")
+        raise UserError(
+            f"A text has {gaps} gaps, and this model can fill at most {len(marks.sentinels)}: split the text."
+        )
     between = [[id] for id in marks.sentinels[:gaps]]
     return [id for pair in zip(pieces, [*between, []], strict=True) for part in pair for id in part]
 

@@ -96,8 +96,8 @@ def unread_sentence(bundle: Bundle, texts: Texts, before: int = 0) -> str | None
         if head is not None:
             number = before + at + 1
             return (
-                f"line {number} has {head[1]:,} tokens, and this model reads the first {head[0]:,} of a "
-                f"text, as in its training: the rest is not read. Other such lines are treated alike."
+                f"line {number} has {head[1]:,} tokens, and this model only reads the first {head[0]:,}, as in "
+                "training: the rest is ignored. Other such lines are treated the same way."
             )
     return None
 
@@ -189,7 +189,7 @@ def first_pieces(words: Sequence[Sequence[int]], before: int) -> Iterator[int]:
 def read_texts(bundle: Bundle, texts: Texts) -> list[Framed]:
     """Texts, and pairs of texts, as the model reads them; cut where training cut them."""
     if reads_two(bundle) and any(isinstance(one, str) for one in texts):
-        raise UserError("This model judges two texts together: give the second one as well.")
+        raise UserError("This model labels pairs of texts: give the second text as well.")
     reader, framing = tokenizers_of(bundle)[0], framings_of(bundle).source
     limit = bundle.metadata.get("source_limit")
     most = max(limit - framing.extra, 0) if isinstance(limit, int) else None
@@ -208,8 +208,8 @@ def labels_of(bundle: Bundle, kind: str) -> list[str]:
     config, names = bundle.config, bundle.metadata.get("labels")
     if not isinstance(names, list) or len(names) != config.head.classes:
         raise UserError(
-            f"This bundle does not name the {config.head.classes} labels of its model: its metadata lacks "
-            f"a list 'labels' of that length."
+            f"This bundle does not name the {config.head.classes} labels of its model: add a list "
+            "'labels' of that length to its metadata."
         )
     return [str(name) for name in names]
 
@@ -219,7 +219,7 @@ def _refuse_other_head(bundle: Bundle, kind: str) -> None:
     vision = bundle.config.family == "vision"  # which names whole pictures, and nothing else
     if bundle.config.head.kind != kind or (vision and kind != "classify"):
         does, task = ("give numbers", "regress") if kind == "number" else (kind, kind)
-        raise UserError(f"This bundle holds a model that does not {does}: train one with --task {task}.")
+        raise UserError(f"The model in this bundle does not {does}: train one with --task {task}.")
 
 
 def scores_of(
@@ -231,7 +231,9 @@ def scores_of(
     pad, kinds = tokenizers_of(bundle)[0].pad, bundle.config.embedding.token_types
     highest = max((max(row.segments, default=0) for row in rows), default=0)
     if highest >= kinds > 0:
-        raise UserError(f"The text has a segment {highest}, and this model has {kinds}: 0 to {kinds - 1}.")
+        raise UserError(
+            f"The text has a segment {highest}, but this model only has segments 0 to {kinds - 1}."
+        )
     found: list[Tensor] = [torch.empty(0)] * len(rows)
     with at_work(bundle.model, device) as place:
         for group in by_length(sizes, batch_tokens):

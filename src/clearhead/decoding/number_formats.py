@@ -64,15 +64,18 @@ def fast(bundle: Bundle, device: torch.device, why_not_native: str | None) -> tu
     if not isinstance(stored, Mapping) or not isinstance(measured, Mapping):
         place = "GPU" if device.type == "cuda" else "CPU"
         return "float32", (
-            f"This bundle does not say what other number formats cost it on a {place}, so float32 is used; "
-            "`clearhead evaluate BUNDLE … --formats` measures and stores it."
+            f"This bundle does not record what other number formats cost in quality on a {place}, so "
+            "float32 is used; `clearhead evaluate BUNDLE … --formats` measures and records it."
         )
     metric = stored.get("metric")
     for one in order:
         if acceptable(measured.get(one), metric):
             return one, None
     tried = " and ".join(one for one in order if one != "float32")
-    return "float32", f"By the figures in this bundle, {tried} would cost too much, so float32 is used."
+    return "float32", (
+        f"According to the measurements in this bundle, {tried} would lose too much quality, so float32 "
+        "is used."
+    )
 
 
 def _order(device: torch.device) -> tuple[tuple[Dtype, ...], str]:

@@ -26,22 +26,22 @@ _ANY = Bounds(-math.inf, math.inf, above=True, below=True)
 _ABOVE_0, _AT_LEAST_0 = Bounds(0, math.inf, above=True, below=True), Bounds(0, math.inf, below=True)
 _SHARE, _SHARE_ABOVE_0 = Bounds(0, 1), Bounds(0, 1, above=True)
 _BOUNDS = {
-    "temperature": (_ABOVE_0, "A temperature is a number above 0"),
-    "top_p": (_SHARE_ABOVE_0, "top-p is above 0 and at most 1"),
-    "min_p": (_SHARE, "min-p lies from 0 to 1"),
-    "typical": (_SHARE_ABOVE_0, "typical is above 0 and at most 1"),
-    "repetition": (_ABOVE_0, "A repetition penalty is above 0"),
-    "frequency": (_ANY, "A frequency penalty is a number"),
-    "presence": (_ANY, "A presence penalty is a number"),
+    "temperature": (_ABOVE_0, "The temperature must be above 0"),
+    "top_p": (_SHARE_ABOVE_0, "top-p must be above 0 and at most 1"),
+    "min_p": (_SHARE, "min-p must be from 0 to 1"),
+    "typical": (_SHARE_ABOVE_0, "typical must be above 0 and at most 1"),
+    "repetition": (_ABOVE_0, "The repetition penalty must be above 0"),
+    "frequency": (_ANY, "The frequency penalty must be a number"),
+    "presence": (_ANY, "The presence penalty must be a number"),
     "length_penalty": (POWERS, f"A length penalty is a power from {POWERS.low} to {POWERS.high}"),
-    "beam": (Bounds(1, WIDEST), f"A beam has at most {WIDEST:,} places"),
+    "beam": (Bounds(1, WIDEST), f"The beam size must be at most {WIDEST:,}"),
     "nbest": (Bounds(1, MOST_TEXTS), f"At most {MOST_TEXTS:,} texts are written at a time"),
-    "coverage": (_AT_LEAST_0, "A coverage penalty is at least 0"),
-    "diversity": (_AT_LEAST_0, "Diversity is at least 0"),
-    "contrastive": (_SHARE, "The contrastive weight lies from 0 to 1"),
-    "seed": (Bounds(0, 2**64 - 1), "A seed is a whole number from 0 to 2^64 - 1"),
-    "min_length": (Bounds(0, 2**31 - 1), "A text has at least 0 tokens"),
-    "min_total": (Bounds(0, 2**31 - 1), "A text has at least 0 tokens with its prompt"),
+    "coverage": (_AT_LEAST_0, "The coverage penalty must be at least 0"),
+    "diversity": (_AT_LEAST_0, "The diversity penalty must be at least 0"),
+    "contrastive": (_SHARE, "The contrastive weight must be from 0 to 1"),
+    "seed": (Bounds(0, 2**64 - 1), "The seed must be a whole number from 0 to 2^64 - 1"),
+    "min_length": (Bounds(0, 2**31 - 1), "The length of a text must be at least 0"),
+    "min_total": (Bounds(0, 2**31 - 1), "The maximum length with the prompt must be at least 0"),
 }
 
 WITH_SOURCE = ("encoder-decoder", "recurrent", "convolutional")
@@ -137,28 +137,31 @@ class Options(Config):
             ),
             (
                 self.max_length is not None and len(self.prefix) > self.max_length,
-                f"The prefix has {len(self.prefix)} tokens, and the text may have {self.max_length}.",
+                f"The prefix has {len(self.prefix)} tokens, but the text may only have {self.max_length}: "
+                "raise the limit.",
             ),
             (
                 self.beam % self.groups != 0,
-                f"A beam of {self.beam} places does not divide into {self.groups} groups.",
+                f"A beam of {self.beam} cannot be divided into {self.groups} equal groups: change one of "
+                "them.",
             ),
             (
                 self.nbest > self.beam and not drawing,
-                f"A beam of {self.beam} finds at most so many texts, not {self.nbest}: widen it, or sample.",
+                f"A beam of {self.beam} finds at most {self.beam} texts, not {self.nbest}: use a larger "
+                "beam, or sample.",
             ),
-            (searching and drawing, "A beam searches and sampling draws: use one of them."),
+            (searching and drawing, "Beam search and sampling cannot be combined: use one of them."),
             (
                 bool(self.contrastive) and (searching or drawing),
-                "Contrastive search has a way of its own to choose: leave out the beam and sampling.",
+                "Contrastive search cannot be combined with a beam or sampling: leave them out.",
             ),
             (
                 bool(self.contrastive) and (self.top_k is None or self.top_k < 2),
-                "Contrastive search compares candidates: say how many with top_k, at least 2.",
+                "Contrastive search compares candidates: set top_k, their number, to at least 2.",
             ),
             (
                 bool(self.coverage) and not searching,
-                "A coverage penalty compares texts of a beam: set the beam to 2 or more.",
+                "The coverage penalty compares the texts of a beam: set the beam to 2 or more.",
             ),
             (
                 any(not one for one in (*self.banned, *self.must_include))
@@ -197,9 +200,9 @@ def config_of(model: nn.Module) -> ModelConfig:
     """The settings of a model that writes; a sentence for one that cannot."""
     config: ModelConfig = model.config  # type: ignore[assignment]
     if config.family not in (*WITH_SOURCE, "decoder"):
-        raise UserError(f"A model of the family '{config.family}' writes no text.")
+        raise UserError(f"A model of the family '{config.family}' does not write text.")
     if config.head.kind != "none":
-        raise UserError("This model labels texts and writes no text: use `clearhead label`.")
+        raise UserError("This model labels texts and does not write any: use `clearhead label`.")
     return config
 
 

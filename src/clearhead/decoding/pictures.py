@@ -32,8 +32,8 @@ def picture_tensor(bundle: Bundle, text: str) -> Tensor:
     if pixels.shape != (image.channels, image.size, image.size):
         kind = "grey" if image.channels == 1 else "colour"
         raise UserError(
-            f"This is {in_words(text)}, and the model reads {kind} ones of {image.size} × {image.size}: "
-            "scale it."
+            f"This is {in_words(text)}, but the model reads {kind} ones of {image.size} × {image.size}: "
+            "convert it."
         )
     return torch.from_numpy(scaled(pixels.astype(np.float32)))
 

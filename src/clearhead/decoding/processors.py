@@ -50,8 +50,8 @@ Processor = Callable[[Tensor, Past], Tensor]
 def nothing_left(written: int) -> UserError:
     """What to raise where the processors have ruled out every token."""
     return UserError(
-        f"Nothing may be written at place {written + 1}: the settings contradict each other there. "
-        "Loosen what is banned, repeated, required or of a least length."
+        f"No token is allowed at position {written + 1}, because the settings contradict each other "
+        "there: loosen the bans, the repetition limits, the required texts or the minimum length."
     )
 
 
@@ -348,9 +348,12 @@ def _check(options: Options, symbols: Symbols, vocabulary: int) -> None:
         wrong = [one for one in ids if not 0 <= one < vocabulary]
         if wrong:
             raise UserError(
-                f"'{setting}' names token {wrong[0]}, and the vocabulary has tokens 0 to {vocabulary - 1}."
+                f"'{setting}' names token {wrong[0]}, but the vocabulary has tokens 0 to {vocabulary - 1}."
             )
     if set(symbols.stops) & set(options.prefix):
-        raise UserError("The prefix contains the stop symbol: a text goes on behind its prefix.")
+        raise UserError(
+            "The prefix contains the stop token, after which nothing can be written: remove it from the "
+            "prefix."
+        )
     if any(math.isnan(value) or value == math.inf for _, value in options.bias):
-        raise UserError("A bias is a number, or -inf to rule a token out.")
+        raise UserError("A bias must be a number, or -inf to rule a token out.")

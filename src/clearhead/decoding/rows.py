@@ -93,7 +93,7 @@ class TorchRows:
         config = config_of(model)
         self.model, self.symbols, self.keep = model, symbols, keep
         if "attention" in keep and config.family != "encoder-decoder":
-            raise UserError(f"A model of the family '{config.family}' has no cross-attention to look at.")
+            raise UserError(f"A model of the family '{config.family}' has no cross-attention to return.")
         self.cross = f"decoder.{config.depth_of_decoder - 1}.cross.weights"
         self.place = next(model.parameters()).device
         self.device = exact_place(self.place)  # where scores are, and the search that looks at them
@@ -112,7 +112,9 @@ class TorchRows:
     def admit(self, given: Sequence[Sequence[int]]) -> PlainScores:
         lengths = torch.tensor([len(one) for one in given])
         if not len(given) or int(lengths.min()) < 1:
-            raise UserError("A row without any token gives the model nothing to start from.")
+            raise UserError(
+                "A row without tokens gives the model nothing to start from: give it at least one."
+            )
         table = torch.zeros(len(given), int(lengths.max()), dtype=torch.long)
         for row, ids in enumerate(given):
             table[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)

@@ -95,7 +95,7 @@ class RowsBackend:
 
     def why_not(self, request: Request) -> str | None:
         missing = extras_of(request.options) - self.keep
-        return f"it does not keep {' and '.join(sorted(missing))}." if missing else None
+        return f"it does not return {' and '.join(sorted(missing))}." if missing else None
 
     def cost(self, request: Request) -> Cost:
         return Cost(width_of(request.options), len(request.given) + request.limit)

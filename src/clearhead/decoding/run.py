@@ -51,7 +51,7 @@ def translate(
     """
     if not translates(bundle):
         raise UserError(
-            f"This bundle holds a model of the family '{bundle.config.family}', which does not translate."
+            f"The model in this bundle, of the family '{bundle.config.family}', cannot translate."
         )
     found = [Written("")] * len(texts)
     line = progress("Translating", len(texts), "texts") if show else nullcontext(Bar(None, None))
@@ -78,7 +78,7 @@ def generate(
     """
     if translates(bundle):
         raise UserError(
-            f"This bundle holds a model of the family '{bundle.config.family}', which does not continue text."
+            f"The model in this bundle, of the family '{bundle.config.family}', cannot continue text."
         )
     return prompt + "".join(stream(bundle, prompt, options, device=device, dtype=dtype, way=way))
 
@@ -181,7 +181,7 @@ def beam_search(
     (2, True)
     """
     if beams < 1:
-        raise UserError(f"A beam has at least one place, not {beams}.")
+        raise UserError(f"The beam size must be at least 1, not {beams}.")
     divisor = penalty or LengthPenalty()
     options = Options(
         beam=beams,

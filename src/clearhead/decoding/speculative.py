@@ -74,28 +74,33 @@ def speculate(
 def _refuse(model: nn.Module, draft: nn.Module, options: Options, ahead: int) -> None:
     big, small = config_of(model), config_of(draft)
     if ahead < 1:
-        raise UserError(f"At least one token must be guessed at a time, not {ahead}.")
+        raise UserError(f"The draft model must propose at least one token at a time, not {ahead}.")
     if big.vocabulary != small.vocabulary:
         raise UserError(
-            f"The model has a vocabulary of {big.vocabulary} tokens and the smaller one {small.vocabulary}: "
-            f"guesses can only be checked where both write the same tokens."
+            f"The model has a vocabulary of {big.vocabulary} tokens and the draft model "
+            f"{small.vocabulary}: speculative decoding needs the same vocabulary in both."
         )
     with_source = [config.family in WITH_SOURCE for config in (big, small)]
     sources = [config.source_vocabulary or config.vocabulary for config in (big, small)]
     if with_source[0] != with_source[1] or (with_source[0] and sources[0] != sources[1]):
-        raise UserError("The model and the smaller one are not given the same kind of text.")
+        raise UserError(
+            "The model and the draft model do not take the same kind of input: use models of the same kind."
+        )
     if options.beam > 1 or options.contrastive or options.nbest > 1:
         raise UserError(
-            "Guesses of a smaller model help with one text, greedy or drawn, and not with a search."
+            "Speculative decoding works for a single text, greedy or sampled, and not for beam or "
+            "contrastive search: leave out the draft model."
         )
     if "convolutional" in (big.family, small.family):
         raise UserError(
-            "A convolutional model remembers only the last tokens that its layers read, so wrong guesses "
-            "cannot be taken back: decode without a draft model."
+            "A convolutional model keeps only the last tokens that its layers read, so wrong guesses "
+            "cannot be undone: decode without a draft model."
         )
     for stack in (getattr(one, "decoder", None) for one in (model, draft)):
         if isinstance(stack, Stack) and (reason := stack.new_state().uncuttable) is not None:
-            raise UserError(f"{reason} Wrong guesses must be taken back: decode without a draft model.")
+            raise UserError(
+                f"{reason} Speculative decoding must undo wrong guesses: decode without a draft model."
+            )
 
 
 class _Reader:
@@ -107,7 +112,9 @@ class _Reader:
         self.device = next(model.parameters()).device
         positions = positions_of(config)
         if not given:
-            raise UserError("A row without any token gives the model nothing to start from.")
+            raise UserError(
+                "A row without tokens gives the model nothing to start from: give it at least one."
+            )
         if self.has_source and symbols.start is None:
             raise UserError("This vocabulary has no start token, which every target needs.")
         self.opening = [symbols.start] if self.has_source else list(given)

@@ -117,7 +117,10 @@ def _start(bundle: Bundle, tokenizer: Tokenizer) -> int:
     """What a text begins with, or what a vocabulary without such a token ends the one before it with."""
     known = symbols_of(bundle)
     if tokenizer.start is None and known.start is None and not is_imported(bundle):
-        raise UserError("This tokenizer has no 'start' token, which an empty prompt needs: give it one.")
+        raise UserError(
+            "This tokenizer has no 'start' token, which an empty prompt needs: give a prompt, or add one "
+            "to the tokenizer."
+        )
     return next(id for id in (known.start, tokenizer.start, known.stop) if id is not None)
 
 
@@ -242,7 +245,7 @@ class Texts:
             if positions is not None and len(ids) >= positions:
                 raise UserError(
                     f"The prompt has {len(ids)} tokens, and this model has learned positions for "
-                    f"{positions}, its continuation included: shorten it."
+                    f"{positions}, including the continuation: shorten it."
                 )
         return iter(found)
 
@@ -305,8 +308,8 @@ def _behind_prompt(options: Options, size: int, limit: int) -> Options:
     """Settings that count the prompt's `size` tokens, for a text that may have `limit` of its own."""
     if options.max_total is not None and options.max_length is None and limit == 0:
         raise UserError(
-            f"The prompt has {size} tokens, and with what is written behind it there may be "
-            f"{options.max_total}: shorten it, or say how many tokens to write (--max-length)."
+            f"The prompt has {size} tokens, but prompt and continuation together may only have "
+            f"{options.max_total}: shorten it, or set the number of tokens to write (--max-length)."
         )
     least = min(options.min_total - size, limit)
     return options.replace(min_length=least, min_total=0) if least > options.min_length else options

@@ -81,7 +81,7 @@ class Writer(Texts):
             bundle.model.to(pick_device(device) if isinstance(device, str) else device)
         bundle.model.eval()
         self.device = next(bundle.model.parameters()).device
-        self.why_not_native = "it was not asked for" if way == "torch" else self._why_not_native()
+        self.why_not_native = "it was not requested" if way == "torch" else self._why_not_native()
         if way == "native" and self.why_not_native is not None:
             reason = self.why_not_native.removesuffix(".")
             raise UserError(f"The C++ engine cannot be used here: {reason}.")
@@ -90,11 +90,11 @@ class Writer(Texts):
         self.why_not_fast: str | None = None
         self.dtype = self._checked_dtype(dtype)
         if int8_embeddings and self.dtype != "int8":
-            raise UserError(f"int8 embeddings go with int8 weights, and not with {self.dtype}.")
+            raise UserError(f"int8 embeddings need int8 weights, not {self.dtype}.")
         self.room = room or (GPU_ROWS if self.device.type == "cuda" else CPU_ROWS)
         self._pieces: Pieces | None = None
         self._converted: nn.Module | None = None
-        self.why_not_graphs: str | None = "it is not on a GPU, or not asked for"
+        self.why_not_graphs: str | None = "the model is not on a GPU, or CUDA graphs were not requested"
         if self.device.type == "cuda" and way != "torch":
             self.why_not_graphs = graphs.why_not(bundle.model, self.device)
         self._making = threading.Lock()
@@ -102,14 +102,14 @@ class Writer(Texts):
 
     def _why_not_native(self) -> str | None:
         if self.device.type != "cpu":
-            return "it is for CPUs."
+            return "it only runs on CPUs."
         return native.supports(self.bundle.model) or native.why_not()  # nothing is compiled in vain
 
     def _say_what_is_lost(self) -> None:
         """A model that the C++ engine serves, and no such engine: the user can do something about that."""
         reason = self.why_not_native
         if self.device.type == "cpu" and reason and native.supports(self.bundle.model) is None:
-            _say_once(f"PyTorch decodes, several times slower than the C++ engine would. {reason}")
+            _say_once(f"Decoding uses PyTorch, which is several times slower than the C++ engine. {reason}")
 
     def _checked_dtype(self, dtype: Dtype) -> native.Dtype:
         if dtype == "auto":
@@ -283,9 +283,9 @@ class Writing:
 
     def _wait(self) -> None:
         if not self.caller.open:
-            raise UserError("This text was dropped: submit it again.")
+            raise UserError("This request was dropped: submit it again.")
         if self.parked:
-            raise UserError("This text is parked: resume it before waiting for it.")
+            raise UserError("This request is parked: resume it before you wait for it.")
         for ticket, event in self.caller.wait():
             if isinstance(event, Wrote):
                 self.certain[ticket.number] += event.ids

@@ -64,7 +64,7 @@ def paired_bootstrap(
     (1 + resamples), where centred means less their mean. Systems that never differ have 1.
     """
     if first.shape != second.shape or first.ndim != 2 or not len(first):
-        raise UserError("Two systems are compared on the same texts, and there must be at least one.")
+        raise UserError("Two systems can only be compared on the same texts, and there must be at least one.")
     if resamples < 1:
         raise UserError(f"The bootstrap needs at least one resample, not {resamples}.")
     drawn: tuple[list[float], list[float]] = ([], [])

@@ -152,7 +152,7 @@ class Judge(ABC):
         `ranks`: who share the model's work; all of them get the same evaluation.
         """
         if not rows:
-            raise UserError("There is nothing to evaluate: the test set has no rows.")
+            raise UserError("The test set is empty: give one with at least one row.")
         config, ranks = config or EvaluationConfig(), ranks or Ranks()
         if config.stride is not None and not self.has_loss:
             raise UserError("A stride is for models that continue a text: leave it out for this one.")
@@ -207,11 +207,11 @@ def compare(
     one, two = first.examples, second.examples
     if first.task != second.task or not one:
         raise UserError(
-            f"Two bundles are compared on one task that gives texts or labels, not {first.task} with "
-            f"{second.task}."
+            "Two bundles can only be compared on the same task, one that gives texts or labels, not "
+            f"{first.task} with {second.task}."
         )
     if [(e.source, e.references) for e in one] != [(e.source, e.references) for e in two]:
-        raise UserError("Two bundles can be compared on the same test set only, row by row.")
+        raise UserError("Two bundles can only be compared on the same test set, row by row.")
     references, outputs = [example.references for example in one], (first.outputs, second.outputs)
     ours, theirs = (found.judge.scores_compared(found) for found in (first, second))
     return [

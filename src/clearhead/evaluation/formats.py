@@ -52,7 +52,7 @@ def measure_formats(bundle: Bundle, rows: Rows, judge: Judge) -> dict[str, Any]:
         return {}
     some = _sample(bundle, rows)
     if not some:
-        return {"metric": metric, "examples": 0, "unmeasured": "no example is short enough for it."}
+        return {"metric": metric, "examples": 0, "unmeasured": "no example is short enough."}
     found: dict[str, Any] = {"metric": metric, "examples": len(some)}
     device = next(bundle.model.parameters()).device
     if device.type == "cuda":

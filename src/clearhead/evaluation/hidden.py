@@ -60,7 +60,7 @@ def encoding_of(bundle: Bundle) -> Hiding:
         return Masked()
     if bundle.config.family == "encoder-decoder" and marks is not None and marks.sentinels:
         return Denoised()
-    raise UserError("This bundle holds a model that fills no gaps: train one with --task mask or denoise.")
+    raise UserError("The model in this bundle cannot fill gaps: train one with --task mask or denoise.")
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ class WordTags(Classes):
             if len(wanted) != len(tags):
                 raise UserError(
                     f"Row {number} has {counted(len(words), 'word')} but {counted(len(wanted), 'tag')}"
-                    + ("." if several == 1 else f": this model gives {several} a word.")
+                    + ("." if several == 1 else f": this model gives {several} per word.")
                 )
             if several > 1:
                 wanted = _in_order(wanted, list(by_column(names)), number)
@@ -235,7 +235,7 @@ class WordTags(Classes):
         metrics = confusion.metrics() | {"exact match": whole}
         if several > 1:
             metrics |= _by_column(names, truth, chosen, several)
-        return Evaluation(self, metrics, {}, tuple(examples), "right tags in per cent", confusion)
+        return Evaluation(self, metrics, {}, tuple(examples), "right tags in percent", confusion)
 
     def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
         """Right tags of each text, and texts that are right as a whole."""
@@ -264,7 +264,7 @@ class Numbers(Judge):
             Example(shown(text), (target,), f"{one:.6g}", 100.0 * max(0.0, 1 - abs(one - true) / span), False)
             for (text, target), one, true in zip(rows, given, right, strict=True)
         )
-        metrics, name = number_metrics(right, given), "nearness in per cent of all numbers' span"
+        metrics, name = number_metrics(right, given), "closeness in percent of the range of all numbers"
         undefined = {} if "Pearson" in metrics else {"Pearson": "not defined where one side never changes"}
         return Evaluation(self, metrics, undefined, examples, name)
 
@@ -289,8 +289,8 @@ def _in_order(tags: Sequence[str], columns: Sequence[str], row: int) -> list[str
         own = {tag.partition(MARK)[0]: tag for tag in tags[start : start + len(columns)]}
         if set(own) != set(columns):
             raise UserError(
-                f"Row {row} has tags of the columns {', '.join(own)}, and this model gives those of "
-                f"{', '.join(columns)}: name them, --target-column {','.join(columns)}."
+                f"Row {row} has tags for the columns {', '.join(own)}, but this model predicts "
+                f"{', '.join(columns)}: name those columns, --target-column {','.join(columns)}."
             )
         found += [own[column] for column in columns]
     return found

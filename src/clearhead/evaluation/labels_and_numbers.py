@@ -37,7 +37,7 @@ class Confusion:
     ) -> Confusion:
         """Count the pairs; `labels` gives an order and names labels that may not occur."""
         if len(truth) != len(chosen):
-            raise UserError(f"There are {len(truth)} true labels, but {len(chosen)} chosen ones.")
+            raise UserError(f"There are {len(truth)} true labels but {len(chosen)} predicted ones.")
         names = tuple(labels or ())
         names += tuple(sorted({*truth, *chosen} - set(names)))  # a label no one announced still counts
         number = {name: i for i, name in enumerate(names)}
@@ -147,9 +147,9 @@ def number_metrics(truth: Numbers, given: Numbers) -> dict[str, float]:
 def _both(first: Numbers, second: Numbers) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     x, y = (np.asarray(side, np.float64) for side in (first, second))
     if len(x) != len(y):
-        raise UserError(f"There are {len(x)} true numbers, but {len(y)} given ones.")
+        raise UserError(f"There are {len(x)} true numbers but {len(y)} predicted ones.")
     if not np.isfinite(x).all() or not np.isfinite(y).all():
         raise UserError(
-            "Correlations and errors are those of finite numbers, and one of these is not finite."
+            "Correlations and errors are only defined for finite numbers, and one of these is not finite."
         )
     return x, y

@@ -148,7 +148,7 @@ def corpus_loss(
     """
     texts = [target for _, target in rows]
     if not texts:
-        raise UserError("The loss of no texts at all is not defined: give at least one.")
+        raise UserError("There are no texts to compute the loss of: give at least one.")
     batches = batches_of(
         bundle, rows, batch_tokens=batch_tokens, context=context, stride=stride, documents=documents
     )
@@ -314,6 +314,6 @@ def _known(names: Iterable[str], name: str, row: int) -> str:
     known = list(names)
     if name not in known:
         raise UserError(
-            f"In row {row}, the label '{name}' is not one of those the model knows: {', '.join(known[:20])}."
+            f"In row {row}, the label '{name}' is not one of the model's labels: {', '.join(known[:20])}."
         )
     return name

@@ -58,7 +58,7 @@ class CorpusMetric:
     def __call__(self, outputs: Sequence[str], references: References) -> Score:
         """The corpus score, with signature and details."""
         if not outputs:
-            raise UserError(f"{self.name} of no texts at all is not defined: give at least one.")
+            raise UserError(f"There are no texts to compute {self.name} of: give at least one.")
         found = self._metric.corpus_score(outputs, _columns(outputs, references))
         details = found.format(width=1).partition(" = ")[2]
         return Score(self.name, float(found.score), str(self._metric.get_signature()), details)
@@ -134,10 +134,13 @@ def exact_matches(outputs: Sequence[str], references: References) -> list[bool]:
 def several(outputs: Sequence[str], references: References) -> list[list[str]]:
     """The references of each text as a list, checked."""
     if len(outputs) != len(references):
-        raise UserError(f"There are {len(outputs)} outputs, but {len(references)} references.")
+        raise UserError(
+            f"There are {len(outputs)} outputs but {len(references)} references: give one list of "
+            "references per output."
+        )
     found = [[texts] if isinstance(texts, str) else list(texts) for texts in references]
     if not all(found):
-        raise UserError(f"Text {found.index([]) + 1} has no reference to be compared with.")
+        raise UserError(f"Text {found.index([]) + 1} has no reference to compare with.")
     return found
 
 

@@ -25,7 +25,7 @@ from clearhead.evaluation.labels_and_numbers import number_metrics
 from clearhead.evaluation.metrics import bleu_metric, chrf_metric, exact_matches, rouge
 from clearhead.training.distributed.ranks import Ranks
 
-SCORE = "chrF of texts, and whether answers are right"
+SCORE = "chrF for texts, accuracy for other answers"
 
 
 class Part(NamedTuple):
@@ -71,8 +71,8 @@ def parts_of(bundle: Bundle, rows: Rows) -> list[Part]:
         if prefix is None:
             known = ", ".join(f"'{one}'" for one in answers)
             raise UserError(
-                f"Row {place + 1} begins with none of the prefixes of this bundle ({known}): put one before "
-                f"every source (in a command: --source-prefix)."
+                f"Row {place + 1} does not start with one of this bundle's prefixes ({known}): put one "
+                "before every source (on the command line, with --source-prefix)."
             )
         found[prefix].places.append(place)
     return [part for part in found.values() if part.places]
@@ -99,7 +99,7 @@ def _correlations(outputs: list[str], right: list[str]) -> dict[str, float]:
     true = [_number(one) for one in right]
     wrong = next((place for place, one in enumerate(true) if math.isnan(one)), None)
     if wrong is not None:
-        raise UserError(f"'{right[wrong][:40]}' stands where a number should be.")
+        raise UserError(f"'{right[wrong][:40]}' is not a number.")
     given = [_number(one) for one in outputs]
     mean = sum(true) / len(true)
     found = number_metrics(true, [mean if math.isnan(one) else one for one in given])

@@ -101,7 +101,7 @@ def _comparison(found: Sequence[Bootstrap], first: str, second: str) -> Section:
     header = ("metric", first, second, "difference", f"{second} better", "p", "significant at 5 %")
     note = (
         f"Paired bootstrap (Koehn 2004) with {found[0].resamples:,} resamples of the test set, seed "
-        f"{found[0].seed}; in brackets the middle 95 % of the resamples; p as in sacreBLEU, two-sided."
+        f"{found[0].seed}; brackets give the middle 95 % of the resamples; p as in sacreBLEU, two-sided."
     )
     return Section("Are they different?", tables=(Table(header, rows),), notes=(note,))
 
@@ -118,7 +118,7 @@ def _facts(subjects: Sequence[Subject], facts: Mapping[str, str]) -> Section:
             rows.append([f"seconds for all outputs{suffix}", f"{found.seconds:.1f}"])
             rows.append([f"different outputs{suffix}", f"{len(set(found.outputs)):,}"])
             rows.append([f"empty outputs{suffix}", f"{sum(not text.strip() for text in found.outputs):,}"])
-            rows.append([f"words an output{suffix}", _mean(found.outputs)])
+            rows.append([f"words per output{suffix}", _mean(found.outputs)])
     examples = subjects[0].evaluation.examples
     if examples:
         rows.append(["examples", f"{len(examples):,}"])
@@ -151,7 +151,7 @@ def _confusion(found: Confusion, suffix: str) -> Section:
         for name, counts in zip(found.labels, found.counts, strict=True)
     ]
     table = Table(("true ↓ chosen →", *found.labels, "F1"), rows)
-    return Section(f"Which labels were taken for which{suffix}", tables=(table,))
+    return Section(f"Confusion matrix{suffix}", tables=(table,))
 
 
 def _worst(first: Subject, second: Subject | None, count: int) -> Section | None:
@@ -164,8 +164,8 @@ def _worst(first: Subject, second: Subject | None, count: int) -> Section | None
     cases = [_case(number, first, second) for number in wrong[:count]]
     right = len(found.examples) - len(wrong)
     note = (
-        f"Sorted by {found.score_name}, worst first; {len(cases):,} of {len(wrong):,} that are not right, "
-        f"{right:,} are."
+        f"Sorted by {found.score_name}, worst first; {len(cases):,} of the {len(wrong):,} wrong ones; "
+        f"{right:,} are right."
     )
     return Section("Examples", notes=(note,), cases=tuple(cases))
 

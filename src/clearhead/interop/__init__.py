@@ -25,7 +25,7 @@ def import_folder(folder: str | Path) -> Bundle:
     """Read a model of another toolkit from a folder on this disk."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise UserError(f"There is no folder '{folder}' to import from.")
+        raise UserError(f"There is no folder '{folder}' to import from: check the path.")
     if _is_huggingface(folder):
         return _checked(import_huggingface(folder), folder)
     found = find_llama2c(folder)
@@ -61,7 +61,7 @@ def export_folder(
     if to == "ctranslate2":
         export_ctranslate2(bundle, Path(folder), quantize)
     elif quantize is not None:
-        raise UserError(f"'--quantize' is for ctranslate2: an export to {to} has no such choice.")
+        raise UserError(f"'--quantize' is only for ctranslate2: leave it out when you export to {to}.")
     else:
         _EXPORTS[to](bundle, Path(folder))
 

@@ -97,15 +97,16 @@ def _shards(folder: Path) -> dict[str, str]:
         pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
         if pickled:
             raise UserError(
-                f"'{folder}' has its weights in '{pickled[0]}', a pickle file, which can run any code when "
-                f"it is read and is therefore never loaded: convert it to '{WEIGHTS}' first."
+                f"'{folder}' has its weights in '{pickled[0]}', a pickle file, which can execute "
+                f"arbitrary code when it is read and is therefore never loaded: convert it to '{WEIGHTS}' "
+                "first."
             )
-        raise UserError(f"'{folder}' holds no '{WEIGHTS}' and no '{INDEX}'.")
+        raise UserError(f"'{folder}' contains neither '{WEIGHTS}' nor '{INDEX}': the weights are missing.")
     shards = read_json(folder / INDEX).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise UserError(f"'{folder / INDEX}' is damaged: it has no 'weight_map'.")
     for file in shards.values():
         # A name that leads out of the folder is no shard, whatever it points at.
         if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
-            raise UserError(f"'{folder / INDEX}' is damaged: {file!r} is no safetensors file beside it.")
+            raise UserError(f"'{folder / INDEX}' is damaged: {file!r} is not a safetensors file next to it.")
     return shards

@@ -70,8 +70,8 @@ def _spec(bundle: Bundle, model: Any) -> Any:
         stop = special["stop"] if reader is None else reader.stop
         if stop is None or source[stop] != named["eos_token"]:
             raise UserError(
-                f"CTranslate2 ends sources and targets with one token, and these vocabularies call it "
-                f"'{source[stop] if stop is not None else 'nothing'}' and '{named['eos_token']}'."
+                "CTranslate2 ends sources and targets with the same token, but these vocabularies call "
+                f"it '{source[stop] if stop is not None else 'nothing'}' and '{named['eos_token']}'."
             )
     both.register_source_vocabulary(source)
     both.register_target_vocabulary(target)
@@ -89,8 +89,8 @@ def _frame_sources(settings: Any, bundle: Bundle, source: list[str], stop: str) 
         before, after = ([source[id] for id in ids] for ids in (framing.before, framing.after))
     if len(before) > 1 or after not in ([], [stop]):
         raise UserError(
-            f"CTranslate2 can put one token before a source and '{stop}' after it; this model reads "
-            f"{' '.join([*before, '…', *after])}."
+            f"CTranslate2 can only put one token before a source and '{stop}' after it, but this model "
+            f"reads {' '.join([*before, '…', *after])}."
         )
     settings.add_source_bos, settings.add_source_eos = bool(before), bool(after)
     if before:
@@ -130,7 +130,7 @@ def _special_names(config: ModelConfig, special: Special, tokens: list[str]) -> 
     for role in ("stop",) if config.family == "decoder" else ("start", "stop"):
         if special[role] is None:
             raise UserError(
-                f"CTranslate2 needs to know the {role} token, and this bundle names none: give it a "
+                f"CTranslate2 needs the {role} token, and this bundle does not name it: give it a "
                 f"tokenizer, or metadata with special={{'{role}': id}}."
             )
     names = {"bos_token": "start", "eos_token": "stop", "unk_token": "unknown"}

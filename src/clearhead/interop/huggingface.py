@@ -91,13 +91,13 @@ def _family_of(settings: Settings) -> Family:
     kind = settings.plain.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None:
-        settings.refuse("model_type", kind, "known families are " + ", ".join(sorted(FAMILIES)))
+        settings.refuse("model_type", kind, "the supported families are " + ", ".join(sorted(FAMILIES)))
     if settings.has("quantization_config"):
-        settings.refuse("quantization_config", "…", "quantised weights would have to be unpacked first")
+        settings.refuse("quantization_config", "…", "quantised weights must be unpacked first")
     classes = settings.plain.get("architectures") or [next(iter(family.architectures))]
     if not isinstance(classes, list) or classes[0] not in family.architectures:
         known = ", ".join(family.architectures)
-        settings.refuse("architectures", classes, f"known classes of this family are {known}")
+        settings.refuse("architectures", classes, f"the supported classes of this family are {known}")
     return family
 
 
@@ -298,6 +298,6 @@ def _refuse_to_overwrite(folder: Path) -> None:
         others = sorted({path.name for path in folder.iterdir()} - _WRITTEN)
         if others:
             raise UserError(
-                f"'{folder}' holds other files ('{others[0]}'), which an export would replace: choose a new "
-                f"folder."
+                f"'{folder}' contains other files ('{others[0]}'), which an export would overwrite: "
+                "choose a new folder."
             )

@@ -17,8 +17,8 @@ from clearhead.interop.settings import Settings
 from clearhead.models.config import ModelConfig
 
 _WHY_NOT_DYNAMIC = (
-    "dynamic scaling turns all earlier positions anew as the text grows, so cached and uncached decoding "
-    "would differ; 'linear', 'yarn' and 'llama3' can be imported"
+    "dynamic scaling changes the rotation of all earlier positions as the text grows, so cached and "
+    "uncached decoding would differ; 'linear', 'yarn' and 'llama3' can be imported"
 )
 NORMS = {
     "input_layernorm": "attention_residual.norm",
@@ -57,7 +57,7 @@ def read_rotary(settings: Settings, names: Names, flat: Flat) -> Flat:
     length = flat["position.max_length"]
     turning = rope.number("partial_rotary_factor", settings.number("partial_rotary_factor", 1.0))
     if turning != 1.0:
-        settings.refuse("partial_rotary_factor", turning, "here all features of a head are turned")
+        settings.refuse("partial_rotary_factor", turning, "clearhead rotates all features of a head")
     original = settings.whole("original_max_position_embeddings", length)
     return {
         "position.base": rope.number("rope_theta", flat["position.base"]),
@@ -70,7 +70,11 @@ def _read_scaling(rope: Settings, original: int, length: int) -> dict[str, Any] 
     if kind == "default":
         return None
     if kind not in ("linear", "yarn", "llama3"):
-        reason = _WHY_NOT_DYNAMIC if kind == "dynamic" else "known kinds are default, linear, yarn and llama3"
+        reason = (
+            _WHY_NOT_DYNAMIC
+            if kind == "dynamic"
+            else "the supported kinds are default, linear, yarn and llama3"
+        )
         rope.refuse("rope_type", kind, reason)
     original = rope.whole("original_max_position_embeddings", original)
     factor = rope.number("factor", length / original)

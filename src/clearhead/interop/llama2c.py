@@ -134,7 +134,7 @@ def import_llama2c(model_file: Path, tokenizer_file: Path | None) -> Bundle:
     """A model file and its tokenizer as a bundle."""
     header = _header(model_file)
     if header is None:
-        raise UserError(f"'{model_file}' is no model of llama2.c that can be read.")
+        raise UserError(f"'{model_file}' is not a readable llama2.c model: export it again.")
     if tokenizer_file is None:
         raise UserError(f"'{model_file.parent}' must hold exactly one 'tok*.bin' beside '{model_file.name}'.")
     tensors = _tensors(model_file, header)
@@ -167,7 +167,7 @@ def _header(path: Path) -> Header | None:
     numbers = _HEADER.unpack(start)
     if numbers[0] == _NEWER_MAGIC:
         raise UserError(
-            f"'{path}' is in a newer format of llama2.c: export it with version 0, the one its run.c reads."
+            f"'{path}' is in a newer llama2.c format: export it with version 0, which its run.c reads."
         )
     header = Header(*numbers)
     return header if header.sensible() and header.file_size == size else None
@@ -233,7 +233,7 @@ def _pieces(path: Path, count: int) -> Iterator[Piece]:
             place += struct.calcsize("<fi")
             raw = data[place : place + length]
             if not 0 <= length <= _LONGEST or len(raw) != length:
-                raise ValueError("a piece runs past the end")
+                raise ValueError("a piece extends past the end of the file")
             place += length
             yield _NAMES.get(id) or raw.decode("utf-8").replace(" ", _SPACE), score
     except (struct.error, ValueError) as error:

@@ -74,7 +74,7 @@ def _windows(settings: Settings, layers: int) -> list[int]:
     given = settings.plain.get("attention_window", 512)
     each = given if isinstance(given, list) else [given] * layers
     if len(each) != layers or any(type(one) is not int or one < 2 or one % 2 for one in each):
-        settings.refuse("attention_window", given, "an even number is needed, or one for each layer")
+        settings.refuse("attention_window", given, "an even number is needed, or one per layer")
     return [one // 2 + 1 for one in each]
 
 

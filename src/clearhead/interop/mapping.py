@@ -214,8 +214,8 @@ def check_names(
     if left:
         others = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
         raise UserError(
-            f"The checkpoint holds a tensor '{left[0]}'{others} that the model described by its config has "
-            f"no place for: importing without it would give another model."
+            f"The checkpoint holds a tensor '{left[0]}'{others} that the model described by its config "
+            "does not have: importing without it would give a different model."
         )
 
 
@@ -228,7 +228,10 @@ def fill(
 
     def weights(name: str) -> Tensor:
         if name not in places:
-            raise UserError(f"The checkpoint has nothing for this model's '{name}'.")
+            raise UserError(
+                f"The checkpoint has no weights for this model's '{name}': it is incomplete, or its "
+                "config describes another model."
+            )
         row, at = places[name]
         if not row.stored:
             return torch.zeros(shapes[name])
@@ -244,8 +247,8 @@ def fill(
             raise _misshapen(actual, part, shapes[name])
         if not part.is_floating_point():
             raise UserError(
-                f"The tensor '{actual}' holds {part.dtype} numbers: quantised weights cannot be imported, "
-                f"take the checkpoint in float32, float16 or bfloat16."
+                f"The tensor '{actual}' holds {part.dtype} numbers: quantised weights cannot be imported. "
+                "Use the checkpoint in float32, float16 or bfloat16."
             )
         return part.clone(memory_format=torch.contiguous_format)
 
@@ -258,7 +261,7 @@ def to_theirs(rows: Iterable[Row], config: ModelConfig, ours: Mapping[str, Tenso
     for row in expand(rows, config):
         if not row.stored:
             if row.names[0] in ours and bool(ours[row.names[0]].any()):
-                raise UserError(f"This model cannot be exported: its kind there has no '{row.names[0]}'.")
+                raise UserError(f"This model cannot be exported: the target family has no '{row.names[0]}'.")
             continue
         for name in row.names:
             if name not in ours:

@@ -30,8 +30,8 @@ from clearhead.interop.settings import Settings
 from clearhead.models.config import ModelConfig
 
 _ONE_TABLE = (
-    "and can only be imported as one table for both sides, or else as one for each "
-    "(Marian's share_encoder_decoder_embeddings=false)"
+    "and can only be imported as one table for both sides, or as one for each side (Marian's "
+    "share_encoder_decoder_embeddings=false)"
 )
 _SHARED = "model.shared.weight"
 _SIDES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")

@@ -49,7 +49,7 @@ def ready_to_export(bundle: Bundle, folder: Path, what: str, package: str) -> nn
         )
     config = bundle.config
     if config.family not in WRITERS or config.head.kind != "none":
-        labels = " that labels texts" if config.head.kind != "none" else ""
+        labels = " that labels text" if config.head.kind != "none" else ""
         raise UserError(
             f"A model of the family '{config.family}'{labels} cannot be exported to {what}: only models that "
             f"write text can ({', '.join(WRITERS)})."
@@ -57,9 +57,7 @@ def ready_to_export(bundle: Bundle, folder: Path, what: str, package: str) -> nn
     if config.unusual_parts is not None:
         raise UserError(f"A model with {config.unusual_parts} cannot be exported to {what}.")
     if folder.is_dir() and any(folder.iterdir()):  # whatever lies there would be lost
-        raise UserError(
-            f"The folder '{folder}' is not empty, and an export writes a new one: choose another."
-        )
+        raise UserError(f"The folder '{folder}' is not empty, and an export needs a new one: choose another.")
     return whole_model(bundle)
 
 

@@ -64,7 +64,7 @@ class Settings:
         """The name of an activation, as ours."""
         value = self._get(name, default)
         if not isinstance(value, str) or value not in ACTIVATIONS:
-            self.refuse(name, value, "known activations are " + ", ".join(sorted(ACTIVATIONS)))
+            self.refuse(name, value, "the supported activations are " + ", ".join(sorted(ACTIVATIONS)))
         return ACTIVATIONS[value]
 
     def table(self, name: str) -> dict[str, Any]:
@@ -98,8 +98,8 @@ class Settings:
         if len({repr(value) for value in found.values()}) > 1:
             listed = " and ".join(f"{name}={value!r}" for name, value in found.items())
             raise UserError(
-                f"{self.where} has {listed}, which must be equal to be imported: encoder and decoder share "
-                f"these settings here."
+                f"{self.where} has {listed}, which must be equal: in clearhead, encoder and decoder share "
+                "these settings."
             )
 
     def refuse(self, name: str, value: Any, reason: str) -> NoReturn:
@@ -111,7 +111,7 @@ class Settings:
         if value is not None:
             return value
         if default is REQUIRED:
-            raise UserError(f"{self.where} lacks the setting '{name}', without which no model can be built.")
+            raise UserError(f"{self.where} lacks the setting '{name}', which is needed to build the model.")
         return default
 
 

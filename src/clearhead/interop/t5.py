@@ -60,7 +60,9 @@ def _read(settings: Settings, names: Names, flat: Flat) -> Flat:
     name = "gelu_new" if kind == "gated-gelu" else name
     name = settings.plain.get("dense_act_fn") or name
     if name not in ACTIVATIONS:
-        settings.refuse("feed_forward_proj", kind, "known activations are " + ", ".join(sorted(ACTIVATIONS)))
+        settings.refuse(
+            "feed_forward_proj", kind, "the supported activations are " + ", ".join(sorted(ACTIVATIONS))
+        )
     scaled = settings.flag("scale_decoder_outputs", settings.flag("tie_word_embeddings", True))
     return {
         "feedforward.activation": ACTIVATIONS[name],

@@ -116,7 +116,7 @@ def bench(setting: Setting, rows: Sequence[Contender], trained: Trained | None =
                 try:
                     cells[tokens] = _cell(setting, one, tokens, list(cells.values()))
                 except UserError as error:
-                    found.notes.append(f"{one.name} takes no part: {error}")
+                    found.notes.append(f"{one.name} is left out: {error}")
                     break
             if len(cells) == len(setting.lengths):
                 found.contenders.append(one)
@@ -272,12 +272,12 @@ class Trained:
         self.parts = [one.attention for one in layers if type(one.attention) is MultiHeadAttention]
         if not self.parts:
             raise UserError(
-                "No layer of this bundle has multi-head attention, whose projections could serve."
+                "No layer of this bundle has multi-head attention whose projections could be used."
             )
         self.causal = stack == "decoder" and bundle.config.causal_mask
         self.ids = None if text is None else tokenizers_of(bundle)[0].encode(text)
         if self.ids is not None and not self.ids:
-            raise UserError("Nothing is left of the text when it is cut into tokens: give a longer one.")
+            raise UserError("The text has no tokens: give a longer one.")
 
     @property
     def like(self) -> AttentionConfig:

@@ -100,7 +100,7 @@ def verdicts(found: Bench) -> list[str]:
         best = min((name for name in exact if took[name]), key=lambda name: took[name] or 0.0, default=None)
         known = sorted((took[name] or 0.0, name) for name in others if took[name])
         if best is None:
-            quickest = f": the quickest is {known[0][1]}, {_time(known[0][0])}" if known else ""
+            quickest = f": the fastest is {known[0][1]}, {_time(known[0][0])}" if known else ""
             sentences.append(f"At {tokens:,} tokens exact attention was not measured{quickest}.")
             continue
         base = took[best] or 0.0
@@ -113,12 +113,12 @@ def verdicts(found: Bench) -> list[str]:
         elif not quicker:
             time, name = known[0]
             sentences.append(
-                f"{begin} and wins against all {len(known)} others; the next is {name}, with "
-                f"{time / base:.2f} × its time."
+                f"{begin} and beats all {len(known)} others; the next is {name}, with {time / base:.2f} × "
+                "its time."
             )
         else:
             slower = counted(len(known) - len(quicker), "other")
-            sentences.append(f"{begin} and beats {slower}; quicker: {', '.join(quicker)}.")
+            sentences.append(f"{begin} and beats {slower}; faster: {', '.join(quicker)}.")
     return sentences
 
 
@@ -139,7 +139,7 @@ def near(found: Bench) -> str:
                 close.setdefault(one.name, []).append(f"{tokens:,}")
     told = "; ".join(f"{name} at {', '.join(lengths)} tokens" for name, lengths in close.items())
     where = "on the trained weights" if found.trained else "on random inputs"
-    return f"Within {NEAR:.0%} of exact attention's result {where}: {told or 'none, at no length'}."
+    return f"Within {NEAR:.0%} of exact attention's result {where}: {told or 'none at any length'}."
 
 
 def page(found: Bench, draw: bool = True) -> Page:
@@ -162,7 +162,7 @@ def page(found: Bench, draw: bool = True) -> Page:
         pictures = (_chart(lines, title, key),) if draw and lines else ()
         sections.append(Section(title, (shown,), _notes(found, key), pictures=pictures))
     if found.notes:
-        sections.append(Section("Who takes no part", notes=tuple(found.notes)))
+        sections.append(Section("Left out", notes=tuple(found.notes)))
     return Page(f"Attention: {_what(setting)}", tuple(sections))
 
 
@@ -182,17 +182,18 @@ def _notes(found: Bench, key: str) -> tuple[str, ...]:
     clock = "processor time" if found.setting.device.type == "cpu" else "time"
     if key in ("both", "forward"):
         return (
-            f"The {clock} of one layer with its projections, the quickest of three rounds. "
-            f"'exponent' is fitted to the longest {FITTED} lengths that were measured, 'by FLOPs' to the "
-            f"planner's count at the same lengths, and 'theory' is what papers say of long texts.",
+            f"The {clock} of one layer with its projections, the fastest of three rounds. 'exponent' is "
+            f"fitted to the longest {FITTED} lengths that were measured, 'by FLOPs' to the planner's "
+            "count at the same lengths, and 'theory' is what the papers state for long texts.",
         )
     if key == "bytes":
-        return ("The most that all tensors of both passes took at a time, the inputs not counted.",)
+        return ("Peak memory of all tensors in both passes, excluding the inputs.",)
     whose = "projections that keep variances at 1" if key == "error" else f"the weights of {found.trained}"
     return (
-        f"‖out − exact‖ / ‖exact‖ in float32, with {whose}; matrices that only one kind has are as drawn. "
-        f"Reformer, whose keys are its queries, is compared with itself in one chunk. Other kinds with "
-        f"projections of their own have no error, and long texts have none on a CPU.",
+        f"‖out − exact‖ / ‖exact‖ in float32, with {whose}; matrices that only one kind has keep their "
+        "random initialisation. Reformer, whose keys are its queries, is compared with itself in one "
+        "chunk. Other kinds with projections of their own have no error, and long texts have none on a "
+        "CPU.",
     )
 
 
@@ -218,7 +219,7 @@ def decoding_page(setting: Setting, steps: Sequence[Step], notes: Sequence[str],
         pictures = (_chart(lines, f"{title}, {unit}", ""),) if draw else ()
         sections.append(Section(title, (Table(header, rows),), pictures=pictures))
     if notes:
-        sections.append(Section("Who takes no part", notes=tuple(notes)))
+        sections.append(Section("Left out", notes=tuple(notes)))
     return Page(f"Decoding: {_what(setting)}", tuple(sections))
 
 

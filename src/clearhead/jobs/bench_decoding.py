@@ -47,7 +47,7 @@ def decode(setting: Setting, rows: Sequence[Contender]) -> tuple[list[Step], lis
                     bar.advance(note=f"{one.name}, {tokens:,} tokens")
                     steps.append(_step(setting, one, tokens))
             except UserError as error:
-                notes.append(f"{one.name} takes no part: {error}")
+                notes.append(f"{one.name} is left out: {error}")
     return steps, notes
 
 

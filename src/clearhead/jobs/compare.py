@@ -85,7 +85,7 @@ def _tried(folder: Path, found: Comparison, member: Member, seed: int, view: str
     try:
         measure(folder, found, member, seed, view)
     except UserError as error:
-        return f"{name_of_run(member, seed)} did not come to its end: {error}"
+        return f"{name_of_run(member, seed)} did not finish: {error}"
     return None
 
 
@@ -110,19 +110,19 @@ def _opened(
     record = folder / RECORD
     if settings is None:
         if not record.is_file():
-            raise UserError(f"There is no comparison in '{folder}' that could go on: say what to compare.")
+            raise UserError(f"There is no comparison to resume in '{folder}': say what to compare.")
         return read(folder)
     asked = config or CompareConfig()
     said = {"settings": settings, "compare": asked.to_dict(), "minutes": minutes}
     if record.exists():
         if json.loads(json.dumps(said)) != {name: _json(record).get(name) for name in said}:
             raise UserError(
-                f"There is another comparison in '{folder}': go on with `clearhead compare --out {folder}`, "
-                f"or give another --out."
+                f"There is already another comparison in '{folder}': resume it with `clearhead compare "
+                f"--out {folder}`, or choose another --out."
             )
         return read(folder)
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"The folder '{folder}' is not empty: give another --out.")
+        raise UserError(f"The folder '{folder}' is not empty: choose another --out.")
     task = task_named(str(settings.get("task", TrainConfig().task)))
     differing(asked, task.columns.writes)  # refuses names that nobody knows before the corpus is read
     plain = merged(_alike(settings), settings)
@@ -182,7 +182,7 @@ def _side_by_side(folder: Path, waiting: Sequence[tuple[Member, int]], count: in
                     free.append(place)
                     if process.returncode:
                         log_of = folder / f"{name}.log"
-                        failed.append(f"{name} did not come to its end: '{log_of}' says why.")
+                        failed.append(f"{name} did not finish: '{log_of}' says why.")
     finally:  # an interrupt: each run saves what it has, and ends
         for process, _ in active.values():
             process.terminate()
@@ -316,7 +316,9 @@ def _json(path: Path) -> dict[str, Any]:
             f"The comparison is damaged: {error.about(path.name)}. Remove it to measure again."
         ) from error
     if not isinstance(found, dict):
-        raise UserError(f"The comparison is damaged: '{path}' holds no table. Remove it to measure again.")
+        raise UserError(
+            f"The comparison is damaged: '{path}' does not contain a table. Remove it to measure again."
+        )
     return found
 
 
@@ -330,7 +332,7 @@ def axes_of(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     for text in texts:
         path, equals, values = text.partition("=")
         if not equals or not values.strip():
-            raise UserError(f"An axis is written name=value,value, not '{text}'.")
+            raise UserError(f"Write an axis as name=value,value, not '{text}'.")
         found = tuple(parse_setting(f"{path}={value}")[1] for value in values.split(","))
         if len(set(map(repr, found))) != len(found):
             raise UserError(f"The axis '{path.strip()}' has a value twice.")

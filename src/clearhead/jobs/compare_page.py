@@ -135,20 +135,18 @@ def page(found: Comparison, draw: bool = True) -> Page:
     name, lengths = by_length(found)
     distances = gradients(found)
     curves = {member: [(s, v) for s, v in results[0]["curve"]] for member, results in found.results.items()}
-    notes = [
-        f"{one.name} cannot take part: {one.refused}" for one in found.members if one.refused is not None
-    ]
+    notes = [f"{one.name} is left out: {one.refused}" for one in found.members if one.refused is not None]
     notes += found.failed
     how = {
-        "parameters": "Widths are chosen so that all have as many parameters.",
-        "flops": "Widths are chosen so that a training step takes as many FLOPs.",
-        "none": "Sizes are as set, and not made equal.",
+        "parameters": "Widths are chosen so that all models have the same number of parameters.",
+        "flops": "Widths are chosen so that a training step takes the same number of FLOPs in all models.",
+        "none": "Sizes are as set, and not matched.",
     }
     devices = {f"{one['device']}, {one['dtype']}" for results in found.results.values() for one in results}
     notes += [
         how[found.config.equal],
         "± is the 95 % interval of the mean over seeds (Student's t).",
-        "Decoding speed is that of PyTorch on the test set for every family, one search for all.",
+        "Decoding speed is measured with PyTorch on the test set, with the same search for every family.",
         "Memory is the peak that the GPU's allocator saw, or on a CPU what the planner counts for a step.",
         *(f"Trained on: {one}." for one in sorted(devices)),
     ]
@@ -162,8 +160,9 @@ def page(found: Comparison, draw: bool = True) -> Page:
         )
     if distances:
         about = (
-            "The norm of ∂ log p(label) / ∂ embedding of an input token, by the steps of a recurrence "
-            "between the two: where it falls off, what was read long ago can no longer be learnt from."
+            "The norm of ∂ log p(label) / ∂ embedding of an input token, by the number of recurrent "
+            "steps between the two: where it vanishes, the model can no longer learn from what it read "
+            "long ago."
         )
         shown = (_spread("steps apart, from", distances, "{:.3g}"),)
         sections.append(

@@ -91,13 +91,13 @@ class DraftedWriter(Writer):
     def __init__(self, bundle: Bundle, draft: Bundle, *, dtype: Dtype = "float32") -> None:
         if dtype in ("int8", "fast"):
             said = "--fast" if dtype == "fast" else "--dtype int8"
-            raise UserError(f"With --draft, numbers are float32 or bf16: leave out {said}.")
+            raise UserError(f"--draft only works with float32 or bf16: leave out {said}.")
         super().__init__(bundle, dtype=dtype, way="torch")
         for mine, other in zip(tokenizers_of(bundle), tokenizers_of(draft), strict=True):
             if mine.backend.get_vocab() != other.backend.get_vocab():
                 raise UserError(
-                    "The model and the --draft have different vocabularies: guesses can only be checked "
-                    "where both write the same tokens."
+                    "The model and the --draft model have different vocabularies: speculative decoding "
+                    "needs the same one in both."
                 )
         self.draft = draft.model.to(self.device).eval()
 

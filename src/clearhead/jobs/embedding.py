@@ -67,12 +67,12 @@ def check_output(path: Path) -> None:
     """A sentence, before anything is computed, for a file that cannot be written."""
     if path.suffix not in FORMS:
         raise UserError(
-            f"'{path}' does not end in one of {', '.join(FORMS)}, which say how to write vectors."
+            f"The ending of '{path}' must be one of {', '.join(FORMS)}: it selects the file format."
         )
     if path.is_dir():
         raise UserError(f"'{path}' is a folder: name a file in it.")
     if not path.parent.is_dir():
-        raise UserError(f"There is no folder '{path.parent}' to write '{path.name}' into.")
+        raise UserError(f"There is no folder '{path.parent}' to write '{path.name}' into: create it first.")
 
 
 def write(chunks: Iterable[Vectors], path: Path) -> int:

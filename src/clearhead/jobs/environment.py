@@ -25,7 +25,7 @@ import torch
 
 from clearhead.api import load
 from clearhead.base.compiler import ENGINE, TRAINING, NoLibrary, Source
-from clearhead.base.device import memory_of, name_of_cpu
+from clearhead.base.device import cuda_works, memory_of, name_of_cpu, unused_gpu
 from clearhead.base.library import cache_folder, library
 from clearhead.base.processor import instruction_set, multiplies_bf16, usable_cores
 from clearhead.decoding.native import binding, supports
@@ -127,7 +127,7 @@ def _version(package: str) -> str | None:
 
 def _gpus() -> dict[str, Any]:
     found: dict[str, Any] = {"CUDA of torch": torch.version.cuda, "devices": []}
-    if torch.cuda.is_available():
+    if cuda_works():
         for number in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(number)
             found["devices"].append(
@@ -139,6 +139,9 @@ def _gpus() -> dict[str, Any]:
             )
     if torch.backends.mps.is_available():
         found["devices"].append({"name": "mps"})
+    idle = unused_gpu()
+    if idle is not None:
+        found["problem"] = idle
     return found
 
 
@@ -157,7 +160,7 @@ def _library(source: Source, why_not: Callable[[], str | None]) -> dict[str, Any
         if source is ENGINE:
             found |= {"instruction sets": binding.instruction_sets(), "used": binding.instruction_set()}
         return found
-    return {"usable": False, "why": "the library is gone"}
+    return {"usable": False, "why": "the library has disappeared"}
 
 
 def _caches() -> dict[str, Any]:
@@ -216,7 +219,7 @@ def self_test() -> list[Step]:
     def attempt(name: str, work: Callable[[], tuple[bool | None, str]]) -> None:
         started = time.monotonic()
         if started - begin > SECONDS:
-            steps.append(Step(name, None, 0.0, f"The {SECONDS:.0f} seconds of the self-test are used up."))
+            steps.append(Step(name, None, 0.0, f"The self-test has used up its {SECONDS:.0f} seconds."))
             return
         try:
             passed, sentence = work()
@@ -231,7 +234,7 @@ def self_test() -> list[Step]:
         trained = steps[0].passed is True
         attempt("decode", lambda: _decode(run, sources, "cpu", "torch") if trained else UNTRAINED)
         attempt("C++ engine", lambda: _engine(run, sources) if trained else UNTRAINED)
-        if torch.cuda.is_available():
+        if cuda_works():
             attempt("GPU", lambda: _decode(run, sources, "cuda", "torch") if trained else UNTRAINED)
     return steps
 

@@ -52,7 +52,7 @@ def measure(
     chosen = task or task_of(loaded[0])
     if chosen.columns.pairs and corpus.second_column is None and any(map(reads_two, loaded)):
         raise UserError(
-            "This model judges two texts together: name the columns of both (--source-column, twice)."
+            "This model labels pairs of texts: name the columns of both texts (give --source-column twice)."
         )
     rows = _rows(loaded, _meant(loaded[0], corpus, chosen), chosen.columns)
     found = [chosen.judge(one, rows, config, show=True) for one in loaded]
@@ -78,7 +78,7 @@ def measure_and_store_formats(
     found = measure_formats(bundle, rows, chosen.judge)
     if not found:
         raise UserError(
-            f"The task '{chosen.name}' writes no text, so that there is one number format for it."
+            f"The task '{chosen.name}' writes no text and has only one number format: leave out --formats."
         )
     if is_bundle(folder):
         with undisturbed(folder):
@@ -94,7 +94,7 @@ def _meant(bundle: Bundle, corpus: CorpusConfig, task: Task) -> CorpusConfig:
     if corpus.prefix not in known:
         every = ", ".join(f"'{prefix}'" for prefix in known)
         raise UserError(
-            f"This bundle knows no prefix '{corpus.prefix}' (spaces count): it was trained with {every}."
+            f"This bundle has no prefix '{corpus.prefix}' (spaces count): it was trained with {every}."
         )
     return CorpusConfig.from_dict({**corpus.to_dict(), "answer": known[corpus.prefix]})
 
@@ -103,7 +103,7 @@ def _rows(bundles: Sequence[Bundle], corpus: CorpusConfig, columns: Columns) -> 
     check_corpus(corpus, columns)
     rows = list(read_rows(corpus, columns))
     if not rows:
-        raise UserError(f"There is nothing to evaluate on in {', '.join(files_of(corpus))}.")
+        raise UserError(f"There is no example to evaluate on in {', '.join(files_of(corpus))}.")
     for bundle in bundles:
         _refuse_answers(bundle, rows, corpus, columns)
     return [row.pair for row in rows]
@@ -123,8 +123,8 @@ def _refuse_answers(bundle: Bundle, rows: Sequence[Row], corpus: CorpusConfig, c
         strange = next((name for name in given if name not in known), None)
         if strange is not None:
             raise UserError(
-                f"{name_of(corpus)} line {row.line} has the {what} '{strange}', which the model does not "
-                f"know: it knows {', '.join(map(str, names[:20]))}."
+                f"{name_of(corpus)} line {row.line} has the {what} '{strange}', which is not one of "
+                f"the model's: {', '.join(map(str, names[:20]))}."
             )
 
 

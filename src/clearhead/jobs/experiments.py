@@ -138,7 +138,7 @@ def cross_attention(steps: int = STEPS) -> Experiment:
         whole: Any = small("encoder-decoder", LANGUAGE)
         note("everything in place", loss := train(whole, draw, steps), whole)
         with silenced([layer.cross_attention for layer in whole.decoder.layers]):
-            note("cross-attention silenced afterwards", loss, whole)
+            note("cross-attention switched off after training", loss, whole)
         blind = small("encoder-decoder", LANGUAGE, cross_attention=False)
         note("trained without cross-attention", train(blind, draw, steps), blind)
         alone: Any = small("encoder-decoder", LANGUAGE)
@@ -146,14 +146,14 @@ def cross_attention(steps: int = STEPS) -> Experiment:
             note("trained without the decoder's self-attention", train(alone, draw, steps), alone)
     floor, without = math.log(2) / (LENGTH + 1), (math.log(2) + LENGTH * math.log(2 * KINDS)) / (LENGTH + 1)
     return Experiment(
-        "Which part brings what",
+        "What each part contributes",
         f"A made-up translation: {LENGTH} words of {2 * KINDS}, a register that verbs agree with; greedy, "
         f"{TRIED} sources. No loss can fall below {floor:.3f}, nor below {without:.3f} without the source.",
         ("model", "loss", "words right", "verbs that agree", "different outputs"),
         tuple(rows),
-        "Without cross-attention there is one output for all sources: well-formed, and unrelated. Without "
-        "the decoder's self-attention the words are right and the verbs no longer agree, since nothing but "
-        "the decoder's own past tells the register.",
+        "Without cross-attention, all sources get the same output: well-formed, but unrelated to the "
+        "source. Without the decoder's self-attention the words are right and the verbs no longer agree, "
+        "since nothing but the decoder's own past tells the register.",
     )
 
 
@@ -163,7 +163,7 @@ def exchanged_roles() -> Experiment:
     source, target = torch.zeros(1, 5, 8), torch.zeros(1, 3, 8)
     rows = [len(attention(one, other)[0]) for one, other in ((target, source), (source, target))]
     return Experiment(
-        "Who asks whom",
+        "Which side asks",
         "Cross-attention between 5 source and 3 target words, with the queries from either side.",
         ("queries", "keys and values", "rows that come out", "rows of the residual"),
         (("decoder", "encoder", str(rows[0]), "3"), ("encoder", "decoder", str(rows[1]), "3")),
@@ -244,12 +244,12 @@ def causal_mask(steps: int = STEPS) -> Experiment:
         rows.append((name, f"{loss:.3f}", f"{100 * share:.0f} %"))
     return Experiment(
         "The causal mask in training",
-        f"Stories of {STORY} words in which two words may follow each: no honest loss is below "
-        f"ln 2 = {math.log(2):.3f}. Then the model writes {TRIED} stories by itself.",
+        f"Stories of {STORY} words in which two words may follow each word: no honest loss is below ln 2 "
+        f"= {math.log(2):.3f}. Then the model writes {TRIED} stories on its own.",
         ("trained", "loss", "words that may follow the one before"),
         tuple(rows),
-        "Without the mask the loss falls below its floor, because the model reads the answer in its input; "
-        "when it must write, there is no answer to read, and it fails.",
+        "Without the mask the loss falls below its floor, because the model reads the answer in its "
+        "input; when it has to write, there is no answer to read, and it fails.",
     )
 
 
@@ -274,9 +274,10 @@ def architectures(steps: int = 250) -> Experiment:
         f"from its theme. {steps} steps each; chance is 50 % for the label and 20 % for stories.",
         ("model", "parameters", "label", "tags", "story"),
         tuple(rows),
-        "The encoder sees what follows, and the decoder does not: its tags are guesses. The encoder writes "
-        "all words at once, so each cannot follow from the one before. The encoder-decoder pays for two "
-        "stacks. On toys this small a label is within reach of all three: report cost beside quality.",
+        "The encoder sees later words and the decoder does not, so the decoder's tags are guesses. The "
+        "encoder writes all words at once, so each cannot follow from the one before. The "
+        "encoder-decoder pays for two stacks. On toy data this small all three can learn the label: "
+        "compare cost as well as quality.",
     )
 
 
@@ -367,7 +368,7 @@ def past_the_table() -> Experiment:
                 said.append(str(error))
         rows.append((scheme, *said))
     return Experiment(
-        "Past the preset length",
+        "Beyond the maximum length",
         f"Decoders with positions for {STORY} tokens, asked for {STORY} and {STORY + 4}; nothing is trained.",
         ("positions", f"{STORY} tokens", f"{STORY + 4} tokens"),
         tuple(rows),

@@ -153,9 +153,9 @@ def _more(folder: RunFolder, notes: Mapping[str, Any], outcome: Outcome) -> list
         return []
     missing = outlook["minutes"] * (1 - outlook["passes"] / outlook["wanted_passes"])
     return [
-        f"There was time for about {outlook['passes']:.0f} of {outlook['wanted_passes']:.0f} passes over the "
-        f"corpus: `clearhead train --resume {folder.path} --minutes {max(round(missing), 1)}` goes on from "
-        "here."
+        f"There was time for about {outlook['passes']:.0f} of {outlook['wanted_passes']:.0f} passes over "
+        f"the corpus: `clearhead train --resume {folder.path} --minutes {max(round(missing), 1)}` "
+        "continues from here."
     ]
 
 
@@ -182,8 +182,8 @@ def _added(what: str, make: Figure, ending: Ending) -> str | None:
             raise
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         return (
-            f"The bundle '{folder}' is complete, but {what} failed ({reason}): "
-            f"`clearhead train --resume {folder}` tries that again."
+            f"The bundle '{folder}' is complete, but {what} failed ({reason}): `clearhead train --resume "
+            f"{folder}` tries again."
         )
     return None
 

@@ -68,18 +68,18 @@ def lengthen(folder: RunFolder, settings: Table | None, minutes: float | None) -
     done = max(facts, default=0)
     if not done or (done < config.steps and not facts[done].get("why")):
         raise UserError(
-            f"The run in '{folder.path}' has not come to its end (step {done:,} of {config.steps:,}): finish "
-            f"it with `clearhead train --resume {folder.path}` before you lengthen it."
+            f"The run in '{folder.path}' has not finished (step {done:,} of {config.steps:,}): finish it "
+            f"with `clearhead train --resume {folder.path}` before you extend it."
         )
     said = settings or {}
     notes = record["notes"]
     steps = said.get("steps")
     if minutes is not None:
         if steps is not None:
-            raise UserError("Give --minutes or steps to lengthen a run by, not both.")
+            raise UserError("Give either --minutes or steps to extend a run, not both.")
         steps = min(done + max(int(minutes / _minutes_a_step(config, notes, facts[done])), 1), MOST_STEPS)
     if not isinstance(steps, int) or steps <= done:
-        raise UserError(f"The run in '{folder.path}' has taken {done:,} steps already: ask for more.")
+        raise UserError(f"The run in '{folder.path}' has taken {done:,} steps already: give a larger number.")
     longer = _planned(config, done, steps, said)
     history = [*notes.get("lengthened", []), {"after": done, "to": steps}]
     outlook = dict(notes.get("outlook") or {})
@@ -89,9 +89,9 @@ def lengthen(folder: RunFolder, settings: Table | None, minutes: float | None) -
     folder.write_record(longer, {**record, "notes": notes})
     schedule = longer.schedule
     return (
-        f"The run had ended after step {done:,} and goes on to step {steps:,}. The schedule is planned anew: "
-        f"the learning rate rises to {peak_rate(schedule, config.model.width):.2g} over {schedule.warmup:,} "
-        f"steps, and follows '{schedule.name}' to the end."
+        f"The run had finished at step {done:,} and continues to step {steps:,}. The schedule restarts: "
+        f"the learning rate rises to {peak_rate(schedule, config.model.width):.2g} over "
+        f"{schedule.warmup:,} steps, and follows '{schedule.name}' to the end."
     )
 
 

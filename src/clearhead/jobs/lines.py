@@ -208,8 +208,8 @@ def _passed(numbered: Iterator[tuple[int, str]], done: Done, lines: Lines) -> ha
         count += 1
     if lines.problem is None and (count < done.lines or running.hexdigest() != done.digest):
         raise UserError(
-            f"The first {done.lines:,} lines of {lines.name} are not those that the interrupted run has "
-            f"done: give the same input, or start over with --restart."
+            f"The first {done.lines:,} lines of {lines.name} are not the ones that the interrupted run "
+            "has processed: give the same input, or start over with --restart."
         )
     return running
 

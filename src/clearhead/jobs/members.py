@@ -107,7 +107,9 @@ def differing(config: CompareConfig, writes: bool) -> dict[str, Table]:
             raise UserError(f"There is no architecture '{name}': {nearest(name, ARCHITECTURES)}")
     for path in config.vary:
         if path in ("seed", "task"):
-            raise UserError(f"A comparison is of one task, with seeds of its own: '{path}' cannot vary.")
+            raise UserError(
+                f"A comparison keeps the task fixed and sets the seeds itself: '{path}' cannot vary."
+            )
     found: dict[str, Table] = {name: ARCHITECTURES[name] for name in config.architectures}
     found |= config.members
     if not found and not config.vary:

@@ -21,7 +21,7 @@ def check_prompt(prompt: str) -> None:
     for word in prompt.split():
         if word not in _KNOWN:
             raise UserError(
-                f"A piece begins with events, and '{word:.40}' is none: write pitch60 or rest for each of "
+                f"A piece starts with events, and '{word:.40}' is not one: write pitch60 or rest for each of "
                 f"four voices, or on60, off60, shift50 and velocity20."
             )
 
@@ -33,7 +33,7 @@ def check_place(path: Path, endings: Sequence[str], force: bool) -> None:
     if path.exists() and not force:
         raise UserError(f"'{path}' already exists: give --force to replace it, or another name.")
     if not path.absolute().parent.is_dir():
-        raise UserError(f"There is no folder '{path.absolute().parent}' to write into.")
+        raise UserError(f"There is no folder '{path.absolute().parent}' to write into: create it first.")
     if endings == MIDI:
         mido_library()
 

@@ -152,14 +152,14 @@ def tell(plan: Plan, view: View) -> None:
     form = f" Normalisation of the text: {plan.tokenizers.target.normalisation}."
     view.say(f"A model of {size:,} parameters.{'' if plan.survey.columns.pictures else form}")
     view.say(
-        f"{plan.config.steps:,} steps take about {duration(60 * plan.minutes)} by the table of devices; a "
-        "busy machine takes longer for the same steps."
+        f"{plan.config.steps:,} steps take about {duration(60 * plan.minutes)} according to the table of "
+        "devices; a busy machine takes longer."
     )
     if is_short_of_time(plan.outlook) and plan.outlook["minutes"] is not None:
         view.say(
             f"There is time for about {plan.outlook['passes']:.0f} passes over the corpus, and about "
-            f"{plan.outlook['wanted_passes']:.0f} would be worth having: --minutes "
-            f"{plan.outlook['minutes']:.0f} would do."
+            f"{plan.outlook['wanted_passes']:.0f} would be useful: --minutes "
+            f"{plan.outlook['minutes']:.0f} would be enough."
         )
     if plan.base is not None:
         for sentence in plan.base.report(plan.config.model, plan.survey.labels):

@@ -80,7 +80,7 @@ def train(
     )
     if resume:
         if named or columns or recipe is not None or task or validation or test or from_ or old_domain:
-            raise UserError("resume=True goes on with a run as it is: leave out files, task and from_.")
+            raise UserError("resume=True continues a run as it is: leave out files, task and from_.")
         return job.resume(out, said, minutes=minutes, view=view)
     if not named and recipe is None:
         raise UserError("Say what to train on: source and target, or file, or recipe.")

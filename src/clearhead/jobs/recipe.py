@@ -51,11 +51,11 @@ def nested(settings: Mapping[str, Any]) -> Table:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
                 raise UserError(
-                    f"The setting '{path}' contradicts another one: '{part}' has a value already."
+                    f"The setting '{path}' contradicts another one: '{part}' already has a value."
                 )
         if isinstance(inner.get(last), dict):
             raise UserError(
-                f"The setting '{path}' contradicts another one: it has settings inside it already."
+                f"The setting '{path}' contradicts another one: it already has settings inside it."
             )
         inner[last] = value
     return table
@@ -156,7 +156,7 @@ def laid_out(
         return list(choices)
     tokens = max(256, int(FILLED * config.batch.tokens) // 256 * 256)
     kept = [choice._replace(value=tokens) if choice.name == "batch.tokens" else choice for choice in choices]
-    return [*kept, Choice("batch.layout", "packed", "no product is spent on padding")]
+    return [*kept, Choice("batch.layout", "packed", "no computation is spent on padding")]
 
 
 def padded_if_need_be(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> TrainConfig:

@@ -116,11 +116,14 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
         _check_kernel(attention, device)
     if config.compute.graphs and device.type != "cuda":
         raise UserError(
-            f"compute.graphs=true needs a CUDA device, and this run is on '{device}': leave it out."
+            f"compute.graphs=true needs a CUDA device, but this run is on '{device}': leave it out."
         )
     check_metric(config, task)
     if config.model.head.kind == "mlm" and config.batch.layout == "packed":
-        raise UserError("Chunks of a long text leave nothing to pack: leave batch.layout out.")
+        raise UserError(
+            "Chunks of a long text all have the same length, so there is nothing to pack: leave "
+            "batch.layout out."
+        )
     if task.columns.is_stream:
         _refuse_short(config.model, config.batch.context, "batch.context is")
     if (stride := config.test.stride) is not None:
@@ -148,17 +151,18 @@ def _check_kernel(attention: AttentionConfig, device: torch.device) -> None:
     kernel = attention.kernel
     if kernel in ("flex", "varlen") and device.type != "cuda":
         raise UserError(
-            f"model.attention.kernel={kernel} needs a CUDA device, and this run is on '{device}': "
-            "use kernel 'auto', or another device."
+            f"model.attention.kernel={kernel} needs a CUDA device, but this run is on '{device}': use "
+            "kernel 'auto', or another device."
         )
     if kernel == "varlen":
         raise UserError(
-            "model.attention.kernel=varlen computes packed tokens alone, and validations are padded: "
-            "use kernel 'auto', which takes it wherever it can."
+            "model.attention.kernel=varlen only supports packed tokens, but validation batches are "
+            "padded: use kernel 'auto', which uses varlen wherever it can."
         )
     if kernel == "flex" and attention.dropout:
         raise UserError(
-            "model.attention.kernel=flex has no dropout: use kernel 'auto', or set model.attention.dropout=0."
+            "model.attention.kernel=flex does not support dropout: use kernel 'auto', or set "
+            "model.attention.dropout=0."
         )
 
 
@@ -193,8 +197,8 @@ def check_labels(config: TrainConfig, found: Survey) -> None:
         )
     if head.columns and (objective.label_smoothing or objective.consistency):
         raise UserError(
-            "Label smoothing and consistency are for one tag a word: set objective.label_smoothing=0 and "
-            "objective.consistency=0, or train on one column of tags."
+            "Label smoothing and consistency only work with one tag per word: set "
+            "objective.label_smoothing=0 and objective.consistency=0, or train on one column of tags."
         )
 
 
@@ -203,8 +207,8 @@ def check_pictures(config: TrainConfig, facts: Facts) -> None:
     image, known = config.model.image, facts.picture
     if known is not None and (image.size, image.channels) != (known.side, known.channels):
         raise UserError(
-            f"model.image.size={image.size} with model.image.channels={image.channels} cannot be used: the "
-            f"pictures have {known.side} and {known.channels}. Leave out them."
+            f"model.image.size={image.size} with model.image.channels={image.channels} cannot be used: "
+            f"the pictures have {known.side} and {known.channels}. Leave both settings out."
         )
 
 
@@ -213,8 +217,8 @@ def check_corpus(found: Survey) -> None:
     for part in found.train:
         if not part.fates.count(TRAIN):
             raise UserError(
-                f"No row of {name_of(part.corpus)} is left to train on: all are empty, in another corpus as "
-                "well, or kept apart for validation and test. Leave out this corpus."
+                f"No row of {name_of(part.corpus)} is left to train on: all of them are empty, also in "
+                "another corpus, or held out for validation and test. Leave this corpus out."
             )
     if not found.count(VALIDATION):
         raise UserError(NO_VALIDATION)
@@ -260,10 +264,10 @@ def _refuse_short(model: ModelConfig, length: int, what: str) -> None:
         return
     if model.position.name == "learned" and limit == model.position.max_length:
         raise UserError(
-            f"There are learned positions for {model.position.max_length} tokens, and {what} {length}: set "
-            f"model.position.max_length={length}, or use sinusoidal or rotary positions."
+            f"The model has learned positions for {model.position.max_length} tokens, but {what} "
+            f"{length}: set model.position.max_length={length}, or use sinusoidal or rotary positions."
         )
     raise UserError(
-        f"Attention with max_length={limit} reads at most {limit} tokens, and {what} {length}: set "
+        f"Attention with max_length={limit} reads at most {limit} tokens, but {what} {length}: set "
         f"max_length={length} in its settings, or another kind."
     )

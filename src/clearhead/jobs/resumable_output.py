@@ -137,7 +137,8 @@ class PartFile:
             file = open(self.part, "r+b" if record.lines else "ab")  # noqa: SIM115 - closed at the end
         except FileNotFoundError as error:
             raise UserError(
-                f"'{self.part}', where an interrupted run stopped, is gone: start over with --restart."
+                f"'{self.part}', the output of an interrupted run, has disappeared: start over with "
+                "--restart."
             ) from error
         except OSError as error:
             raise self._cannot(error) from error
@@ -146,7 +147,7 @@ class PartFile:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            raise UserError(f"Another process is writing '{self.part}': wait for it.") from error
+            raise UserError(f"Another process is writing '{self.part}': wait for it to finish.") from error
         wrong = self._wrong(record)
         if wrong is not None:
             file.close()
@@ -239,12 +240,14 @@ def check_output(target: Path, source: Path | None, *, force: bool, restart: boo
     """Refuse what cannot be written, before anything long begins. True: an earlier run has finished it."""
     folder = target.absolute().parent
     if not folder.is_dir():
-        raise UserError(f"There is no folder '{target.parent}' to write '{target.name}' into: make it first.")
+        raise UserError(
+            f"There is no folder '{target.parent}' to write '{target.name}' into: create it first."
+        )
     if target.is_dir():
         raise UserError(f"'{target}' is a folder: name the file to write.")
     for mine in (target, part_of(target), note_of(target)):
         if source is not None and source.exists() and mine.exists() and os.path.samefile(source, mine):
-            raise UserError(f"'{source}' cannot be input and output at once: write to another file.")
+            raise UserError(f"'{source}' cannot be both input and output: write to another file.")
     if not os.access(folder, os.W_OK):
         raise UserError(f"The folder '{folder}' cannot be written to.")
     if is_stream(target) or not target.exists():
@@ -266,7 +269,7 @@ def is_stream(target: Path) -> bool:
 
 def standard_output() -> Stream:
     if sys.stdout is None:  # the caller has closed it
-        raise UserError("There is no standard output: give --output FILE.")
+        raise UserError("Standard output is closed: give --output FILE.")
     return Stream(sys.stdout.buffer)
 
 
@@ -282,8 +285,8 @@ def _read(note: Path) -> Record | None:
     if wrong is not None or record is None:
         reason = f" ({wrong})" if wrong else ""
         raise UserError(
-            f"'{note}', which says how far an interrupted run came, is damaged{reason}: start over with "
-            f"--restart."
+            f"'{note}', which records how far an interrupted run got, is damaged{reason}: start over with "
+            "--restart."
         )
     return record
 
@@ -295,12 +298,12 @@ def _refuse_other(before: Mapping[str, Any], now: Mapping[str, Any], part: Path)
             continue
         if name == "bundle":
             raise UserError(
-                f"'{part}' was begun with another bundle, or this one has changed since: use that one, "
-                f"{RESTART}."
+                f"'{part}' was started with another bundle, or this one has changed since: use the "
+                f"original bundle, {RESTART}."
             )
         was, value = (_shown(name, one.get(name)) for one in (before, now))
         raise UserError(
-            f"'{part}' was begun {was}, and now it is {value}: run it as it was begun, {RESTART}."
+            f"'{part}' was started {was}, but now it is {value}: use the same settings as before, {RESTART}."
         )
 
 

@@ -45,11 +45,11 @@ class Total:
         '2 pairs, 10 tokens: log-probability -23.0000, -2.3000 a token, perplexity 9.974.'
         """
         if not self.tokens:
-            return "There was nothing to score."
+            return "There were no pairs to score."
         loss = Loss(-self.logp, self.tokens)
         return (
             f"{counted(self.pairs, 'pair')}, {self.tokens:,} tokens: log-probability {self.logp:.4f}, "
-            f"{-loss.per_token:.4f} a token, perplexity {loss.perplexity:.4g}."
+            f"{-loss.per_token:.4f} per token, perplexity {loss.perplexity:.4g}."
         )
 
 
@@ -60,8 +60,8 @@ def aligned_pairs(source: Path | None, target: Path) -> Iterator[Pair]:
     counts = [count_lines(path) for path in (source, target)]
     if counts[0] != counts[1]:
         raise UserError(
-            f"'{source}' has {counts[0]:,} lines but '{target}' has {counts[1]:,} lines: they must be "
-            f"aligned line by line."
+            f"'{source}' has {counts[0]:,} lines but '{target}' has {counts[1]:,}: they must be aligned "
+            "line by line."
         )
     return zip(file_lines(source), file_lines(target), strict=True)
 

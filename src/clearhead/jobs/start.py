@@ -190,7 +190,7 @@ def _family(folder: Path, bundle: Bundle, task: Task, said: Table) -> Family:
 def _refuse_unlike(base: Base, said: Table) -> None:
     """A sentence for settings that would make another model of it than its weights are for."""
     if base.bundle.tokenizer is None:
-        raise UserError(f"'{base.folder}' has no tokenizer, so that nothing can be trained from it.")
+        raise UserError(f"'{base.folder}' has no tokenizer, so no training can start from it.")
     for name in flat(table_in(said, "tokenizer")):
         raise UserError(f"The tokenizer comes with the base '{base.folder}': leave tokenizer.{name} out.")
     known = flat(base.model())
@@ -209,8 +209,8 @@ def _refuse_unlike(base: Base, said: Table) -> None:
     old = start.old_domain
     if old is not None and base.bundle.metadata.get("task") != base.task.name:
         raise UserError(
-            f"There is no old domain to compare on: '{base.folder}' was not trained for the task "
-            f"'{base.task.name}'. Leave --old-domain out."
+            f"--old-domain cannot be used: '{base.folder}' was not trained for the task "
+            f"'{base.task.name}'. Leave it out."
         )
 
 

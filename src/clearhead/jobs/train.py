@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from clearhead.base.atomic import sha256_of
-from clearhead.base.device import pick_device, use_threads
+from clearhead.base.device import pick_device, unused_gpu, use_threads
 from clearhead.base.errors import UserError
 from clearhead.base.seed import seed_everything
 from clearhead.data.encoding import Encoding
@@ -64,7 +64,7 @@ def train(
     TrainConfig.check_names(settings)
     base, settings = read_base(settings)
     early = check_settings(settings, base)
-    with _ranks(early.compute) as ranks, _watched(folder, view, ranks) as watching:
+    with _ranks(early.compute) as ranks, _watched(folder, view, ranks, early.compute) as watching:
         # torchrun gives its first command again, and not every machine counts how often
         if ranks.any(restarts() > 0) and ranks.word(folder.record.exists()):
             return _go_on(folder, None, watching, ranks)
@@ -86,7 +86,7 @@ def train(
 def _begin(folder: RunFolder, plan: Plan, settings: Table, replace: bool, view: View) -> dict[str, Any]:
     """Write down what the run is, and its data; returns the notes."""
     if folder.record.exists() and not replace:
-        view.say(f"The run in '{folder.path}' had not taken a step: it is begun anew.")
+        view.say(f"The run in '{folder.path}' had not taken a step: it starts over.")
     folder.empty()
     notes = notes_of(plan)
     folder.write_record(plan.config, {"settings": settings, "notes": notes})
@@ -113,7 +113,7 @@ def resume(
     longer = is_lengthening(config, settings, minutes)
     if not longer:
         config, _ = _changed(folder, settings)
-    with _ranks(config.compute) as ranks, _watched(folder, view, ranks) as watching:
+    with _ranks(config.compute) as ranks, _watched(folder, view, ranks, config.compute) as watching:
         if longer:
             if ranks.first and not restarts():  # torchrun gives its first command again
                 watching.say(lengthen(folder, settings, minutes))
@@ -126,7 +126,7 @@ def check_minutes(minutes: float | None) -> None:
     """Refuse a time that is none."""
     if minutes is not None and not 0 < minutes <= MOST_MINUTES:
         raise UserError(
-            f"The time for training must be more than 0 minutes and at most {MOST_MINUTES:,}, not {minutes}."
+            f"The time for training must be above 0 minutes and at most {MOST_MINUTES:,}, not {minutes}."
         )
 
 
@@ -146,12 +146,15 @@ def _ranks(compute: ComputeConfig) -> Iterator[Ranks]:
 
 
 @contextmanager
-def _watched(folder: RunFolder, view: str, ranks: Ranks) -> Iterator[View]:
+def _watched(folder: RunFolder, view: str, ranks: Ranks, compute: ComputeConfig) -> Iterator[View]:
     """What is seen of the run, and nobody else in its folder; both are rank 0's."""
+    idle = unused_gpu() if compute.device == "auto" else None
     with (
         make_view(view if ranks.first else "quiet") as watching,
         folder.locked() if ranks.first else nullcontext(),
     ):
+        if idle is not None:
+            watching.say(idle)
         yield watching
 
 
@@ -163,8 +166,8 @@ def _changed(folder: RunFolder, settings: Table | None) -> tuple[TrainConfig, di
         unlike = differences(config, changed)
         if unlike:
             raise UserError(
-                f"The run in '{folder.path}' cannot go on with other settings, which would silently make "
-                f"another run of it ({'; '.join(unlike)}): leave out them, or start a new run."
+                f"The run in '{folder.path}' cannot be resumed with different settings, which would "
+                f"change what it computes ({'; '.join(unlike)}): leave them out, or start a new run."
             )
         config = changed
     return config, record
@@ -216,7 +219,7 @@ def _run(
     seed_everything(config.seed)
     if ranks.layout.shards and (config.start.lora.rank or config.start.freeze):
         raise UserError(
-            "Frozen weights and LoRA cannot be cut up between ranks: use compute.layout=ddp, or leave "
+            "Frozen weights and LoRA cannot be sharded over ranks: use compute.layout=ddp, or leave "
             "start.lora and start.freeze out."
         )
     model = build(config.model)

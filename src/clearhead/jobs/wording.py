@@ -82,7 +82,7 @@ def single(tokenizer: Tokenizer, word: str) -> list[int]:
     if not found:
         pieces = tokenizer.tokens(word)
         written = "" if tokenizer.unknown in tokenizer.encode(word) else f" It is written {' '.join(pieces)}."
-        raise UserError(f"There is no token '{word}' in this vocabulary that could have a bias.{written}")
+        raise UserError(f"This vocabulary has no token '{word}' to give a bias to.{written}")
     return list(dict.fromkeys(found))
 
 

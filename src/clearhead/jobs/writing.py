@@ -32,7 +32,7 @@ from clearhead.jobs.formats import Format
 from clearhead.jobs.lines import Answer, Lines, answers
 from clearhead.jobs.resumable_output import Sink, Stream
 
-AGAIN = "the same command goes on from there"
+AGAIN = "the same command resumes from there"
 
 
 def ready(
@@ -59,7 +59,7 @@ def ready(
         _refuse_other_kind(bundle, continues)
     if draft is not None:
         if how == "native":
-            raise UserError("With --draft the way is PyTorch's: leave out --way native.")
+            raise UserError("--draft only works with PyTorch: leave out --way native.")
         return DraftedWriter(bundle, load(draft, device=place), dtype=kind)
     writer = Writer(bundle, dtype=kind, way=how)
     if writer.why_not_native is not None:
@@ -77,16 +77,15 @@ def _refuse_other_kind(bundle: Bundle, continues: bool) -> None:
     if command != ("generate" if continues else "translate"):
         what = "continue text" if continues else "translate"
         instead = f" Use `clearhead {command}`." if command else ""
-        raise UserError(
-            f"This bundle holds a model of the family '{family}', which does not {what}.{instead}"
-        )
+        raise UserError(f"The model in this bundle, of the family '{family}', does not {what}.{instead}")
 
 
 def refuse_impossible(writer: Writer, options: Options) -> None:
     """A sentence for settings that contradict each other or this vocabulary, whatever the text is."""
     if isinstance(writer, DraftedWriter) and (options.beam > 1 or options.nbest > 1 or options.contrastive):
         raise UserError(
-            "A --draft helps with one text, greedy or drawn, and not with a search: leave it out."
+            "--draft works for a single text, greedy or sampled, and not for beam or contrastive search: "
+            "leave it out."
         )
     vocabulary = writer.config.vocabulary
     limit = 2**31 if options.max_length is None else options.max_length
@@ -164,8 +163,8 @@ def refuse_long_prompt(writer: Writer, number: int, prompt: str) -> None:
     size = len(opening(writer.bundle, prompt))
     if size >= positions:
         raise UserError(
-            f"Line {number} has {size} tokens, and this model has learned positions for {positions}, its "
-            f"continuation included: shorten it."
+            f"Line {number} has {size} tokens, and this model has learned positions for {positions}, "
+            "including the continuation: shorten it."
         )
 
 
@@ -175,16 +174,16 @@ def _notices(answer: Answer, writer: Writer) -> Iterator[tuple[str, str]]:
     if best.parts > 1:
         yield (
             "parts",
-            f"line {answer.number + 1} has more than the {writer.longest:,} tokens that this model reads at "
-            f"a time: it is split behind sentences, else between words, into {best.parts} parts, and what is "
-            f"written for these is joined. Other such lines are treated alike.",
+            f"line {answer.number + 1} has more than the {writer.longest:,} tokens that this model reads "
+            f"at a time: it is split into {best.parts} parts, after sentences or else between words, and "
+            "the outputs are joined. Other such lines are treated the same way.",
         )
     if best.source_read is not None:
         yield (
             "head",
-            f"line {answer.number + 1} has {best.source_tokens:,} tokens, and this model reads the first "
-            f"{best.source_read:,} of a text, as in its training: the rest is not read. Other such lines are "
-            f"treated alike; --json marks each.",
+            f"line {answer.number + 1} has {best.source_tokens:,} tokens, and this model only reads the "
+            f"first {best.source_read:,}, as in training: the rest is ignored. Other such lines are "
+            "treated the same way; --json marks each of them.",
         )
 
 
@@ -192,7 +191,7 @@ def _bar(sink: Sink, total: int | None) -> AbstractContextManager[Bar]:
     """No bar among the lines themselves."""
     if isinstance(sink, Stream) and sink.at_once:
         return nullcontext(Bar(None, None))
-    label = "Writing" if sink.done.lines == 0 else f"Writing on from line {sink.done.lines + 1:,}"
+    label = "Writing" if sink.done.lines == 0 else f"Resuming at line {sink.done.lines + 1:,}"
     return progress(label, total, "lines")
 
 

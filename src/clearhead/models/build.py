@@ -74,7 +74,7 @@ def build(what: str | ModelConfig, *, device: str | torch.device | None = None, 
             if place.type != "meta":
                 raise
             raise UserError(  # "meta" has no memory that could be short: a size is beyond 64 bits
-                f"No machine can hold a model of these sizes (width {config.width}, vocabulary "
+                f"No machine can hold a model of this size (width {config.width}, vocabulary "
                 f"{config.vocabulary}, {config.layers} layers): make it smaller."
             ) from error
         initialise(model, config.initialisation, config.layers)

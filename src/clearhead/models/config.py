@@ -79,13 +79,13 @@ class HeadConfig(Config):
             return
         if family in NO_TRANSFORMERS or not self.of_text:
             raise UserError(
-                f"head.kind={self.kind} cannot stand on a model of the family '{family}': use "
+                f"head.kind={self.kind} cannot be used with the family '{family}': use "
                 + ("an encoder." if self.of_text else "an encoder, whose tokens see the text on both sides.")
             )
         if self.pooling == "first":
             raise UserError(
-                f"head.pooling=first cannot be used with the family '{family}', whose first token has read "
-                f"nothing of the text: set head.pooling=last."
+                f"head.pooling=first cannot be used with the family '{family}', whose first token has not "
+                "read the rest of the text: set head.pooling=last."
             )
 
 
@@ -227,7 +227,10 @@ class ModelConfig(Config):
             self._check_attention(attention)
         for rule in self.layer_pattern:
             if not self._has_layers_for(rule):
-                raise UserError(f"A rule of layer_pattern is about no layer of this model: {rule.to_dict()}.")
+                raise UserError(
+                    f"A rule of layer_pattern matches no layer of this model: {rule.to_dict()}. Correct "
+                    "or remove it."
+                )
 
     @property
     def attentions(self) -> list[AttentionConfig]:
@@ -302,7 +305,7 @@ class ModelConfig(Config):
             if kind not in ("multihead", "dense", *known):
                 return f"parts of the kind '{kind}'"
         if self.head.columns:
-            return "several tags a word"
+            return "several tags per word"
         for name in (*_HAVE, "norm"):
             if getattr(self, name) is False or (name == "norm" and self.norm.kind == "none"):
                 return f"no {_NAMES[name]}"

@@ -221,8 +221,8 @@ class Convolutional(nn.Module):
         refuse_unknown_state(state.source, ConvolutionalSource)
         if len(state.own) != len(self.decoder):
             raise UserError(
-                f"The state was begun by a model of {len(state.own)} layers, and this one has "
-                f"{len(self.decoder)}: use the state that the same model began with."
+                f"The state comes from a model with {len(state.own)} layers, and this one has "
+                f"{len(self.decoder)}: use a state that this model made."
             )
         assert isinstance(state.source, ConvolutionalSource)
         return state.source

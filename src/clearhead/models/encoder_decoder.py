@@ -78,7 +78,7 @@ class EncoderDecoder(nn.Module):
                 raise UserError("The state already holds the source: give source=None together with a state.")
             return self._continue(target, target_lengths, state, look)
         if source is None:
-            raise UserError("Without a state the model needs a source.")
+            raise UserError("Without a state, the model needs a source.")
         refuse_unlike(source, target, source_lengths, target_lengths)
         extras = new_extras(self.encoder, self.decoder)
         memory, memory_tokens, memory_mask = self._read(source, source_lengths, look, extras)

@@ -79,7 +79,7 @@ class Head(nn.Module):
     def forward(self, x: Tensor, pooled: Tensor) -> Tensor | None:
         """Scores, or None without a head: (B, classes), (B, 1), (R, T, classes) or (R, T, vocabulary).
 
-        With several tags a word they are (R, T, columns, most classes of a column).
+        With several tags per word they are (R, T, columns, most classes of a column).
         """
         if self.words is not None:
             scores: Tensor = self.words(x if self.transform is None else self.transform(x))

@@ -91,11 +91,15 @@ def refuse_unlike(
     if source.dim() != target.dim():
         raise UserError("Source and target must be both packed (one dimension) or both in rows (two).")
     if source.dim() == 2 and len(source) != len(target):
-        raise UserError(f"There are {len(source)} source rows, but {len(target)} target rows.")
+        raise UserError(
+            f"There are {len(source)} source rows but {len(target)} target rows: give as many of both."
+        )
     if source.dim() == 1 and source_lengths is not None and target_lengths is not None:
         sources, targets = len(source_lengths), len(target_lengths)
         if sources != targets:
-            raise UserError(f"There are {sources} packed sources, but {targets} packed targets.")
+            raise UserError(
+                f"There are {sources} packed sources but {targets} packed targets: give as many of both."
+            )
 
 
 @dataclass(frozen=True)
@@ -235,8 +239,8 @@ class Stack(nn.Module):
         assert isinstance(state, DecoderState)
         if len(state.own) != len(self.layers):
             raise UserError(
-                f"The state was begun by a model of {len(state.own)} layers, and this one has "
-                f"{len(self.layers)}: use the state that the same model began with."
+                f"The state comes from a model with {len(state.own)} layers, and this one has "
+                f"{len(self.layers)}: use a state that this model made."
             )
 
     def forward(

@@ -154,7 +154,10 @@ class DecoderState:
 
     def _row_lengths(self) -> Tensor:
         if not self.rows:
-            raise UserError("States can be joined once both have rows: a decoder's when it has read tokens.")
+            raise UserError(
+                "States can only be joined once both have rows: a decoder's state has rows when it has "
+                "read tokens."
+            )
         return self.lengths(self.rows, self.device)
 
     def take(self, rows: Tensor, sources: Tensor | None = None) -> DecoderState:
@@ -185,8 +188,8 @@ class DecoderState:
         for number, own in enumerate(self.own):
             if not isinstance(own, Cuttable):
                 return (
-                    f"This model cannot take tokens back: what its layer {number} remembers "
-                    f"('{type(own).__name__}') cannot be cut to an earlier length."
+                    f"This model cannot undo tokens: the state of its layer {number} "
+                    f"('{type(own).__name__}') cannot be truncated to an earlier length."
                 )
         return None
 

@@ -49,7 +49,7 @@ def needed_source(
 ) -> Tensor:
     """The source of a pass that has no state to take it from; refused where there is none, or a misfit."""
     if source is None:
-        raise UserError("Without a state the model needs a source.")
+        raise UserError("Without a state, the model needs a source.")
     refuse_unlike(source, target, source_lengths, target_lengths)
     return source
 

@@ -74,8 +74,8 @@ class ExpertsConfig(FeedForwardConfig):
             )
         if self.chosen > self.experts // self.groups * self.groups_chosen:
             raise UserError(
-                f"{self.groups_chosen} groups of {self.experts // self.groups} experts hold fewer than the "
-                f"{self.chosen} that a token passes: raise feedforward.groups_chosen."
+                f"{self.groups_chosen} groups of {self.experts // self.groups} experts hold fewer than "
+                f"the {self.chosen} that a token is routed to: raise feedforward.groups_chosen."
             )
         if self.groups > 1 and self.experts // self.groups < 2:
             raise UserError("Groups of experts are ranked by their two best: each needs two or more.")

@@ -59,7 +59,7 @@ def _tried(device: torch.device) -> bool:
         _differentiated(torch.ones(2, 16, device=device, dtype=torch.bfloat16), None, "none")
     except Exception as error:  # whatever it is, there is a way without
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(f"Triton does not work here, so training takes the slower way: {reason}", stacklevel=2)
+        warnings.warn(f"Triton does not work here, so training uses the slower path: {reason}", stacklevel=2)
         return False
     return True
 

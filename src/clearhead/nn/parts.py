@@ -105,13 +105,13 @@ def build_attention(config: AttentionConfig, position: Position | None = None, c
     part = attention_kind(config.kind).build(config, position)
     if position is None and not hasattr(part, "new_memory"):
         raise UserError(
-            f"Attention of the kind '{config.kind}' cannot look at a source: set cross_attention to another "
-            f"kind in layer_pattern."
+            f"Attention of the kind '{config.kind}' cannot be used as cross-attention: set "
+            "cross_attention to another kind in layer_pattern."
         )
     if causal and not getattr(part, "may_be_causal", True):
         raise UserError(
-            f"Attention of the kind '{config.kind}' and a decoder cannot work together: it cannot hide what "
-            f"lies ahead. Give it to the encoder alone, by a rule of layer_pattern with stack=encoder."
+            f"Attention of the kind '{config.kind}' and a decoder cannot work together: it cannot mask "
+            "later tokens. Use it in the encoder only, with a rule of layer_pattern with stack=encoder."
         )
     return part
 

@@ -76,7 +76,7 @@ class TensorState:
         for name, slots in self._slots.items():
             mine, theirs = getattr(self, name), getattr(other, name)
             if (mine is None) != (theirs is None):
-                raise UserError("States can be joined once both have read their first tokens.")
+                raise UserError("States can only be joined once both have read their first tokens.")
             if mine is not None:
                 setattr(self, name, stacked(mine, theirs, slots))
 
@@ -105,8 +105,8 @@ def refuse_unknown_state(state: object, *known: type) -> None:
     if not isinstance(state, known):
         wanted = " or ".join(f"'{kind.__name__}'" for kind in known)
         raise UserError(
-            f"A state of the class '{type(state).__name__}' cannot be used here, where {wanted} is needed: "
-            f"use the state that the same model began with."
+            f"A state of the class '{type(state).__name__}' cannot be used here, where {wanted} is "
+            "needed: use a state that this model made."
         )
 
 

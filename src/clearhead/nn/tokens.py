@@ -107,7 +107,7 @@ class Tokens:
             lengths = lengths.tolist()
         sizes = tuple(int(n) for n in lengths)
         if not sizes or min(sizes) < 0:
-            raise UserError("Packed tokens need at least one length, and no length may be negative.")
+            raise UserError("Packed tokens need at least one length, and lengths cannot be negative.")
         counts = torch.tensor(sizes, device="cpu")
         segment = torch.repeat_interleave(torch.arange(len(sizes), device="cpu"), counts)
         begins = torch.tensor([0, *accumulate(sizes)][:-1], device="cpu")
@@ -218,14 +218,14 @@ def places(queries: Tokens, keys: Tokens) -> tuple[Place, Place]:
 def row_lengths(lengths: Lengths, rows: int, width: int, device: torch.device) -> Tensor:
     """One length for each row, (R,), none longer than the rows are wide."""
     if isinstance(lengths, Boundaries):
-        raise UserError("Boundaries are of packed tokens (one dimension): rows have lengths.")
+        raise UserError("Boundaries are for packed tokens (one dimension): give lengths for rows.")
     found = torch.as_tensor(lengths, device=device)
     if found.shape != (rows,):
         raise UserError(f"{rows} rows need {rows} lengths, not {found.numel()}.")
     if can_be_checked(found) and int(found.max()) > width:
         raise UserError(f"A length of {int(found.max())} is longer than the rows, which hold {width} tokens.")
     if can_be_checked(found) and int(found.min()) < 0:
-        raise UserError(f"A length of {int(found.min())} is below 0.")
+        raise UserError(f"A length of {int(found.min())} is negative: lengths must be at least 0.")
     return found
 
 

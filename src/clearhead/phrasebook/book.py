@@ -88,8 +88,8 @@ def split(pair: str = "en-fr", train: int = 100_000, held_out: int = 1000, seed:
         if drawn > _PATIENCE * (train + 2 * held_out + 100):
             break
     raise UserError(
-        f"The phrasebook cannot hold out {held_out} sentences in words that {train} training sentences "
-        "have all shown: train on more, or hold out fewer."
+        f"The phrasebook cannot hold out {held_out} sentences whose words all occur in {train} training "
+        "sentences: train on more, or hold out fewer."
     )
 
 

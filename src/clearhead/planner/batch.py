@@ -58,8 +58,8 @@ def make_batch(
         learned = config.position.name == "learned" and limit == config.position.max_length
         what = "learned positions" if learned else "attention"
         raise UserError(
-            f"This model has {what} for {limit} tokens, not {longest}: plan for shorter sequences, or set "
-            f"{'position' if learned else 'attention'}.max_length."
+            f"This model has {what} for {limit} tokens, not for {longest}: plan for shorter sequences, or "
+            f"set {'position' if learned else 'attention'}.max_length."
         )
     return Batch(max(1, round(batch_tokens / (target or source))), source, target)
 
@@ -70,7 +70,10 @@ def _lengths(config: ModelConfig, source: int | None, target: int | None) -> tup
         return source or PAIR_LENGTH, target or PAIR_LENGTH
     if config.family == "vision":
         if source is not None or target is not None:
-            raise UserError("An image's tokens follow from image.size and image.patch: give no length.")
+            raise UserError(
+                "The number of tokens in an image follows from image.size and image.patch: leave the "
+                "length out."
+            )
         return config.image.tokens, 0
     usual = config.text_limit or TEXT_LENGTH
     if config.family == "decoder":

@@ -75,7 +75,7 @@ def crossing(config: ModelConfig, device: torch.device | None = None) -> Crossin
         causal_mask=True,
     )
     if _flops(one, SHORTEST)[0] == 0:
-        raise UserError(f"Nothing grows with n² in attention of the kind '{config.attention.kind}'.")
+        raise UserError(f"Attention of the kind '{config.attention.kind}' has no part that grows with n².")
     computed = _computed(one)
     lengths = [
         Measured(tokens, *_flops(one, tokens), *seconds)
@@ -180,15 +180,15 @@ def render_crossing(found: Crossing) -> str:
         for one in found.lengths
     )
     notes = [
-        f"n²·d and n·d², without factors, are equal at n = d = {found.width:,}.",
-        f"With all factors of this layer the two parts have equal FLOPs at n = {found.computed:,}.",
+        f"Without constant factors, n²·d and n·d² are equal at n = d = {found.width:,}.",
+        f"With all the constants of this layer, the two parts have equal FLOPs at n = {found.computed:,}.",
     ]
     if timed and found.measured is not None:
         notes.append(
             f"Measured on '{found.device}', they take equal time at about n = {found.measured:,.0f}."
         )
     elif timed:
-        notes.append(f"Measured on '{found.device}', they take equal time at none of these lengths.")
+        notes.append(f"Measured on '{found.device}', they do not take equal time at any of these lengths.")
     return plain_text(
         [Table(f"One layer of width {found.width:,}, one sequence", header, rows, tuple(notes))]
     )

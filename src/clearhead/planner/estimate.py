@@ -70,7 +70,7 @@ def plan(
     reading = _read_when_decoding(model, config) * BYTES[number]
     timings = [_timing(one, number, flops, memory, reading) for one in chosen]
     if layout is not None and ranks is None:
-        raise UserError("A layout needs the number of ranks: give --ranks, too.")
+        raise UserError("A layout needs the number of ranks: give --ranks as well.")
     spreads: list[Spread] = []
     if ranks is not None:
         each = chosen[0] if device is not None else DEVICES["h100"]
@@ -78,8 +78,9 @@ def plan(
         made = [spread(job, one) for one in layouts_for(ranks, layout)]
         if layout is not None and made[0] is None:
             raise UserError(
-                f"The layout '{layout}' cannot cut this model: tp must divide its heads and inner width, ep "
-                "its experts, and fsdp beside ep their width and the model's."
+                f"The layout '{layout}' cannot partition this model: tp must divide its heads and its "
+                "inner width, ep must divide its experts, and fsdp together with ep must divide the "
+                "width of an expert and of the model."
             )
         spreads = [one for one in made if one is not None]
     parts = parameters_by_part(model)
@@ -104,10 +105,10 @@ def _resolve(what: str | ModelConfig | nn.Module) -> tuple[str, ModelConfig, nn.
     if isinstance(what, nn.Module):
         config = getattr(what, "config", None)
         if not isinstance(config, ModelConfig):
-            raise UserError(f"A plan needs a clearhead model, and a '{type(what).__name__}' is none.")
+            raise UserError(f"A plan needs a clearhead model, and a '{type(what).__name__}' is not one.")
         return config.family, config, what
     if not isinstance(what, (str, ModelConfig)):
-        raise UserError(f"A plan is made for a preset's name, a ModelConfig or a model, not {what!r}.")
+        raise UserError(f"A plan takes the name of a preset, a ModelConfig or a model, not {what!r}.")
     config = preset(what) if isinstance(what, str) else what
     return what if isinstance(what, str) else config.family, config, build(config, device="meta")
 
@@ -118,9 +119,11 @@ def _dtype(name: str | None, device: Device | None) -> str:
         return "float32" if device is not None and device.bf16 is None else "bf16"
     assert name is not None
     if name not in _DTYPES:
-        raise UserError(f"A plan knows no number format '{name}': {nearest(name, ['bf16', 'float32'])}")
+        raise UserError(
+            f"Plans do not support the number format '{name}': {nearest(name, ['bf16', 'float32'])}"
+        )
     if device is not None and device.peak(_DTYPES[name]) is None:
-        raise UserError(f"The device '{device.name}' is not planned for in {name}: use dtype float32.")
+        raise UserError(f"There is no plan for the device '{device.name}' in {name}: use dtype float32.")
     return _DTYPES[name]
 
 
@@ -167,7 +170,7 @@ def _assumptions(config: ModelConfig, batch: Batch, dtype: str) -> tuple[str, ..
         numbers = "weights and gradients in bf16, a float32 copy of the weights beside Adam's two moments"
     return (
         f"One step holds {sequences}, without padding.",
-        "FLOPs are those of matrix products, 2·m·n·k each; embeddings are looked up and cost none.",
+        "FLOPs are those of matrix products, 2·m·n·k each; embedding lookups cost none.",
         f"Memory: {numbers}; a fused attention kernel; no activation checkpointing.",
         f"Time: {UTILISATION:.0%} of the device's peak, one device.",
     )

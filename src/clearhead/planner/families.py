@@ -86,7 +86,7 @@ def _stacks(model: nn.Module, batch: Batch) -> list[tuple[Stack, Sight, Sight | 
     if isinstance(model, (Encoder, Vision)):
         return [(model.encoder, read, None)]
     raise UserError(
-        f"Plans are for clearhead's own model families, and '{type(model).__name__}' is not one of them."
+        f"Plans only support clearhead's own model families, and '{type(model).__name__}' is not one of them."
     )
 
 

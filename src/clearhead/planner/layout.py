@@ -54,19 +54,20 @@ class Layout:
             sizes[match[1]] = int(match[2] or 0)
         if text.count("x") and list(sizes.values()).count(0) > 1:
             raise UserError(
-                f"The layout '{text}' leaves more than one size open: only one part can have the rest."
+                f"The layout '{text}' leaves more than one size open: only one part may be given without "
+                "a number."
             )
         if {"ep", "tp"} <= sizes.keys():
             raise UserError(
-                f"The layout '{text}' joins ep and tp, and tensor parallelism does not cut experts: leave "
-                "one of them out."
+                f"The layout '{text}' combines ep and tp, but tensor parallelism does not split experts: "
+                "leave one of them out."
             )
         known = math.prod(size for size in sizes.values() if size)
         open_ones = [name for name, size in sizes.items() if not size]
         for name in open_ones:
             sizes[name] = ranks // known
         if math.prod(sizes.values()) != ranks:
-            says = f"is made for a multiple of {known}" if open_ones else f"is made for {known}"
+            says = f"needs a multiple of {known}" if open_ones else f"needs {known}"
             raise UserError(f"The layout '{text}' {says} ranks, and there are {ranks}: change one of them.")
         return cls(**sizes)
 

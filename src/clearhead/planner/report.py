@@ -145,9 +145,9 @@ def _flops(plan: Plan) -> Table:
     notes = [f"{flops.per_token:.3e} FLOPs of training for each of {flops.tokens:,} tokens in a step."]
     if flops.fused_step != flops.step:
         notes.append(
-            f"Attention is counted over all queries × keys. A fused kernel computes the scores again on "
-            f"the way back ({flops.fused_step:.3e} a step); where it skips what the causal mask hides, it "
-            f"runs {flops.flash_step:.3e} a step."
+            "Attention is counted over all queries × keys. A fused kernel recomputes the scores in the "
+            f"backward pass ({flops.fused_step:.3e} a step); where it skips what the causal mask hides, "
+            f"it computes {flops.flash_step:.3e} a step."
         )
     return Table("FLOPs", ("of one step", "FLOPs", "share"), (*shown, last), tuple(notes), summed=True)
 
@@ -162,7 +162,7 @@ def _memory(plan: Plan) -> Table:
         ("activations of the layers", layers),
         ("log-probabilities", memory.activations.get(LOSS, 0)),
         ("scores and their gradients, as the backward pass begins", memory.loss),
-        ("training, all at once", memory.training),
+        ("training, in total", memory.training),
     )
     shown = tuple(
         (name, bytes_in_words(value), share_in_words(value, memory.training)) for name, value in rows
@@ -177,7 +177,7 @@ def _decoding(plan: Plan) -> Table:
         (f"keys and values, {memory.context:,} tokens", memory.state),
     ]
     if memory.state_fixed:
-        rows[1] = (f"what layers remember of {memory.context:,} tokens", memory.state)
+        rows[1] = (f"decoding state of the layers for {memory.context:,} tokens", memory.state)
         within = memory.state_fixed <= memory.state
         most = "of that, whatever the length" if within else "once windows are full, whatever the length"
         rows.append((most, memory.state_fixed))
@@ -190,7 +190,7 @@ def _decoding(plan: Plan) -> Table:
     if memory.memory_per_token:
         rows.append(("encoder's output, one source token", memory.memory_per_token))
     return Table(
-        "What decoding remembers of one sequence",
+        "Decoding state of one sequence",
         ("what", "bytes"),
         tuple((name, bytes_in_words(value)) for name, value in rows),
     )
@@ -214,17 +214,17 @@ def _time(plan: Plan) -> Table:
         )
     columns = ("device", "peak FLOP/s", "step", "run", "memory", "fits", "largest batch", "decode a token ≥")
     if not rows:
-        return Table("Time and room", (), (), ("No known device computes in this number format.",))
+        return Table("Time and memory", (), (), ("No known device computes in this number format.",))
     share = plan.timings[0].utilisation
     notes.append(
-        f"At {share:.0%} of the peak. It fits if all of training takes at most {USABLE:.0%} of the memory; "
-        f"the largest batch is in tokens, and a larger one is reached by adding up gradients of several."
+        f"At {share:.0%} of the peak. It fits if all of training takes at most {USABLE:.0%} of the "
+        "memory; the largest batch is in tokens, and gradient accumulation reaches larger ones."
     )
     if plan.memory.state:
         notes.append(
-            "Decoding one sequence reads the decoder's weights once for each token: no faster than that."
+            "Decoding one sequence reads the decoder's weights once for each token, which bounds its speed."
         )
-    return Table("Time and room", columns, tuple(rows), tuple(notes))
+    return Table("Time and memory", columns, tuple(rows), tuple(notes))
 
 
 def _ranks(plan: Plan) -> Table:
@@ -239,10 +239,10 @@ def _ranks(plan: Plan) -> Table:
     fitting = [one for one in plan.spreads if one.fits]
     best = min(fitting, key=lambda one: one.step_seconds).layout if fitting else None
     notes = (
-        f"Of those that fit, {best} is the fastest." if best else "None of them fits: take more ranks.",
+        f"Of the layouts that fit, {best} is the fastest." if best else "None of them fits: use more ranks.",
         f"A step's batches (batch.accumulate) are as few as fit. {HOST} ranks to a machine; {INSIDE:.1e} "
-        f"bytes/s between neighbours, {BETWEEN:.1e} between machines. Shards travel while layers compute; "
-        "what else is sent is waited for.",
+        f"bytes/s between neighbours, {BETWEEN:.1e} between machines. Communication of shards overlaps "
+        "with computation; all other communication does not.",
     )
     columns = ("layout, of one rank", "batches", "shards", "gathered", "activations", "memory", "fits")
     return Table("Ranks", (*columns, "sent in a step", "to other machines", "step"), tuple(rows), notes)
@@ -252,7 +252,7 @@ def _comparison(found: Comparison) -> Table:
     rows = (
         ("the lectures' table", f"{found.table:.1e}", ""),
         (
-            f"{found.hours:g} h × {GPUS} P100 × 9.5e12 FLOP/s, as the paper reckons",
+            f"{found.hours:g} h × {GPUS} P100 × 9.5e12 FLOP/s, as the paper estimates it",
             f"{found.hardware:.2e}",
             share_in_words(found.hardware, found.table),
         ),
@@ -264,14 +264,14 @@ def _comparison(found: Comparison) -> Table:
         ("counted: this plan", f"{found.planned:.2e}", share_in_words(found.planned, found.table)),
     )
     note = (
-        f"The paper multiplies the hours its GPUs ran with the rate they can sustain: that is what the "
-        f"hardware could have done in the time, not the arithmetic the model needs. The count is that "
+        "The paper multiplies the hours its GPUs ran by the rate they can sustain: that is what the "
+        "hardware could have done in the time, not the arithmetic the model needs. The count is that "
         f"arithmetic, {found.counted / found.hardware:.0%} of it; the rest of the time went into memory "
         f"traffic, softmax, norms, communication and waiting. (Pairs of {PAIR_LENGTH} tokens are assumed: "
-        f"longer ones change the small share of the attention scores only.)"
+        "longer ones change the small share of the attention scores only.)"
     )
     columns = ("training FLOPs", "FLOPs", "of the table")
-    return Table(f"Beside the original Transformer ({found.name})", columns, rows, (note,))
+    return Table(f"Compared with the original Transformer ({found.name})", columns, rows, (note,))
 
 
 def _plain(value: Any) -> Any:

@@ -44,16 +44,16 @@ def _demand(facts: Facts, family: Family) -> Demand:
         text_demand(facts, family),
         consistency=2.0,
         judging=(
-            Choice("validation.metric", "f1", "right labels count, and those of rare classes as much"),
-            Choice("validation.decode", 5000, "a label costs no more than a look"),
+            Choice("validation.metric", "f1", "counts right labels, with rare classes weighted equally"),
+            Choice("validation.decode", 5000, "predicting a label costs a single forward pass"),
         ),
     )
 
 
 def text_families(encoding: Labels, head: str) -> tuple[Family, ...]:
     """Every family that can read a whole text and answer once."""
-    whole = "the whole text is read at once, and one label given"
-    last = "the label is read off the last place, which has seen all of the text"
+    whole = "the model reads the whole text at once and gives one label"
+    last = "the label is predicted at the last position, which has seen the whole text"
     return (
         Family("encoder", whole, encoding, head),
         Family("decoder", last, replace(encoding, family="decoder"), head),

@@ -13,7 +13,7 @@ from clearhead.training.sizes import Passes, Rate
 from clearhead.training.sizing import Choice, Demand, Facts
 
 _COLUMNS: Columns = replace(GENERATE.columns, task="denoise")
-_EXTRA = Choice("tokenizer.extra", "sentinels", "a token to stand for each hidden span")
+_EXTRA = Choice("tokenizer.extra", "sentinels", "one token for each hidden span")
 CONTEXT = 256  # tokens of a chunk before anything is hidden
 
 

@@ -17,8 +17,8 @@ _COLUMNS = Columns(
 LONG_TEXT_MODEL = (  # what models of long texts customarily are
     ROTARY,
     Choice("model.embedding.scale", False, "rotary positions are not added to the embedding"),
-    Choice("model.feedforward.activation", "gelu", "customary in language models"),
-    Choice("model.initialisation", "scaled", "customary in language models"),
+    Choice("model.feedforward.activation", "gelu", "usual for language models"),
+    Choice("model.initialisation", "scaled", "usual for language models"),
 )
 
 

@@ -30,17 +30,23 @@ def _demand(facts: Facts, family: Family) -> Demand:
         most_batch=16_384,
         head=family.head,
         model=(
-            Choice("model.image.size", picture.side, "pixels of a picture's side"),
+            Choice("model.image.size", picture.side, "side length of the pictures in pixels"),
             Choice("model.image.channels", picture.channels, "1: grey, 3: colour"),
-            Choice("model.image.patch", picture.patch, f"about {picture.patches} tokens a picture"),
+            Choice("model.image.patch", picture.patch, f"about {picture.patches} tokens per picture"),
             Choice("model.image.class_token", False, "the mean of all patches needs none"),
-            Choice("model.head.pooling", "mean", "every patch has its say, which fewer pictures suffice for"),
-            Choice("model.position.name", "sinusoidal", "told apart at once; learned ones begin too small"),
-            Choice("model.feedforward.activation", "gelu", "as vision Transformers have it"),
+            Choice(
+                "model.head.pooling", "mean", "every patch contributes, which takes fewer pictures to learn"
+            ),
+            Choice(
+                "model.position.name",
+                "sinusoidal",
+                "distinct from the first step; learned ones start too small",
+            ),
+            Choice("model.feedforward.activation", "gelu", "as in vision Transformers"),
         ),
         judging=(
-            Choice("validation.metric", "accuracy", "right classes count"),
-            Choice("validation.decode", 200, "some answers to look at; all are counted anyway"),
+            Choice("validation.metric", "accuracy", "counts right classes"),
+            Choice("validation.decode", 200, "some predictions to look at; all of them are scored anyway"),
         ),
     )
 

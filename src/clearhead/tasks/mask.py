@@ -42,9 +42,7 @@ def _demand(facts: Facts, family: Family) -> Demand:
 MASK = Task(
     name="mask",
     columns=_COLUMNS,
-    families=(
-        Family("encoder", "a hidden token is found from those on both sides", Masked(_COLUMNS), "mlm"),
-    ),
+    families=(Family("encoder", "a hidden token is predicted from both sides", Masked(_COLUMNS), "mlm"),),
     objective=labels_objective,
     demand=_demand,
     judge=HiddenTokens("mask"),

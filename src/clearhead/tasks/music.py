@@ -15,7 +15,9 @@ CONTEXT = 512  # events; 32 beats of a chorale on a grid of sixteenths
 
 
 def _demand(facts: Facts, family: Family) -> Demand:
-    relative = Choice("model.position.name", "music", "motifs return at distances, whatever the place")
+    relative = Choice(
+        "model.position.name", "music", "motifs recur at fixed distances, whatever the position"
+    )
     return Demand(
         facts=facts,
         family=family.name,
@@ -29,8 +31,8 @@ def _demand(facts: Facts, family: Family) -> Demand:
             relative,
             Choice("model.position.max_distance", CONTEXT, "every distance in a chunk has its own vector"),
             Choice("model.embedding.scale", False, "nothing is added to the embedding"),
-            Choice("model.feedforward.activation", "gelu", "customary in language models"),
-            Choice("model.initialisation", "scaled", "customary in language models"),
+            Choice("model.feedforward.activation", "gelu", "usual for language models"),
+            Choice("model.initialisation", "scaled", "usual for language models"),
         ),
     )
 
@@ -44,8 +46,8 @@ MUSIC = Task(
     judge=Judged("music"),
     defaults=(
         Choice("data.transpose", 5, "the same piece in eleven keys"),
-        Choice("tokenizer.kind", "events", "music is written in events, whatever the pieces are"),
-        Choice("tokenizer.vocabulary", SIZE, "the events there are"),
+        Choice("tokenizer.kind", "events", "music has a fixed vocabulary of events"),
+        Choice("tokenizer.vocabulary", SIZE, "the number of events"),
     ),
     command="generate",
 )

@@ -27,8 +27,8 @@ _COLUMNS = Columns(
 def _objective(config: ObjectiveConfig) -> Objective:
     if config.consistency or config.label_smoothing:
         raise UserError(
-            "A squared error has no label smoothing and no consistency, which are for probabilities: leave "
-            "objective.label_smoothing and objective.consistency out."
+            "Label smoothing and consistency are for probabilities and cannot be used with a squared "
+            "error: leave objective.label_smoothing and objective.consistency out."
         )
     return NumberObjective()
 
@@ -37,8 +37,8 @@ def _demand(facts: Facts, family: Family) -> Demand:
     return replace(
         text_demand(facts, family),
         judging=(
-            Choice("validation.metric", "pearson", "numbers that rise and fall with the right ones"),
-            Choice("validation.decode", 5000, "a number costs no more than a look"),
+            Choice("validation.metric", "pearson", "correlation with the right numbers"),
+            Choice("validation.decode", 5000, "predicting a number costs a single forward pass"),
         ),
     )
 

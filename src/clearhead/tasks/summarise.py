@@ -28,9 +28,13 @@ SUMMARISE = Task(
     columns=_COLUMNS,
     families=(
         Family("encoder-decoder", "an encoder reads the text, a decoder writes the summary", Pairs(_COLUMNS)),
-        Family("recurrent", "the baseline that the Transformer replaced", Pairs(_COLUMNS)),
-        Family("convolutional", "convolutions read neighbours, attention the source", Pairs(_COLUMNS)),
-        Family("decoder", "text and summary in one row", JoinedPairs(_COLUMNS)),
+        Family("recurrent", "the baseline before the Transformer", Pairs(_COLUMNS)),
+        Family(
+            "convolutional",
+            "convolutions read neighbouring tokens, attention reads the source",
+            Pairs(_COLUMNS),
+        ),
+        Family("decoder", "text and summary in one sequence", JoinedPairs(_COLUMNS)),
     ),
     objective=labels_objective,
     demand=_demand,

@@ -38,7 +38,7 @@ def task_of(bundle: Bundle, name: str | None = None) -> Task:
     found = bundle.metadata.get("task") if name is None else name
     if not isinstance(found, str):
         raise UserError(
-            "This bundle does not say what it was trained for: name the task (in a command: "
-            "name it with --task)."
+            "This bundle does not say which task it was trained for: name the task (on the command line, "
+            "with --task)."
         )
     return task_named(found)

@@ -16,11 +16,11 @@ _COLUMNS = Columns(
     target="tags",
     noun="sentences",
 )
-_WHY = "the whole text is read at once, and each word gets a label"
+_WHY = "the model reads the whole text at once and labels each word"
 
 
 def _demand(facts: Facts, family: Family) -> Demand:
-    reason = "right labels are what counts; with little text the loss turns long before they get fewer"
+    reason = "accuracy is what counts; with little text the loss rises long before accuracy falls"
     return Demand(
         facts=facts,
         family=family.name,

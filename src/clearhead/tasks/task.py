@@ -69,14 +69,14 @@ class Task:
         if isinstance(found, Pieces):
             found = replace(found, transpose=transpose)
         elif transpose:
-            raise UserError("data.transpose is for the task 'music' alone: leave it out.")
+            raise UserError("data.transpose only applies to the task 'music': leave it out.")
         return replace(found, two=True) if two else found
 
     def sized(self, facts: Facts, family: str | None = None, two: bool = False) -> Demand:
         """What it asks of a model, in numbers."""
         found = self.demand(facts, self.family(family))
         if two and found.family == "encoder":
-            kinds = Choice("model.embedding.token_types", 2, "the second text is told from the first")
+            kinds = Choice("model.embedding.token_types", 2, "tells the second text from the first")
             found = replace(found, model=(*found.model, kinds))
         return found
 
@@ -88,5 +88,7 @@ def labels_objective(config: ObjectiveConfig) -> Objective:
     return LabelObjective(config.label_smoothing, config.z_loss)
 
 
-ROTARY = Choice("model.position.name", "rotary", "order as distance, which little text suffices to learn")
-CUT = Choice("data.filter.too_long", "cut", "the beginning of a long text says most of it")
+ROTARY = Choice(
+    "model.position.name", "rotary", "encodes order as distance, which takes little text to learn"
+)
+CUT = Choice("data.filter.too_long", "cut", "the beginning of a long text says the most")

@@ -31,7 +31,7 @@ TEXT = Task(
     columns=_COLUMNS,
     families=(
         Family("encoder-decoder", "an encoder reads any text, a decoder writes any answer", Pairs(_COLUMNS)),
-        Family("decoder", "text and answer in one row", JoinedPairs(_COLUMNS)),
+        Family("decoder", "text and answer in one sequence", JoinedPairs(_COLUMNS)),
     ),
     objective=labels_objective,
     demand=SUMMARISE.demand,  # which counts both sides, for any of them may be the long one

@@ -19,7 +19,7 @@ _COLUMNS = Columns(
 _ACCURACY = Choice(
     "validation.metric",
     "accuracy",
-    "right tokens are what counts; with little text the loss turns long before they get fewer",
+    "accuracy is what counts; with little text the loss rises long before accuracy falls",
 )
 
 
@@ -53,11 +53,13 @@ TRANSLATE = Task(
             "an encoder reads the source, a decoder writes the target",
             Pairs(_COLUMNS, alike=True),
         ),
-        Family("recurrent", "the baseline that the Transformer replaced", Pairs(_COLUMNS, alike=True)),
+        Family("recurrent", "the baseline before the Transformer", Pairs(_COLUMNS, alike=True)),
         Family(
-            "convolutional", "convolutions read neighbours, attention the source", Pairs(_COLUMNS, alike=True)
+            "convolutional",
+            "convolutions read neighbouring tokens, attention reads the source",
+            Pairs(_COLUMNS, alike=True),
         ),
-        Family("decoder", "source and target in one row", JoinedPairs(_COLUMNS, alike=True)),
+        Family("decoder", "source and target in one sequence", JoinedPairs(_COLUMNS, alike=True)),
     ),
     objective=labels_objective,
     demand=_demand,

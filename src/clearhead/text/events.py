@@ -50,8 +50,8 @@ def check_events(tokenizer: Tokenizer) -> None:
     known = tokenizer.backend.token_to_id
     if (known("pitch0"), known(WORDS[-1]), tokenizer.vocabulary_size) != (_FIRST, SIZE - 1, SIZE):
         raise UserError(
-            "The task 'music' needs the vocabulary of events: leave [tokenizer] out, and start from a model "
-            "of music if from any."
+            "The task 'music' uses a fixed vocabulary of events: leave [tokenizer] out, and if you use "
+            "--from, start from a music model."
         )
 
 

@@ -53,9 +53,9 @@ class Framing(Config):
             found = sorted(what for what, _ in slots if isinstance(what, str))
             if found != texts and (slots or name == "single"):
                 places = " and ".join(f"'{text}'" for text in texts)
-                raise UserError(f"The framing setting '{name}' must have {places} in it exactly once.")
+                raise UserError(f"The framing setting '{name}' must contain {places} exactly once.")
             if any(segment < 0 or (isinstance(what, int) and what < 0) for what, segment in slots):
-                raise UserError(f"The framing setting '{name}' has a negative number in it.")
+                raise UserError(f"The framing setting '{name}' contains a negative number.")
 
     @classmethod
     def of(cls, before: int | None = None, after: int | None = None) -> Framing:
@@ -105,7 +105,7 @@ class Framing(Config):
         Framed(ids=[101, 7, 8, 102, 9, 102], segments=[0, 0, 0, 0, 1, 1])
         """
         if second is not None and not self.pair:
-            raise UserError("This model reads one text at a time: nothing is known that stands between two.")
+            raise UserError("This model reads one text at a time: it has no separator for a pair of texts.")
         found = Framed([], [])
         for what, segment in self.single if second is None else self.pair:
             ids = [what] if isinstance(what, int) else first if what == FIRST else second or []
@@ -117,7 +117,9 @@ class Framing(Config):
         """Refuse ids that are not in the vocabulary."""
         highest = max((what for what, _ in (*self.single, *self.pair) if isinstance(what, int)), default=0)
         if highest >= vocabulary:
-            raise UserError(f"The framing has the id {highest}, and the vocabulary ends at {vocabulary - 1}.")
+            raise UserError(
+                f"The framing uses the token id {highest}, but the vocabulary ends at {vocabulary - 1}."
+            )
 
     @property
     def _place(self) -> int:
@@ -170,7 +172,7 @@ def template_of(tokenizer: Tokenizer) -> Framing | None:
     if not framing:
         return None
     if len(framing) > 1:
-        raise UserError("This tokenizer has two templates, one around the other, which cannot be used.")
+        raise UserError("This tokenizer nests one template inside another, which is not supported.")
     return _READERS[framing[0]["type"]](framing[0])
 
 
@@ -219,7 +221,7 @@ def _processors(plain: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     if plain["type"] == "Sequence":
         return [one for inner in plain["processors"] for one in _processors(inner)]
     if plain["type"] not in (*_INERT, *_READERS):
-        raise UserError(f"This tokenizer has a post-processor '{plain['type']}', which is not known here.")
+        raise UserError(f"This tokenizer has a post-processor '{plain['type']}', which is not supported.")
     return [plain]
 
 
@@ -231,7 +233,9 @@ def _from_template(plain: Mapping[str, Any]) -> Framing:
         for piece in pieces:
             [(kind, inner)] = piece.items()
             if kind != "Sequence" and inner["id"] not in ids:
-                raise UserError(f"The template of this tokenizer has a token '{inner['id']}' without an id.")
+                raise UserError(
+                    f"The template of this tokenizer names a token '{inner['id']}' that has no id."
+                )
             what = [inner["id"]] if kind == "Sequence" else ids[inner["id"]]
             found += [(one, inner["type_id"]) for one in what]
         return tuple(found)

@@ -361,7 +361,7 @@ def _roles_in(entries: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
 
 def _strings(plain: Any) -> list[str]:
     if not isinstance(plain, list) or not all(isinstance(one, str) for one in plain):
-        raise UserError(f"its special tokens have 'roles' that are no list of names ({plain!r:.60}).")
+        raise UserError(f"the 'roles' of its special tokens are not a list of names ({plain!r:.60}).")
     return plain
 
 

@@ -82,7 +82,7 @@ class Ema:
         for name, place in places.items():
             if name not in tensors or tensors[name].shape != place.shape:
                 raise UserError(
-                    f"The stored moving average does not fit at '{name}': it belongs to another model."
+                    f"The stored moving average does not match '{name}': it belongs to another model."
                 )
         for name, place in places.items():
             place.copy_(tensors[name])
@@ -112,7 +112,7 @@ def average_files(paths: Sequence[str | Path]) -> dict[str, Tensor]:
     of whole numbers are not averaged: the last file's stand.
     """
     if not paths:
-        raise UserError("There are no snapshots to average.")
+        raise UserError("There are no snapshots to average: save at least one.")
     sums: dict[str, Tensor] = {}
     kinds: dict[str, torch.dtype] = {}
     for path in paths:
@@ -125,7 +125,7 @@ def average_files(paths: Sequence[str | Path]) -> dict[str, Tensor]:
                     _add(sums, kinds, name, file.get_tensor(name), (paths[0], path))
         except (SafetensorError, OSError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
-            raise UserError(f"The weights '{path}' are damaged or cut off ({reason}).") from error
+            raise UserError(f"The weights '{path}' are damaged or truncated ({reason}).") from error
     for name, kind in kinds.items():
         if kind.is_floating_point:
             sums[name] = sums[name].div_(len(paths)).to(kind)
@@ -136,8 +136,8 @@ def _same_names(first: str | Path, known: Iterable[str], path: str | Path, names
     odd = sorted(set(known) ^ set(names))
     if odd:
         raise UserError(
-            f"Cannot average '{first}' and '{path}': only one of them has the tensor '{odd[0]}'; "
-            "average weights of one and the same model."
+            f"Cannot average '{first}' and '{path}': only one of them has the tensor '{odd[0]}'; only "
+            "weights of the same model can be averaged."
         )
 
 
@@ -160,8 +160,8 @@ def _add(
             for shape, kind in ((sums[name].shape, kinds[name]), (stored.shape, stored.dtype))
         )
         raise UserError(
-            f"Cannot average '{paths[0]}' and '{paths[1]}': the tensor '{name}' is {here} in one and {there} "
-            "in the other; average weights of one and the same model."
+            f"Cannot average '{paths[0]}' and '{paths[1]}': the tensor '{name}' is {here} in one and "
+            f"{there} in the other; only weights of the same model can be averaged."
         )
     if stored.is_floating_point():
         sums[name].add_(stored)

@@ -144,7 +144,7 @@ class Checkpoints:
         names = [name for name, _ in wrong] + ([f"step-{found.step:08d}"] if found else [])
         return found, [
             f"The checkpoint {name} is damaged ({damage}); "
-            + (f"going on from {names[i + 1]}." if i + 1 < len(names) else "there is no earlier one.")
+            + (f"resuming from {names[i + 1]}." if i + 1 < len(names) else "there is no earlier one.")
             for i, (name, damage) in enumerate(wrong)
         ]
 
@@ -227,7 +227,7 @@ def _state(folder: Path, step: int) -> dict[str, Any]:
     if state.get("step") != step:
         raise Damaged(f"its {FACTS} says step {state.get('step')}")
     if not isinstance(state.get("facts"), dict) or not isinstance(state.get("same"), dict):
-        raise Damaged(f"its {FACTS} lacks what a checkpoint has")
+        raise Damaged(f"its {FACTS} lacks entries that a checkpoint needs")
     shards = state.get("shards", [])
     if not isinstance(shards, list) or not all(isinstance(x, str) and _SHARD.fullmatch(x) for x in shards):
         raise Damaged(f"its {FACTS} does not list its shards")
@@ -288,7 +288,7 @@ def _as_json(state: dict[str, Any]) -> bytes:
     text = json.dumps(state, allow_nan=False, ensure_ascii=False, indent=1)
     if json.loads(text) != state:
         raise ValueError(
-            "The facts of a checkpoint must be plain JSON data, which tuples and number keys are not."
+            "The facts of a checkpoint must be plain JSON data, without tuples and without numbers as keys."
         )
     return text.encode("utf-8")
 

@@ -124,7 +124,7 @@ PICTURES: dict[str, tuple[str, Callable[[Sequence[Record]], list[Panel]]]] = {
     "curves.png": ("Loss", _loss),
     "metrics.png": ("Validation", _metrics),
     "rate.png": ("Learning rate", _rate),
-    "extras.png": ("Besides the loss", _extras),
+    "extras.png": ("Other metrics", _extras),
 }
 
 

@@ -81,8 +81,8 @@ def ignores_source(help: float | None) -> Finding | None:
         return None
     return Finding(
         "source ignored",
-        f"The decoder hardly looks at the source: with another example's source its loss is only "
-        f"{help:.2f} nats a token worse.",
+        "The decoder hardly looks at the source: with another example's source its loss is only "
+        f"{help:.2f} nats per token worse.",
         "Check that the two files are aligned line by line; if they are, train longer, lower model.dropout, "
         "or add examples.",
     )
@@ -100,8 +100,8 @@ def outputs_alike(outputs: Sequence[str], references: Sequence[str]) -> Finding 
         "outputs alike",
         f"Only {len(set(outputs))} of {len(outputs)} validation outputs are different; {times} of them are "
         f"{common[:60]!r}.",
-        "Train longer or with a lower schedule.rate; if it stays so, the corpus is too small or its sources "
-        "do not determine the targets.",
+        "Train longer or with a lower schedule.rate; if that does not help, the corpus is too small or "
+        "its sources do not determine the targets.",
     )
 
 
@@ -111,10 +111,10 @@ def parted(training: float, validation: float, best: float) -> Finding | None:
         return None
     return Finding(
         "parting losses",
-        f"Training and validation part ways: the training loss is {training:.2f}, the validation loss "
+        f"Training and validation diverge: the training loss is {training:.2f}, the validation loss "
         f"{validation:.2f} and rising from {best:.2f}.",
-        "The model learns the corpus by heart: raise model.dropout, take a smaller model.width or fewer "
-        "model.layers, or add text. The best weights so far are kept.",
+        "The model is overfitting: raise model.dropout, use a smaller model.width or fewer model.layers, "
+        "or add text. The best weights so far are kept.",
     )
 
 
@@ -124,9 +124,9 @@ def overlap(duplicates: int, examples: int) -> Finding | None:
         return None
     return Finding(
         "validation overlaps",
-        f"{duplicates:,} of {examples:,} validation examples are in the training set, too, so validation "
-        f"flatters the model.",
-        "Give other validation files, or none: clearhead then keeps examples apart itself.",
+        f"{duplicates:,} of {examples:,} validation examples are also in the training set, so validation "
+        "scores are too good.",
+        "Give other validation files, or none: clearhead then holds out examples itself.",
     )
 
 

@@ -36,14 +36,14 @@ def choose_from(
     return [
         *(_head(demand) if demand.head != "none" and not same_head else ()),
         *_classes(demand),
-        Choice("objective.consistency", 0.0, "the base has learnt what keeps a model from guessing"),
+        Choice("objective.consistency", 0.0, "the base model is already trained"),
         *batch_choices(gentle, machine, work.batch),
-        Choice("steps", work.steps, f"{work.reason}; {_share(less)} of those from scratch"),
+        Choice("steps", work.steps, f"{work.reason}; {_share(less)} of the steps from scratch"),
         *_learning(demand, size, work, lora, less),
-        Choice("validation.every", max(work.steps // LOOKS, 1), f"{LOOKS} looks at the model in a run"),
+        Choice("validation.every", max(work.steps // LOOKS, 1), f"{LOOKS} validations in a run"),
         _patience(less),
         *demand.judging,
-        Choice("averaging.snapshots", 3, "the mean of the last 3 looks is smoother than any of them"),
+        Choice("averaging.snapshots", 3, "the average of the last 3 snapshots is smoother than any of them"),
     ]
 
 
@@ -74,11 +74,11 @@ def size_of(model: ModelConfig) -> Size:
 
 def _head(demand: Demand) -> Iterator[Choice]:
     yield Choice("model.head.kind", demand.head, "the task")
-    yield Choice("model.head.dropout", 0.1, "customary on a head that begins from nothing")
+    yield Choice("model.head.dropout", 0.1, "the usual value for a newly initialised head")
     if demand.pooling:
         why = {
-            "mean": "every word has its say, which needs less text to learn",
-            "last": "the last place has read all others",
+            "mean": "every word contributes, which takes less text to learn",
+            "last": "the last position has read all others",
         }
         yield Choice("model.head.pooling", demand.pooling, why[demand.pooling])
 
@@ -94,11 +94,15 @@ def _learning(demand: Demand, size: Size, work: Work, lora: bool, less: float) -
     scratch = min(demand.rate.at(size.width), 5e-3)
     rate = scratch if lora else scratch / less
     why = (
-        "as from scratch: LoRA's changes begin at nothing" if lora else f"{_share(less)} of that from scratch"
+        "as from scratch: LoRA's updates start at zero"
+        if lora
+        else f"{_share(less)} of the rate from scratch"
     )
     yield Choice("schedule.rate", float(f"{rate:.1g}"), why)
-    yield Choice("schedule.warmup", max(work.steps // 10, 1), "the first steps disturb what is known most")
-    yield Choice("schedule.name", "linear", "falls to nothing")
+    yield Choice(
+        "schedule.warmup", max(work.steps // 10, 1), "the first steps disturb the base's weights most"
+    )
+    yield Choice("schedule.name", "linear", "decays to zero")
     yield Choice("objective.label_smoothing", demand.smoothing, "as from scratch")
-    yield Choice("optimiser.name", "adamw", "weight decay apart from the gradient")
-    yield Choice("optimiser.weight_decay", 0.01, "customary in fine-tuning")
+    yield Choice("optimiser.name", "adamw", "decouples weight decay from the gradient")
+    yield Choice("optimiser.weight_decay", 0.01, "the usual value in fine-tuning")

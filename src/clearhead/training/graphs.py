@@ -233,7 +233,7 @@ class GraphStepper(Stepper):
             self._totals = _Totals(owners, [torch.zeros_like(one) for one in owners], torch.zeros_like(sums))
         totals = self._totals
         if [id(one) for one in owners] != [id(one) for one in totals.owners]:
-            raise RuntimeError("Gradients cannot be captured: batches differ in which weights they use.")
+            raise RuntimeError("Gradients cannot be captured: batches use different weights.")
         totals.attach()
         made.replay = self._recorded(
             lambda: totals.sums.add_(self.backward(made.batch, made.weight) * made.counts)

@@ -61,7 +61,7 @@ def draw_load(records: Sequence[Mapping[str, Any]]) -> Figure | None:
 
     figure = Figure((WIDTH, 0.6 + HEIGHT * len(places)), layout="constrained")
     figure.suptitle(
-        "Load of experts, divided by the mean", x=0.017, ha="left", fontsize=13, fontweight="bold"
+        "Load of each expert, relative to the mean", x=0.017, ha="left", fontsize=13, fontweight="bold"
     )
     every = figure.subplots(len(places), squeeze=False, sharex=True)[:, 0]
     for axes, place in zip(every, places, strict=True):

@@ -75,11 +75,11 @@ class RunLog:
             try:
                 read_log(self.folder)
             except UserError as error:
-                return f"{error} The run is not affected, its curves may be."
+                return f"{error} The run itself is not affected, but its curves may be."
             return None
         return (
-            f"The log '{self.folder / LOG}' was changed since the checkpoint was taken "
-            f"(it should have a line ending at byte {position}); its lines up to byte {begin} are kept."
+            f"The log '{self.folder / LOG}' has changed since the checkpoint was saved (it should have a "
+            f"line ending at byte {position}); its lines up to byte {begin} are kept."
         )
 
     def close(self) -> None:
@@ -101,7 +101,9 @@ class RunLog:
     ) -> None:
         taken = sorted(set(head) & set(values))
         if taken:
-            raise ValueError(f"A log line has a '{taken[0]}' of its own: give the value another name.")
+            raise ValueError(
+                f"Every log line already has an entry '{taken[0]}': give the value another name."
+            )
         line = json.dumps(_plain({**head, **values}), allow_nan=False, ensure_ascii=False)
         rest = line.encode("utf-8", "backslashreplace")  # half a character, written as JSON escapes it
         rest = (_seal(rest) if sealed else rest) + b"\n"

@@ -281,7 +281,7 @@ class Trainer:
         if bad:
             reason = f"the weights themselves are not finite (first: {bad[0]})"
         elif self.precision.scaled:
-            reason = "fp16 overflows whatever the scale: use compute.dtype=bf16 or float32"
+            reason = "fp16 overflows at every loss scale: use compute.dtype=bf16 or float32"
         else:
             reason = (
                 f"the learning rate of {rate:.2g} is probably too high: lower schedule.rate, lengthen "
@@ -289,7 +289,7 @@ class Trainer:
             )
         raise UserError(
             f"Training stopped at step {self.state.step}: the loss or its gradient was not finite "
-            f"{LONGEST_STREAK} times in a row; {reason}. The weights from before that are kept."
+            f"{LONGEST_STREAK} times in a row; {reason}. The weights from before that are saved."
         )
 
     def _stop_for(self, name: str) -> None:
@@ -326,7 +326,7 @@ class Trainer:
         metric = self.config.validation.metric
         if metric not in values:
             known = ", ".join(sorted(values))
-            raise UserError(f"There is no validation metric '{metric}' in this run: known are {known}.")
+            raise UserError(f"There is no validation metric '{metric}' in this run: use one of {known}.")
         value = values[metric]
         if not math.isfinite(value):
             return math.inf
@@ -348,8 +348,8 @@ class Trainer:
         self._warn(self._examine(found))
         if validation.patience is not None and state.waited >= validation.patience:
             state.why = (
-                f"{validation.patience} validations in a row brought no better {validation.metric} "
-                f"than at step {state.best_step}"
+                f"the metric '{validation.metric}' has not improved for {validation.patience} validations, "
+                f"since step {state.best_step}"
             )
 
     def _examine(self, checked: Checked) -> list[Finding]:

@@ -37,8 +37,8 @@ def matrices_of(model: nn.Module) -> set[int]:
     }
     if any(hasattr(parameter, "device_mesh") for parameter in model.parameters() if id(parameter) in found):
         raise UserError(
-            "Muon needs whole matrices, and this layout cuts them: take "
-            "optimiser.name=adamw, or the layout ddp."
+            "Muon needs whole matrices, and this layout splits them: use optimiser.name=adamw, or the "
+            "layout ddp."
         )
     return found
 

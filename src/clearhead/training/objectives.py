@@ -198,7 +198,7 @@ class LabelObjective:
         apart = getattr(model, "projects", False) and batch.segments is None
         if self.z_loss:
             if not apart:
-                raise UserError("objective.z_loss is for models that write: set it to 0.")
+                raise UserError("objective.z_loss only works for models that write text: set it to 0.")
             return True
         if not apart or not torch.is_grad_enabled():
             return False

@@ -66,7 +66,7 @@ def build_optimiser(
     for group in groups:
         group["lr"] = torch.zeros((), dtype=torch.float32, device=device)
     if not groups:
-        raise UserError("This model has no parameter to train.")
+        raise UserError("This model has no trainable parameters: unfreeze some of its weights.")
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
     if config.name == "muon":
         from clearhead.training import muon  # seldom asked for
@@ -145,7 +145,10 @@ def load_optimiser_tensors(
             )
     unknown = sorted(set(tensors) - set(places))
     if unknown:
-        raise UserError(f"The optimiser's state has '{unknown[0]}', which this model has not.")
+        raise UserError(
+            f"The optimiser's state has '{unknown[0]}', which this model does not have: it belongs to "
+            "another model."
+        )
     for name, place in places.items():
         place.copy_(tensors[name])  # into the memory a recorded step knows
 

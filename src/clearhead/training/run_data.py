@@ -88,6 +88,6 @@ def length_notes(config: TrainConfig, notes: Mapping[str, Any], stores: Iterable
 def damaged_data(path: Path, what: str) -> UserError:
     """What to do about a file that is not as it was written."""
     return UserError(
-        f"The file '{path}' of this run is damaged: {what}. Delete it and resume: it is made again from the "
-        f"corpus."
+        f"The file '{path}' of this run is damaged: {what}. Delete it and resume: it will be made again "
+        "from the corpus."
     )

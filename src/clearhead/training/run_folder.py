@@ -75,7 +75,7 @@ class RunFolder:
             raise UserError(f"Cannot train into '{path}': a file or link of that name is in the way.")
         home = next(place for place in (path, *path.absolute().parents) if place.exists())
         if not home.is_dir():
-            raise UserError(f"Cannot train into '{path}': '{home}' is no folder.")
+            raise UserError(f"Cannot train into '{path}': '{home}' is not a folder.")
         if not os.access(home, os.W_OK | os.X_OK):
             raise UserError(f"Cannot train into '{path}': the folder '{home}' cannot be written to.")
 
@@ -86,12 +86,14 @@ class RunFolder:
             return
         if self.record.exists() and (self._took_a_step() or is_bundle(path)):
             raise UserError(
-                f"There is a run in '{path}' already: go on with `clearhead train --resume {path}`, "
-                f"or give another --out."
+                f"There is already a run in '{path}': resume it with `clearhead train --resume {path}`, "
+                "or choose another --out."
             )
         foreign = self._foreign()
         if foreign is not None:
-            raise UserError(f"The folder '{path}' is not empty (it has '{foreign}'): give another --out.")
+            raise UserError(
+                f"The folder '{path}' is not empty (it contains '{foreign}'): choose another --out."
+            )
 
     def _took_a_step(self) -> bool:
         """Is there anything that would be lost with this run?"""
@@ -153,11 +155,13 @@ class RunFolder:
             raise UserError(f"The run in '{self.path}' cannot be resumed: {error}") from error
         notes = plain.get("notes")
         if not isinstance(notes, dict) or not {"corpus", "labels"} <= set(notes):
-            raise self._damaged(f"{name} lacks the notes of the run")
+            raise self._damaged(f"{name} lacks the run's notes")
         return config, {key: value for key, value in plain.items() if key not in ("config", KEY)}
 
     def _damaged(self, what: str) -> UserError:
-        return UserError(f"The run in '{self.path}' is damaged: {what}. Put back a copy, or start a new run.")
+        return UserError(
+            f"The run in '{self.path}' is damaged: {what}. Restore it from a copy, or start a new run."
+        )
 
     @contextmanager
     def emptied_on_error(self) -> Iterator[None]:
@@ -172,7 +176,9 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Nobody else trains in this folder meanwhile; a killed process's lock is gone with it."""
         try:
-            with held(self.training / LOCK, f"Another process is training in '{self.path}': wait for it."):
+            with held(
+                self.training / LOCK, f"Another process is training in '{self.path}': wait for it to finish."
+            ):
                 yield
         finally:
             with suppress(OSError):  # a run is in it

@@ -142,7 +142,11 @@ def choose_vocabulary(words: int, gpu: bool, writes: bool = True) -> Choice:
     costly = not gpu and writes
     factor, most = (5, 16_000) if costly else (10, 32_000)
     size = round(min(max(factor * math.sqrt(max(words, 1)), 400), most), -2)
-    why = "the output layer costs most on a CPU" if costly else "each token is seen often enough to be learnt"
+    why = (
+        "the output layer is the largest cost on a CPU"
+        if costly
+        else "each token occurs often enough to be learned"
+    )
     return Choice("tokenizer.vocabulary", int(size), f"{factor}·√words, for about {words:,} words: {why}")
 
 
@@ -154,14 +158,16 @@ def choose(demand: Demand, machine: Machine, asked: Asked | None = None) -> list
         Choice("model.family", demand.family, demand.why),
         *_model(demand, size, size_reason, asked.adds_positions),
         Choice("model.dropout", restraint.dropout, restraint.reason),
-        Choice("model.embedding.dropout", restraint.dropout, "as the layers"),
+        Choice("model.embedding.dropout", restraint.dropout, "the same as the layers"),
         Choice("objective.consistency", restraint.consistency, restraint.second_reason),
         *batch_choices(demand, machine, work.batch),
         Choice("steps", work.steps, work.reason),
         *_learning(demand, size, work),
-        Choice("validation.every", looks(work.steps), "25 looks at the model in a run"),
+        Choice("validation.every", looks(work.steps), "25 validations in a run"),
         *demand.judging,
-        Choice("averaging.snapshots", 10, "the mean of the last 10 looks is smoother than any of them"),
+        Choice(
+            "averaging.snapshots", 10, "the average of the last 10 snapshots is smoother than any of them"
+        ),
     ]
 
 
@@ -201,7 +207,7 @@ def dealt(choices: Sequence[Choice], shares: int) -> list[Choice]:
     for choice in choices:
         if choice.name == "batch.tokens":
             tokens = max(choice.value // shares, 1)
-            found.append(Choice(choice.name, tokens, f"{choice.reason}, dealt to {shares} ranks"))
+            found.append(Choice(choice.name, tokens, f"{choice.reason}, split over {shares} ranks"))
             found.append(Choice("batch.accumulate", shares, "a batch for each rank that has data of its own"))
         else:
             found.append(choice)
@@ -224,24 +230,27 @@ def _restraint(demand: Demand, machine: Machine, size: Size) -> Restraint:
         return Restraint(
             max(round(size.dropout - 0.1, 2), 0.1),
             demand.consistency,
-            "moderate, because of the consistency",
-            "little text and much time: every example twice, and both answers pulled together (R-Drop)",
+            "moderate, because the consistency loss regularises too",
+            "little text and much time: two passes per example, pulled towards the same prediction (R-Drop)",
         )
     dropout = size.dropout * min(1.0, epochs / MANY_EPOCHS)
     dropout = max(round(dropout * 20) / 20, min(0.1, size.dropout))
     reason = "the less text, the more dropout"
     if dropout < size.dropout:
-        reason = f"only about {epochs:.0f} passes over the corpus, in which little is learnt by heart"
+        reason = f"only about {epochs:.0f} passes over the corpus, too few to overfit much"
     return Restraint(dropout, 0.0, reason, "only for little text and much time")
 
 
 def _size(demand: Demand, machine: Machine) -> tuple[Size, str]:
     """The size for this much text, or a smaller one if the device would be too slow for it."""
     number = next(i for i, size in enumerate(SIZES) if demand.tokens <= size.tokens)
-    reason = f"{demand.tokens:,} training tokens carry this size"
+    reason = f"{demand.tokens:,} training tokens are enough for this size"
     while number > 0 and _affordable_epochs(demand, machine, SIZES[number]) < demand.fewest_passes:
         number -= 1
-        reason = f"{demand.tokens:,} training tokens would carry more, but this device has no time for it"
+        reason = (
+            f"{demand.tokens:,} training tokens would support a larger model, but this device has no time "
+            "for it"
+        )
     return SIZES[number], reason
 
 
@@ -297,15 +306,13 @@ def steps_for(demand: Demand, machine: Machine, size: Size, asked: int | None) -
     steps = math.ceil(epochs * facts.batched_tokens / (FILLED * batch))
     steps = min(max(steps, 100), MOST_STEPS)
     steps = round(steps, -2) if steps >= 1000 else steps
-    limit = (
-        "as often as this device has time for" if epochs < wanted else "as small corpora are read more often"
-    )
+    limit = "as often as this device has time for" if epochs < wanted else "more for small corpora"
     return Work(steps, batch, epochs < wanted, f"about {epochs:.0f} passes over the corpus, {limit}")
 
 
 def _model(demand: Demand, size: Size, reason: str, adds_positions: bool) -> Iterator[Choice]:
     yield Choice("model.width", size.width, reason)
-    yield Choice("model.layers", size.layers, "as the width")
+    yield Choice("model.layers", size.layers, "the same as the width")
     yield Choice("model.attention.heads", size.heads, f"heads of {size.width // size.heads}")
     yield Choice("model.feedforward.width", size.inner, f"{size.inner // size.width} × the width")
     yield Choice("model.norm.place", "pre", "trains steadily at any depth")
@@ -321,8 +328,8 @@ def _model(demand: Demand, size: Size, reason: str, adds_positions: bool) -> Ite
         yield Choice("model.head.dropout", size.dropout, "the less text, the more dropout")
     if demand.pooling:
         why = {
-            "mean": "every word has its say, which needs less text to learn",
-            "last": "the last place has read all others",
+            "mean": "every word contributes, which takes less text to learn",
+            "last": "the last position has read all others",
         }
         yield Choice("model.head.pooling", demand.pooling, why[demand.pooling])
 
@@ -330,7 +337,7 @@ def _model(demand: Demand, size: Size, reason: str, adds_positions: bool) -> Ite
 def batch_choices(demand: Demand, machine: Machine, tokens: int) -> Iterator[Choice]:
     """How large batches are, and in which shapes they come."""
     facts = demand.facts
-    why = "what this device computes well at once"
+    why = "a batch size at which this device is efficient"
     if abs(tokens - facts.batched_tokens / 50) < 256:
         why = "a fiftieth of the corpus in a step"
     elif abs(tokens - FEWEST_EXAMPLES * facts.batched_tokens / facts.examples) < 256:
@@ -339,29 +346,29 @@ def batch_choices(demand: Demand, machine: Machine, tokens: int) -> Iterator[Cho
     if machine.gpu:
         yield Choice("batch.shapes", "fixed", "few shapes, so that each step can be recorded and replayed")
     if demand.context:
-        yield Choice("batch.context", demand.context, "tokens that one prediction can look back on")
+        yield Choice("batch.context", demand.context, "tokens that a prediction can see")
 
 
 def _learning(demand: Demand, size: Size, work: Work) -> Iterator[Choice]:
     rate = float(f"{min(demand.rate.at(size.width), 5e-3):.1g}")
-    yield Choice("schedule.rate", rate, "the narrower the model, the larger the steps it bears")
+    yield Choice("schedule.rate", rate, "the narrower the model, the larger the steps it tolerates")
     share = 10 if work.hurried else 4
     yield Choice(
-        "schedule.warmup", max(min(2000, work.steps // share), 1), "steady moments before large steps"
+        "schedule.warmup", max(min(2000, work.steps // share), 1), "Adam's moments settle before large steps"
     )
     if not demand.decay:
         yield Choice("objective.label_smoothing", demand.smoothing, "the paper's")
         if work.hurried:
-            yield Choice("schedule.name", "cosine", "little time: the rate falls to nothing by its end")
+            yield Choice("schedule.name", "cosine", "little time: the rate decays almost to zero")
             yield Choice("schedule.floor", 0.02, "a fiftieth of the peak at the end")
         else:
             yield Choice("schedule.name", "inverse-sqrt", "the paper's")
         return
-    yield Choice("schedule.name", "cosine", "ends with small steps")
+    yield Choice("schedule.name", "cosine", "training ends with small steps")
     yield Choice("schedule.floor", 0.1, "a tenth of the peak at the end")
-    yield Choice("objective.label_smoothing", demand.smoothing, "probabilities are to be true ones")
-    yield Choice("optimiser.name", "adamw", "weight decay apart from the gradient")
-    yield Choice("optimiser.weight_decay", demand.decay, "customary with AdamW")
+    yield Choice("objective.label_smoothing", demand.smoothing, "keeps the probabilities calibrated")
+    yield Choice("optimiser.name", "adamw", "decouples weight decay from the gradient")
+    yield Choice("optimiser.weight_decay", demand.decay, "the usual value with AdamW")
 
 
 def looks(steps: int) -> int:

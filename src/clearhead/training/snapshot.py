@@ -148,7 +148,7 @@ class Snapshots:
             self.run.log.continue_at(0)
             return said
         said += self._set(found)
-        return [*said, f"Going on after step {found.step:,}."]
+        return [*said, f"Resuming after step {found.step:,}."]
 
     def _newest(self) -> tuple[Checkpoint | None, list[str]]:
         """Rank 0 finds it, and the others read the same one."""
@@ -172,7 +172,7 @@ class Snapshots:
         try:
             state, _ = RunState.from_dict(found.facts), int(found.facts["log"])
         except (KeyError, TypeError, ValueError, AttributeError):
-            return "it does not say what a run knows about itself"
+            return "it lacks the run's own record"
         return self.run.files.fault(state.weights)
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -219,7 +219,7 @@ class Snapshots:
         expected = {name: tuple(tensor.shape) for name, tensor in named_weights(run.model).items()}
         if expected != {name: tuple(tensor.shape) for name, tensor in parts["model"].items()}:
             raise UserError(
-                "The checkpoint belongs to another model: its weights have other names or shapes."
+                "The checkpoint belongs to another model: its weights have different names or shapes."
             )
         set_weights(run.model, parts["model"])
         load_optimiser_tensors(run.optimiser, run.model, parts["optimiser"])

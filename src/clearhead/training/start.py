@@ -66,8 +66,8 @@ class StartConfig(Config):
         given = (self.freeze, self.unfreeze_every, self.old_domain, self.lora.rank, self.rate_decay < 1)
         if self.base is None and any(given):
             raise UserError(
-                "The settings under 'start' are for a run that starts from a model: name it with --from, or "
-                "leave them out."
+                "The settings under 'start' only apply to a run that starts from a model: name the model "
+                "with --from, or leave them out."
             )
 
 
@@ -123,7 +123,7 @@ def prepare(model: nn.Module, start: StartConfig, new: Collection[str]) -> list[
     for pattern in start.freeze:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise UserError(
-                f"start.freeze has the pattern '{pattern}', which matches no weight: names are such as "
+                f"start.freeze has the pattern '{pattern}', which matches no weight: the names look like "
                 f"'{names[0]}' and '{names[-1]}'."
             )
     for name, parameter in model.named_parameters():
@@ -133,11 +133,13 @@ def prepare(model: nn.Module, start: StartConfig, new: Collection[str]) -> list[
     said = []
     if start.lora.rank:
         found = lora.attach(model, start.lora.targets, start.lora.rank, start.lora.scale)
-        said.append(f"LoRA of rank {start.lora.rank} on {len(found)} linear layers; their own weights rest.")
+        said.append(
+            f"LoRA of rank {start.lora.rank} on {len(found)} linear layers; their own weights stay frozen."
+        )
     learns = sum(one.numel() for one in model.parameters() if one.requires_grad)
     if not learns:
-        raise UserError("start.freeze freezes every weight of this model: leave something to learn.")
+        raise UserError("start.freeze freezes every weight of this model: leave some of them trainable.")
     whole = sum(one.numel() for one in model.parameters())
     if learns < whole:
-        said.append(f"{learns:,} of {whole:,} parameters learn.")
+        said.append(f"{learns:,} of {whole:,} parameters are trainable.")
     return said

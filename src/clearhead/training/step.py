@@ -189,7 +189,8 @@ class Stepper:
                 self.one_pass = one_pass.OnePass(optimiser, self.parameters, self.copies, clip)
         self.say: Callable[[str], None] = lambda sentence: None  # what a user is to read
         self.on_split: Callable[[int], None] = lambda parts: self.say(  # told when memory ran out
-            f"Memory ran out: from here on each batch is taken in {parts} parts; the gradient is the same."
+            f"Memory ran out: from now on each batch is split into {parts} parts; the gradient stays the "
+            "same."
         )
         self._has_told = False
 
@@ -215,7 +216,7 @@ class Stepper:
     @property
     def way(self) -> str:
         """How a step is run, in words."""
-        return "run as they stand" if self.called is self.worker else "compiled"
+        return "run without CUDA graphs" if self.called is self.worker else "compiled"
 
     def _gradients_if_they_fit(self, batches: Sequence[Batch]) -> Tensor | None:
         """As `gradients`; None where memory ran out.
@@ -329,7 +330,7 @@ class Stepper:
         if self.parts >= MOST_PARTS or all(batch.rows <= self.parts // 2 for batch in batches):
             raise UserError(
                 "Memory ran out even for a single example: make the model smaller (model.width, "
-                "model.layers), or leave out long examples (data.filter.source_tokens, "
+                "model.layers), or filter out long examples (data.filter.source_tokens, "
                 "data.filter.target_tokens)."
             )
         self.parts *= 2

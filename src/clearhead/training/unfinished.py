@@ -54,7 +54,7 @@ class SoFar:
         which = {
             BEST: "its best weights so far",
             CHECKPOINT: "the weights of its last checkpoint",
-            NONE: "the weights it began with",
+            NONE: "the weights it started with",
         }[self.kind]
         at = f"from step {self.step:,} of {self.steps:,}"
         return f"The run in '{folder}' has not finished: using {which}, {at}."
@@ -122,7 +122,7 @@ def so_far(folder: Path, config: TrainConfig, *, untrained: bool = False) -> SoF
     last = max((int(line["step"]) for line in read_log(training, lenient=True)), default=0)
     raise UserError(
         f"The run in '{folder}' has not reached its first validation or checkpoint (step {last:,} of "
-        f"{config.steps:,} so far): wait for it, or go on with `clearhead train --resume {folder}`."
+        f"{config.steps:,} so far): wait for it, or resume it with `clearhead train --resume {folder}`."
     )
 
 
@@ -173,7 +173,7 @@ def _read(folder: Path) -> tuple[TrainConfig, dict[str, Any], Tokenizers]:
     config, record = place.read_record()
     if not (place.data / READY).is_file():
         raise UserError(
-            f"The run in '{folder}' is still reading its corpus: wait for it, or go on with "
+            f"The run in '{folder}' is still reading its corpus: wait for it, or resume it with "
             f"`clearhead train --resume {folder}`."
         )
     read_ready(place.data, (TARGET_TOKENIZER, SOURCE_TOKENIZER))  # are they what was written?

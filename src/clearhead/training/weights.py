@@ -58,7 +58,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             note = file.metadata()
     except (SafetensorError, ValueError, RuntimeError) as error:
-        raise _damaged(path, "are damaged or cut off") from error
+        raise _damaged(path, "are damaged or truncated") from error
     if note is not None and note.get(CHECKSUM) != digest(tensors):
         raise _damaged(path, "do not match their checksum")
     return tensors

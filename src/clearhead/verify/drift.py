@@ -29,9 +29,9 @@ def native(subject: Subject) -> Check:
     """The compiled engine's log-probabilities in float32 are PyTorch's."""
     writer = Writer(subject.bundle)
     if writer.why_not_native is not None:
-        return skip(NATIVE, f"The C++ way does not serve this model here: {_clause(writer.why_not_native)}.")
+        return skip(NATIVE, f"The C++ engine cannot run this model here: {_clause(writer.why_not_native)}.")
     found, wanted = _both(subject, writer)
-    what = f"{len(found)} steps by the C++ way, against whole passes by PyTorch"
+    what = f"{len(found)} steps with the C++ engine, against full forward passes in PyTorch"
     return within(NATIVE, largest_difference(found, wanted), NATIVE_BOUND, what, steps=len(found))
 
 
@@ -40,9 +40,7 @@ def drift(subject: Subject, dtype: Dtype) -> Check:
     name = DRIFT[dtype]
     why_not = Writer(subject.bundle).why_not_native
     if dtype == "int8" and why_not is not None:
-        return skip(
-            name, f"int8 needs the C++ way, which does not serve this model here: {_clause(why_not)}."
-        )
+        return skip(name, f"int8 needs the C++ engine, which cannot run this model here: {_clause(why_not)}.")
     writer = Writer(subject.bundle, dtype=dtype)
     found, wanted = _both(subject, writer)
     seen = Drift()
@@ -50,7 +48,7 @@ def drift(subject: Subject, dtype: Dtype) -> Check:
     worst, largest, share = seen.per_token, seen.largest, seen.share_same
     texts = _alike(subject, writer)
     sentence = (
-        f"{len(found)} steps with weights in {dtype}, against float32: {worst:.2g} nats a token (relative "
+        f"{len(found)} steps with weights in {dtype}, against float32: {worst:.2g} nats per token (relative "
         f"entropy), largest difference of a log-probability {largest:.2g}, the same greedy token in "
         f"{share:.1%}, texts {texts:.0f} of 100 alike (chrF)."
     )

@@ -39,7 +39,7 @@ def penalties(subject: Subject) -> Check:
     if not broken:
         return check
     return Check(
-        PENALTIES, False, math.inf, BOUND, f"A search wrote what it must not: {broken[0]}.", check.details
+        PENALTIES, False, math.inf, BOUND, f"A search violated its constraints: {broken[0]}.", check.details
     )
 
 
@@ -68,7 +68,7 @@ def cutoffs(subject: Subject) -> Check:
                 wrong[name] += sum(int(((must & ~one) | (one & ~may)).sum()) for one in ours)
                 sets += len(ours)
     worst = sum(wrong.values())
-    told = "not one token too many or too few." if not worst else f"{worst} tokens too many or too few."
+    told = "every set is exact." if not worst else f"{worst} tokens too many or too few."
     sentence = f"{sets} sets kept by top-k, top-p, min-p and typical, against their definitions: {told}"
     return Check(CUTOFFS, worst == 0, float(worst), 0.0, sentence, {"wrong tokens": wrong})
 
@@ -193,7 +193,7 @@ def _faults(subject: Subject, one: Hypothesis, number: int, options: Options) ->
         "a text does not begin with the prefix": one.ids[:size] != options.prefix,
         "a text is shorter than allowed": len(one.ids) < options.min_length,
         "a text is longer than allowed": len(one.ids) > longest,
-        "a pair of tokens stands twice": any(
+        "a pair of tokens occurs twice": any(
             plain.ends_in_repeat(text, options.no_repeat or 1) for text in texts
         ),
         "a banned sequence was written": any(

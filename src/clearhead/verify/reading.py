@@ -37,8 +37,8 @@ def cached(subject: Subject) -> Check:
     seen = walk(subject.rows(), subject.given, subject.limits(), subject.ordinary, subject.seed)
     worst = largest_difference([one.logp for one in seen], subject.passes.all_of(seen))
     what = (
-        f"{len(seen)} steps of {len(subject.given)} texts that joined, split and left on the way, "
-        "against whole passes without a state"
+        f"{len(seen)} steps of {len(subject.given)} texts that joined, split and left during decoding, "
+        "against full forward passes without a state"
     )
     return within(CACHED, worst, subject.bound, what, steps=len(seen))
 
@@ -85,7 +85,7 @@ def kernels(subject: Subject) -> Check:
                 bounds[name] = bound
                 break
     if not found:
-        return skip(KERNEL, "No other kernel than the reference can compute this model's attention here.")
+        return skip(KERNEL, "No kernel other than the reference can compute this model's attention here.")
     # told of the kernel that comes nearest to its bound, or goes furthest beyond it
     worst = max(found, key=lambda name: found[name] / bounds[name])
     what = f"{_listed(found)} against the kernel 'reference', {len(pairs)} texts"

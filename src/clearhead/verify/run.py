@@ -106,12 +106,12 @@ def _guarded(name: str, check: Callable[[Subject], Check], subject: Subject) -> 
         return check(subject)
     except Exception as error:
         reason = " ".join(str(error).split()) or "no reason given"
-        return Check(name, False, math.inf, 0.0, f"Broke off with {type(error).__name__}: {reason}")
+        return Check(name, False, math.inf, 0.0, f"Stopped with {type(error).__name__}: {reason}")
 
 
 def _refuse_damaged(subject: Subject) -> None:
     wrong = [name for name, one in subject.bundle.model.named_parameters() if not one.isfinite().all()]
     if wrong:
         raise UserError(
-            f"The weight '{wrong[0]}' holds numbers that are not finite: it is damaged, or training diverged."
+            f"The weight '{wrong[0]}' has non-finite values: it is damaged, or training diverged."
         )

@@ -41,9 +41,9 @@ def sampling(subject: Subject) -> Check:
         found[name] = _p_value(*_compared(subject, number, options, 1, draws))
     found["two tokens"] = _p_value(*_compared(subject, 0, PAIRS, 2, draws))
     worst = min(found.values())
-    told = f"the least likely agreement has p = {worst:.2g}, and {LEAST:g} is asked for."
+    told = f"the least likely agreement has p = {worst:.2g}, and at least {LEAST:g} is required."
     if worst == 0.0:
-        told = "something was drawn that has no chance at all, or far too often."
+        told = "a token of probability 0 was drawn, or one was drawn far too often."
     sentence = (
         f"{draws} draws from each of {len(found)} distributions, against their probabilities (χ²): {told}"
     )

@@ -75,12 +75,12 @@ def neighbours(subject: Subject) -> Check:
     worst = sum(unlike.values())
     kinds = ", ".join(asked)
     number_format = "float32" if subject.device.type == "cpu" else "float64"
-    told = "every token is the same." if not worst else f"{worst} texts have other tokens."
+    told = "every token is the same." if not worst else f"{worst} texts have different tokens."
     sentence = (
         f"{len(every)} texts ({kinds}; {' and '.join(writers)}; {number_format}), each alone, against all "
-        f"together and in another order with little room: {told}"
+        f"together and in another order with little memory: {told}"
     )
-    details = {"texts with other tokens": unlike, "largest difference of a log-probability": off}
+    details = {"texts with different tokens": unlike, "largest difference of a log-probability": off}
     return Check(NEIGHBOURS, worst == 0, float(worst), 0.0, sentence, details)
 
 
@@ -99,7 +99,7 @@ def greedy(subject: Subject) -> Check:
     options = Options(max_length=subject.effort.write)
     wanted = subject.decode(subject.exact_writer, options, numbers)
     found = subject.search(subject.rows(), _beam_itself(subject), options, numbers)
-    what = f"{len(numbers)} texts by a beam of one place, against greedy search"
+    what = f"{len(numbers)} texts with a beam of 1, against greedy search"
     return _same_texts(GREEDY, subject, [(found[n][0], wanted[n][0]) for n in numbers], what)
 
 
@@ -136,7 +136,10 @@ def refuse_unlike(subject: Subject, draft: Bundle) -> None:
         (subject.bundle.source_tokenizer, draft.source_tokenizer),
     ):
         if (large and large.to_json()) != (small and small.to_json()):
-            raise UserError("The draft bundle has another tokenizer: guesses are checked token by token.")
+            raise UserError(
+                "The draft bundle has a different tokenizer, and speculative decoding compares token by "
+                "token: use a draft with the same one."
+            )
 
 
 def _same_texts(
@@ -151,7 +154,7 @@ def _same_texts(
     worst = max(abs(a.logp - b.logp) for a, b in pairs)
     if not unlike:
         return within(name, worst, subject.bound, what, **(details or {}))
-    sentence = f"{what}: {unlike} texts have other tokens."
+    sentence = f"{what}: {unlike} texts have different tokens."
     return Check(name, False, max(worst, float(unlike)), subject.bound, sentence, details or {})
 
 
@@ -186,7 +189,7 @@ def forced(subject: Subject) -> Check:
             worst = max(worst, abs(one.logp - other.logp), abs(one.score - other.score))
             each = zip(one.token_logps, other.token_logps, strict=True)
             worst = max([worst, *(abs(a - b) for a, b in each)])
-    what = f"{texts} texts that a beam of 4 wrote, against their scores by forced decoding"
+    what = f"{texts} texts written with a beam of 4, against their scores by forced decoding"
     return within(SCORE, worst, subject.bound, what, texts=texts)
 
 

@@ -177,9 +177,7 @@ def prepare(bundle: Bundle, texts: Sequence[str] | None, effort: Effort, seed: i
     """Make a bundle ready; without `texts` some are made up from its vocabulary."""
     family = bundle.config.family
     if family == "vision":
-        raise UserError(
-            "This bundle holds a vision model; verification reads texts, and there is none to read."
-        )
+        raise UserError("Verification needs a model that reads text, and this bundle holds a vision model.")
     reader, _ = tokenizers_of(bundle)
     model = bundle.model
     if any(one.dtype != torch.float32 for one in model.parameters()):
@@ -227,9 +225,7 @@ def _made_up(subject: Subject, longest: int) -> list[str]:
     table = subject.config.source_vocabulary or subject.config.vocabulary
     ids = [id for id in range(min(reader.vocabulary_size, table)) if id not in special]
     if not ids:
-        raise UserError(
-            "This vocabulary has no token but special ones, so that no text can be made up from it."
-        )
+        raise UserError("This vocabulary has only special tokens, so no test texts can be made from it.")
     texts: list[str] = []
     for attempt in range(100 * subject.effort.texts):
         size = 1 + (len(texts) + attempt) % longest
@@ -238,7 +234,7 @@ def _made_up(subject: Subject, longest: int) -> list[str]:
             texts.append(text)
         if len(texts) == subject.effort.texts:
             return texts
-    raise UserError("No text could be made up from this vocabulary: give some with --texts FILE.")
+    raise UserError("No test texts could be made from this vocabulary: give some with --texts FILE.")
 
 
 def _shortened(text: str, most: int, reader: Tokenizer) -> str:

@@ -42,17 +42,22 @@ def texts(subject: Subject) -> Check:
     wrong = {"tokenizer.json": _unlike(ids, [reader.encode(text, specials=True) for text in subject.texts])}
     count = len(subject.texts)
     if importlib.util.find_spec("transformers") is None:
-        rest = "transformers, which would say what comes out, is not installed here"
+        rest = "transformers, which gives the expected output, is not installed"
     elif count_parameters(subject.bundle.model) > LARGE:
-        rest = "the model is too large to be loaded once more by transformers"
+        rest = "the model is too large to load a second time with transformers"
     else:
         wrong |= _there(subject, ids)
-        rest = "transformers compared as well"
+        rest = "transformers was compared as well"
     worst = max(wrong.values())
     named = ", ".join(f"{number} by {name}" for name, number in wrong.items() if number)
     found = f"{named} differ" if named else "equal"
     return Check(
-        TEXTS, worst == 0, worst, 0.0, f"{count} texts as ids and what comes out: {found}; {rest}.", wrong
+        TEXTS,
+        worst == 0,
+        worst,
+        0.0,
+        f"{count} texts compared as token ids and as output: {found}; {rest}.",
+        wrong,
     )
 
 

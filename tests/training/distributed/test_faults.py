@@ -43,7 +43,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been_killed(mishaps: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    ("how", "words"), [("stopped", "has not been heard of"), ("stuck", "hangs: it has not moved")]
+    ("how", "words"), [("stopped", "has not responded"), ("stuck", "hangs: it has made no progress")]
 )
 def test_a_rank_that_stops_is_named(mishaps: dict[str, Any], how: str, words: str) -> None:
     found = mishaps[how]
@@ -65,7 +65,7 @@ def test_memory_that_runs_out_on_one_rank_is_answered_by_smaller_parts(mishaps: 
     found = mishaps["hungry"]
     assert found["ends"] == [[1, 1, 1, 1], [0, 0, 0, 0]]
     [said] = found["said"]
-    assert said.startswith("clearhead: Memory ran out on rank 2: from its next start on")
-    assert "in 2 parts" in said
+    assert said.startswith("clearhead: Memory ran out on rank 2: when it is next started")
+    assert "into 2 parts" in said
     losses, wanted = found["losses"]
     assert losses == pytest.approx(wanted, rel=1e-5)

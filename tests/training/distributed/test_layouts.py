@@ -257,7 +257,7 @@ def test_tokens_that_travel_come_back_as_if_they_had_stayed(trained: Path) -> No
     ("layout", "experts", "said"),
     [
         ("ep4", None, "this model has none"),
-        ("ep4", EXPERTS.replace(experts=6), "6 experts cannot be dealt to 4 ranks evenly"),
+        ("ep4", EXPERTS.replace(experts=6), "6 experts cannot be split evenly over 4 ranks"),
         ("fsdp3xep2", EXPERTS, "experts of 8 rows into 3 parts"),
     ],
 )

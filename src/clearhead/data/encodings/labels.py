@@ -166,7 +166,8 @@ class Tags(Encoding):
             if several * len(these) != len(those):
                 raise UserError(
                     f"Line {row.line} has {counted(len(these), 'word')} but {counted(len(those), 'tag')}: "
-                    f"every word, set apart by spaces, needs {'one' if several == 1 else several}."
+                    "every word (words are separated by spaces) needs "
+                    f"{'one' if several == 1 else several}."
                 )
         # all words of all rows in one call, so that the cores share the work
         spaced = [word if n == 0 else f" {word}" for text in words for n, word in enumerate(text)]

@@ -67,7 +67,9 @@ def searched(strings: Sequence[bytes]) -> Automaton:
     beginnings = {one[:size] for one in strings for size in range(len(one) + 1)} | {b""}
     nodes = sorted(beginnings, key=lambda one: (len(one), one))
     if len(nodes) > LARGEST:
-        raise UserError("The texts that are looked for are too many or too long: ask for fewer.")
+        raise UserError(
+            "The constraints name too many texts, or texts that are too long: use fewer or shorter ones."
+        )
     number = {beginning: node for node, beginning in enumerate(nodes, start=1)}
     table = numpy.zeros((len(nodes) + 1, 256), dtype=numpy.int32)
     met = numpy.zeros(len(table), dtype=numpy.int32)
@@ -108,7 +110,7 @@ def both(one: Automaton, other: Automaton, starts: Sequence[tuple[int, int]]) ->
         fresh = numpy.setdiff1d(_moves(one, other, ahead), codes)
         codes = numpy.union1d(codes, fresh)
         if len(codes) > LARGEST:
-            raise UserError("What is asked of a text is too much at a time: ask for less, or shorter texts.")
+            raise UserError("The constraints are too complex together: use fewer of them, or shorter texts.")
         ahead = fresh
     table = numpy.searchsorted(codes, _moves(one, other, codes).reshape(-1, 256)).astype(numpy.int32)
     first, second = codes // size, codes % size

@@ -28,17 +28,17 @@ class Choosing:
         choices = [pieces.ids(one) if isinstance(one, str) else one for one in options.choices]
         for token in (token for choice in choices for token in choice):
             if token in symbols.stops or token in symbols.forbidden or token < 0:
-                raise UserError(f"A choice holds the token {token}, which is no part of any text.")
+                raise UserError(f"A choice contains the token {token}, which never occurs in a text.")
         longest = max(map(len, choices))
         if longest > min(limits, default=longest):
             raise UserError(
-                f"A choice has {longest} tokens, and the text may have {min(limits)}: raise the limit."
+                f"A choice has {longest} tokens, but the text may only have {min(limits)}: raise the limit."
             )
         left = [one for one in choices if _possible(one, options, pieces)]
         if not left:
             raise UserError(
-                "None of the choices can be written: the prefix, a least length, bans or what else is asked "
-                "of the text rules each out."
+                "None of the choices can be written: each is ruled out by the prefix, the minimum "
+                "length, a ban or another constraint. Loosen one of them."
             )
         self.following: dict[Ids, set[int]] = {}  # what may stand behind each beginning of a choice
         for choice in left:

@@ -29,7 +29,7 @@ _SIZES = (0x7F, 0x7FF, 0xFFFF, 0x10FFFF)  # the last code points with 1, 2, 3 an
 _NOT_REGULAR = {  # by the parser's names
     "AT_BOUNDARY": "a word boundary ('\\b')",
     "AT_NON_BOUNDARY": "a word boundary ('\\B')",
-    "AT": "an anchor inside, where the whole text is matched anyhow,",
+    "AT": "an anchor inside the expression (the whole text is always matched)",
     "GROUPREF": "a backreference",
     "GROUPREF_EXISTS": "a condition",
     "ATOMIC_GROUP": "an atomic group",
@@ -39,11 +39,11 @@ _MALFORMED = {  # by what the parser says, in words of our own where its own hel
     "unknown group name": "a backreference is not supported",
     "invalid group reference": "a backreference is not supported",
     "multiple repeat": "a quantifier follows another: put a group around the first",
-    "min repeat": "a quantifier asks for more than it allows",
+    "min repeat": "the minimum of a quantifier exceeds its maximum",
     "missing )": "a '(' is not closed",
     "unterminated character set": "a '[' is not closed",
     "unbalanced parenthesis": "a ')' closes no group",
-    "bad character range": "a range in [ ] goes backwards, or not from one character to another",
+    "bad character range": "a range in [ ] is reversed, or does not go from one character to another",
     "bad escape (end": "it ends with a backslash",
     "incomplete escape": "an escape needs more hexadecimal digits",
 }
@@ -283,5 +283,5 @@ def _named(name: str, given: Any) -> str:
     if name in ("ASSERT", "ASSERT_NOT"):
         return "look-ahead" if given[0] > 0 else "look-behind"
     if name == "SUBPATTERN":
-        return "a group with flags of its own"
+        return "a group with its own flags"
     return _NOT_REGULAR.get(str(given), _NOT_REGULAR.get(name, name))

@@ -118,8 +118,8 @@ def _reader(decoder: Mapping[str, Any] | None) -> tuple[Read, bool, Callable[[st
         if all((one["content"], one["start"], one["stop"]) == (" ", 1, 0) for one in strips):
             return (lambda token: _byte_or(_replaced(token, steps[:1]))), bool(strips), _never
     raise UserError(
-        f"What a token of this vocabulary adds to a text hangs on its neighbours ({', '.join(names)}), so "
-        f"that texts cannot be banned, required or matched: use choices, or ids."
+        f"In this vocabulary, the text of a token depends on its neighbours ({', '.join(names)}), so "
+        "texts cannot be banned, required or matched: use choices, or token ids."
     )
 
 
@@ -176,8 +176,8 @@ def _check(tokenizer: Tokenizer, pieces: Pieces) -> None:
             continue
         if pieces.text(ids).decode("utf-8") != tokenizer.decode(ids):
             raise UserError(
-                "What a token of this vocabulary adds to a text hangs on its neighbours, so that texts "
-                "cannot be banned, required or matched: use choices, or ids."
+                "In this vocabulary, the text of a token depends on its neighbours, so texts cannot be "
+                "banned, required or matched: use choices, or token ids."
             )
 
 

@@ -113,7 +113,7 @@ class TextConstraint:
         return state, met
 
     def _refuse_impossible(self) -> None:
-        wanted, behind = self.wanted, " behind the prefix" if self.prefix else ""
+        wanted, behind = self.wanted, " after the prefix" if self.prefix else ""
         for limit, (state, met) in sorted(set(zip(self.limits, self.firsts, strict=True))):
             if not state:
                 raise UserError(f"The prefix does not fit the regular expression '{wanted.regex}'.")
@@ -122,16 +122,16 @@ class TextConstraint:
             need, room = int(self.machine.need[met, state]), limit - len(self.prefix)
             if wanted.regex is None and need >= FAR:
                 named = ", ".join(f"'{one.decode('utf-8', 'replace')}'" for one in wanted.required)
-                banned = ", or not without what is banned" if self.bans else ""
+                banned = ", or only with a banned text" if self.bans else ""
                 raise UserError(f"{named} cannot be written with this bundle's vocabulary{banned}.")
             if wanted.regex is None and need > room:
                 raise UserError(
-                    f"What is required takes at least {need} tokens{behind}, and {max(room, 0)} may be "
-                    f"written: raise the limit."
+                    f"The required texts take at least {need} tokens{behind}, but only {max(room, 0)} may "
+                    "be written: raise the limit."
                 )
             at_least = f"at least {self.least} and " if self.least else ""
             asked = [] if wanted.regex is None else [f"matches the regular expression '{wanted.regex}'"]
-            asked += ["contains what is required"] if wanted.required else []
+            asked += ["contains the required texts"] if wanted.required else []
             raise UserError(
                 f"No text of {at_least}at most {limit} tokens that may be written "
                 f"{' and '.join(asked)}{behind}."
@@ -202,14 +202,14 @@ def _wanted(options: Options, symbols: Symbols, pieces: Pieces, has_source: bool
         pieces.as_written(one) if isinstance(one, str) else pieces.text(one) for one in options.must_include
     ]
     if not all(several):
-        raise UserError("A required text must not be empty, and required ids must write something.")
+        raise UserError("A required text must not be empty, and required token ids must stand for some text.")
     if any(ban in one for one in several for ban in banned):
-        raise UserError("A required text holds what is banned: take one of them away.")
+        raise UserError("A required text contains a banned one: remove one of them.")
     # what stands inside another is there as soon as that is
     inner = {one for one in several if any(one != other and one in other for other in several)}
     required = [one for one in dict.fromkeys(several) if one not in inner]
     if len(required) > MOST:
-        raise UserError(f"At most {MOST} texts can be required at a time, not {len(required)}.")
+        raise UserError(f"At most {MOST} texts can be required at once, not {len(required)}.")
     alone = (one[0] for one in options.banned if not isinstance(one, str) and len(one) == 1)
     return Wanted(
         regex=options.regex,

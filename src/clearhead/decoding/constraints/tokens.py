@@ -112,7 +112,7 @@ class TokenAutomaton:
         self.need[:, 0] = FAR
         if look_ahead:
             if (self.everything + 1) * len(automaton.table) > SETS:
-                raise UserError("What is asked of a text is too much at a time: require fewer texts.")
+                raise UserError("The constraints are too complex together: require fewer texts.")
             self.sources, self.targets, self.met = self._edges()
             self.need = self._needs()
         self.farthest = int(self.need[self.need < FAR].max(initial=0))

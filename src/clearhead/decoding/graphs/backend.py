@@ -92,7 +92,9 @@ class GraphBackend:
     @torch.no_grad()
     def admit(self, requests: Sequence[Request]) -> list[Slot]:
         if not all(one.given for one in requests):
-            raise UserError("A row without any token gives the model nothing to start from.")
+            raise UserError(
+                "A row without tokens gives the model nothing to start from: give it at least one."
+            )
         options = requests[0].options
         most = max(self.free.rows // options.beam, 0 if self.slots else 1)
         places = self._free_slots([self._needed(one) for one in requests[:most]], options, not self.slots)
@@ -232,7 +234,7 @@ class GraphBackend:
 def why_not(model: nn.Module, device: torch.device) -> str | None:
     """Why steps of this model cannot be recorded on this device, as the end of a sentence; None: they can."""
     if device.type != "cuda":
-        return "graphs are recorded on CUDA devices."
+        return "CUDA graphs need a CUDA device."
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed."
     reason = supports(model, device.type)
@@ -242,7 +244,7 @@ def why_not(model: nn.Module, device: torch.device) -> str | None:
     attention = config.attention.replace(width=config.width)
     latent = isinstance(attention, LatentConfig)  # whose heads are no block of a kernel
     if config.width > WIDEST or (not latent and max(attention.key_size, attention.value_size) > LARGEST_HEAD):
-        return "it is too wide for these kernels."
+        return "the model is too wide for these kernels."
     return None
 
 
@@ -256,17 +258,17 @@ def why_not_options(options: Options) -> str | None:
     shaped = options.repetition != 1 or options.frequency or options.presence or options.no_repeat
     begun = options.prefix or options.not_first
     if shaped or options.banned or begun or options.must_include or options.contrastive:
-        return "what was written before changes what is chosen."
+        return "earlier tokens change what may be chosen."
     if options.bias or options.choices or options.regex is not None or options.stop_texts:
         return "scores are changed or constrained."
     if options.coverage or options.groups > 1:
-        return "coverage and diverse groups have a state of their own."
+        return "coverage penalties and diverse groups keep extra state."
     if options.beam > 1 and (options.min_length or options.beam > WIDEST_BEAM):
-        return "so wide a beam, or a least length with a beam, has a state of its own."
+        return "a beam this wide, or a beam with a minimum length, keeps extra state."
     if options.beam > 1 and (options.early_stopping != "never" or options.forced != "scored"):
-        return "beams are stopped and scored by one rule there."
+        return "it supports a single stopping and scoring rule for beams."
     if options.sample and options.nbest > 1:
-        return "several texts are drawn for one request."
+        return "the request asks for several samples."
     return None
 
 

@@ -101,7 +101,7 @@ class NativeBeam:
         every = [number for number, _ in self.layout()]
         first = every.index(numbers[0]) if numbers and numbers[0] in every else -1
         if first < 0 or every[first : first + len(numbers)] != list(numbers):
-            raise UserError(f"The requests {list(numbers)} are not active side by side in this search.")
+            raise UserError(f"The requests {list(numbers)} are not active together in this search.")
         taken = copy(self)
         taken._own(self.library.beam_take(self.handle, first, len(numbers)))
         taken.active = len(numbers)

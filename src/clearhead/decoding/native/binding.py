@@ -200,8 +200,8 @@ class Functions:
         for name, ours in believed().items():
             if theirs.get(name) != ours:
                 raise NoLibrary(
-                    f"The native engine in '{loaded._name}' was made for another version of clearhead: "
-                    f"its '{name}' differs."
+                    f"The native engine in '{loaded._name}' was compiled for another version of clearhead "
+                    f"(its '{name}' differs): delete it, and it will be compiled again."
                 )
         for name, types in _FUNCTIONS.items():
             function = getattr(loaded, f"clearhead_{name}")
@@ -246,8 +246,8 @@ def kernels(instruction_set: str | None = None) -> int:
     found = functions().kernels(name.replace("-", "_").encode())
     if not found:
         raise UserError(
-            f"The C++ engine has no kernels for the instruction set '{name}' that run on this processor: "
-            f"choose one of {', '.join(instruction_sets())}."
+            f"The C++ engine has no kernels for the instruction set '{name}' on this processor: choose "
+            f"one of {', '.join(instruction_sets())}."
         )
     return int(found)
 

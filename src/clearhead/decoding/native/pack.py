@@ -310,9 +310,9 @@ def pack(
     weights as well, those of the output where they are tied to it; otherwise they stay float32.
     """
     if dtype not in get_args(Dtype):
-        raise UserError(f"The native engine computes in {', '.join(get_args(Dtype))}, not in '{dtype}'.")
+        raise UserError(f"The native engine supports {', '.join(get_args(Dtype))}, not '{dtype}'.")
     if int8_embeddings and dtype != "int8":
-        raise UserError(f"int8 embeddings go with int8 weights, and not with {dtype}.")
+        raise UserError(f"int8 embeddings need int8 weights, not {dtype}.")
     file = MAPPED.get(model)
     if file is not None:
         file.check()

@@ -126,7 +126,7 @@ class NativeRows:
             raise UserError("This vocabulary has no start token, which every target needs.")
         if "attention" in keep and not self._has_source:
             raise UserError(
-                f"A model of the family '{packed.config.family}' has no cross-attention to look at."
+                f"A model of the family '{packed.config.family}' has no cross-attention to return."
             )
         self._readable = (packed.config.source_vocabulary if self._has_source else None) or self.vocabulary
         self._engine = EngineHandle(packed, threads or torch.get_num_threads())
@@ -152,9 +152,7 @@ class NativeRows:
         turn = self._engine.turn
         turn.look_for_fork()
         if not self._changing.acquire(blocking=False):
-            raise UserError(
-                "Another thread is changing these rows at this moment: let each thread decode with its own."
-            )
+            raise UserError("Another thread is using these rows: give each thread its own.")
         try:
             with turn:
                 self._engine.drop_abandoned()
@@ -165,7 +163,9 @@ class NativeRows:
     def admit(self, given: Sequence[Sequence[int]]) -> NativeScores:
         sizes = [len(one) for one in given]
         if not sizes or min(sizes) < 1:
-            raise UserError("A row without any token gives the model nothing to start from.")
+            raise UserError(
+                "A row without tokens gives the model nothing to start from: give it at least one."
+            )
         lengths = torch.tensor(sizes, dtype=torch.int64)
         ids = torch.tensor(list(chain.from_iterable(given)), dtype=torch.int64)
         low, high = (int(one) for one in ids.aminmax())
@@ -235,7 +235,7 @@ class NativeRows:
 
     def join(self, taken: object) -> None:
         if not isinstance(taken, TakenRows) or taken.engine is not self._engine or not taken.number:
-            raise UserError("Only rows that were taken from here can join, and only once.")
+            raise UserError("Only rows that were taken from here can be joined again, and only once.")
         with self._alone():
             check(self._library.join(self._handle, taken.number))
             taken.number = 0
@@ -287,10 +287,10 @@ def supports(model: nn.Module, device: str = "cpu") -> str | None:
     config = getattr(model, "config", None)
     if not isinstance(config, ModelConfig) or type(model) not in (EncoderDecoder, Decoder):
         family = config.family if isinstance(config, ModelConfig) else type(model).__name__
-        return f"it does not know the model family '{family}'."
+        return f"it does not support the model family '{family}'."
     more = () if device == "cpu" else ON_GPU
     dial = _config(config, more=more) or _modules(model) or _weights(model, device) or _shapes(model, config)
-    return None if dial is None else f"it does not know {dial}."
+    return None if dial is None else f"it does not support {dial}."
 
 
 def _config(config: Config, usual: Config = USUAL, path: str = "", more: Iterable[str] = ()) -> str | None:

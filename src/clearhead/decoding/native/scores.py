@@ -29,7 +29,7 @@ SPARE = 4  # buffers for scores that are kept for the next step
 
 def no_memory() -> UserError:
     """A sentence for whoever asked for too much at once."""
-    return UserError("There is not enough memory for so many texts at once: decode fewer together.")
+    return UserError("There is not enough memory for so many texts at once: decode fewer at a time.")
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def enough_memory() -> Iterator[None]:
 def check(done: int) -> None:
     """What the engine says it has done."""
     if done < 0:
-        raise UserError("A call names a row that there is not, or a token outside the vocabulary.")
+        raise UserError("A call names a row that does not exist, or a token outside the vocabulary.")
     if done == 0:
         raise no_memory()
 
@@ -69,8 +69,8 @@ class Turn:
         if self._process != os.getpid():
             if self._depth:
                 raise UserError(
-                    "This process was forked while another thread was decoding with these rows: decode with "
-                    "new ones here."
+                    "This process was forked while another thread was decoding with these rows: create "
+                    "new rows in this process."
                 )
             self._process = os.getpid()
 
@@ -97,12 +97,12 @@ class EngineHandle:
         self.library, self.packed = functions(), packed
         if part := self.library.misfit(ctypes.byref(packed.struct)):
             raise UserError(
-                f"The native engine cannot run this model: the sizes of its {part.decode()} are not those "
-                f"that its config says."
+                f"The native engine cannot run this model: the sizes of its {part.decode()} do not match "
+                "its config."
             )
         self.handle = self.library.engine(ctypes.byref(packed.struct), threads)
         if not self.handle:
-            raise UserError("There is not enough memory to decode with.")
+            raise UserError("There is not enough memory for decoding: use a smaller batch or beam.")
         self.turn = Turn()
         self.spare: list[ScoreBuffer] = []
         self.abandoned: deque[int] = deque()  # taken rows that nobody holds any more, by number
@@ -223,7 +223,7 @@ class NativeScores:
         """(R, count) best log-probabilities and their ids, best first, equals in the order of their ids."""
         vocabulary = self._lease.engine.packed.config.vocabulary
         if not 1 <= count <= vocabulary:
-            raise UserError(f"A vocabulary of {vocabulary} has no best {count} tokens.")
+            raise UserError(f"A vocabulary of {vocabulary} does not have {count} tokens to choose from.")
         with enough_memory():
             values = torch.empty(self.rows, count)
             ids = torch.empty(self.rows, count, dtype=torch.int64)

@@ -232,7 +232,7 @@ def _read(file: int, size: int) -> Tensor:
     while left:
         got = os.preadv(file, [left], size - len(left))
         if not got:
-            raise OSError("the file has become shorter")
+            raise OSError("the file has been truncated")
         left = left[got:]
     return memory
 

@@ -36,8 +36,8 @@ class ApproximateAttention(MultiHeadAttention, ABC):
     def __init__(self, config: AttentionConfig, position: Position | None = None) -> None:
         if position is None:
             raise UserError(
-                f"Attention of the kind '{config.kind}' cannot look at a source: set cross_attention to "
-                f"another kind in layer_pattern."
+                f"Attention of the kind '{config.kind}' cannot be used as cross-attention: set "
+                "cross_attention to another kind in layer_pattern."
             )
         super().__init__(config, position)
         refuse_biases(config, self.position)
@@ -62,8 +62,8 @@ class ApproximateAttention(MultiHeadAttention, ABC):
         """Attend from x to itself; returns the shape of x."""
         if state is not None or memory is not None:
             raise UserError(
-                f"Attention of the kind '{self.config.kind}' reads whole texts, and takes neither a state "
-                f"nor a source."
+                f"Attention of the kind '{self.config.kind}' reads whole sequences, and takes neither a "
+                "state nor a source."
             )
         q, k, v, mix = self._read(x, mask, queries)
         mixed = mix(v)
@@ -92,12 +92,12 @@ class ApproximateAttention(MultiHeadAttention, ABC):
         self, x: Tensor, mask: Mask | None, queries: Tokens | None
     ) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
         """q, k and v (1 or B, ·, T or N, ·), and what mixes values like these."""
-        why = "it compares a query with what stands for many keys"
+        why = "it compares queries with summaries of many keys"
         causal, rest = hidden_keys(self.config, mask, why)
         if causal and not self.may_be_causal:
             raise UserError(
                 f"Attention of the kind '{self.config.kind}' and the mask Causal() cannot work together: "
-                f"what it compares a query with holds the whole text. Use it in an encoder."
+                "each key summarises the whole text, later tokens included. Use it in an encoder."
             )
         q, k, v, tokens = self._projected(x, queries)
         seen = seen_keys(rest, tokens, tokens)
@@ -130,8 +130,8 @@ def refuse_biases(config: AttentionConfig, position: Position) -> None:
     if position.has_bias or position.adds_values:
         raise UserError(
             f"Attention of the kind '{config.kind}' and the position scheme '{type(position).__name__}' "
-            f"cannot work together: the scheme adds to scores or weights, which are never made. Use "
-            f"'sinusoidal', 'learned', 'rotary' or 'none'."
+            "cannot work together: the scheme adds to scores or weights, which this kind never computes. "
+            "Use 'sinusoidal', 'learned', 'rotary' or 'none'."
         )
 
 

@@ -54,14 +54,13 @@ class CompressedConfig(AttentionConfig):
         super().__post_init__()
         if self.reads < self.stride:
             raise UserError(
-                f"kernel_size={self.kernel_size} and stride={self.stride} cannot work together: a "
-                f"convolution that reads fewer tokens than it moves on by leaves some out. Leave kernel_size "
-                f"out."
+                f"kernel_size={self.kernel_size} and stride={self.stride} cannot work together: a kernel "
+                "smaller than the stride skips tokens. Leave kernel_size out."
             )
         if self.kernel in ("short", "varlen"):
             raise UserError(
                 f"Attention of the kind 'compressed' and the kernel '{self.kernel}' cannot work together: "
-                f"the kernel takes keys that stand as close as the queries. Use kernel 'auto'."
+                "the kernel needs keys with the same spacing as the queries. Use kernel 'auto'."
             )
 
     @property
@@ -209,15 +208,15 @@ class CompressedAttention(MultiHeadAttention):
     def __init__(self, config: CompressedConfig, position: Position | None = None) -> None:
         if position is None:
             raise UserError(
-                "Attention of the kind 'compressed' cannot look at a source: set cross_attention to another "
-                "kind in layer_pattern."
+                "Attention of the kind 'compressed' cannot be used as cross-attention: set "
+                "cross_attention to another kind in layer_pattern."
             )
         super().__init__(config, position)
         if position.has_bias and not position.elementwise_bias:
             raise UserError(
                 f"Attention of the kind 'compressed' and the position scheme '{type(position).__name__}' "
-                f"cannot work together: blocks stand further apart than the scheme's vectors. Use 'rotary', "
-                f"'alibi', 't5' or one that acts on the embeddings."
+                "cannot work together: blocks are spaced further apart than the scheme's vectors. Use "
+                "'rotary', 'alibi', 't5' or one that acts on the embeddings."
             )
         self.compress_key = Convolution(config.groups, config.reads, config.key_size)
         self.compress_value = Convolution(config.groups, config.reads, config.value_size)
@@ -252,7 +251,9 @@ class CompressedAttention(MultiHeadAttention):
         if state is not None:
             refuse_unknown_state(state, Blocks)
             if not causal:
-                raise UserError("Attention of the kind 'compressed' continues a text only behind Causal().")
+                raise UserError(
+                    "Attention of the kind 'compressed' can only continue a text with the mask Causal()."
+                )
             assert isinstance(state, Blocks)
             step = once("step", lambda: Step.of(raw.queries, reads, stride))
             k = self._turned(self.compress_key(state.read("recent_k", raw.k, step)), step.places)

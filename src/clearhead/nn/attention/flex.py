@@ -30,12 +30,12 @@ LONG = 2**22  # from this many scores a head on, compiling pays under `auto`
 def unsupported(problem: Problem) -> str | None:
     """Why flex cannot serve this problem, as the end of a sentence."""
     if problem.dropout > 0:
-        return "it has no dropout"
+        return "it does not support dropout"
     if problem.position.has_bias and not problem.position.elementwise_bias:
         name = type(problem.position).__name__
         return f"the position bias of '{name}' depends on the query, not on the distance alone"
     if problem.q.dtype == torch.float64:
-        return "it has no float64"
+        return "it does not support float64"
     return None
 
 

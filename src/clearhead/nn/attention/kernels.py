@@ -268,11 +268,14 @@ def unsupported(name: str, problem: Problem) -> str | None:
     if name in ("reference", "tiled", "blocks"):
         return None
     if not problem.score.is_product:
-        return f"it needs a score that is a dot product, and '{type(problem.score).__name__.lower()}' is not"
+        return f"it needs a dot-product score, and '{type(problem.score).__name__.lower()}' is not"
     if problem.position.adds_values:
-        return "the position scheme adds to the values, which takes the weights that this kernel never makes"
+        return (
+            "the position scheme adds to the values and needs the attention weights, which this kernel "
+            "never materialises"
+        )
     if name == "sdpa":
-        return "it has no soft cap" if problem.softcap is not None else None
+        return "it does not support soft-capping" if problem.softcap is not None else None
     if problem.q.device.type != "cuda":
         return f"it needs a GPU, and the tensors are on '{problem.q.device.type}'"
     if name == "flex":

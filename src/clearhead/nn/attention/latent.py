@@ -57,14 +57,14 @@ class LatentConfig(AttentionConfig):
         super().__post_init__()
         if self.score not in ("scaled_dot", "dot"):
             raise UserError(
-                f"Latent attention and the score '{self.score}' cannot work together: decoding compares "
-                f"queries with latents by a dot product. Use score 'scaled_dot' or 'dot'."
+                f"Latent attention and the score '{self.score}' cannot work together: decoding takes dot "
+                "products of queries and latents. Use score 'scaled_dot' or 'dot'."
             )
         for name in ("kv_heads", "query_dim", "memory_width"):
             if getattr(self, name) is not None:
                 raise UserError(
-                    f"Latent attention has no {name}: every head makes its keys and values from the layer's "
-                    f"latents. Leave it out."
+                    f"Latent attention has no {name}: every head computes its keys and values from the "
+                    "layer's latents. Leave it out."
                 )
 
     @property
@@ -157,11 +157,9 @@ class LatentAttention(nn.Module):
         scheme, kernel = f"position scheme '{type(self.position).__name__}'", self.config.kernel
         why = ""
         if not self.position.elementwise_bias or self.position.adds_values:
-            why = "the scheme compares whole queries with vectors of its own. Use 'rotary', 'alibi' or 't5'"
+            why = "the scheme compares whole queries with its own vectors. Use 'rotary', 'alibi' or 't5'"
         elif self.position.turns and self.config.position_size == 0:
-            why = (
-                "rotary_dim=0 leaves no feature that could be rotated. Set rotary_dim, or position.name=none"
-            )
+            why = "rotary_dim=0 leaves no feature to rotate. Set rotary_dim, or position.name=none"
         if why:
             raise UserError(f"Latent attention and the {scheme} cannot work together: {why}.")
         if kernel in ("short", "varlen", "flex"):
@@ -192,7 +190,9 @@ class LatentAttention(nn.Module):
     ) -> Tensor:
         """Attend from x to itself, and to what the state holds; returns the shape of x."""
         if memory is not None:
-            raise UserError("Latent attention looks at its own tokens, not at a source.")
+            raise UserError(
+                "Latent attention cannot be used as cross-attention: it only looks at its own tokens."
+            )
         rows, queries = as_rows(x, queries)
         q, latent = self._queries(rows, queries), self._latents(rows, queries)
         if state is not None:

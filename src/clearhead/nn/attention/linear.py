@@ -65,7 +65,7 @@ class LinearConfig(AttentionConfig):
 def refuse_settings_of_scores(config: AttentionConfig, further: tuple[str, ...] = ()) -> None:
     """Say which setting is about scores or weights, which sums never make."""
     names = ("score", "score_rank", "softcap", "dropout", "kernel", "query_dim", *further)
-    refuse_settings(config, names, "it sums feature vectors and makes neither scores nor weights")
+    refuse_settings(config, names, "it sums feature vectors and computes neither scores nor weights")
 
 
 class FeatureScore(Score):
@@ -148,14 +148,17 @@ class LinearAttention(MultiHeadAttention):
 
     def _read_mask(self, mask: Mask | None, of_source: bool, continues: bool) -> tuple[bool, list[Mask]]:
         """Whether the mask is causal, and its parts that hide some keys from all queries."""
-        why = "a sum is the same for all queries, or for all that come later"
+        why = "its sums are shared by all queries, or by all later ones"
         causal, rest = hidden_keys(self.config, mask, why)
         if causal and of_source:
-            raise UserError(f"Attention of the kind '{self.config.kind}' sees a source whole, not causally.")
+            raise UserError(
+                f"Attention of the kind '{self.config.kind}' always sees the whole source: leave out the "
+                "causal mask."
+            )
         if continues and not causal:
             raise UserError(
-                f"Attention of the kind '{self.config.kind}' continues a text only behind a causal mask: its "
-                f"state is a sum of what came before."
+                f"Attention of the kind '{self.config.kind}' can only continue a text with a causal mask: "
+                "its state is a sum over the tokens before."
             )
         return causal, rest
 

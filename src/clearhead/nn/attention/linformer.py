@@ -49,7 +49,7 @@ class LinformerConfig(AttentionConfig):
         if self.projected > self.max_length:
             raise UserError(
                 f"Linformer with projected={self.projected} and max_length={self.max_length} would make "
-                f"texts longer: set projected to {self.max_length} at most."
+                f"texts longer: set projected to at most {self.max_length}."
             )
         if self.kernel in ("short", "varlen"):
             raise UserError(

@@ -30,7 +30,7 @@ class Local(Mask):
 
     def __init__(self, size: int) -> None:
         if size < 1:
-            raise UserError(f"A block of local attention holds 1 or more positions, not {size}.")
+            raise UserError(f"A block of local attention must have at least 1 position, not {size}.")
         self.size = size
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Strided(Mask):
 
     def __init__(self, stride: int, unit: int = 1) -> None:
         if stride < 1 or unit < 1:
-            raise UserError(f"A stride and its unit are 1 or more, not stride={stride}, unit={unit}.")
+            raise UserError(f"stride and unit must be at least 1, not stride={stride}, unit={unit}.")
         self.stride, self.unit = stride, unit
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Global(Mask):
 
     def __init__(self, count: int) -> None:
         if count < 0:
-            raise UserError(f"Global attention has 0 or more positions, not {count}.")
+            raise UserError(f"The number of global positions must be at least 0, not {count}.")
         self.count = count
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class Mask:
 
     def __or__(self, other: Mask) -> Mask:
         if self.has_bias or other.has_bias:
-            raise UserError("A mask with numbers adds to the scores: combine it with '&', not with '|'.")
+            raise UserError("An additive mask adds to the scores: combine it with '&', not with '|'.")
         if not self.parts or not other.parts:
             return Everything()
         sides = [side.of if isinstance(side, Either) else (side,) for side in (self, other)]
@@ -271,7 +271,7 @@ class Padding(Mask):
 
     def __init__(self, lengths: Sequence[int] | Tensor | None = None, *, keep: Tensor | None = None) -> None:
         if (lengths is None) == (keep is None):
-            raise UserError("Padding takes either lengths or keep, one of them.")
+            raise UserError("Padding takes either lengths or keep, not both.")
         # a tensor stays the very object it is, by which kernels know whose padding this is
         given = lengths is None or isinstance(lengths, Tensor)
         self.lengths: Tensor | None = lengths if given else torch.as_tensor(lengths)  # type: ignore[assignment]

@@ -72,7 +72,7 @@ class Window(Mask):
     def __init__(self, before: int, after: int = 0) -> None:
         if before < 0 or after < 0:
             raise UserError(
-                f"A window reaches 0 or more positions each way, not before={before}, after={after}."
+                f"A window must reach 0 or more positions each way, not before={before}, after={after}."
             )
         self.before, self.after = before, after
 
@@ -140,7 +140,8 @@ class Boolean(Mask):
     def _spell_out(self, table: Tensor) -> None:
         if not 2 <= table.dim() <= 4:
             raise UserError(
-                f"A mask that is spelt out is (T, S), (R, T, S) or (R, H, T, S), not {tuple(table.shape)}."
+                "An explicit mask must have the shape (T, S), (R, T, S) or (R, H, T, S), not "
+                f"{tuple(table.shape)}."
             )
         while table.dim() < 4:
             table = table.unsqueeze(0) if table.dim() != 3 else table.unsqueeze(1)
@@ -181,9 +182,9 @@ class Boolean(Mask):
             begin, end = key.run.start - first_key, key.run.stop - first_key
             if asked.stop > table.shape[2] or end > table.shape[3]:
                 raise UserError(
-                    f"A mask of {table.shape[2]} × {table.shape[3]} says nothing of query "
+                    f"A mask of {table.shape[2]} × {table.shape[3]} does not cover query "
                     f"{query.run.stop - 1} and key {key.run.stop - 1}: give it a row for each query and a "
-                    f"column for each key."
+                    "column for each key."
                 )
             if (asked.start, asked.stop) != (0, table.shape[2]) or begin > 0 or end < table.shape[3]:
                 table = table[:, :, asked, max(begin, 0) : max(end, 0)]

@@ -75,7 +75,10 @@ class AttentionConfig(Config):
                 f"A width of {self.width} does not divide into {self.heads} heads: change one or set key_dim."
             )
         if self.heads % self.groups:
-            raise UserError(f"{self.heads} heads cannot share {self.groups} key/value heads evenly.")
+            raise UserError(
+                f"{self.heads} heads cannot share {self.groups} key/value heads evenly: choose a number "
+                "of key/value heads that divides the heads."
+            )
 
     @property
     def groups(self) -> int:
@@ -164,8 +167,8 @@ class MultiHeadAttention(nn.Module):
         products = "the kernel computes dot products only"
         refuse(fused and not self.score.is_product, kernel, score, products, others)
         bent = self.config.softcap is not None and self.kernel in ("sdpa", "short", "varlen")
-        refuse(bent, kernel, "soft cap", "the kernel cannot bend the scores", others)
-        never = "the kernel never makes the weights it needs"
+        refuse(bent, kernel, "soft cap", "the kernel does not support soft-capping", others)
+        never = "the kernel never materialises the weights it needs"
         refuse(fused and self.position.adds_values, kernel, scheme, never, "kernel 'auto' or 'tiled'")
         biased = self.kernel in ("short", "varlen") and self.position.has_bias
         refuse(biased, kernel, scheme, "the kernel adds no bias to the scores", "kernel 'auto' or 'sdpa'")
@@ -314,7 +317,10 @@ def as_rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
     if tokens is None:
         tokens = Tokens.padded(x.shape[1], device=x.device)
     if tokens.position.shape[1] != x.shape[1]:
-        raise UserError(f"{x.shape[1]} tokens were given with positions for {tokens.count}.")
+        raise UserError(
+            f"{x.shape[1]} tokens were given with positions for {tokens.count}: give one position for "
+            "each token."
+        )
     return x, tokens
 
 

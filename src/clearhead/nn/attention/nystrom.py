@@ -39,7 +39,7 @@ class NystromConfig(AttentionConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        why = "it multiplies three softmaxes, and none of them holds the weights of single tokens"
+        why = "it multiplies three softmaxes, none of which holds the weights between individual tokens"
         refuse_settings(self, ("score_rank", "softcap", "dropout", "kernel", "query_dim"), why)
         if self.score not in ("dot", "scaled_dot"):
             raise UserError(

@@ -106,9 +106,9 @@ def varlen_unsupported(problem: Problem) -> str | None:
 def flash_unsupported(problem: Problem) -> str | None:
     """Why the flash kernel cannot compute this, packed or in rows, as the end of a sentence."""
     if problem.softcap is not None or problem.position.has_bias or problem.dropout > 0:
-        return "it has no soft cap, position bias or dropout"
+        return "it does not support soft-capping, position bias or dropout"
     if problem.q.dtype not in (torch.float16, torch.bfloat16):
         return "it needs float16 or bfloat16"
     if varlen_window(problem) is None:
-        return f"it has no mask like {problem.mask!r}"
+        return f"it does not support the mask {problem.mask!r}"
     return None

@@ -60,7 +60,7 @@ def draw(matrix: Any, title: str, file: str | Path | None) -> str:
     elif path.suffix == ".png":
         path.write_bytes(png(matrix))
     else:
-        raise UserError(f"A mask is drawn as .svg or .png, not '{path.name}'.")
+        raise UserError(f"A mask can be drawn as .svg or .png, not as '{path.name}'.")
     return str(path)
 
 
@@ -167,7 +167,7 @@ def svg_cells(colours: NDArray[numpy.uint8], notes: NDArray[Any], left: int, top
 def _png(colours: NDArray[numpy.uint8], cell: int) -> bytes:
     """Cells of `cell` by `cell` dots with a one-dot frame around each, as 8-bit RGB."""
     if cell < 1:
-        raise UserError(f"A cell of a picture needs at least one dot, not {cell}.")
+        raise UserError(f"A cell of a picture needs at least one pixel, not {cell}.")
     from PIL import Image  # here, so that masks and models do not wait for it
 
     height, width = colours.shape[:2]
@@ -206,9 +206,11 @@ def _numbers(matrix: Any) -> NDArray[numpy.float64]:
     try:
         values = numpy.asarray(plain, dtype=numpy.float64)
     except (TypeError, ValueError) as error:
-        raise UserError("A picture is drawn of a matrix of numbers, with rows of one length.") from error
+        raise UserError("Only a matrix of numbers, with rows of equal length, can be drawn.") from error
     if values.ndim != 2:
-        raise UserError(f"A picture is drawn of a matrix, not of {values.ndim} dimensions: choose one head.")
+        raise UserError(
+            f"Only a matrix can be drawn, and this has {values.ndim} dimensions: choose one head."
+        )
     if not numpy.isfinite(values).all():
         raise UserError("A picture cannot show weights that are not finite.")
     return values

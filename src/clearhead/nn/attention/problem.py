@@ -148,7 +148,7 @@ class Problem(Definition):
             missing = [head for head in heads if not 0 <= head < q.shape[1]]
             if missing:
                 raise UserError(
-                    f"There is no head {missing[0]}: this attention has {q.shape[1]} heads, from 0 on."
+                    f"There is no head {missing[0]}: this attention has {q.shape[1]} heads, numbered from 0."
                 )
             chosen = torch.tensor(heads, device=q.device, dtype=torch.long)
             q = q[:, chosen]

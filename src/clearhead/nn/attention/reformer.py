@@ -44,7 +44,7 @@ from clearhead.nn.tokens import Place, Tokens
 ITSELF = -1e5  # the score of a token with itself: 0 beside any other, 1 where it is alone
 NOWHERE = 2**40  # where padding stands
 EPS = 1e-6  # below a vector's mean square
-SHARED = "queries and keys are the same vectors, compared within chunks"
+SHARED = "queries and keys are the same vectors and are compared within chunks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,8 @@ class ReformerConfig(AttentionConfig):
             )
         if not self.buckets or any(number % 2 for number in self.buckets):
             raise UserError(
-                f"Reformer hashes a vector and its opposite to two buckets: buckets={list(self.buckets)} "
-                f"must be even numbers, such as [32] or [16, 16]."
+                "Reformer hashes a vector and its negative to different buckets: "
+                f"buckets={list(self.buckets)} must be even numbers, such as [32] or [16, 16]."
             )
 
     @property
@@ -143,8 +143,8 @@ class ReformerAttention(ApproximateAttention):
         causal, _ = hidden_keys(self.config, mask, SHARED)
         if mask is None or not causal:
             raise UserError(
-                "Attention of the kind 'reformer' continues a text only behind a causal mask: what comes "
-                "after a token is not there yet."
+                "Attention of the kind 'reformer' can only continue a text with a causal mask: later "
+                "tokens are not there yet."
             )
         q, k, v, tokens = self._projected(x, queries)
         k, v = state.append(k, v, tokens)

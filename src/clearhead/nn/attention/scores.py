@@ -167,6 +167,6 @@ def build_score(
     score = SCORES[name](heads, query_dim, key_dim, rank)
     if scale is not None:
         if not score.is_product:
-            raise UserError(f"The score '{name}' is no product, and has no scale: leave out scale.")
+            raise UserError(f"The score '{name}' is not a product and has no scale: leave out scale.")
         score.scale = scale
     return score

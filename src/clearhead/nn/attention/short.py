@@ -28,14 +28,14 @@ HEAD_SIZES = (16, 32, 64, 128)
 def unsupported(problem: Problem) -> str | None:
     """Why this kernel cannot compute a problem that the varlen kernel can, as the end of a sentence."""
     if max(problem.queries.longest_segment(), problem.keys.longest_segment()) > LONGEST:
-        return f"it holds at most {LONGEST} tokens of a sequence"
+        return f"it supports at most {LONGEST} tokens per sequence"
     if not all(isinstance(part, Causal) for part in problem.mask.parts):
-        return "it has no mask but a causal one"
+        return "it only supports a causal mask"
     if problem.q.shape[1] != problem.k.shape[1]:
-        return "it has no grouped heads"
+        return "it does not support grouped heads"
     sizes = {problem.q.shape[-1], problem.k.shape[-1], problem.v.shape[-1]}
     if problem.score.maps or len(sizes) > 1 or not sizes <= set(HEAD_SIZES):
-        return f"it needs plain products of heads of one size, one of {HEAD_SIZES}"
+        return f"it needs plain dot products and a head size of {HEAD_SIZES}"
     return None if fused.works(problem.q.device) else "Triton does not work here"
 
 

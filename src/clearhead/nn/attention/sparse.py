@@ -69,8 +69,8 @@ class SparseConfig(AttentionConfig):
             raise UserError("Sparse attention needs a pattern: set window, local or stride.")
         if self.global_projections and not self.global_tokens:
             raise UserError(
-                "global_projections=true and global_tokens=0 cannot work together: there is no token that "
-                "would use them. Set global_tokens."
+                "global_projections=true and global_tokens=0 cannot work together: no token would use "
+                "them. Set global_tokens."
             )
 
     @property
@@ -115,8 +115,8 @@ class SparseAttention(MultiHeadAttention):
     def __init__(self, config: SparseConfig, position: Position | None = None) -> None:
         if position is None:
             raise UserError(
-                "Attention of the kind 'sparse' cannot look at a source, whose positions are not its own: "
-                "set cross_attention to another kind in layer_pattern."
+                "Attention of the kind 'sparse' cannot be used as cross-attention, because a source has "
+                "positions of its own: set cross_attention to another kind in layer_pattern."
             )
         super().__init__(config, position)
         self.pattern = config.pattern
@@ -173,8 +173,8 @@ class SparseAttention(MultiHeadAttention):
         """The problem with the global tokens' own beside it: they see all that the layer's mask shows."""
         if mask is not None and any(isinstance(part, Causal) for part in mask.parts):
             raise UserError(
-                "global_projections and a causal mask cannot work together: they are for encoders, whose "
-                "global tokens see the whole text."
+                "global_projections and a causal mask cannot work together: use them in an encoder, "
+                "whose global tokens see the whole text."
             )
         tokens = found.queries
         key = "global tokens", self.config.global_tokens, id(tokens)

@@ -36,7 +36,9 @@ KEY_BLOCK = 128
 def tiled(problem: Problem, query_block: int = QUERY_BLOCK, key_block: int = KEY_BLOCK) -> Tensor:
     """Attention block by block; memory grows with n, not n²."""
     if problem.dropout > 0 and _recording(problem.q):
-        raise RuntimeError("Tiled dropout draws its seed on the host: it cannot be captured in a CUDA graph.")
+        raise RuntimeError(
+            "Tiled dropout draws its seed on the host, so it cannot be captured in a CUDA graph."
+        )
     seed = int(torch.randint(2**62, ()).item()) if problem.dropout > 0 else 0
     walk = _Walk(problem, query_block, key_block, seed)
     inputs = (problem.q, problem.k, problem.v, *problem.parameters())

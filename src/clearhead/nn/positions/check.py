@@ -135,14 +135,16 @@ def check_position(
     (True, True, False)
     """
     if longest < 16:
-        raise UserError(f"A position scheme is checked on texts of 16 tokens at least, not {longest}.")
+        raise UserError(f"A position scheme is checked on texts of at least 16 tokens, not {longest}.")
     if not 0 <= tolerance < 1:
-        raise UserError(f"The tolerance is a part of the largest signal, from 0 to below 1, not {tolerance}.")
+        raise UserError(
+            f"The tolerance is a fraction of the largest signal: at least 0 and below 1, not {tolerance}."
+        )
     if isinstance(scheme, str):
         name = scheme
         scheme = _by_name(scheme, width, heads, head_dim, causal, settings)
     elif not callable(scheme) or settings:
-        raise UserError("Give a name with its settings, or a Position or a function without any.")
+        raise UserError("Settings go with the name of a scheme: leave them out for a Position or a function.")
     else:
         name = type(scheme).__name__ if isinstance(scheme, Position) else _name(scheme)
     note = ""
@@ -255,7 +257,7 @@ def _unique(texts: list[_Signals], kind: str, causal: bool, tolerance: float) ->
     a, b = sorted((int(where[a]), int(where[b])), key=abs)
     reason = f"{kind}s {a} and {b} have the same signal"
     if kind == "distance" and not causal and a == -b:
-        reason += ": back is not told from ahead (this does not matter with causal=True)"
+        reason += ": it cannot tell behind from ahead (this does not matter with causal=True)"
     return Verdict(False, reason, {"first": a, "second": b, "gap": 0.0})
 
 
@@ -274,8 +276,8 @@ def _consistent(texts: list[_Signals], kind: str, tolerance: float) -> Verdict:
             witness = {kind: at, "length": one.length, "other length": other.length, "gap": gap}
             where = f"in a text of {other.length} than in one of {one.length}"
             if one.length == other.length:
-                where = f"in one place of a text of {one.length} than in another"
-            return Verdict(False, f"{kind} {at} has another signal {where}", witness)
+                where = f"at one position of a text of {one.length} than at another"
+            return Verdict(False, f"{kind} {at} has a different signal {where}", witness)
     told = ", ".join(str(length) for length in sorted({text.length for text in texts}))
     return Verdict(True, f"every {kind} keeps its signal in texts of {told}", {"gap": worst})
 

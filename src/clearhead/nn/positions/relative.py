@@ -87,8 +87,9 @@ class T5Bias(Position):
         exact = buckets // (2 if causal else 4)  # distances below this have a bucket of their own
         if exact < 1 or max_distance <= exact:
             raise UserError(
-                f"T5 positions with {buckets} buckets and max_distance={max_distance} tell no far distances "
-                f"apart: use at least {2 if causal else 4} buckets and a max_distance above {max(exact, 1)}."
+                f"T5 positions with {buckets} buckets and max_distance={max_distance} cannot tell long "
+                f"distances apart: use at least {2 if causal else 4} buckets and a max_distance above "
+                f"{max(exact, 1)}."
             )
         self.buckets, self.max_distance, self.causal = buckets, max_distance, causal
         self.table = nn.Parameter(torch.empty(buckets, heads))

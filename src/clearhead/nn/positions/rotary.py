@@ -107,7 +107,7 @@ class Rotary(Position):
         super().__init__()
         if head_dim % 2:
             raise UserError(
-                f"Rotary positions turn pairs of features: the head size must be even, not {head_dim}."
+                f"Rotary positions rotate pairs of features: the head size must be even, not {head_dim}."
             )
         self.head_dim, self.base, self.layout, self.scaling = head_dim, base, layout, scaling
         self.temperature = 1.0

@@ -124,7 +124,7 @@ def _by_reference(one: Any) -> Any:
 def why_not() -> str | None:
     """One sentence on why the kernels cannot be used here; None if they can."""
     if not multiplies_bf16():
-        return "This processor does not multiply bf16."
+        return "This processor has no bf16 matrix multiplication."
     try:
         _functions()
     except NoLibrary as reason:
@@ -137,7 +137,7 @@ def available() -> bool:
     """Whether the kernels can be used; where only a compiler is missing, that is said once."""
     reason = why_not()
     if reason is not None and multiplies_bf16():
-        warnings.warn(f"Training takes a slower way. {reason}", stacklevel=2)
+        warnings.warn(f"Training uses a slower path. {reason}", stacklevel=2)
     return reason is None
 
 

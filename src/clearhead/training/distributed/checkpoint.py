@@ -117,7 +117,7 @@ def read_shards(folder: Path, places: dict[str, Tensor], ranks: Ranks) -> None:
             if name not in known or tuple(known[name].size) != tuple(place.shape):  # type: ignore[union-attr]
                 raise UserError(
                     f"The checkpoint '{folder}' belongs to another model: its '{name}' is missing or has "
-                    "another shape."
+                    "a different shape."
                 )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that one process reads alone, which is meant

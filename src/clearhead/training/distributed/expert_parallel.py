@@ -82,20 +82,20 @@ def refuse_expert_parallel(model: nn.Module, layout: Layout) -> None:
     parts = [module for module in model.modules() if isinstance(module, Experts)]
     if not parts:
         raise UserError(
-            f"The layout '{layout}' spreads experts, and this model has none: leave ep out, or set "
+            f"The layout '{layout}' distributes experts, but this model has none: leave ep out, or set "
             "model.feedforward.kind=experts."
         )
     for part in parts:
         if part.config.experts % layout.ep:
             raise UserError(
-                f"{part.config.experts} experts cannot be dealt to {layout.ep} ranks evenly: choose an ep "
-                "that divides them."
+                f"{part.config.experts} experts cannot be split evenly over {layout.ep} ranks: choose an "
+                "ep that divides their number."
             )
         for weights in part.stacked_weights():
             if weights.shape[1] % layout.fsdp:
                 raise UserError(
-                    f"fsdp cannot cut experts of {weights.shape[1]} rows into {layout.fsdp} parts beside ep: "
-                    "choose an fsdp that divides the model's width and that of an expert."
+                    f"fsdp cannot split experts of {weights.shape[1]} rows into {layout.fsdp} parts in "
+                    "addition to ep: choose an fsdp that divides the model's width and that of an expert."
                 )
 
 

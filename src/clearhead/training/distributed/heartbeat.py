@@ -86,7 +86,7 @@ class Heartbeat(threading.Thread):
         """A store that cannot be reached may keep the heartbeat waiting for ever."""
         while not self._ended.wait(PULSE):
             if time.monotonic() - self._reached > self.died:
-                lost = f"Rank {self.rank} has lost its network, or the host of rank 0 is gone."
+                lost = f"Rank {self.rank} has lost its network connection, or the host of rank 0 is down."
                 end(lost if os.environ.get("LOCAL_RANK", "0") == "0" else "")  # one voice for a machine
 
     def leave(self) -> None:
@@ -130,13 +130,16 @@ class Heartbeat(threading.Thread):
         for rank, seen in self._seen.items():
             if rank != self.rank and not seen.left and now - seen.beaten > self.died:
                 return (
-                    f"Rank {rank} ({self._who(rank)}) has not been heard of for {now - seen.beaten:.0f} "
-                    "seconds: it has died, or its network is gone."
+                    f"Rank {rank} ({self._who(rank)}) has not responded for {now - seen.beaten:.0f} "
+                    "seconds: it has died, or its network connection is lost."
                 )
         still = [(seen.moved, rank) for rank, seen in self._seen.items() if not seen.left]
         if still and now - min(still)[0] > HANG:
             moved, rank = min(still)
-            return f"Rank {rank} ({self._who(rank)}) hangs: it has not moved for {now - moved:.0f} seconds."
+            return (
+                f"Rank {rank} ({self._who(rank)}) hangs: it has made no progress for {now - moved:.0f} "
+                "seconds."
+            )
         return None
 
     def _who(self, rank: int) -> str:
@@ -176,7 +179,7 @@ def speaks(store: Store, rank: int) -> bool:
 def end(sentence: str = "") -> None:
     """End this process wherever its threads stand: what they wait for will not come."""
     if sentence:
-        print(f"clearhead: {sentence} --resume goes on from the last checkpoint.", file=sys.stderr)
+        print(f"clearhead: {sentence} --resume continues from the last checkpoint.", file=sys.stderr)
         sys.stderr.flush()
         time.sleep(3 * PULSE)  # others hear that it has been said before the store goes with this process
     os._exit(FAILED)

@@ -39,12 +39,12 @@ def meet(backend: str) -> None:
     except RuntimeError as error:
         if kept_here:
             raise UserError(
-                f"Rank 0 cannot open {place} for the other ranks; perhaps something else uses that port: "
+                f"Rank 0 cannot open {place} for the other ranks; another process may be using that port: "
                 "choose another MASTER_PORT."
             ) from error
         raise NoMeetingPlace(
-            f"{_missing_ones([0])} has not joined: nothing has answered at {place} for {heartbeat.HANG:.0f} "
-            "seconds."
+            f"{_missing_ones([0])} has not joined: nothing has responded at {place} for "
+            f"{heartbeat.HANG:.0f} seconds."
         ) from error
     try:
         _call_the_roll(store, rank, count, place)
@@ -52,8 +52,8 @@ def meet(backend: str) -> None:
         dist.init_process_group(backend, store=mine, rank=rank, world_size=count, timeout=patience)
     except RuntimeError as error:
         raise UserError(
-            f"Rank {rank} could not meet the others by way of {place}: one of them has died while it "
-            "started, or cannot be reached."
+            f"Rank {rank} could not connect to the others through {place}: one of them died during "
+            "startup, or cannot be reached."
         ) from error
     _set_pg_timeout(PATIENCE)
     store.set_timeout(PATIENCE)
@@ -78,13 +78,13 @@ def _call_the_roll(store: Store, rank: int, count: int, place: str) -> None:
     began = time.monotonic()
     while not store.check(names):
         if store.check([key("failed")]):  # somebody has waited longer, and has said so
-            raise UserError("Another rank has waited in vain.")
+            raise UserError("Another rank timed out while waiting.")
         if time.monotonic() - began > heartbeat.HANG:
             missing = [one for one, name in enumerate(names) if not store.check([name])]
             have, they = ("has", "it was") if len(missing) == 1 else ("have", "they were")
             raise UserError(
-                f"{_missing_ones(missing)} {have} not joined within {heartbeat.HANG:.0f} seconds: {they} not "
-                f"started, died while starting, or cannot reach {place}."
+                f"{_missing_ones(missing)} {have} not joined within {heartbeat.HANG:.0f} seconds: {they} "
+                f"not started, died during startup, or cannot reach {place}."
             )
         time.sleep(GLANCE)
 

@@ -119,7 +119,7 @@ class Ranks:
         if odd:
             raise UserError(
                 f"Rank {odd[0]} has {what} other than rank 0's ({held[odd[0]]}, not {held[0]}): start all "
-                "ranks with the same command, and let all of them see the same files."
+                "ranks with the same command, and make sure that all of them see the same files."
             )
 
     # -- tensors -------------------------------------------------------------------------------------

@@ -52,8 +52,9 @@ class ShardStepper(RankStepper):
             self.split_further(batches)
             atomic_write_text(self._noted, json.dumps({"parts": self.parts}) + "\n")
             raise UserError(
-                f"Memory ran out on rank {self.ranks.rank}: from its next start on the run takes each batch "
-                f"in {self.parts} parts, with the same gradient. --resume goes on from the last checkpoint."
+                f"Memory ran out on rank {self.ranks.rank}: when it is next started, the run will split "
+                f"each batch into {self.parts} parts, with the same gradient. --resume continues from the "
+                "last checkpoint."
             )
         return found
 
@@ -87,5 +88,7 @@ def _parts_in(file: Path) -> int:
         return 1
     parts = read_json(file).get("parts")
     if not isinstance(parts, int) or not 1 <= parts <= MOST_PARTS:
-        raise UserError(f"'{file}' is damaged: remove it, and the run finds out anew what fits into memory.")
+        raise UserError(
+            f"'{file}' is damaged: remove it, and the run will determine again what fits into memory."
+        )
     return parts

@@ -67,30 +67,30 @@ def refuse_tensor_parallel(model: nn.Module, layout: Layout) -> None:
     """Say which part of a model cannot be cut."""
     layers = [module for module in model.modules() if isinstance(module, Layer)]
     if not layers:
-        raise UserError(f"The layout '{layout}' cannot cut a {type(model).__name__}: leave tp out.")
+        raise UserError(f"The layout '{layout}' cannot split a {type(model).__name__}: leave tp out.")
     for layer in layers:
         if not isinstance(layer.feedforward, FeedForward):
             raise UserError(
-                f"tp cannot cut a {type(layer.feedforward).__name__}: leave tp out of the layout."
+                f"tp cannot split a {type(layer.feedforward).__name__}: leave tp out of the layout."
             )
         for attention in _attentions(layer):
             if type(attention) is not MultiHeadAttention:
-                raise UserError(f"tp cannot cut a {type(attention).__name__}: leave tp out of the layout.")
+                raise UserError(f"tp cannot split a {type(attention).__name__}: leave tp out of the layout.")
             config = attention.config
             if config.heads % layout.tp or config.groups % layout.tp:
                 raise UserError(
-                    f"{config.heads} heads with {config.groups} of keys and values cannot be dealt to "
+                    f"{config.heads} heads with {config.groups} key/value heads cannot be split over "
                     f"{layout.tp} ranks: choose a tp that divides both."
                 )
             if any(True for _ in attention.score.parameters()):
                 raise UserError(
-                    f"tp cannot cut the score '{config.score}', which has weights of its own for each head: "
-                    "leave tp out of the layout."
+                    f"tp cannot split the score '{config.score}', which has its own weights for each "
+                    "head: leave tp out of the layout."
                 )
         inner = layer.feedforward.inner.out_features
         if inner % layout.tp:
             raise UserError(
-                f"An inner width of {inner} cannot be dealt to {layout.tp} ranks: change one of them."
+                f"An inner width of {inner} cannot be split over {layout.tp} ranks: change one of them."
             )
 
 
