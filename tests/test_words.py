@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,21 +18,6 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "re
 PAGES += sorted((ROOT / ".github").rglob("*.md"))
 SOURCE = ROOT / "src" / "clearhead"
 WEB = ROOT / "web" / "src"
-# calls whose texts a user reads
-SAYING = {
-    "UserError",
-    "NoLibrary",
-    "option",
-    "Option",
-    "Argument",
-    "echo",
-    "warn",
-    "_say",
-    "_say_once",
-    "print",
-}
-SAYING |= {"_beam", "_chance", "_text", "_files", "_computing"}
-
 INSTEAD = {
     r"\b[Ll]eav(e|es|ing) (it|them|[^.;:|]{1,40}) away\b": "leave out, turn off",
     r"\b(is|are) none of\b": "is not one of",
@@ -87,6 +72,35 @@ INSTEAD = {
     r"\bundisturbed run\b": "uninterrupted run",
     r"\bdrawn anew\b": "drawn again",
 }
+# in what the package and the explorer say, besides
+IN_MESSAGES = {
+    r", so that (it|they|there|no|nothing|texts?|the)\b": "so (for a result)",
+    r"\banew\b": "again",
+    r"\b[Ll]ikeliest\b": "most likely",
+    r"\b[Ll]eave out (them|it)\b": "leave them out",
+    r"\bdealt to\b": "split over",
+    r"\bhangs? on\b": "depends on",
+    r"\bstands? (in|where|beside|before|between|on|yet|written)\b": "is, occurs",
+    r"(?<![Tt]here )\b(is|are) no (file|folder|list|model|product|head|table|number|bundle)\b": "is not a",
+    r"\b[Gg]o(es|ing)? on (with|from|at|to|behind|after)\b": "resume, continue",
+    r"\bcome to its end\b": "finish",
+    r"\bbegun\b": "started",
+    r"\btakes? no part\b|\btake part\b": "is left out",
+    r"\b[Kk]nown are\b": "use one of",
+    r"\b(setting|bias|axis) is written\b": "write a … as",
+    r"\b(nats|tags?|words) an? (token|word|output|picture|head)\b": "per",
+    r"\bby heart\b": "overfitting",
+    r"\b[Kk]ept apart\b": "held out",
+    r"\bcustomary\b": "usual",
+    r"\blooks at the model\b|\bof the looks\b": "validations",
+    r"\bin vain\b": "timed out",
+    r"\bfetch (it|them|this)\b": "download",
+    r"\btaken? back\b": "undo",
+    r"\b(C\+\+|slower|faster) way\b": "engine, path",
+    r"\b(least length|so (many|wide|far) an?)\b": "minimum length, this wide",
+    r"\badds? up to 1\b": "sums to 1",
+    r"\bhow alike\b": "how similar",
+}
 FINE = (
     "in flight",  # what networks and caches call a request that has been sent
 )
@@ -107,36 +121,39 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def said(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """The literal texts inside calls that speak to a user."""
+    """The literal texts of a module, but for docstrings: each may end in a sentence that a user reads."""
+    skipped = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            if name in SAYING:
-                for argument in (*node.args, *(one.value for one in node.keywords)):
-                    yield node.lineno, literal(argument)
+        if isinstance(node, ast.Expr):
+            skipped.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
+            skipped |= {id(part) for part in node.values}
+            yield node.lineno, literal(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            yield node.lineno, node.value
 
 
-def literal(node: ast.AST) -> str:
-    """A text without its computed parts, for which stands a name."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else ""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(literal(part) or "X" for part in node.values)
-    if isinstance(node, ast.BinOp):
-        return literal(node.left) + literal(node.right)
-    return literal(node.body) + " " + literal(node.orelse) if isinstance(node, ast.IfExp) else ""
+def literal(node: ast.JoinedStr) -> str:
+    """A text without its computed parts, for which stands a letter."""
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
 
 
-def found_in(text: str) -> list[str]:
+def found_in(text: str, words: Mapping[str, str] = INSTEAD) -> list[str]:
     plain = re.sub(r"\s+", " ", text)
     for phrase in FINE:
         plain = plain.replace(phrase, "")
-    hits = ((re.search(pattern, plain), instead) for pattern, instead in INSTEAD.items())
+    hits = ((re.search(pattern, plain), instead) for pattern, instead in words.items())
     return [f"'{hit[0]}' → {instead}" for hit, instead in hits if hit is not None]
 
 
 def test_pages_and_messages_use_none_of_these_words() -> None:
     wrong = [f"{where}: {hit}" for where, text in texts() for hit in found_in(text)]
+    assert wrong == []
+
+
+def test_messages_use_none_of_these_words_besides() -> None:
+    said_here = ((where, text) for where, text in texts() if ".py:" in where)
+    wrong = [f"{where}: {hit}" for where, text in said_here for hit in found_in(text, IN_MESSAGES)]
     assert wrong == []
 
 
@@ -148,7 +165,7 @@ def test_the_explorer_uses_none_of_these_words() -> None:
             r"\"([^\"\n]* [^\"\n]*)\"|>([^<>{}\n]+)<|`([^`\n]* [^`\n]*)`", file.read_text("utf-8")
         )
         for text in ("".join(parts) for parts in shown):
-            wrong += [f"{file.name}: {hit}" for hit in found_in(text)]
+            wrong += [f"{file.name}: {hit}" for hit in found_in(text, {**INSTEAD, **IN_MESSAGES})]
     assert wrong == []
 
 
@@ -159,3 +176,8 @@ def test_the_list_finds_what_it_is_for() -> None:
     assert len(found_in("Whoever knows it by heart is quicker, at 9 tokens a second.")) == 4
     said_so = ast.parse('raise UserError(f"{x} is none of " "those" if a else "fine")')
     assert [text for _, text in said(said_so)] == ["X is none of those fine"]
+    assert found_in("So it begins anew.", IN_MESSAGES) != []
+    said_so = ast.parse(
+        'def f():\n  "A docstring."\n  raise UserError(f"{x} is none of " "those" if a else "fine")'
+    )
+    assert sorted(text for _, text in said(said_so)) == ["X is none of those", "fine"]

@@ -171,9 +171,9 @@ def test_weights_of_a_cheaper_attention_may_be_negative(visit: Open, bundles: Bu
     legend = page.region("Layer 1, head 2").locator(".legend").get_attribute("aria-label")
     assert legend is not None
     assert "from −" in legend
-    assert "3 learnt mixtures" in page.page.locator("main").inner_text()
+    assert "3 learned mixtures" in page.page.locator("main").inner_text()
     page.go("attention", model="mixture", text="the cat sleeps", show="summary", how="rollout")
-    assert "count by their size" in page.page.locator("main").inner_text()
+    assert "count with their absolute value" in page.page.locator("main").inner_text()
 
 
 def test_a_piano_roll_shows_which_notes_were_looked_at(visit: Open, bundles: Bundles) -> None:

@@ -140,7 +140,7 @@ def test_letters_in_any_case() -> None:
         ("(a", "not closed"),
         ("a)", "closes no group"),
         ("[a", "not closed"),
-        ("[z-a]", "backwards"),
+        ("[z-a]", "is reversed"),
         (r"[\d-z]", "range"),
         ("a^b", "anchor"),
         ("a\\", "backslash"),
@@ -385,7 +385,7 @@ def test_a_model_may_have_more_tokens_than_its_tokenizer() -> None:
         ({"regex": "a{5}"}, 4, "at most 4 tokens"),
         ({"regex": "a{2}", "min_length": 3}, 4, "at least 3 and at most 4"),
         ({"regex": "z+"}, 4, "No text"),
-        ({"regex": "a+", "prefix": (4,)}, 4, "prefix does not fit"),
+        ({"regex": "a+", "prefix": (4,)}, 4, "prefix does not match"),
         ({"regex": "a+", "banned": ((3,),)}, 4, "No text"),
     ],
 )

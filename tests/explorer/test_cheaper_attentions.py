@@ -219,7 +219,7 @@ def test_every_view_opens(session_of: Make, name: str) -> None:
         assert mixed.isfinite().all()
         torch.testing.assert_close(mixed.sum(-1), torch.ones(len(mixed)))
         shares = are_shares(unpacked(mean["weights"]))
-        assert ("below 0" in followed["note"]) or shares
+        assert ("Negative weights" in followed["note"]) or shares
     for kind in classes(session, TEXT, target)["kinds"]:
         mass = unpacked(kind["mass"])
         torch.testing.assert_close(mass.sum(-1), torch.ones_like(mass[..., 0]))

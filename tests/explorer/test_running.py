@@ -319,7 +319,7 @@ def test_at_least_one_token_is_shown() -> None:
 
 
 def test_a_classifier_writes_nothing() -> None:
-    with pytest.raises(UserError, match="does not write any"):
+    with pytest.raises(UserError, match="does not write text"):
         run(Session(labeller("classify", ["good", "bad"])), SOURCE)
 
 

@@ -221,7 +221,7 @@ WRONG: list[tuple[str, Any, int, str]] = [
     ("run", [], 422, "Send a JSON object"),
     ("run", None, 422, "is invalid"),
     ("run", {"text": "a", "model": "fisrt"}, 404, "did you mean 'first'?"),
-    ("run", {"text": "a", "model": "judge"}, 400, "does not write any"),
+    ("run", {"text": "a", "model": "judge"}, 400, "does not write text"),
     ("inside", {"text": " "}, 400, "empty"),
     ("inside", {"text": "cat " * 600}, 400, "512"),
     ("tensor", {"text": TEXT, "name": "decoder.9.self.weights"}, 400, "decoder"),

@@ -147,7 +147,7 @@ def test_a_sentence_for_each_length_says_where_exact_attention_wins() -> None:
     assert pages.verdicts(found) == [
         "At 256 tokens exact attention takes 1 ms and beats all 2 others; the next is linear, with "
         "2.00 × its time.",
-        "At 512 tokens exact attention takes 4 ms and beats 1 other; quicker: linear (0.75 × its time, "
+        "At 512 tokens exact attention takes 4 ms and beats 1 other; faster: linear (0.75 × its time, "
         "error 0.5).",
         "At 1,024 tokens exact attention was not measured: the fastest is linear, 6 ms.",
     ]

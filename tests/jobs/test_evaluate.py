@@ -77,9 +77,9 @@ def test_nothing_to_measure_on(finished: Finished, tmp_path: Path) -> None:
         (
             "classify",
             "neutral",
-            "line 3 has the class 'neutral', which the model does not know: it knows no, yes.",
+            "line 3 has the class 'neutral', which is not one of the model's: no, yes.",
         ),
-        ("tag", "yes maybe", "line 3 has the tag 'maybe', which the model does not know: it knows no, yes."),
+        ("tag", "yes maybe", "line 3 has the tag 'maybe', which is not one of the model's: no, yes."),
         ("regress", "many", "line 3 has 'many' where a number should be"),
         ("regress", "nan", "line 3 has 'nan' where a number should be"),
         ("regress", "1_000", "line 3 has '1_000' where a number should be"),

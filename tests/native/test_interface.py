@@ -58,7 +58,7 @@ def test_every_change_is_seen(tmp_path: Path) -> None:
     assert {name for name, ours in believed().items() if theirs.get(name) != ours} == {
         differs for *_, differs in CHANGES
     }
-    with pytest.raises(NoLibrary, match="another version of clearhead (its 'interface' differs)"):
+    with pytest.raises(NoLibrary, match=r"another version of clearhead \(its 'interface' differs\)"):
         Functions(loaded)
 
 

@@ -201,7 +201,7 @@ def test_a_head_of_columns() -> None:
         for name in ns
     ]
     assert nats == pytest.approx(-sum(torch.tensor(wanted, dtype=torch.float64).log().tolist()), rel=1e-5)
-    with pytest.raises(UserError, match="In row 1, the label 'upos=X' is not one of those"):
+    with pytest.raises(UserError, match="In row 1, the label 'upos=X' is not one of the model's labels"):
         WordTags("tag")(bundle, [("dog", "upos=X ner=O")])
     with pytest.raises(UserError, match="this model predicts upos, ner"):
         WordTags("tag")(bundle, [("dog", "upos=DET feats=_")])

@@ -303,13 +303,13 @@ def test_reads_no_further_than_the_sample(kind: str) -> None:
 def test_bad_corpora_are_one_sentence(kind: str) -> None:
     config = TokenizerConfig().replace(kind=kind)
     for nothing in ([], ["", ""], [" \n", "\t"]):
-        with pytest.raises(UserError, match="no text to learn a tokenizer from"):
+        with pytest.raises(UserError, match="no text to train a tokenizer on"):
             learn_tokenizer(nothing, config)
     with pytest.raises(UserError, match="half of a surrogate pair"):
         learn_tokenizer(["fine", "bad \ud800"], config)
     with pytest.raises(UserError, match="must be a string"):
         learn_tokenizer(["fine", 3], config)  # type: ignore[list-item]
-    with pytest.raises(UserError, match="not from one string"):
+    with pytest.raises(UserError, match="not on one string"):
         learn_tokenizer("fine", config)
 
     def torn() -> Iterator[str]:

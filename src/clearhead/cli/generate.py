@@ -197,7 +197,7 @@ def _lines(bundle: Path, asked: Asked, files: Files, computing: Computing) -> No
 
 
 def _talk(writer: Writer, asked: Asked) -> None:
-    """Read a line, go on from it, and again, until the input ends; a line that begins with / is a command."""
+    """Read a line, continue it, and again, until the input ends; a line that begins with / is a command."""
     from clearhead.jobs.lines import seed_of  # here, so that --help does not wait for torch
 
     _ready(writer, asked)

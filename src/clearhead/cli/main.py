@@ -57,7 +57,7 @@ TAKEN = ("import", "inspect")  # names that mean something else in Python: ours 
 
 
 def command_named(name: str) -> Callable[..., None]:
-    """The function behind a command, which stands in the module of its name."""
+    """The function behind a command, which is in the module of its name."""
     own = f"{name}_" if name in TAKEN else name
     found: Callable[..., None] = getattr(import_module(f"clearhead.cli.{own}"), own)
     return found

@@ -50,7 +50,7 @@ def check_files(files: Files, texts: Sequence[str] | None) -> bool:
 def open_lines(
     files: Files, texts: Sequence[str] | None, check: Check | None = None, prefix: str = ""
 ) -> Lines:
-    """The texts that were given, wherever they come from; `prefix` stands before each that is not empty."""
+    """The texts that were given, wherever they come from; `prefix` is put before each that is not empty."""
     # here, so that --help does not wait for torch
     from clearhead.jobs.lines import Lines, file_lines, pipe_lines
     from clearhead.text.tokenizer import checked_text

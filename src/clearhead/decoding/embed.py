@@ -102,9 +102,7 @@ def check_embedding(bundle: Bundle, pooling: str, layer: int | None) -> None:
             "The first token of a decoder has read nothing of the text: use --pooling mean or last."
         )
     if layer is not None and not 0 <= layer <= config.layers:
-        raise UserError(
-            f"This model has layers 1 to {config.layers}, and 0 for its embedding: there is no layer {layer}."
-        )
+        raise UserError(f"This model has layers 1 to {config.layers}, and 0 for its embedding, not {layer}.")
     if config.family in NO_TRANSFORMERS and layer not in (None, config.layers):
         raise UserError(
             f"A {config.family} model only gives the vectors of its last layer: leave the layer out."

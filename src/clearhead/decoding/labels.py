@@ -96,8 +96,8 @@ def unread_sentence(bundle: Bundle, texts: Texts, before: int = 0) -> str | None
         if head is not None:
             number = before + at + 1
             return (
-                f"line {number} has {head[1]:,} tokens, and this model only reads the first {head[0]:,}, as in "
-                "training: the rest is ignored. Other such lines are treated the same way."
+                f"line {number} has {head[1]:,} tokens, and this model only reads the first {head[0]:,}, as "
+                "in training: the rest is ignored. Other such lines are treated the same way."
             )
     return None
 

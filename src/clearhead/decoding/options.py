@@ -35,7 +35,7 @@ _BOUNDS = {
     "presence": (_ANY, "The presence penalty must be a number"),
     "length_penalty": (POWERS, f"A length penalty is a power from {POWERS.low} to {POWERS.high}"),
     "beam": (Bounds(1, WIDEST), f"The beam size must be at most {WIDEST:,}"),
-    "nbest": (Bounds(1, MOST_TEXTS), f"At most {MOST_TEXTS:,} texts are written at a time"),
+    "nbest": (Bounds(1, MOST_TEXTS), f"At most {MOST_TEXTS:,} texts can be requested at once"),
     "coverage": (_AT_LEAST_0, "The coverage penalty must be at least 0"),
     "diversity": (_AT_LEAST_0, "The diversity penalty must be at least 0"),
     "contrastive": (_SHARE, "The contrastive weight must be from 0 to 1"),

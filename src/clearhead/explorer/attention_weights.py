@@ -24,8 +24,8 @@ from clearhead.nn.attention.reformer import ReformerAttention
 from clearhead.nn.attention.sparse import SparseAttention
 
 SHARES = (
-    "Weights below 0 count by their size, rows are scaled to sum to 1, and a token that sees nothing "
-    "stays itself."
+    "Negative weights count with their absolute value, rows are scaled to sum to 1, and a token that "
+    "sees nothing keeps its own vector."
 )
 _NEAR = 1e-3  # of a sum: float32's rounding, and that of an inverse found by iteration
 
@@ -71,29 +71,29 @@ def _about(attention: Any) -> str:
         return f"A weight is φ(q)·φ(k), φ being {which}, divided by the sum of its row."
     if isinstance(attention, LinformerAttention):
         return (
-            f"Tokens look at {config.projected} learnt mixtures of the text. Drawn is what that gives each "
-            f"token: the weights of the mixtures times how much of the token each holds. Weights may be "
-            f"negative, and rows need not sum to 1."
+            f"Tokens look at {config.projected} learned mixtures of the text. The map shows the resulting "
+            "weight of each token: the weights of the mixtures times how much of the token each "
+            "contains. Weights may be negative, and rows need not sum to 1."
         )
     if isinstance(attention, NystromAttention):
         beside = ", with the convolution over neighbouring values in it" if config.convolution else ""
         return (
-            f"Drawn is the product of three matrices by way of {config.landmarks} landmarks{beside}. Weights "
-            f"may be negative, and rows need not sum to 1."
+            f"The map shows the product of three matrices through {config.landmarks} landmarks{beside}. "
+            "Weights may be negative, and rows need not sum to 1."
         )
     if isinstance(attention, ReformerAttention):
         return (
-            "A token looks at those that hash like it, not at itself; rounds are mixed as the layer mixes "
-            "them. While it writes, it looks exactly at all that came before."
+            "A token looks at tokens with the same hash, but not at itself; rounds are combined as in "
+            "the layer. When decoding, it looks at all earlier tokens exactly."
         )
     if isinstance(attention, CompressedAttention):
         return (
-            f"Tokens look at blocks made from {config.reads} tokens. A block's weight is drawn shared out "
-            f"evenly among its tokens, of which the convolution may use one more than another; Inside has "
-            f"the weights of the blocks."
+            f"Tokens look at blocks made from {config.reads} tokens. The map spreads a block's weight "
+            "evenly over its tokens, although the convolution may use some more than others; the Inside "
+            "view has the weights of the blocks."
         )
     if isinstance(attention, SparseAttention):
-        return f"Softmax of scores within the pattern {attention.pattern!r}; outside of it weights are 0."
+        return f"Softmax of scores within the pattern {attention.pattern!r}; weights outside it are 0."
     return ""
 
 

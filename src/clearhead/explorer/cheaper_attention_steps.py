@@ -38,7 +38,7 @@ from clearhead.nn.attention.problem import Problem
 from clearhead.nn.attention.reformer import ReformerAttention
 from clearhead.nn.attention.sparse import SparseAttention, WithGlobals
 
-NEVER_MADE = "The layer never makes these numbers, but they are what it mixes the values by. "
+NEVER_MADE = "The layer never computes these numbers, but it mixes the values as if by them. "
 
 
 def any_attention_steps(place: Place, looking: Looking) -> list[Step]:
@@ -64,7 +64,10 @@ def _linear(place: Place, looking: Looking, attention: LinearAttention) -> list[
     formula, note = "φ(x) = elu(x) + 1", ""
     if isinstance(attention, PerformerAttention):
         formula = "φ(x) = exp(ω x − |x|²/2)"
-        note = "ω: random directions, drawn when the layer was made. Divided by the largest: quotients stay."
+        note = (
+            "ω: random directions, drawn when the layer was made. They are divided by the largest, which "
+            "leaves their ratios unchanged."
+        )
 
     def products() -> Tensor:
         q, k = (get(f"{path}.{name}_features") for name in "qk")
@@ -109,7 +112,7 @@ def _linformer(place: Place, looking: Looking, attention: LinformerAttention) ->
 
     def projection(name: str, label: str, weight: Tensor) -> Step:
         axes = (("group", len(weight)), place.tokens, mixtures)
-        note = "Learnt: how much of each position a mixture holds."
+        note = "Learned: how much of each position a mixture contains."
         return Step(f"{path}.{name}", label, label[-1], axes, note, lambda: weight[:, : place.tokens[1]])
 
     keys = (groups, mixtures, ("feature", config.key_size))
@@ -134,8 +137,8 @@ def _linformer(place: Place, looking: Looking, attention: LinformerAttention) ->
             place,
             looking,
             "A = P Fᵀ",
-            f"{NEVER_MADE}A mixture may hold a token with a minus sign, so weights may be negative, and rows "
-            f"need not sum to 1.",
+            f"{NEVER_MADE}A mixture may contain a token with a negative sign, so weights may be negative, "
+            "and rows need not sum to 1.",
         ),
     ]
 
@@ -168,7 +171,7 @@ def _nystrom(place: Place, looking: Looking, attention: NystromAttention) -> lis
             "pseudo-inverse between landmarks",
             "softmax(Q̃ K̃ᵀ / √d_k)⁺",
             (heads, marks, marks),
-            f"Found by {config.iterations} iterations.",
+            f"Computed in {config.iterations} iterations.",
             factor(1),
         ),
         Step(
@@ -198,7 +201,7 @@ def _reformer(place: Place, looking: Looking, attention: ReformerAttention) -> l
     steps = [
         *input_steps(place, looking),
         Step(f"{path}.q", "queries Q", f"{turned}x W_QK", vectors),
-        Step(f"{path}.k", "keys K", "q / rms(q)", vectors, "The same vectors, brought to one length."),
+        Step(f"{path}.k", "keys K", "q / rms(q)", vectors, "The same vectors, normalised to one length."),
         Step(f"{path}.v", "values V", "x W_V", (heads, looking.keys, ("feature", config.value_size))),
     ]
     formula, note = (
@@ -245,7 +248,9 @@ def _compressed(place: Place, looking: Looking, attention: CompressedAttention) 
         long = (groups, place.tokens, ("feature", size))
         short = (groups, blocks, ("feature", size))
         turned = "R(pos) " if letter == "K" and attention.position.turns else ""
-        note = f"A convolution makes one of {config.reads} tokens; a block stands where its last token does."
+        note = (
+            f"A convolution turns {config.reads} tokens into one; a block has the position of its last token."
+        )
         steps += [
             Step(f"{path}.{name}s", f"{name}s of tokens", f"x W_{letter}", long, "", raw(part)),
             Step(
@@ -273,7 +278,7 @@ def _sparse(place: Place, looking: Looking, attention: SparseAttention) -> list[
     steps = [*input_steps(place, looking), *projection_steps(place, looking)]
     if attention.config.global_projections:
         steps += _global_projections(place, given)
-    note = "Each row sums to 1; outside of the pattern weights are 0."
+    note = "Each row sums to 1; weights outside the pattern are 0."
     return [*steps, *score_steps(place, looking), *mixing_steps(place, looking, note=note)]
 
 

@@ -42,7 +42,7 @@ def classes(
     """
     if session.family == "vision":
         raise UserError(
-            "Image patches do not fall into token classes: look at the heads, or at their summary."
+            "The patches of a picture do not fall into token classes: look at the heads, or at their summary."
         )
     if text is not None:
         return _counted(session, [session.trace(text, target)])

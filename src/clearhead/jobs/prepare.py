@@ -100,8 +100,8 @@ def _without_text(found: Survey) -> tuple[Tokenizers, Facts]:
     for part, one in zip(parts, first, strict=True):
         if shape_of(one) != shape_of(first[0]):
             raise UserError(
-                f"{name_of(part.corpus)} begins with {in_words(one)}, and {name_of(parts[0].corpus)} with "
-                f"{in_words(first[0])}: make them alike."
+                f"{name_of(part.corpus)} starts with {in_words(one)}, but {name_of(parts[0].corpus)} with "
+                f"{in_words(first[0])}: convert all pictures to the same size and colours."
             )
     channels, height, width = shape_of(first[0])
     picture = PictureFacts(side_for(height, width), patch_for(height, width), channels)

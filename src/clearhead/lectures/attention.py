@@ -140,7 +140,7 @@ def masked_attention_quiz(source: Source) -> list[Step]:
     weights = problem.weights()[0, 0]
     unmasked = float(given_scores(scores, masks.Everything()).weights()[0, 0, 1, 1])
     note = (
-        "Answer B: behind the mask token 2 sees tokens 1 and 2 alone, with equal scores. "
+        "Answer B: with the mask, token 2 only sees tokens 1 and 2, with equal scores. "
         f"Without the mask it would be answer C, {unmasked:.4f}."
     )
     return [

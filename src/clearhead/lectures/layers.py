@@ -56,7 +56,7 @@ def whole_model(source: Source) -> list[Step]:
             "weights_block",
             "each printed row's total, shared out by a softmax of the printed scores",
             shares,
-            "A softmax keeps ratios whatever stands in the columns that the slide leaves out.",
+            "A softmax keeps ratios, whatever is in the columns that the slide leaves out.",
             rows=few,
             columns=words[:4],
         ),
@@ -132,7 +132,7 @@ def training_and_inference(source: Source) -> list[Step]:
     columns = tuple(f"h_{n}" for n in prefixes)
     counts = [x.shape[1], sum(prefixes), prefixes[0] + len(prefixes) - 1]
     return [
-        source.step("h", "softmax(X Xᵀ / 2 behind the causal mask) X", whole, rows=words),
+        source.step("h", "softmax(X Xᵀ / 2 with the causal mask) X", whole, rows=words),
         source.step(
             "masked",
             "largest difference of a prefix's last state from h",

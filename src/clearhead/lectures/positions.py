@@ -49,5 +49,7 @@ def rotary_distance(source: Source) -> list[Step]:
         source.step("at_0", f"{formula} 0 to 2", rotary(near), "", *labels),
         source.step("at_7", f"{formula} 7 to 9", rotary(far), "", *labels),
         source.step("rotary_moved", "at_7 − at_0", turned, "No score changes.", *labels),
-        source.step("sinusoidal_moved", waving, waved, "Here every score changes with the place.", *labels),
+        source.step(
+            "sinusoidal_moved", waving, waved, "Here every score changes with the position.", *labels
+        ),
     ]

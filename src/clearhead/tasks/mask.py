@@ -17,7 +17,7 @@ from clearhead.training.sizes import Passes, Rate
 from clearhead.training.sizing import Choice, Demand, Facts
 
 _COLUMNS: Columns = replace(GENERATE.columns, task="mask")
-_EXTRA = Choice("tokenizer.extra", "mask", "a token to hide others behind")
+_EXTRA = Choice("tokenizer.extra", "mask", "a token that hides others")
 CONTEXT = 128  # tokens of a chunk
 
 

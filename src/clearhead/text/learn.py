@@ -96,7 +96,7 @@ def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     '日本 <stop>'
     """
     if isinstance(texts, str):
-        raise UserError("A tokenizer is learnt from many texts, not from one string; pass a list of lines.")
+        raise UserError("A tokenizer is trained on many texts, not on one string: pass a list of lines.")
     lines = _checked(texts, config.sample)
     if config.kind == "events":
         for _ in lines:  # so that the corpus is measured
@@ -118,7 +118,7 @@ def _checked(texts: Iterable[str], most: int) -> Iterator[str]:
         empty = not checked_text(text).strip() and empty
         yield text
     if empty:
-        raise UserError("There is no text to learn a tokenizer from: every line is empty.")
+        raise UserError("There is no text to train a tokenizer on: every line is empty.")
 
 
 def _words(

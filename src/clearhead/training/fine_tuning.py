@@ -59,7 +59,7 @@ def less_than_scratch(width: int) -> float:
 def _patience(less: float) -> Choice:
     if less < LESS:
         return Choice("validation.patience", LOOKS, "a narrow base learns slowly")
-    return Choice("validation.patience", LOOKS // 2, "what is learnt by heart shows in half of the looks")
+    return Choice("validation.patience", LOOKS // 2, "overfitting shows within half of the validations")
 
 
 def _share(less: float) -> str:

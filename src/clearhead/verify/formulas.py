@@ -87,7 +87,7 @@ def _settings(subject: Subject) -> dict[str, Options]:
         "bias": Options(bias=((a, 1.5), (c, -2.25), (a, 0.5))),
         "bans": Options(banned=((a,), (b, c), (a, b, a))),
         "prefix": Options(prefix=(a, b)),
-        "least length": Options(min_length=3),
+        "minimum length": Options(min_length=3),
         "all together": Options(
             bias=((b, 1.0),),
             repetition=1.2,

@@ -116,7 +116,9 @@ class TextConstraint:
         wanted, behind = self.wanted, " after the prefix" if self.prefix else ""
         for limit, (state, met) in sorted(set(zip(self.limits, self.firsts, strict=True))):
             if not state:
-                raise UserError(f"The prefix does not fit the regular expression '{wanted.regex}'.")
+                raise UserError(
+                    f"The prefix does not match the regular expression '{wanted.regex}': change one of them."
+                )
             if self.machine.can_end(len(self.prefix), self.least, limit)[met, state]:
                 continue
             need, room = int(self.machine.need[met, state]), limit - len(self.prefix)
