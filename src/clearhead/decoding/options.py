@@ -59,7 +59,7 @@ class Options(Config):
     >>> clearhead.Options(beam=4, sample=True)
     Traceback (most recent call last):
     ...
-    clearhead.base.errors.UserError: A beam searches and sampling draws: use one of them.
+    clearhead.base.errors.UserError: Beam search and sampling cannot be combined: use one of them.
     """
 
     _noun: ClassVar[str] = "decoding"

@@ -42,7 +42,7 @@ class Total:
         """One sentence.
 
         >>> Total(2, 10, -23.0).report()
-        '2 pairs, 10 tokens: log-probability -23.0000, -2.3000 a token, perplexity 9.974.'
+        '2 pairs, 10 tokens: log-probability -23.0000, -2.3000 per token, perplexity 9.974.'
         """
         if not self.tokens:
             return "There were no pairs to score."

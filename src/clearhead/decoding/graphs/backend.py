@@ -253,7 +253,7 @@ def why_not_options(options: Options) -> str | None:
 
     >>> why_not_options(Options(beam=4))
     >>> why_not_options(Options(frequency=0.5))
-    'what was written before changes what is chosen.'
+    'earlier tokens change what may be chosen.'
     """
     shaped = options.repetition != 1 or options.frequency or options.presence or options.no_repeat
     begun = options.prefix or options.not_first

@@ -282,7 +282,7 @@ def supports(model: nn.Module, device: str = "cpu") -> str | None:
     >>> import clearhead
     >>> supports(clearhead.build("tiny"))
     >>> supports(clearhead.build("tiny", position__name="shaw"))
-    "it does not know the position scheme 'shaw'."
+    "it does not support the position scheme 'shaw'."
     """
     config = getattr(model, "config", None)
     if not isinstance(config, ModelConfig) or type(model) not in (EncoderDecoder, Decoder):

@@ -127,7 +127,7 @@ def check_position(
     >>> print(check_position("t/T"))
     t/T: a signal for each position, measured up to length 1024
       unique      yes  the nearest two positions, 0 and 1, are 0.00098 apart
-      consistent  no   position 15 has another signal in a text of 128 than in one of 16
+      consistent  no   position 15 has a different signal in a text of 128 than in one of 16
       bounded     yes  signals stay small: at most 0.992 in a text of 128, about 0.749 far out in one of 1024
       tolerance        signals within 1.2e-07 of the largest count as the same
     >>> report = check_position("alibi", heads=8, causal=True)
