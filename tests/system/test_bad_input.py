@@ -155,7 +155,7 @@ FILE_CASES = {
     "missing validation file": ([*TSV, "--validation", "no.tsv"], "There is no file 'no.tsv'"),
     "three validation files": (
         [*TSV, "--validation", "a.en", "--validation", "a.fr", "--validation", "a.en"],
-        "--validation takes one file, or twice",
+        "--validation takes one file, or two",
     ),
 }
 
