@@ -44,6 +44,19 @@ def is_exact(attention: Any) -> bool:
     return type(attention) in (MultiHeadAttention, LatentAttention, type(None))
 
 
+def counted_as_exact(model: nn.Module, kind: str, layers: int) -> str:
+    """A sentence for counts of pairs and cached keys that are those of exact attention; else empty."""
+    parts = [attention_of(model, kind, layer) for layer in range(layers)]
+    others = list(dict.fromkeys(part.config.kind for part in parts if not is_exact(part)))
+    if not others:
+        return ""
+    named = " and ".join(f"'{one}'" for one in others)
+    return (
+        f"Pairs and cached keys are those of exact attention. Attention of the kind {named} compares fewer "
+        f"pairs, or remembers less than all keys."
+    )
+
+
 def chooses_keys(attention: Any) -> bool:
     """Whether a query looks at some keys alone, and which may not be told from positions."""
     return isinstance(attention, (ReformerAttention, SparseAttention))

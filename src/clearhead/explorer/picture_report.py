@@ -15,6 +15,7 @@ from torch import Tensor
 from clearhead.data.notes import Placed, placed_notes
 from clearhead.data.pictures import in_words
 from clearhead.explorer.attention import rollout
+from clearhead.explorer.attention_weights import about_weights
 from clearhead.explorer.inside import labels
 from clearhead.explorer.patches import overlay_png, plain_png, seen_by_the_head
 from clearhead.explorer.session import Session
@@ -50,6 +51,9 @@ def picture_sections(session: Session, text: str) -> Iterator[str]:
         f"Attention of {reads}, from which the class is predicted, drawn over the picture. The lightest "
         "patch has the largest weight of its drawing; that weight is given beside it.",
     )
+    said = about_weights(session.model, "encoder.self", config.layers)
+    if said:
+        yield f'<p class="about">{escape(said)} Weights below 0 have the darkest colour.</p>'
     names = {"rollout": "Rollout through all layers", "mean": "Mean over the heads of the last layer"}
     for name, title in names.items():
         weights = maps[name]

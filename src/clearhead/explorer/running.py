@@ -36,6 +36,7 @@ from clearhead.decoding.processors import Past, Pipeline, pipeline
 from clearhead.decoding.rows import PlainScores, TorchRows
 from clearhead.decoding.rows_backend import rows_engine
 from clearhead.decoding.writer import Writer
+from clearhead.explorer.attention_weights import counted_as_exact
 from clearhead.explorer.beams import DrawnBeam, tree
 from clearhead.explorer.session import Session
 from clearhead.explorer.words import Plain, Vocabulary
@@ -128,7 +129,10 @@ def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
             "stopped": "stop" if found.stopped else "length",  # what ended it: the model, or its limit
         },
         "tree": tree(beam, path, vocabulary.word) if beam else None,
-        "cost": _cost(rows.passes, len(found.ids) + (1 if rows.has_source else len(request.given))),
+        "cost": {
+            **_cost(rows.passes, len(found.ids) + (1 if rows.has_source else len(request.given))),
+            "note": counted_as_exact(session.model, "decoder.self", session.layers["decoder"]),
+        },
     }
 
 

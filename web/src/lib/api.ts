@@ -75,6 +75,8 @@ export interface Cost {
   training: { passes: number; positions: number; attended: number };
   /** `rows` texts go through each pass at once; `uncached`: pairs if nothing were remembered. */
   inference: { passes: number; cached: number[]; attended: number; rows: number[]; uncached: number };
+  /** Where the model's attention is cheaper than the exact one that is counted. */
+  note?: string;
 }
 
 /** What ended a text: the model's stop symbol, or its limit. */
