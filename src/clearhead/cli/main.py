@@ -110,6 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has gone, as `| head` does
         _give_up_output()
         return 1
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # what Click makes of it
+            _give_up_output()
+        raise
     except Exception as error:
         sentence = _explained(error)
         if sentence is None:
