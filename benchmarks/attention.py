@@ -1,83 +1,110 @@
-"""Attention under a window on a CPU, beside attention without one: milliseconds and ratios.
+"""Attention under a causal window, beside causal attention without one: milliseconds, and how they compare.
 
-The kernel is what `auto` chooses. "one mask" hands the fused kernel all keys and a boolean mask, which is
-what a window costs where its reach is not made use of. Best of several rounds, contenders in turn.
-Run: `python benchmarks/attention.py [THREADS]`
+The kernel is what `auto` chooses. The window's share is the number of (query, key) pairs that it leaves, of those
+of causal attention: a window that cost exactly its share of the FLOPs would have "time / share" 1. Best of
+several rounds, contenders in turn. On a GPU, peak memory beyond the inputs as well.
+
+    python benchmarks/attention.py --threads 2
+    python benchmarks/attention.py --cases 65536:512 --heads 1 --rounds 2
+    python benchmarks/attention.py --device cuda --cases 65536:512 131072:512
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import sys
 import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 import clearhead
 from clearhead.base.device import name_of_cpu
 from clearhead.nn.attention import attend
 from clearhead.nn.attention.masks import Causal, Mask, Window
 
-WIDTH, HEADS, ROUNDS = 512, 8, 7
-# tokens of a row, positions a window reaches back
-CASES = ((512, 64), (1024, 64), (1024, 256), (2048, 128), (2048, 512), (4096, 256))
+HEAD = 64  # dimensions of a head
+# tokens of a row : positions a window reaches back
+CASES = ("512:64", "1024:64", "1024:256", "2048:128", "2048:512", "4096:256", "8192:512", "16384:512")
 
 
-def kernel(length: int, mask: Mask, train: bool) -> Callable[[], Tensor]:
+def attention(length: int, mask: Mask, train: bool, asked: argparse.Namespace) -> Callable[[], Tensor]:
     """The attention of one row, without its projections."""
-    layer = clearhead.MultiHeadAttention(clearhead.AttentionConfig(width=WIDTH, heads=HEADS))
-    problem = layer.problem(torch.randn(1, length, WIDTH), mask=mask)
+    width, device = HEAD * asked.heads, torch.device(asked.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    layer = clearhead.MultiHeadAttention(clearhead.AttentionConfig(width=width, heads=asked.heads))
+    layer = layer.to(device, dtype)
+    problem = layer.problem(torch.randn(1, length, width, device=device, dtype=dtype), mask=mask)
     q, k, v = (x.detach().contiguous().requires_grad_(train) for x in (problem.q, problem.k, problem.v))
     ready = dataclasses.replace(problem, q=q, k=k, v=v)
-    return lambda: attend(ready)
 
-
-def one_mask(length: int, reach: int, train: bool) -> Callable[[], Tensor]:
-    """The same through one call with the whole boolean mask."""
-    q, k, v = (torch.randn(1, HEADS, length, WIDTH // HEADS, requires_grad=train) for _ in range(3))
-    visible = (Window(reach) & Causal()).matrix(length)
-    return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-
-
-def best(contenders: dict[str, Callable[[], Tensor]], train: bool) -> dict[str, float]:
-    """Milliseconds of each one's quickest round, forward and, in training, backward."""
-    found = dict.fromkeys(contenders, float("inf"))
-    for _ in range(ROUNDS):
-        for name, run in contenders.items():
-            begin = time.perf_counter()
+    def run() -> Tensor:
+        q.grad = k.grad = v.grad = None
+        with torch.set_grad_enabled(train):
+            found = attend(ready)
             if train:
-                run().sum().backward()
-            else:
-                with torch.no_grad():
-                    run()
-            found[name] = min(found[name], 1000 * (time.perf_counter() - begin))
-    return found
+                found.sum().backward()
+        return found
+
+    return run
+
+
+def best(
+    contenders: dict[str, Callable[[], Tensor]], asked: argparse.Namespace
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Of each one the milliseconds of its quickest round, and on a GPU the megabytes of its peak."""
+    on_gpu = asked.device != "cpu"
+    clock = time.process_time if asked.work else time.perf_counter
+    took, peak = dict.fromkeys(contenders, float("inf")), dict.fromkeys(contenders, 0.0)
+    for round_number in range(asked.rounds + on_gpu):  # on a GPU the first compiles
+        for name, run in contenders.items():
+            if on_gpu:
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+                before = torch.cuda.memory_allocated()
+            begin = clock()
+            run()
+            if on_gpu:
+                torch.cuda.synchronize()
+                peak[name] = (torch.cuda.max_memory_allocated() - before) / 1e6
+            if round_number or not on_gpu:
+                took[name] = min(took[name], 1000 * (clock() - begin))
+    return took, peak
 
 
 def main() -> None:
     """Print the table."""
-    if len(sys.argv) > 1:
-        torch.set_num_threads(int(sys.argv[1]))
-    print(f"{name_of_cpu()}, torch {torch.__version__}, width {WIDTH}, {HEADS} heads, one row\n")
-    print("| tokens | window | pass | causal | window | one mask | window / causal | window / one mask |")
-    print("|---|---|---|---|---|---|---|---|")
-    for length, reach in CASES:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, help="of a CPU; all by default")
+    parser.add_argument("--cases", nargs="+", default=CASES, metavar="TOKENS:WINDOW")
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--work", action="store_true", help="processor time, for a busy machine")
+    asked = parser.parse_args()
+    if asked.threads:
+        torch.set_num_threads(asked.threads)
+    machine = name_of_cpu() if asked.device == "cpu" else torch.cuda.get_device_name()
+    print(f"{machine}, torch {torch.__version__}, {asked.heads} heads of {HEAD}, one row\n")
+    print("| tokens | window | pass | causal, ms | window, ms | ratio | its share | time / share | MB, both |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for case in asked.cases:
+        length, reach = map(int, case.split(":"))
+        share = (length * (reach + 1) - reach * (reach + 1) / 2) / (length * (length + 1) / 2)
         for train in (False, True):
-            took = best(
-                {
-                    "causal": kernel(length, Causal(), train),
-                    "window": kernel(length, Window(reach) & Causal(), train),
-                    "one mask": one_mask(length, reach, train),
-                },
-                train,
+            masks = {"causal": Causal(), "window": Window(reach) & Causal()}
+            took, peak = best(
+                {name: attention(length, mask, train, asked) for name, mask in masks.items()}, asked
             )
-            ratios = (took["window"] / took[other] for other in ("causal", "one mask"))
-            way = "forward and backward" if train else "forward"
-            cells = [f"{value:.1f}" for value in took.values()] + [f"{ratio:.2f}" for ratio in ratios]
-            print(f"| {length:,} | {reach} | {way} | {' | '.join(cells)} |")
+            ratio = took["window"] / took["causal"]
+            memory = " / ".join(f"{value:,.0f}" for value in peak.values()) if any(peak.values()) else ""
+            print(
+                f"| {length:,} | {reach} | {'forward and backward' if train else 'forward'} | "
+                f"{took['causal']:,.1f} | {took['window']:,.1f} | {ratio:.3f} | {share:.3f} | "
+                f"{ratio / share:.2f} | {memory} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
