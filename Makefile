@@ -34,7 +34,7 @@ test: $(READY) lint ## lint, then the quick tests and all doctests
 	$(PYTEST) -n $(WORKERS) --dist worksteal
 
 test-slow: $(READY) ## the tests that take longer
-	$(PYTEST) -n $(WORKERS) -m "slow and not gpu and not browser and not native"
+	$(PYTEST) -n $(WORKERS) --hypothesis-profile random -m "slow and not gpu and not browser and not native"
 
 # the same seed tries the same things; SEED=7 others, and ONLY=flips one part alone
 SEED ?= 1

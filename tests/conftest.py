@@ -23,6 +23,16 @@ NEEDS = {
 }
 
 
+if importlib.util.find_spec("hypothesis") is not None:
+    from hypothesis import settings
+
+    # The quick suite tries the same examples everywhere, and none fails for being slow on a busy machine;
+    # `make test-slow` draws new ones (--hypothesis-profile random).
+    settings.register_profile("quick", deadline=None, derandomize=True)
+    settings.register_profile("random", deadline=None)
+    settings.load_profile("quick")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is imported and collected is never garbage; going through it takes half a second each time."""
