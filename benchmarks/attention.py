@@ -1,8 +1,8 @@
 """Attention under a causal window, beside causal attention without one: milliseconds, and how they compare.
 
-The kernel is what `auto` chooses. The window's share is the number of (query, key) pairs that it leaves, of those
-of causal attention: a window that cost exactly its share of the FLOPs would have "time / share" 1. Best of
-several rounds, contenders in turn. On a GPU, peak memory beyond the inputs as well.
+The kernel is what `auto` chooses. "Share" is the share of (query, key) pairs that the window leaves of causal
+attention's: a window that cost exactly its share of the FLOPs would have "time / share" 1. Best of several
+rounds, contenders in turn. On a GPU, peak memory beyond the inputs as well.
 
     python benchmarks/attention.py --threads 2
     python benchmarks/attention.py --cases 65536:512 --heads 1 --rounds 2
@@ -87,7 +87,7 @@ def main() -> None:
         torch.set_num_threads(asked.threads)
     machine = name_of_cpu() if asked.device == "cpu" else torch.cuda.get_device_name()
     print(f"{machine}, torch {torch.__version__}, {asked.heads} heads of {HEAD}, one row\n")
-    print("| tokens | window | pass | causal, ms | window, ms | ratio | its share | time / share | MB, both |")
+    print("| tokens | window | pass | causal, ms | window, ms | ratio | share | time / share | MB, both |")
     print("|---|---|---|---|---|---|---|---|---|")
     for case in asked.cases:
         length, reach = map(int, case.split(":"))
