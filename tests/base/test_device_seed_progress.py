@@ -12,8 +12,9 @@ import numpy
 import pytest
 import torch
 
-from clearhead.base import device
-from clearhead.base.device import pick_device, pick_dtype, unused_gpu
+from clearhead.base import cuda
+from clearhead.base.cuda import unused_gpu
+from clearhead.base.device import pick_device, pick_dtype
 from clearhead.base.errors import UserError
 from clearhead.base.progress import progress, short
 from clearhead.base.seed import seed_everything, seeded
@@ -54,7 +55,7 @@ def no_cuda(monkeypatch: pytest.MonkeyPatch, files: Path, error: Exception) -> N
     monkeypatch.setattr(torch.cuda, "is_available", is_available)
     monkeypatch.setattr(torch.cuda, "init", init)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(device, "_DEVICE_FILES", files)
+    monkeypatch.setattr(cuda, "_DEVICE_FILES", files)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

@@ -211,7 +211,7 @@ def test_going_on_where_there_is_nothing_is_a_sentence(tmp_path: Path) -> None:
 
 def test_wrong_stores_are_refused(tmp_path: Path) -> None:
     store = a_store(tmp_path / "s", "translate", [[5]], [[5]])
-    with pytest.raises(UserError, match="was made for the task 'translate', not for 'classify'"):
+    with pytest.raises(UserError, match="is for the task 'translate', not 'classify'"):
         Loader([store], TASKS["classify"].encoding(), BatchConfig(), SPECIALS, 1)
     for task, empty in (("translate", []), ("generate", [[1]])):
         nothing = a_store(tmp_path / task, task, empty, [] if task == "translate" else None)

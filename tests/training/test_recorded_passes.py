@@ -164,7 +164,7 @@ def test_what_cannot_be_captured_runs_as_usual(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Pretending, "_captured", refuse)
     recorded, found, _ = run(Pretending, dropout=0.3)
     _, wanted, _ = run(Stepper, dropout=0.3)
-    assert recorded.way == "run without CUDA graphs"
+    assert recorded.way == "run eagerly"
     assert same(found, wanted)
 
 

@@ -10,21 +10,17 @@ import importlib
 import os
 import platform
 import threading
-import warnings
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
+from clearhead.base.cuda import cuda_works, why_not_cuda
 from clearhead.base.errors import UserError, counted, nearest, shown
 
 _KINDS = ("auto", "cpu", "cuda", "mps")
 
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")  # what a container may use, where this is one
-_DEVICE_FILES = Path("/dev")  # where NVIDIA's driver lists its GPUs: nvidia0, nvidia1, …
-
-# how torch says that there is nothing to initialise; any other reason is about a GPU that is there
-_NO_GPU = ("Found no NVIDIA driver", "No CUDA GPUs are available", "Torch not compiled with CUDA enabled")
 
 _DTYPES = {
     "float32": torch.float32,
@@ -63,38 +59,9 @@ def pick_device(name: str = "auto") -> torch.device:
     return torch.device(name)
 
 
-def cuda_works() -> bool:
-    """Can torch compute on a GPU? Torch's own warning is kept back: `unused_gpu` says it in one sentence."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.cuda.is_available()
-
-
-def unused_gpu() -> str | None:
-    """The sentence to print if this machine has a GPU that torch cannot use; None if all is well.
-
-    A GPU that the user has hidden (`CUDA_VISIBLE_DEVICES=`) is meant to be unused.
-    """
-    why = None if cuda_works() else _failure_of_cuda()
-    return why and f"This machine has a GPU, but torch could not initialise it, so the CPU is used: {why}."
-
-
-def _failure_of_cuda() -> str | None:
-    """Why torch cannot use the GPU of this machine, in torch's words; None if there is none to use."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
-        return None
-    try:
-        torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:  # a build without CUDA fails an assertion
-        why = " ".join(str(error).split()).rstrip(".")
-        there = any(_DEVICE_FILES.glob("nvidia[0-9]*"))
-        return why if there or not why.startswith(_NO_GPU) else None
-    return None
-
-
 def _require_cuda(name: str, index: int) -> None:
     if not cuda_works():
-        failure = _failure_of_cuda()
+        failure = why_not_cuda()
         why = f"torch could not initialise it ({failure})" if failure else "no CUDA device was found"
         why = "this build of torch has no CUDA support" if torch.version.cuda is None else why
         raise UserError(f"The device '{name}' cannot be used because {why}; use 'cpu' or 'auto'.")

@@ -222,8 +222,7 @@ def examples_of(
     for store in stores:
         if store.task != task:
             raise UserError(
-                f"The tokenised corpus '{store.folder}' was made for the task '{store.task}', not for "
-                f"'{task}'."
+                f"The tokenised corpus '{store.folder}' is for the task '{store.task}', not '{task}'."
             )
     if encoding.chunks is None:
         found: ExamplesOf = RowExamples(stores, encoding, seed)

@@ -25,7 +25,8 @@ import torch
 
 from clearhead.api import load
 from clearhead.base.compiler import ENGINE, TRAINING, NoLibrary, Source
-from clearhead.base.device import cuda_works, memory_of, name_of_cpu, unused_gpu
+from clearhead.base.cuda import cuda_works, unused_gpu
+from clearhead.base.device import memory_of, name_of_cpu
 from clearhead.base.library import cache_folder, library
 from clearhead.base.processor import instruction_set, multiplies_bf16, usable_cores
 from clearhead.decoding.native import binding, supports

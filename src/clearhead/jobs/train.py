@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from clearhead.base.atomic import sha256_of
-from clearhead.base.device import pick_device, unused_gpu, use_threads
+from clearhead.base.cuda import unused_gpu
+from clearhead.base.device import pick_device, use_threads
 from clearhead.base.errors import UserError
 from clearhead.base.seed import seed_everything
 from clearhead.data.encoding import Encoding

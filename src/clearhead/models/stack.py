@@ -91,15 +91,11 @@ def refuse_unlike(
     if source.dim() != target.dim():
         raise UserError("Source and target must be both packed (one dimension) or both in rows (two).")
     if source.dim() == 2 and len(source) != len(target):
-        raise UserError(
-            f"There are {len(source)} source rows but {len(target)} target rows: give as many of both."
-        )
+        raise UserError(f"There are {len(source)} source rows but {len(target)} target rows.")
     if source.dim() == 1 and source_lengths is not None and target_lengths is not None:
         sources, targets = len(source_lengths), len(target_lengths)
         if sources != targets:
-            raise UserError(
-                f"There are {sources} packed sources but {targets} packed targets: give as many of both."
-            )
+            raise UserError(f"There are {sources} packed sources but {targets} packed targets.")
 
 
 @dataclass(frozen=True)

@@ -145,10 +145,7 @@ def load_optimiser_tensors(
             )
     unknown = sorted(set(tensors) - set(places))
     if unknown:
-        raise UserError(
-            f"The optimiser's state has '{unknown[0]}', which this model does not have: it belongs to "
-            "another model."
-        )
+        raise UserError(f"The optimiser's state has '{unknown[0]}', which this model does not have.")
     for name, place in places.items():
         place.copy_(tensors[name])  # into the memory a recorded step knows
 

@@ -189,8 +189,7 @@ class Stepper:
                 self.one_pass = one_pass.OnePass(optimiser, self.parameters, self.copies, clip)
         self.say: Callable[[str], None] = lambda sentence: None  # what a user is to read
         self.on_split: Callable[[int], None] = lambda parts: self.say(  # told when memory ran out
-            f"Memory ran out: from now on each batch is split into {parts} parts; the gradient stays the "
-            "same."
+            f"Memory ran out: from now on each batch is split into {parts} parts, with the same gradient."
         )
         self._has_told = False
 
@@ -216,7 +215,7 @@ class Stepper:
     @property
     def way(self) -> str:
         """How a step is run, in words."""
-        return "run without CUDA graphs" if self.called is self.worker else "compiled"
+        return "run eagerly" if self.called is self.worker else "compiled"
 
     def _gradients_if_they_fit(self, batches: Sequence[Batch]) -> Tensor | None:
         """As `gradients`; None where memory ran out.

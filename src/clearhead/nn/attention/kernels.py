@@ -270,10 +270,7 @@ def unsupported(name: str, problem: Problem) -> str | None:
     if not problem.score.is_product:
         return f"it needs a dot-product score, and '{type(problem.score).__name__.lower()}' is not"
     if problem.position.adds_values:
-        return (
-            "the position scheme adds to the values and needs the attention weights, which this kernel "
-            "never materialises"
-        )
+        return "the position scheme adds to the values by weights that this kernel never materialises"
     if name == "sdpa":
         return "it does not support soft-capping" if problem.softcap is not None else None
     if problem.q.device.type != "cuda":

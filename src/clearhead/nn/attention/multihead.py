@@ -76,8 +76,7 @@ class AttentionConfig(Config):
             )
         if self.heads % self.groups:
             raise UserError(
-                f"{self.heads} heads cannot share {self.groups} key/value heads evenly: choose a number "
-                "of key/value heads that divides the heads."
+                f"{self.heads} heads cannot share {self.groups} key/value heads evenly: change one of them."
             )
 
     @property
@@ -317,10 +316,7 @@ def as_rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
     if tokens is None:
         tokens = Tokens.padded(x.shape[1], device=x.device)
     if tokens.position.shape[1] != x.shape[1]:
-        raise UserError(
-            f"{x.shape[1]} tokens were given with positions for {tokens.count}: give one position for "
-            "each token."
-        )
+        raise UserError(f"{x.shape[1]} tokens were given with positions for {tokens.count}.")
     return x, tokens
 
 
