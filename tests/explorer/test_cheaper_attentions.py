@@ -304,7 +304,7 @@ def test_evidence_is_what_happens(session_of: Make, name: str) -> None:
 def test_a_picture_s_weights_are_explained() -> None:
     mixing = attention("linformer", projected=3, max_length=20)
     session = Session(of_pictures(True, attention=mixing), "tiny")
-    assert "3 learnt mixtures" in explain(session, PICTURE)
+    assert "3 learned mixtures" in explain(session, PICTURE)
     assert maps.attention(session, PICTURE)["kinds"][0]["note"]
 
 
@@ -325,9 +325,31 @@ def test_layers_without_a_feed_forward(session_of: Make) -> None:
     assert "SiLU" in session.trace(TEXT).anatomy.steps["decoder.1.feedforward.active"].formula
 
 
-def test_heads_that_differ_are_refused(session_of: Make) -> None:
+def test_layers_may_have_different_numbers_of_heads(session_of: Make) -> None:
     two = attention("multihead", heads=2)
-    with pytest.raises(
-        UserError, match="cannot show a model with layers that have different numbers of heads"
+    session = session_of("decoder", "pre", layer_pattern=(rule(first=1, attention=two),))
+    trace = session.trace(TEXT)
+    assert session.heads == [4, 2]
+    whole = maps.attention(session, TEXT)["kinds"][0]
+    assert "Layers have 4, 2 heads" in whole["note"]
+    weights = unpacked(whole["weights"])
+    assert weights.shape[:2] == (2, 4)
+    assert torch.equal(weights[1, :2], trace["decoder.1.self.weights"])
+    assert weights[1, 2:].abs().max() == 0
+    mean = unpacked(maps.summary(session, TEXT, kind="decoder.self", how="mean")["weights"])
+    torch.testing.assert_close(
+        mean, torch.cat([trace.attention("decoder.self", one) for one in (0, 1)]).mean(0)
+    )
+    followed = unpacked(maps.summary(session, TEXT, kind="decoder.self", how="rollout")["weights"])
+    torch.testing.assert_close(followed.sum(-1), torch.ones(len(followed)))
+    assert classes(session, TEXT)["kinds"]
+    assert evidence(session, TEXT, kind="decoder.self", layer=1, head=1, row=3)["sentence"]
+    found = tensor(session, TEXT, name="decoder.1.self.weights", head=1)
+    assert torch.equal(unpacked(found["tensor"]), weights[1, 1])
+    for ask in (
+        lambda: tensor(session, TEXT, name="decoder.1.self.weights", head=2),
+        lambda: maps.one(session, TEXT, kind="decoder.self", layer=1, head=2),
     ):
-        session_of("decoder", "pre", layer_pattern=(rule(first=1, attention=two),))
+        with pytest.raises(UserError, match="There is no head 2"):
+            ask()
+    assert "4 and 2" in explain(session, TEXT)

@@ -358,9 +358,9 @@ def test_removing_and_shuffling_keep_what_they_must(row: list[float]) -> None:
             -0.1,
             0.0,
             ["is not matched by", "where the head looked, not why", "explains little"],
-            ["other way"],
+            ["reversed"],
         ),
-        (-0.9, 0.1, 0.2, ["is not matched", "(τ = −0.90)", "other way round"], []),
+        (-0.9, 0.1, 0.2, ["is not matched", "(τ = −0.90)", "even reversed"], []),
         (None, 0.9, 0.2, ["all equal"], []),
     ],
 )

@@ -369,7 +369,7 @@ def test_rows_and_columns_have_their_words(session_of: Make) -> None:
     "name, head, sentence",
     [
         ("decoder.0.self.weight", None, "did you mean 'decoder.0.self.weights'"),
-        ("decoder.0.self.weights", 4, "no head 4: this model has 4"),
+        ("decoder.0.self.weights", 4, "no head 4: this layer has 4"),
         ("decoder.0.self.weights", -1, "no head -1"),
         ("decoder.output", 0, "has no heads"),
     ],

@@ -107,14 +107,15 @@ def summary(
         raise UserError(f"There is no layer {layer} in '{kind}': it has {layers}, numbered from 0.")
     rows, columns = trace.sides(kind)
     if how == "mean":
-        weights = trace.attention(kind, layer).double().flatten(0, -3).mean(0)
+        taken = range(layers) if layer is None else [layer]
+        weights = torch.cat([trace.attention(kind, one).double() for one in taken]).mean(0)
         over = "all layers and heads" if layer is None else f"the heads of layer {layer + 1}"
         note = f"The mean over {over}."
     elif how == "rollout":
         weights = rollout(trace, kind, layers - 1 if layer is None else layer)
         note = _ROLLOUT_NOTES["cross" if kind == "decoder.cross" else "self"]
         followed = session.kinds if kind == "decoder.cross" else [kind]
-        if not all(are_shares(trace.attention(one)) for one in followed):
+        if not all(are_shares(one) for name in followed for one in _layers(trace, name)):
             note = f"{note} {SHARES}"
     else:
         weights, layer = alignment_weights(trace, kind, layer)
@@ -181,7 +182,12 @@ def _cross_rollout(trace: Trace, last: int) -> Tensor:
 
 def _heads_averaged(trace: Trace, kind: str) -> Tensor:
     """(L, R, C) in float64 on the host; rows add up to 1."""
-    return as_shares(trace.attention(kind)).to("cpu", torch.float64).mean(1)
+    return torch.stack([as_shares(one).to("cpu", torch.float64).mean(0) for one in _layers(trace, kind)])
+
+
+def _layers(trace: Trace, kind: str) -> list[Tensor]:
+    """The weights of each layer, (H, R, C): layers may have different numbers of heads."""
+    return [trace.attention(kind, layer) for layer in range(trace.layers_of(kind))]
 
 
 def _with_residual(weights: Tensor) -> Tensor:

@@ -64,9 +64,19 @@ def chooses_keys(attention: Any) -> bool:
 
 def about_weights(model: nn.Module, kind: str, layers: int) -> str:
     """What the drawn weights are, where they are not the softmax of scores; empty where they are."""
+    found = [attention_of(model, kind, layer) for layer in range(layers)]
+    heads = [str(part.config.heads) for part in found if part is not None]
+    apart = ""
+    if len(set(heads)) > 1:
+        apart = f"Layers have {', '.join(heads)} heads: the maps of those that a layer lacks are empty."
+    return " ".join(one for one in (_of_layers(found), apart) if one)
+
+
+def _of_layers(attentions: list[Any]) -> str:
+    """What the weights of several layers are, each said once."""
     said: dict[str, list[int]] = {}
-    for layer in range(layers):
-        said.setdefault(_about(attention_of(model, kind, layer)), []).append(layer + 1)
+    for number, attention in enumerate(attentions, start=1):
+        said.setdefault(_about(attention), []).append(number)
     if len(said) == 1:
         return next(iter(said))
     parts = []

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError, nearest
+from clearhead.explorer.attention_weights import attention_of
 from clearhead.explorer.session import Session
 from clearhead.explorer.steps import Axis, Step
 from clearhead.explorer.trace import Trace
@@ -110,10 +111,11 @@ def _described(step: Step) -> Plain:
 def _chosen(session: Session, step: Step, head: int | None) -> int:
     """Which slice a head is; grouped keys and values are those that the query head shares."""
     kind, count = step.axes[0]
-    heads = session.config.attention.heads
+    stack, layer, part, _ = step.name.split(".")
+    heads = int(attention_of(session.model, f"{stack}.{part}", int(layer)).config.heads)
     chosen = 0 if head is None else head
     if not 0 <= chosen < heads:
-        raise UserError(f"There is no head {head}: this model has {heads}, numbered from 0.")
+        raise UserError(f"There is no head {head}: this layer has {heads}, numbered from 0.")
     return chosen // (heads // count) if kind == "group" else chosen
 
 

@@ -35,7 +35,7 @@ def picture_sections(session: Session, text: str) -> Iterator[str]:
         "picture": in_words(text),
         "patches": f"{config.image.size // config.image.patch} × {config.image.size // config.image.patch}",
         "layers": str(config.layers),
-        "heads": str(config.attention.heads),
+        "heads": " and ".join(str(one) for one in session.heads),
         "width": f"{config.width:,}",
         "parameters": f"{sum(one.numel() for one in session.model.parameters()):,}",
         "positions": config.position.name,
@@ -62,7 +62,7 @@ def picture_sections(session: Session, text: str) -> Iterator[str]:
     heads = [one for one in maps if one not in names]
     yield heading("Every head", "The same for each layer and head.")
     drawn = "".join(f"<div>{_over(text, maps[one], _said(one))}</div>" for one in heads)
-    columns = f"repeat({config.attention.heads},minmax(5.5rem,8rem))"
+    columns = f"repeat({session.heads[0]},minmax(5.5rem,8rem))"
     yield f'<div class="grid" style="grid-template-columns:{columns}">{drawn}</div>'
     if sum(maps[one].numel() for one in heads) <= WRITTEN_OUT:
         tables = (table(maps[one], places, places, f"Attention, {one}", _said(one)) for one in heads)
@@ -86,7 +86,7 @@ def _patch_maps(session: Session, text: str) -> dict[str, Tensor]:
     layers, heads = weights.shape[:2]
     found = {
         "rollout": rollout(trace, "encoder.self", layers - 1),
-        "mean": weights[-1].double().mean(0),
+        "mean": trace.attention("encoder.self", layers - 1).cpu().double().mean(0),
     }
     for layer in range(layers):
         for head in range(heads):
@@ -129,13 +129,14 @@ def note_sections(session: Session, text: str) -> Iterator[str]:
 
 def _rolls(session: Session, text: str) -> dict[str, str]:
     trace = session.trace(text, asked=["*.weights"])
-    weights = trace.attention("decoder.self").cpu().double()  # (L,H,T,T)
+    layers = range(trace.layers_of("decoder.self"))
+    weights = [trace.attention("decoder.self", one).cpu().double() for one in layers]  # each (H,T,T)
     notes = placed_notes(texts(trace.target))
     if not notes:
         return {}
     rows = {
         "Rollout through all layers": rollout(trace, "decoder.self", len(weights) - 1)[-1],
-        **{f"Layer {one + 1}, mean of its heads": weights[one, :, -1].mean(0) for one in range(len(weights))},
+        **{f"Layer {one + 1}, mean of its heads": weights[one][:, -1].mean(0) for one in layers},
     }
     return {title: note_roll(notes, row, title) for title, row in rows.items()}
 

@@ -70,8 +70,6 @@ def _refuse_unknown_parts(config: ModelConfig) -> None:
     for part in (part for rule in rules for part in rule if part is not None):
         if part.kind not in (*KNOWN, "multihead", "dense"):
             unknown = unknown or f"parts of the kind '{part.kind}'"
-    if config.family != "recurrent" and len({one.heads for one in config.attentions}) > 1:
-        unknown = unknown or "layers that have different numbers of heads"
     if unknown is not None:
         raise UserError(f"The explorer cannot show a model with {unknown}.")
 

@@ -111,7 +111,7 @@ def _overview(session: Session, text: str, target: str | None) -> Iterator[str]:
         "tokens of the target": " ".join(texts(trace.target)),
         "family": session.family,
         "layers": " + ".join(str(count) for count in layers.values()),
-        "heads": "" if session.family == "recurrent" else str(config.attention.heads),
+        "heads": "" if session.family == "recurrent" else " and ".join(map(str, session.heads)),
         "width": f"{config.width:,}",
         "vocabulary": f"{config.vocabulary:,}",
         "parameters": f"{sum(one.numel() for one in session.model.parameters()):,}",

@@ -97,6 +97,15 @@ class Session:
         }.get(self.family, [f"{self.family}.self"])
 
     @property
+    def heads(self) -> list[int]:
+        """The numbers of heads that layers have, the most first: mostly a single one."""
+        if self.family == "recurrent":
+            return [1]
+        layers = [(stack, layer) for stack, depth in self.layers.items() for layer in range(depth)]
+        parts = [self.config.parts_of(*one) for one in layers]
+        return sorted({part.heads for own, cross, _ in parts for part in (own, cross)}, reverse=True)
+
+    @property
     def reads_music(self) -> bool:
         """Whether its tokens are events of music."""
         return self.bundle.metadata.get("task") == "music" and self.family == "decoder"

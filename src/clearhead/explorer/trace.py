@@ -17,6 +17,7 @@ from html import escape
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.base.errors import UserError, nearest
 from clearhead.bundle.folder import Bundle
@@ -108,22 +109,24 @@ class Trace:
 
         (T, S) of one head; (H, T, S) of one layer; (L, H, T, S) of all; (L, T, S) of one head in all layers.
         They are what the layers mix values by. Rows sum to 1, except in some cheaper attentions:
-        `about_weights` says what theirs are.
+        `about_weights` says what theirs are. Of all layers, heads that some of them lack are 0.
         """
         layers = self.layers_of(kind)
         if layer is not None and not 0 <= layer < layers:
             raise UserError(f"There is no layer {layer} in '{kind}': it has {layers}, numbered from 0.")
         chosen = range(layers) if layer is None else [layer]
-        heads = self.config.attention.heads if self.config.family != "recurrent" else 1
-        if head is not None and not 0 <= head < heads:
-            raise UserError(f"There is no head {head} in '{kind}': it has {heads}, numbered from 0.")
+        parts = [attention_of(self.bundle.model, kind, one) for one in chosen]
+        heads = [1 if part is None else part.config.heads for part in parts]
+        if head is not None and not 0 <= head < min(heads):
+            raise UserError(f"There is no head {head} in '{kind}': it has {min(heads)}, numbered from 0.")
         stack, part = kind.split(".")
         names = [f"{stack}.{one}.{part}.weights" for one in chosen]
         with self._lock:
             found = self._weights(names, head)
         columns = len(self.sides(kind)[1])
-        parts = [attention_of(self.bundle.model, kind, one) for one in chosen]
         found = [by_token(part, one, columns) for part, one in zip(parts, found, strict=True)]
+        if head is None and min(heads) < max(heads):
+            found = [F.pad(one, (0, 0, 0, 0, 0, max(heads) - len(one))) for one in found]
         return found[0] if layer is not None else torch.stack(found)
 
     def layers_of(self, kind: str) -> int:

@@ -144,7 +144,7 @@ def _listed(session: Session) -> Plain:
         "labels": session.bundle.metadata.get("labels") or [],
         "parameters": sum(one.numel() for one in session.model.parameters()),
         "layers": {"encoder": layers.get("encoder", 0), "decoder": layers.get("decoder", 0)},
-        "heads": 1 if recurrent else config.attention.heads,
+        "heads": session.heads[0],
         "width": config.width,
         "vocabulary": config.vocabulary,
         "position": "none" if recurrent else config.position.name,
