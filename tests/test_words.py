@@ -71,6 +71,16 @@ INSTEAD = {
     r"\bcome in and go out\b": "can be imported and exported",
     r"\bundisturbed run\b": "uninterrupted run",
     r"\bdrawn anew\b": "drawn again",
+    r"\bpasses over (the|its|a) corpus\b|\bwanted passes\b": "epochs",
+    r"\b[Kk]e(ep|eps|pt) ([^.;:|]{1,40} )?apart\b": "hold out, held out",
+    r"\bnats a token\b": "nats per token",
+    r"\ba (model|number) that is (there|none)\b": "an existing model, not a number",
+    r", of which (each|a|one|every)\b": "two sentences, or 'each of which'",
+    r"\b(is|are) read off the\b": "the head reads",
+    r"\bpassed over for\b": "skipped",
+    r"\bcan be asked for\b": "work too, use",
+    r"\bgoes on bit for bit\b": "resumes bit for bit",
+    r"\blearnt less (its|their)\b": "standardised",
 }
 # in what the package and the explorer say, besides
 IN_MESSAGES = {
@@ -90,7 +100,6 @@ IN_MESSAGES = {
     r"\b(setting|bias|axis) is written\b": "write a … as",
     r"\b(nats|tags?|words) an? (token|word|output|picture|head)\b": "per",
     r"\bby heart\b": "overfitting",
-    r"\b[Kk]ept apart\b": "held out",
     r"\bcustomary\b": "usual",
     r"\blooks at the model\b|\bof the looks\b": "validations",
     r"\bin vain\b": "timed out",

@@ -54,7 +54,7 @@ def test_counts_and_sentences(tmp_path: Path) -> None:
     assert found.report() == [
         f"Read 111 pairs from '{tmp_path}/a.tsv'.",
         f"Left out: 2 with an empty side; 7 that occur more than once (one of each is kept){end}.",
-        "Kept apart: 5 for validation; 4 for test.",
+        "Held out: 5 for validation; 4 for test.",
         f"Training: {len(train)} pairs; a source has 9 characters (95 % have at most 9), "
         "a target has 9 characters (95 % have at most 9).",
     ]

@@ -153,8 +153,8 @@ def _more(folder: RunFolder, notes: Mapping[str, Any], outcome: Outcome) -> list
         return []
     missing = outlook["minutes"] * (1 - outlook["passes"] / outlook["wanted_passes"])
     return [
-        f"There was time for about {outlook['passes']:.0f} of {outlook['wanted_passes']:.0f} passes over "
-        f"the corpus: `clearhead train --resume {folder.path} --minutes {max(round(missing), 1)}` "
+        f"There was time for about {outlook['passes']:.0f} of {outlook['wanted_passes']:.0f} "
+        f"epochs: `clearhead train --resume {folder.path} --minutes {max(round(missing), 1)}` "
         "continues from here."
     ]
 

@@ -157,7 +157,7 @@ def tell(plan: Plan, view: View) -> None:
     )
     if is_short_of_time(plan.outlook) and plan.outlook["minutes"] is not None:
         view.say(
-            f"There is time for about {plan.outlook['passes']:.0f} passes over the corpus, and about "
+            f"There is time for about {plan.outlook['passes']:.0f} epochs, and about "
             f"{plan.outlook['wanted_passes']:.0f} would be useful: --minutes "
             f"{plan.outlook['minutes']:.0f} would be enough."
         )

@@ -237,7 +237,7 @@ def _restraint(demand: Demand, machine: Machine, size: Size) -> Restraint:
     dropout = max(round(dropout * 20) / 20, min(0.1, size.dropout))
     reason = "the less text, the more dropout"
     if dropout < size.dropout:
-        reason = f"only about {epochs:.0f} passes over the corpus, too few to overfit much"
+        reason = f"only about {epochs:.0f} epochs, too few to overfit much"
     return Restraint(dropout, 0.0, reason, "only for little text and much time")
 
 
@@ -306,8 +306,8 @@ def steps_for(demand: Demand, machine: Machine, size: Size, asked: int | None) -
     steps = math.ceil(epochs * facts.batched_tokens / (FILLED * batch))
     steps = min(max(steps, 100), MOST_STEPS)
     steps = round(steps, -2) if steps >= 1000 else steps
-    limit = "as often as this device has time for" if epochs < wanted else "more for small corpora"
-    return Work(steps, batch, epochs < wanted, f"about {epochs:.0f} passes over the corpus, {limit}")
+    limit = "as many as this device has time for" if epochs < wanted else "more for small corpora"
+    return Work(steps, batch, epochs < wanted, f"about {epochs:.0f} epochs, {limit}")
 
 
 def _model(demand: Demand, size: Size, reason: str, adds_positions: bool) -> Iterator[Choice]:
