@@ -109,7 +109,7 @@ def train(
 ) -> None:
     """Train a translator, summariser, language model, classifier, regressor or tagger from text files.
 
-    Reads and checks the corpus, keeps validation and test sets apart, learns the tokenizer, sizes the
+    Reads and checks the corpus, holds out validation and test sets, learns the tokenizer, sizes the
     model to corpus and device, trains, scores the test set, and leaves one bundle. It prints every
     choice it made with the reason; override any of them with --set.
 
