@@ -149,7 +149,7 @@ def test_texts_that_are_too_long() -> None:
     config = ModelConfig.from_dict({"family": "encoder", "width": 12, "attention": made.config.to_dict()})
     assert config.text_limit == 10
     assert clearhead.plan(config).batch.source_length == 10
-    with pytest.raises(UserError, match=r"attention for 10 tokens, not 11.*attention.max_length"):
+    with pytest.raises(UserError, match=r"attention for 10 tokens, not for 11.*attention.max_length"):
         clearhead.plan(config, source_length=11)
 
 
