@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
@@ -26,6 +26,7 @@ def read_png(data: bytes) -> NDArray[numpy.uint8]:
     return numpy.asarray(picture)
 
 
+@settings(deadline=None)  # the first call imports
 @given(st.data(), sizes, sizes, st.integers(1, 5))
 def test_png_holds_the_matrix(data: st.DataObject, height: int, width: int, cell: int) -> None:
     bits = data.draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
