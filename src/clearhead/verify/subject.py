@@ -158,7 +158,7 @@ class Subject:
     ) -> dict[int, list[Hypothesis]]:
         """What a writer's search writes for some of the texts, all of them in one run of the engine."""
         # rows are made once and used again, for compiled ones copy all weights
-        key = (id(writer), extras_of(options))
+        key = (writer, extras_of(options))  # kept alive: another could get the id of one that is gone
         rows = self._rows.pop(key, None) or writer.rows(options)
         found = self.search(rows, writer.search, options, numbers, room)
         self._rows[key] = rows  # only now: after a fault they would not be empty
