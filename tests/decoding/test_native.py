@@ -180,7 +180,7 @@ def test_latents_equal_pytorch(name: str) -> None:
 def test_latents_that_are_refused() -> None:
     compressed = build("decoder", **LATENT, attention__query_latent_dim=12)
     assert supports(compressed) == "it does not support the setting attention.query_latent_dim '12'."
-    assert supports(compressed, "cuda") == "it does not know weights on 'cpu'."  # and all else it does
+    assert supports(compressed, "cuda") == "it does not support weights on 'cpu'."  # and all else it does
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bf16", "int8"])

@@ -112,7 +112,7 @@ def test_settings_that_came_later_are_refused_unless_they_change_nothing() -> No
     found = _config(LaterAttention(sinks=2), LaterAttention(), "attention.")
     assert found == "the setting attention.sinks '2'"
     model.config = usual.replace(attention=LaterAttention(heads=usual.attention.heads))  # type: ignore[assignment]
-    assert supports(model) == "it does not know the setting attention 'later'."
+    assert supports(model) == "it does not support the setting attention 'later'."
 
 
 def test_every_setting_is_either_known_or_refused() -> None:
