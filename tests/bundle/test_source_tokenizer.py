@@ -94,6 +94,6 @@ def test_a_bundle_may_come_to_stand_beside_its_run(pair: Bundle, tmp_path: Path)
 def test_any_other_folder_is_refused(stranger: str, pair: Bundle, tmp_path: Path) -> None:
     (tmp_path / "mine" / COMPANION).mkdir(parents=True)
     (tmp_path / "mine" / stranger).mkdir()
-    with pytest.raises(UserError, match="not a bundle"):
+    with pytest.raises(UserError, match="something other than a bundle"):
         save(pair, tmp_path / "mine")
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == sorted([COMPANION, stranger])

@@ -158,7 +158,7 @@ def test_verify_finds_a_framing_that_is_not_the_toolkits(
         absent.setattr("importlib.util.find_spec", lambda name: None)
         [check] = verify(bundle, TEXTS, quick=True, only=[CHECK]).checks
     assert not check.passed
-    assert "4 by tokenizer.json differ; transformers, which would say" in check.sentence
+    assert "4 by tokenizer.json differ; transformers, which gives the expected output" in check.sentence
     del bundle.metadata["source"]  # one of ours: no other toolkit to compare with
     with pytest.raises(UserError, match="no check"):
         verify(bundle, TEXTS, quick=True, only=[CHECK])
@@ -274,7 +274,7 @@ def test_a_framing_that_cannot_be_used_is_a_sentence(tmp_path: Path, capsys: Any
     bundle = untaught()
     for noted, reason in (
         ({"source": {"single": []}}, "exactly once"),
-        ({"source": {"single": [["A", 0], [99, 0]]}}, "the id 99, and the vocabulary ends at 14"),
+        ({"source": {"single": [["A", 0], [99, 0]]}}, "the token id 99, but the vocabulary ends at 14"),
         (7, "must be a table"),
     ):
         bundle.metadata = {"framing": noted}
@@ -325,7 +325,7 @@ def test_flags_and_ids_of_a_folder(transformers: Any, tmp_path: Path) -> None:
     template = plain["post_processor"]["processors"][1]
     template["special_tokens"]["<s>"]["ids"] = [5000]
     path.write_text(json.dumps(plain | {"post_processor": template}))
-    with pytest.raises(UserError, match="the id 5000, and the vocabulary ends at"):
+    with pytest.raises(UserError, match="the token id 5000, but the vocabulary ends at"):
         import_folder(tmp_path / "in")
 
 

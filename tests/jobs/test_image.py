@@ -255,7 +255,7 @@ def test_one_class_and_sets_of_different_sizes(tmp_path: Path) -> None:
     other = as_folder(tmp_path / "other", some_pixels(4, side=9), ["a", "b"] * 2)
     said = settings(two, "image", steps=4)
     said["data"]["test"] = {"file": str(other)}
-    with pytest.raises(UserError, match=r"9 × 9 pixels, and .* make them alike"):
+    with pytest.raises(UserError, match=r"9 × 9 pixels, but .* convert all pictures to the same size"):
         job.train(tmp_path / "run", said, view="quiet")
     assert not (tmp_path / "run").exists()
 

@@ -29,10 +29,10 @@ RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"
 @pytest.mark.parametrize(
     "task, said, sentence",
     [
-        ("translate", LEARNED, "learned positions for 6 tokens, and the longest training example has"),
-        ("classify", LEARNED, "learned positions for 6 tokens, and the longest training example has"),
-        ("tag", LEARNED, "learned positions for 6 tokens, and the longest training example has"),
-        ("classify", SHORT, "max_length=6 reads at most 6 tokens, and the longest training example has"),
+        ("translate", LEARNED, "learned positions for 6 tokens, but the longest training example has"),
+        ("classify", LEARNED, "learned positions for 6 tokens, but the longest training example has"),
+        ("tag", LEARNED, "learned positions for 6 tokens, but the longest training example has"),
+        ("classify", SHORT, "max_length=6 reads at most 6 tokens, but the longest training example has"),
         ("classify", {"model": {"head": {"classes": 7}}}, "the training text has 2 labels"),
         ("tag", {"model": {"head": {"classes": 1}}}, "the training text has 2 labels"),
         (

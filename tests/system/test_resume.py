@@ -144,7 +144,7 @@ def test_one_process_at_a_time(warm: Warm, run: Path, whole: Path) -> None:
     with RunFolder(run).locked():
         ended = go(warm, run)
     assert ended.code == 2
-    assert ended.stderr == "clearhead: Another process is training in 'run': wait for it.\n"
+    assert ended.stderr == "clearhead: Another process is training in 'run': wait for it to finish.\n"
     assert_same(run, whole)
 
 

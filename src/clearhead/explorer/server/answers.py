@@ -84,7 +84,7 @@ def sentence_of(fault: Mapping[str, Any]) -> str:
     >>> sentence_of({"type": "missing", "loc": ("body", "text"), "msg": "Field required"})
     "The setting 'text' is missing."
     >>> sentence_of({"type": "int_type", "loc": ("body", "layer"), "msg": "Input should be a valid integer"})
-    "The setting 'layer' is wrong: input should be a valid integer."
+    "The setting 'layer' is invalid: input should be a valid integer."
     """
     where = _where(fault.get("loc", ()))
     kind, reason = fault.get("type"), str(fault.get("msg", "it does not fit"))
