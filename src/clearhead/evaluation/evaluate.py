@@ -132,6 +132,7 @@ class Judge(ABC):
     validates: ClassVar[tuple[str, ...]] = ()  # the figures of validations, by their names in a recipe
     writes: ClassVar[bool] = False  # are answers texts, which are searched for?
     has_loss: ClassVar[bool] = True  # is there a −log p of the right answer?
+    has_windows: ClassVar[bool] = False  # is that of one long text, whose windows may overlap?
     format_metric: ClassVar[str | None] = None  # by which number formats are measured; None: there is one
 
     def __call__(
@@ -154,7 +155,7 @@ class Judge(ABC):
         if not rows:
             raise UserError("The test set is empty: give one with at least one row.")
         config, ranks = config or EvaluationConfig(), ranks or Ranks()
-        if config.stride is not None and not self.has_loss:
+        if config.stride is not None and not self.has_windows:
             raise UserError("A stride is for models that continue a text: leave it out for this one.")
         began = time.perf_counter()
         found = self.judged(bundle, rows, Asked(config, references, device, show, ranks))

@@ -158,6 +158,7 @@ class Summaries(Translations):
 class LongTexts(Judge):
     """A language model, which is measured by its loss alone; a validation shows how it writes."""
 
+    has_windows: ClassVar[bool] = True
     format_metric: ClassVar[str | None] = NATS
 
     def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:

@@ -204,14 +204,7 @@ def _test_set(ending: Ending) -> Mapping[str, Any]:
     rows, asked = ending.prepared.held_out["test"], ending.config.test
     if not rows:
         return {}
-    config = EvaluationConfig(
-        beam=asked.beam,
-        length_penalty=asked.length_penalty,
-        max_length=asked.max_length,
-        tokenise=asked.tokenise,
-        stride=asked.stride,
-        way="torch",
-    )
+    config = EvaluationConfig(**asked.to_dict(), way="torch")
     judge, ranks = task_named(ending.config.task).judge, ending.ranks
     test = judge(ending.bundle, rows, config, show=ranks.first, ranks=ranks)
     if not ranks.first:

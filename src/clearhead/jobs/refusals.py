@@ -18,7 +18,6 @@ from clearhead.data.findings import Survey
 from clearhead.data.ragged import Ragged
 from clearhead.data.read import name_of
 from clearhead.data.split import TRAIN, VALIDATION, rows_with_fate
-from clearhead.evaluation.judges import LongTexts
 from clearhead.jobs.prepare import lenient
 from clearhead.jobs.recipe import Table, compose, merged, table_in
 from clearhead.jobs.start import Base
@@ -127,7 +126,7 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
     if task.columns.is_stream:
         _refuse_short(config.model, config.batch.context, "batch.context is")
     if (stride := config.test.stride) is not None:
-        if not isinstance(task.judge, LongTexts):
+        if not task.judge.has_windows:
             raise UserError(f"test.stride is for language models: leave it out of the task '{task.name}'.")
         if stride > config.batch.context:
             raise UserError(
