@@ -7,11 +7,29 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from clearhead.base.errors import UserError
 from clearhead.models import ModelConfig, build
 
 MODULES: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize("cell", MODULES)
+def test_rows_of_any_length_are_read_as_packed_sequences_are(cell: str, both_ways: bool) -> None:
+    """PyTorch's packed sequences, whose lengths the host must know, are the oracle."""
+    recurrent = {"cell": cell, "attention": "additive", "bidirectional": both_ways}
+    config = {"family": "recurrent", "vocabulary": 11, "width": 6, "layers": 2, "dropout": 0.0}
+    torch.manual_seed(0)
+    model: Any = build(ModelConfig.from_dict(config | {"recurrent": recurrent})).double()
+    source, lengths = torch.randint(1, 11, (4, 5)), torch.tensor([5, 1, 3, 4])
+    packed = pack_padded_sequence(
+        model.source_embedding(source), lengths, batch_first=True, enforce_sorted=False
+    )
+    wanted, _ = pad_packed_sequence(model.encoder(packed)[0], batch_first=True)
+    torch.testing.assert_close(model.begin(source, lengths).memory, wanted)
+    torch.testing.assert_close(model.begin(source).memory, model.encoder(model.source_embedding(source))[0])
 
 
 @pytest.mark.parametrize("layers", [1, 2])

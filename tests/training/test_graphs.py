@@ -109,6 +109,20 @@ def test_replayed_steps_are_plain_steps(task: str, dtype: torch.dtype) -> None:
 
 
 @gpu
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_recurrent_models_are_recorded(cell: str) -> None:
+    """Their lengths stay on the device."""
+    changes = {"family": "recurrent", "recurrent__cell": cell, "recurrent__attention": "additive"}
+    batches = some_batches()
+    recorded, state, sums = run(GraphStepper, batches, changes=changes)
+    _, wanted, known = run(Stepper, batches, changes=changes)
+    assert isinstance(recorded, GraphStepper)
+    assert len(recorded._recordings) == 3
+    close(state, wanted, **NEAR[torch.float32])
+    assert sums["nll"] == pytest.approx(known["nll"], rel=1e-4)
+
+
+@gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_dropout_draws_the_same_numbers(dtype: torch.dtype) -> None:
     """Also across recordings: making one draws nothing."""

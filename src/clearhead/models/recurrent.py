@@ -23,7 +23,6 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
@@ -45,6 +44,7 @@ CELLS: dict[str, tuple[type[nn.RNNBase], type[nn.RNNCellBase], int]] = {
     "gru": (nn.GRU, nn.GRUCell, 1),
     "lstm": (nn.LSTM, nn.LSTMCell, 2),
 }
+READERS: dict[str, Any] = {"rnn": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}  # one layer, one way
 
 
 class RecurrentState(Source):
@@ -97,14 +97,8 @@ class Recurrent(nn.Module):
         self.source_embedding, self.target_embedding = source, target
         memory = width * (2 if recurrent.bidirectional else 1)
         kind, cell, self.parts = CELLS[recurrent.cell]
-        between = config.dropout if config.layers > 1 else 0.0
         self.encoder: nn.RNNBase = cast(Any, kind)(
-            width,
-            width,
-            config.layers,
-            batch_first=True,
-            dropout=between,
-            bidirectional=recurrent.bidirectional,
+            width, width, config.layers, batch_first=True, bidirectional=recurrent.bidirectional
         )
         depth, seen = config.depth_of_decoder, 0 if recurrent.attention == "none" else memory
         self.cells = nn.ModuleList(
@@ -165,19 +159,42 @@ class Recurrent(nn.Module):
         check_ids(source, len(self.source_embedding.weight))
         x = self.dropout(self.source_embedding(source))
         lengths = None if source_lengths is None else torch.as_tensor(source_lengths, device=source.device)
-        if lengths is None:
-            memory, ended = self.encoder(x)
-        else:
-            # Packing keeps the backward reader from starting in the padding.
-            sizes = lengths.clamp(min=1).cpu()
-            ran, ended = self.encoder(pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False))
-            memory, _ = pad_packed_sequence(ran, batch_first=True, total_length=count)
+        memory, last = self._read(x, lengths)
         if self.score is None:
-            last = ended[0] if self.parts == 2 else ended  # (layers · directions, B, E)
-            known = last[-memory.shape[-1] // self.config.width :].transpose(0, 1).flatten(1)
+            known = last
         else:
             known = pool(memory, Tokens.padded(count, device=source.device, real=lengths), "mean")
         return RecurrentState(memory, lengths, torch.tanh(self.first(known)))
+
+    def _read(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The encoder's states (B, S, M), zero in the padding, and the last one of each direction (B, M).
+
+        The backward reader starts at each row's own end. The host never needs to know where that is (as it
+        does for packed sequences), so CUDA graphs can record this.
+        """
+        rows, count, width = x.shape
+        places = torch.arange(count, device=x.device).expand(rows, count)
+        whole = torch.full((rows,), count, device=x.device)
+        ends = (whole if lengths is None else lengths.clamp(min=1)).unsqueeze(1)
+        turned = torch.where(places < ends, ends - 1 - places, places).unsqueeze(-1)  # a row read backwards
+        directions = 2 if self.encoder.bidirectional else 1
+        read = READERS[self.config.recurrent.cell]
+        start = x.new_zeros(1, rows, width)
+        state = (start, start) if self.parts == 2 else start
+        last: list[Tensor] = []
+        for layer in range(self.encoder.num_layers):
+            ran = []
+            for direction in range(directions):
+                seen = x.gather(1, turned.expand_as(x)) if direction else x
+                weights = self.encoder.all_weights[layer * directions + direction]
+                states = read(seen, state, weights, True, 1, 0.0, self.training, False, True)[0]
+                ran.append(states.gather(1, turned.expand_as(states)) if direction else states)
+            last = [ran[0].gather(1, (ends - 1).unsqueeze(-1).expand(rows, 1, width))[:, 0]]
+            last += [backward[:, 0] for backward in ran[1:]]
+            x = torch.cat(ran, dim=-1)
+            if layer + 1 < self.encoder.num_layers:
+                x = self.dropout(x)
+        return x * (places < ends).unsqueeze(-1), torch.cat(last, dim=-1)
 
     def _write(self, target: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Tensor | None]:
         """Hidden (B, T, E), flat states after each token (B, T, K), attention weights (B, 1, T, S) if any."""
@@ -188,23 +205,24 @@ class Recurrent(nn.Module):
         keys = None if self.score is None else self.score.keys(memory)  # (B,1,S,·), the same for every step
         one, source = (Tokens.padded(n, device=target.device) for n in (1, state.memory.shape[1]))
         allowed = state.mask.allowed(one, source)
-        outputs, steps, looked = [], [], []
+        outputs, contexts, steps, looked = [], [], [], []
         for word in words.unbind(1):
             carried = flat.unflatten(-1, (len(self.cells), self.parts, -1))  # (B, layers, parts, E)
-            context = []
+            x, new = word, []
             if keys is not None:
                 looked.append(self._attend(carried[:, -1, 0], keys, allowed))
-                context = [(looked[-1] @ memory)[:, 0, 0]]  # (B,M)
-            x, new = torch.cat([word, *context], dim=-1), []
+                contexts.append((looked[-1] @ memory)[:, 0, 0])  # (B,M)
+                x = torch.cat([word, contexts[-1]], dim=-1)
             for i, cell in enumerate(self.cells):
                 x, pieces = self._cell(cell, x, carried[:, i])
                 new.append(pieces)
                 x = self.dropout(x)
             flat = torch.stack(new, dim=1).flatten(1)
             steps.append(flat)
-            outputs.append(torch.tanh(self.combine(torch.cat([x, *context, word], dim=-1))))
-        weights = torch.cat(looked, dim=2) if looked else None
-        return torch.stack(outputs, dim=1), torch.stack(steps, dim=1), weights
+            outputs.append(x)
+        seen = [torch.stack(contexts, dim=1)] if contexts else []
+        hidden = torch.tanh(self.combine(torch.cat([torch.stack(outputs, dim=1), *seen, words], dim=-1)))
+        return hidden, torch.stack(steps, dim=1), torch.cat(looked, dim=2) if looked else None
 
     def _cell(self, cell: nn.Module, x: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
         """One step of one layer: its output, and what it carries on, (B, parts, E)."""

@@ -1,0 +1,108 @@
+"""How fast models with experts train, beside the dense model that does as much work for a token.
+
+    python benchmarks/experts.py [--recipe recipes/experts.toml] [--device cuda] [--rounds 5] [--steps 20]
+
+The members are those of a recipe's table `compare`, built with its sizes and trained on random tokens: a
+whole step each time, as our trainer takes it (recorded on a GPU). Rounds visit every member once, in a new
+order; the table gives medians, tokens a second, the ratio to the first member (below 1: slower), and the
+share of this machine's ceiling for matrix products, measured in the same run. Random tokens spread over the
+experts about as evenly as balanced ones do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import clearhead
+from clearhead.base.device import name_of_cpu
+from clearhead.data.batch import Batch
+from clearhead.jobs.members import CompareConfig, differing, said_in
+from clearhead.jobs.recipe import merged, read_recipe
+from clearhead.models.build import count_parameters
+from clearhead.models.config import ModelConfig
+from clearhead.training.flops import StepFlops
+from clearhead.training.graphs import GraphStepper
+from clearhead.training.objectives import LabelObjective
+from clearhead.training.optimiser import OptimiserConfig, build_optimiser
+from clearhead.training.step import Precision, Stepper
+from training import ceiling
+
+HERE = Path(__file__).resolve().parent
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time training steps of a recipe's members.")
+    parser.add_argument("--recipe", type=Path, default=HERE.parent / "recipes/experts.toml")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--tokens", type=int, help="tokens of a batch; the recipe's on a GPU, 2,048 elsewhere"
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, help="steps of a round; 20 on a GPU, 2 elsewhere")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    gpu = device.type == "cuda"
+    steps = options.steps or (20 if gpu else 2)
+    said, asked = said_in(read_recipe(options.recipe, Path("DATA")))
+    context, vocabulary = said["batch"]["context"], said["tokenizer"]["vocabulary"]
+    rows = (options.tokens or (said["batch"]["tokens"] if gpu else 2048)) // context
+    precision = Precision(device, torch.bfloat16 if gpu else torch.float32)
+    random.seed(0)
+    torch.manual_seed(0)
+    ids = torch.randint(4, vocabulary, (rows, context + 1), device=device)
+    lengths = torch.full((rows,), context, device=device)
+    batch = Batch.of(inputs=ids[:, :-1].clone(), labels=ids[:, 1:].clone(), lengths=lengths, rows=rows)
+    made: dict[str, tuple[Stepper, ModelConfig]] = {}
+    for name, table in differing(CompareConfig.from_dict(asked), True).items():
+        made[name] = member(merged(said, table)["model"], vocabulary, device, precision)
+        for _ in range(3):  # records, too
+            made[name][0].step([batch], 1e-3)
+    synchronise(device)
+    most = ceiling(device, precision.dtype, time.perf_counter)
+    times: dict[str, list[float]] = {name: [] for name in made}
+    for _ in range(options.rounds):
+        for name in random.sample(list(made), len(made)):
+            synchronise(device)
+            began = time.perf_counter()
+            for _ in range(steps):
+                made[name][0].step([batch], 1e-3)
+            synchronise(device)
+            times[name].append((time.perf_counter() - began) / steps)
+    where = torch.cuda.get_device_name() if gpu else name_of_cpu()
+    print(f"{where}, torch {torch.__version__}, {rows} x {context} tokens a step, {precision.dtype}")
+    print(f"{'member':28} {'parameters':>12} {'ms a step':>10} {'tokens/s':>11} {'ratio':>6} {'MFU':>6}  way")
+    first = statistics.median(times[next(iter(made))])
+    for name, (stepper, config) in made.items():
+        took = statistics.median(times[name])
+        share = StepFlops(config)(rows, 0, context) / took / most
+        print(
+            f"{name:28} {count_parameters(config):12,} {1000 * took:10.2f} {rows * context / took:11,.0f} "
+            f"{first / took:6.3f} {share:6.1%}  {stepper.way}"
+        )
+
+
+def member(
+    plain: dict[str, Any], vocabulary: int, device: torch.device, precision: Precision
+) -> tuple[Stepper, ModelConfig]:
+    """One member's training step."""
+    config = ModelConfig.from_dict({"family": "decoder", **plain, "vocabulary": vocabulary})
+    model = clearhead.build(config).to(device).train()
+    kind = GraphStepper if device.type == "cuda" else Stepper
+    optimiser = build_optimiser(model, OptimiserConfig(), device)
+    return kind(model, LabelObjective(0.0), optimiser, precision, 1.0, None, False), config
+
+
+if __name__ == "__main__":
+    main()
