@@ -47,6 +47,8 @@ from clearhead.planner.batch import Batch
 from clearhead.planner.totals import count_memory
 from clearhead.tasks import task_named
 from clearhead.training.config import TrainConfig
+from clearhead.training.load import NAME as LOAD
+from clearhead.training.load import summed_up
 from clearhead.training.log import TIMING, read_log
 from clearhead.training.run_folder import RunFolder, as_json
 
@@ -252,7 +254,15 @@ def measured(finished: Finished, asked: CompareConfig) -> dict[str, Any]:
             for one in read_log(folder.training, lenient=True)
             if one["kind"] == "validation" and isinstance(one.get("loss"), float)
         ],
+        "load": _load(folder),
     }
+
+
+def _load(folder: RunFolder) -> list[list[float]]:
+    """Steps, and the load of the busiest expert of all layers over the mean; nothing without experts."""
+    noted = [one for one in read_log(folder.training, lenient=True) if one["kind"] == "train"]
+    found = [(one["step"], summed_up(one.get("extras", {})).get(LOAD)) for one in noted]
+    return [[step, value] for step, value in found if value is not None]
 
 
 def _planned_bytes(

@@ -21,6 +21,7 @@ from clearhead.planner.report import bytes_in_words
 
 # Student's t at 97.5 %, for 1, 2, … degrees of freedom
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+EVEN = 1.1  # the busiest expert's load over the mean that counts as balanced
 LOWER_IS_BETTER = ("perplexity", "nats", "bits", "loss", "error")
 
 
@@ -168,11 +169,25 @@ def page(found: Comparison, draw: bool = True) -> Page:
         sections.append(
             Section("Gradient by distance", shown, (about,), pictures=_some(pictures, "gradient"))
         )
+    loads = {name: results[0]["load"] for name, results in found.results.items() if results[0].get("load")}
+    if loads:
+        about = "The busiest expert of all layers over the mean, where 1 is an even load; the first seed."
+        sections.append(Section("Load of the experts", (_load_table(loads),), (about,)))
     if any(curves.values()):
         sections.append(
             Section("Validation loss", notes=("The first seed.",), pictures=_some(pictures, "curve"))
         )
     return Page(f"Comparison: {found.task}", tuple(sections))
+
+
+def _load_table(loads: dict[str, list[list[float]]]) -> Table:
+    """How uneven the load was on the way and at the end, and when it first came near to even."""
+    rows = []
+    for name, line in loads.items():
+        near = next((f"{step:,.0f}" for step, value in line if value <= EVEN), "never")
+        half = line[(len(line) - 1) // 2][1]
+        rows.append([name, f"{line[0][1]:.2f}", f"{half:.2f}", f"{line[-1][1]:.2f}", near])
+    return Table(("member", "first", "halfway", "last", f"step at which it is {EVEN} or less"), rows)
 
 
 def _some(pictures: dict[str, str], name: str) -> tuple[str, ...]:
