@@ -19,6 +19,7 @@ Shapes: B rows, S source tokens, T target tokens, E width, M memory width.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar, cast
 
 import torch
@@ -187,7 +188,9 @@ class Recurrent(nn.Module):
             for direction in range(directions):
                 seen = x.gather(1, turned.expand_as(x)) if direction else x
                 weights = self.encoder.all_weights[layer * directions + direction]
-                states = read(seen, state, weights, True, 1, 0.0, self.training, False, True)[0]
+                with warnings.catch_warnings():  # cuDNN wants all weights in one piece of memory, and copies them
+                    warnings.filterwarnings("ignore", "RNN module weights")
+                    states = read(seen, state, weights, True, 1, 0.0, self.training, False, True)[0]
                 ran.append(states.gather(1, turned.expand_as(states)) if direction else states)
             last = [ran[0].gather(1, (ends - 1).unsqueeze(-1).expand(rows, 1, width))[:, 0]]
             last += [backward[:, 0] for backward in ran[1:]]
