@@ -1,7 +1,7 @@
-"""Training: from batches and a model to weights, with everything that survives an interruption.
+"""Training: from batches and a model to weights, able to resume after any interruption.
 
 Objectives, updates, schedules, averages, checkpoints, logs and the loop that
 ties them together. May import `data`, `models`, `bundle`, `planner` and below;
-never `decoding` or `interop`: what those give (decoded validation samples, for
-one) is passed in.
+never `decoding` or `interop`: callers pass in what those produce, such as decoded
+validation samples.
 """

@@ -1,4 +1,4 @@
-"""Averages of weights: over all steps with a fading memory (EMA), or over stored snapshots.
+"""Averages of weights: an exponential moving average (EMA) over all steps, or a mean of stored snapshots.
 
 Knows nothing about when snapshots are taken or which weights are the best.
 """
@@ -34,8 +34,8 @@ class Ema:
     """A moving average of a model's trainable weights.
 
     After update number t (from 0), average ← average + (1 − d)·(weights − average) with
-    d = min(decay, (1 + t) / (10 + t)): young averages forget faster. The count lives on the device
-    beside the averages, so that updates can be recorded and replayed, and nothing waits.
+    d = min(decay, (1 + t) / (10 + t)), so a young average forgets faster. The step count lives on the
+    device next to the averages: updates can be recorded and replayed, and nothing waits for the device.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -54,14 +54,14 @@ class Ema:
 
     @torch.no_grad()
     def update(self, parameters: Iterable[Tensor]) -> None:
-        """Take in the weights of now: the trainable parameters, in the model's order."""
+        """Include the current weights: the trainable parameters, in the model's order."""
         weights = list(parameters)
         if len(weights) != len(self.averages):
             raise ValueError(f"{len(weights)} parameters for {len(self.averages)} averages.")
-        # 1 − d, which is 9 / (10 + t) while the memory grows
+        # 1 − d, which is 9 / (10 + t) during the first steps
         share = (9.0 / (10.0 + self.count)).clamp_(min=1.0 - self.decay)
         if self.count.device.type == "cpu":
-            torch._foreach_lerp_(self.averages, weights, share.item())  # one pass; here asking is free
+            torch._foreach_lerp_(self.averages, weights, share.item())  # one pass; on a CPU item() is free
         else:
             change = torch._foreach_sub(weights, self.averages)
             torch._foreach_mul_(change, share)
@@ -69,15 +69,15 @@ class Ema:
         self.count.add_(1.0)
 
     def weights(self) -> dict[str, Tensor]:
-        """The averages by the parameters' names; the tensors themselves."""
+        """The averages by parameter name: the tensors themselves, not copies."""
         return dict(zip(self.names, self.averages, strict=True))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps."""
+        """The tensors that a checkpoint stores."""
         return {"count": self.count} | {f"average/{name}": tensor for name, tensor in self.weights().items()}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave; all of it fits, or nothing is changed."""
+        """Restore what `tensors` returned; if any of it does not fit, nothing changes."""
         places = self.tensors()
         for name, place in places.items():
             if name not in tensors or tensors[name].shape != place.shape:
@@ -89,10 +89,10 @@ class Ema:
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Within the block the model computes with the averages; afterwards its own weights are back.
+        """Within the block the model computes with the averages; afterwards it has its own weights again.
 
-        Bit for bit. Values are copied and no tensor is exchanged, so that recorded steps and optimisers
-        never notice.
+        They are restored bit for bit. Values are copied into the same tensors, so recorded steps and
+        optimisers remain valid.
         """
         weights: list[Tensor] = [weight for weight in model.parameters() if weight.requires_grad]
         with torch.no_grad():
@@ -106,10 +106,10 @@ class Ema:
 
 
 def average_files(paths: Sequence[str | Path]) -> dict[str, Tensor]:
-    """The mean of the tensors of several safetensors files, added up in float64.
+    """The mean of the tensors of several safetensors files, summed in float64.
 
-    Needs room for one model in float64 and one tensor of one file, however many files there are. Tensors
-    of whole numbers are not averaged: the last file's stand.
+    Needs memory for one model in float64 and one tensor of one file, however many files there are. Integer
+    tensors are not averaged: the last file's are returned.
     """
     if not paths:
         raise UserError("There are no snapshots to average: save at least one.")
@@ -151,7 +151,7 @@ def _add(
     """Add one tensor of one file to its sum. `paths`: the first file and this one."""
     if name not in sums:
         kinds[name] = stored.dtype
-        # a copy either way: what is read lies in the mapped pages of the file
+        # a copy either way: the tensor read is a view of the mapped file
         sums[name] = stored.to(torch.float64, copy=True) if stored.is_floating_point() else stored.clone()
         return
     if sums[name].shape != stored.shape or kinds[name] != stored.dtype:

@@ -1,9 +1,9 @@
-"""The load of experts, evened without a loss: after each update the routers' biases move by a fixed step.
+"""Loss-free load balancing of experts: after each update the routers' biases move by a fixed step.
 
     b_i ← b_i + rate · sign(mean load − load_i)            arXiv 2408.15664
 
-The load is that of all batches and ranks of an update: it is one of the sums that are added up over them
-anyway. A skipped update moves nothing. Nothing waits for the device.
+The load covers all batches and ranks of an update: it is one of the sums that are reduced over them
+anyway. A skipped update leaves the biases unchanged. Nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from clearhead.nn.experts import Experts, Router
 
 
 class LoadBalance:
-    """The routers of a model whose biases are to move."""
+    """The routers of a model whose biases are adjusted."""
 
     def __init__(self, model: nn.Module, worker: nn.Module) -> None:
-        """`worker`: what makes the passes, maybe a copy in other numbers; it shares the biases."""
+        """`worker`: the module that runs the passes, maybe in another precision; it shares the biases."""
         self.routers = dict(_routers(model))
         for place, router in _routers(worker):
             if place in self.routers:
@@ -29,7 +29,7 @@ class LoadBalance:
 
     @torch.no_grad()
     def update(self, names: Sequence[str], extras: Tensor, bad: Tensor) -> None:
-        """Take in an update's `extras` by their names; `bad` is 1.0 if the update was skipped."""
+        """Adjust the biases by an update's named `extras`; `bad` is 1.0 if the update was skipped."""
         for place, router in self.routers.items():
             begin = names.index(f"{place}.load.0")
             load = extras[begin : begin + len(router.balance)]
@@ -39,7 +39,7 @@ class LoadBalance:
 
 
 def _routers(model: nn.Module) -> Iterator[tuple[str, Router]]:
-    """Routers with a rate, by the place under which their layers tell their load."""
+    """Routers with a rate, by the name under which their layers report their load."""
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
         for number, layer in enumerate(stack.layers):
             part = getattr(layer, "feedforward", None)

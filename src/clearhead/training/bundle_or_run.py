@@ -1,7 +1,7 @@
-"""A bundle, or a run that has not come to its bundle yet: opened at this one place for all that use a model.
+"""Open a bundle, or a run that has not written its bundle yet: one entry point for all users of a model.
 
-Reads nothing of a run itself (`unfinished`), and imports that only where there is one: a command that uses a
-bundle does not wait for what only training needs.
+`unfinished` reads the run, and is imported only if there is one: a command that uses a bundle does not wait
+for modules that only training needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clearhead.bundle.metadata import COMPANION, FILES, RECORD
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Is there a run that has not come to its bundle yet? A damaged bundle is not taken for one."""
+    """Does the folder hold a run that has not written its bundle yet? A damaged bundle does not count."""
     there = any((folder / name).exists() for name in FILES)
     return not there and (folder / COMPANION / RECORD).is_file()
 
@@ -29,7 +29,7 @@ def load_bundle_or_run(
     verify: bool = True,
     mapped: bool = False,
 ) -> Bundle:
-    """`load_bundle`; a run that has not finished is read as far as it has come, which is said on stderr."""
+    """`load_bundle`, or the current state of an unfinished run, with a note on stderr."""
     path = Path(folder)
     if not is_unfinished(path):
         return load_bundle(path, device=device, dtype=dtype, verify=verify, mapped=mapped)
@@ -39,7 +39,7 @@ def load_bundle_or_run(
 
 
 def describe_bundle_or_run(folder: str | Path) -> Description:
-    """`describe`; a run that has not finished is told about as far as it has come."""
+    """`describe`, or the current state of an unfinished run."""
     path = Path(folder)
     if not is_unfinished(path):
         return describe(path)

@@ -1,16 +1,16 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped, on disk, whole or not at all.
+"""Checkpoints: everything a run needs to resume as if it had never stopped, written atomically.
 
-A checkpoint is a folder `step-00001000` with three files, and more where several ranks wrote it
+A checkpoint is a folder `step-00001000` with three files, and more if several ranks wrote it
 (`distributed/checkpoint.py`):
 
     state.safetensors   every tensor, each once however many names it has
-    state.json          format, step, facts, and which names mean the same tensor
+    state.json          format, step, facts, and which names share a tensor
     SHA256SUMS          the checksums of both, as `sha256sum --check` reads them
 
-The folder appears in one step of the file system when all of it is on disk, and
-only then are older ones removed. Reading trusts nothing: a checkpoint that is
-torn, altered or misnamed is passed over, with a sentence, for the one before it.
-No pickle. Knows nothing about models or optimisers.
+An atomic rename puts the folder in place once all of it is on disk, and only then are
+older ones removed. Reading trusts nothing: a checkpoint that is truncated, altered or
+misnamed is skipped with a message, and the one before it is used. No pickle.
+Knows nothing about models or optimisers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from clearhead.base import reading
 from clearhead.base.atomic import _remove_leftovers, atomic_folder, recover_folder, sha256_of
 from clearhead.base.errors import UserError
 
-FORMAT = 1  # raise it when the files change their meaning
+FORMAT = 1  # raise it when the meaning of the files changes
 TENSORS, FACTS, SUMS = "state.safetensors", "state.json", "SHA256SUMS"
 
 _SHARD = re.compile(r"shard-[0-9]{5}-model-00001-of-00001\.safetensors")
@@ -44,26 +44,26 @@ _NAME = re.compile(r"step-([0-9]{8,})")
 _UNFINISHED = re.compile(r"\.(step-[0-9]{8,})\.writing-.*")
 _SET_ASIDE = re.compile(r"\.(step-[0-9]{8,})\.previous")
 _REMOVED = re.compile(r"\.step-[0-9]{8,}\.removing")
-_ONE_DAY = 24 * 3600.0  # no save takes so long
+_ONE_DAY = 24 * 3600.0  # no save takes this long
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was saved; tensors are on the CPU."""
+    """A saved state; tensors are on the CPU."""
 
     step: int
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
     folder: Path = Path()
-    sharded: bool = False  # tensors that are large lie in files of shards beside these
+    sharded: bool = False  # large tensors are in separate shard files
 
 
 class Damaged(Exception):
-    """Half a sentence on what is wrong with a checkpoint."""
+    """What is wrong with a checkpoint, as a clause for a message."""
 
 
 class Checkpoints:
-    """The checkpoints of one run in one folder; the newest `keep` stay."""
+    """The checkpoints of one run in one folder; the newest `keep` are retained."""
 
     def __init__(self, folder: str | Path, keep: int = 2) -> None:
         if keep < 1:
@@ -72,20 +72,20 @@ class Checkpoints:
         self.keep = keep
 
     def save(self, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of a step; when this returns it is on disk, and old ones are gone.
+        """Write the checkpoint of a step; when this returns it is on disk and old ones have been removed.
 
-        `facts` must be what JSON gives back unchanged: dicts with string keys, lists, strings, finite
-        numbers, booleans, None. Checkpoints of later steps, which a run that went back passed over, go too.
+        `facts` must survive a round trip through JSON: dicts with string keys, lists, strings, finite
+        numbers, booleans, None. Also removes checkpoints of later steps, which a run that went back skipped.
         """
         with self.writing(step, tensors, facts):
-            pass  # there is nothing else to it
+            pass  # no further files
         return self.folder / f"step-{step:08d}"
 
     @contextmanager
     def writing(
         self, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> Iterator[tuple[Path, dict[str, str]]]:
-        """As `save`; the block may put further files into the folder, and notes their checksums."""
+        """Like `save`; the block may add files to the folder, and records their checksums."""
         if step < 0:
             raise ValueError(f"A step is 0 or more, not {step}.")
         stored, same = _each_once(tensors)
@@ -100,7 +100,7 @@ class Checkpoints:
                 (fresh / FACTS).write_bytes(_as_json(state))
                 shards = "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
                 (fresh / SUMS).write_bytes(_sums(fresh) + shards.encode())
-        except SafetensorError as error:  # the library's name for a full disk
+        except SafetensorError as error:  # raised when the disk is full
             raise UserError(f"Cannot write the checkpoint '{path}': {_reason(error)}.") from error
         except OSError as error:
             raise UserError(f"Cannot write the checkpoint '{path}': {error.strerror}.") from error
@@ -111,7 +111,7 @@ class Checkpoints:
         return sorted(self._folders(), reverse=True)
 
     def facts(self) -> dict[int, dict[str, Any]]:
-        """What the checkpoints that are there say about themselves, by step; damaged ones are passed over."""
+        """The facts of each checkpoint on disk, by step; damaged ones are skipped."""
         found = {}
         for step, folder in self._folders().items():
             with suppress(Damaged, UserError, OSError):
@@ -121,15 +121,15 @@ class Checkpoints:
     def newest(
         self, fault: Callable[[Checkpoint], str | None] | None = None, *, tidy: bool = True
     ) -> tuple[Checkpoint | None, list[str]]:
-        """The newest whole checkpoint, or None, and a sentence for each one that had to be passed over.
+        """The newest whole checkpoint, or None, and a message for each one that was skipped.
 
-        `fault` may look at a checkpoint that is whole, for what it needs outside itself, and say in half a
-        sentence what is wrong. Also clears away what a killed process left unfinished, unless `tidy` is
-        False: whoever only looks on must touch nothing.
+        `fault` may inspect a whole checkpoint, for what it needs outside itself, and return a clause that
+        says what is wrong. Also removes what a killed process left unfinished, unless `tidy` is False:
+        a read-only caller must not change anything.
         """
         if tidy:
             self._tidy()
-        wrong: list[tuple[str, str]] = []  # name of a checkpoint and what is the matter with it
+        wrong: list[tuple[str, str]] = []  # name of a checkpoint and what is wrong with it
         found: Checkpoint | None = None
         folders = self._folders()
         for step in sorted(folders, reverse=True):
@@ -149,7 +149,7 @@ class Checkpoints:
         ]
 
     def at(self, step: int) -> Checkpoint:
-        """The checkpoint of a step that another rank has found to be whole."""
+        """The checkpoint of a step that another rank has verified."""
         try:
             return _read(self.folder / f"step-{step:08d}", step, trusted=True)
         except (Damaged, OSError) as error:
@@ -165,12 +165,12 @@ class Checkpoints:
         return {int(match[1]): path for path, match in names.items() if match}
 
     def forget_old(self, step: int) -> None:
-        """Remove what a process that was killed after it had saved `step` had no time to remove."""
+        """Remove old checkpoints that a process killed right after saving `step` left behind."""
         for known in sorted((one for one in self._folders() if one <= step), reverse=True)[self.keep :]:
             _remove(self._folders()[known])
 
     def _prune(self, step: int) -> None:
-        """Remove what is older than the newest `keep`, and what lies in a future that was given up."""
+        """Remove all but the newest `keep`, and those of later steps that a run went back from."""
         folders = self._folders()
         kept = sorted((known for known in folders if known <= step), reverse=True)[: self.keep]
         for known, path in folders.items():
@@ -178,16 +178,16 @@ class Checkpoints:
                 _remove(path)
 
     def _tidy(self) -> None:
-        """Finish what a killed process began: bring back, or clear away."""
+        """Complete what a killed process started: restore it, or remove it."""
         if not self.folder.is_dir():
             return
         for path in list(self.folder.iterdir()):
             if match := _SET_ASIDE.fullmatch(path.name):
                 recover_folder(self.folder / match[1])
-                shutil.rmtree(path, ignore_errors=True)  # still there: the new one had taken its place
+                shutil.rmtree(path, ignore_errors=True)  # left over: the new one is already in place
             elif match := _UNFINISHED.fullmatch(path.name):
-                _remove_leftovers(self.folder / match[1])  # those whose writer is gone
-                with suppress(OSError):  # a writer on another machine cannot be asked, but does not take days
+                _remove_leftovers(self.folder / match[1])  # those whose process has ended
+                with suppress(OSError):  # a process elsewhere cannot be checked, but no save takes days
                     if time.time() - path.stat().st_mtime > _ONE_DAY:
                         shutil.rmtree(path, ignore_errors=True)
             elif _REMOVED.fullmatch(path.name):
@@ -195,13 +195,13 @@ class Checkpoints:
 
 
 def _read(folder: Path, step: int, trusted: bool = False) -> Checkpoint:
-    """A checkpoint whose every byte is what was written; `trusted`: somebody has looked at its shards."""
+    """Read a checkpoint and verify every byte; `trusted`: its shards have been verified already."""
     state = _state(folder, step)
     shards = state.get("shards", [])
     _check_sums(folder, (TENSORS, FACTS), shards, trusted)
     try:
         with safe_open(folder / TENSORS, framework="pt") as file:
-            # Copies: the mapped pages would be bound to the file, and lie at odd addresses.
+            # Copies: mapped tensors would depend on the file, and be unaligned.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         tensors |= {name: tensors[first] for name, first in state["same"].items()}
         return Checkpoint(step, tensors, state["facts"], folder, bool(shards))
@@ -210,7 +210,7 @@ def _read(folder: Path, step: int, trusted: bool = False) -> Checkpoint:
 
 
 def _state(folder: Path, step: int) -> dict[str, Any]:
-    """What `state.json` says, if it is what was written."""
+    """The contents of `state.json`, verified."""
     _check_sums(folder, (FACTS,))
     try:
         state = reading.read_json(folder / FACTS)
@@ -219,7 +219,7 @@ def _state(folder: Path, step: int) -> dict[str, Any]:
     if not isinstance(state.get("format"), int):
         raise Damaged(f"its {FACTS} does not say which format it has")
     if state["format"] != FORMAT:
-        # Not damage: going back further would throw away work that another version can still read.
+        # Not damage: going further back would discard work that another version can still read.
         raise UserError(
             f"The checkpoint '{folder}' has the format {state['format']}, and this version of clearhead "
             f"reads format {FORMAT}: resume with the version that wrote it."
@@ -237,7 +237,7 @@ def _state(folder: Path, step: int) -> dict[str, Any]:
 def _check_sums(
     folder: Path, names: Sequence[str], shards: Sequence[str] = (), trusted: bool = False
 ) -> None:
-    """Are files what was written, and is nothing else listed? `trusted` shards need only be there."""
+    """Verify the checksums and that nothing else is listed; `trusted` shards need only exist."""
     for name in (*names, *shards, SUMS):
         if not (folder / name).is_file():
             raise Damaged(f"{name} is missing")
@@ -246,7 +246,7 @@ def _check_sums(
         wanted, found = reading.read_bytes(folder / SUMS), _sums(folder, looked_at)
     except reading.Unreadable as error:
         raise Damaged(error.reason) from error
-    for name in (TENSORS, FACTS):  # whichever is looked at, both are listed
+    for name in (TENSORS, FACTS):  # both must be listed, whichever is read
         if f"  {name}\n".encode() not in wanted:
             raise Damaged(f"{name} does not match its checksum")
     for line in found.splitlines():
@@ -261,7 +261,7 @@ def _sums(folder: Path, names: Sequence[str] = (TENSORS, FACTS)) -> bytes:
 
 
 def _each_once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors in CPU memory of their own, and for the names left out, the name that has the tensor."""
+    """Tensors copied to the CPU, each once, and for each further name the name that has the tensor."""
     stored: dict[str, Tensor] = {}
     same: dict[str, str] = {}
     first_name: dict[tuple[Any, ...], str] = {}
@@ -275,7 +275,7 @@ def _each_once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[s
         first_name[identity] = name
         plain = tensor.cpu().contiguous()
         memory = plain.untyped_storage()
-        # The format has no overlapping tensors: a part of a larger piece of memory is stored by itself.
+        # The format does not allow overlapping tensors: a view is stored separately.
         if memory.nbytes() != plain.numel() * plain.element_size() or memory.data_ptr() in pieces_of_memory:
             plain = plain.clone()
         pieces_of_memory.add(plain.untyped_storage().data_ptr())
@@ -284,7 +284,7 @@ def _each_once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[s
 
 
 def _as_json(state: dict[str, Any]) -> bytes:
-    """Strict JSON that reads back equal, or a defect of the caller's is shown."""
+    """Strict JSON that reads back equal; anything else is a bug in the caller, and raises."""
     text = json.dumps(state, allow_nan=False, ensure_ascii=False, indent=1)
     if json.loads(text) != state:
         raise ValueError(
@@ -294,9 +294,9 @@ def _as_json(state: dict[str, Any]) -> bytes:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a checkpoint; whatever happens in between, no half of it is taken for one."""
+    """Remove a checkpoint; if interrupted, what is left is never mistaken for one."""
     aside = folder.with_name(f".{folder.name}.removing")
-    with suppress(OSError):  # a run does not end because something old cannot be removed
+    with suppress(OSError):  # failing to remove an old checkpoint does not end a run
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
@@ -307,9 +307,9 @@ def _reason(error: Exception) -> str:
 
 
 def rng_tensors() -> dict[str, Tensor]:
-    """Where all global sources of chance stand: torch (CPU, every CUDA device in use), numpy, Python.
+    """The state of all global random generators: torch (CPU, every CUDA device in use), numpy, Python.
 
-    A CUDA device that nothing has been asked of yet is not asked here either: its seed says it all.
+    A CUDA device that has not been initialised stays so: its seed determines everything.
     """
     legacy: Any = numpy.random.get_state()
     _, words, place, has_spare, spare = legacy
@@ -320,7 +320,7 @@ def rng_tensors() -> dict[str, Tensor]:
         "numpy/place": torch.tensor([place, has_spare]),
         "numpy/spare": torch.tensor(spare, dtype=torch.float64),
         "python/words": torch.tensor(python_words),
-        # the second of a pair of normal numbers, where only the first has been drawn
+        # the second of a pair of normal numbers, if only the first has been drawn
         "python/spare": torch.tensor([] if python_spare is None else [python_spare], dtype=torch.float64),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -330,7 +330,7 @@ def rng_tensors() -> dict[str, Tensor]:
 
 
 def set_rng(tensors: Mapping[str, Tensor]) -> None:
-    """Put every source of chance back to where `rng_tensors` found it; devices that are gone are left out."""
+    """Restore every generator to the state from `rng_tensors`; missing devices are skipped."""
     torch.set_rng_state(tensors["torch"])
     words = tensors["numpy/words"].numpy().astype(numpy.uint32)
     place, has_spare = tensors["numpy/place"].tolist()

@@ -1,7 +1,7 @@
 """A whole training run as data: what `clearhead train` chooses, prints, stores and resumes from.
 
-One `[table]` of a recipe for each part; the parts' own configs stand beside
-their code. Knows nothing about how the values are chosen (`sizing`).
+One `[table]` of a recipe for each part; the config of each part is defined next to
+its code. Knows nothing about how the values are chosen (`sizing`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from clearhead.training.averaging import AveragingConfig
 from clearhead.training.optimiser import OptimiserConfig, ScheduleConfig
 from clearhead.training.start import StartConfig
 
-# which metrics grow with quality; every other one is a loss
+# metrics where higher is better; every other one is a loss
 HIGHER_IS_BETTER = (
     *("bleu", "chrf", "exact", "rouge1", "rouge2", "rougeL"),
     *("accuracy", "f1", "matthews", "pearson", "spearman", "mean"),
@@ -40,7 +40,7 @@ HIGHER_IS_BETTER = (
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig(Config):
-    """What is learnt from a batch."""
+    """The training objective."""
 
     _noun: ClassVar[str] = "objective"
 
@@ -71,7 +71,7 @@ class ValidationConfig(Config):
 
     @property
     def higher_is_better(self) -> bool:
-        """Does the metric grow with quality?"""
+        """Is a higher value of the metric better?"""
         return self.metric in HIGHER_IS_BETTER
 
 
@@ -79,7 +79,7 @@ class ValidationConfig(Config):
 class TestConfig(Config):
     """How the test set is scored at the end."""
 
-    __test__: ClassVar[bool] = False  # pytest looks for classes of such names
+    __test__: ClassVar[bool] = False  # pytest collects classes with such names
     _noun: ClassVar[str] = "test"
 
     beam: Beam = 1  # beam size; 1: greedy
@@ -92,7 +92,7 @@ class TestConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig(Config):
-    """Device and precision. None of these changes what is learnt, up to rounding."""
+    """Device and precision. None of these changes what the model learns, up to rounding."""
 
     _noun: ClassVar[str] = "compute"
 
@@ -147,7 +147,7 @@ class TrainConfig(Config):
     saving: SavingConfig = field(default_factory=SavingConfig)
 
 
-# Settings that may differ on resume: they change what is seen of a run, not the run.
+# Settings that may differ on resume: they change what a run reports, not the run.
 FREE_ON_RESUME = ("saving", "compute.threads", "compute.layout")
 
 

@@ -1,6 +1,6 @@
 """R-Drop (Liang et al. 2021): every example passes twice, under two draws of dropout.
 
-What the two passes say is pulled together, with a weight α:
+The loss pulls the two distributions together with a weight α:
 
     ½·(CE₁ + CE₂) + α/4 · (KL(p₁‖p₂) + KL(p₂‖p₁))
 """
@@ -80,7 +80,7 @@ def twice(batch: Batch) -> Batch:
 
 
 def disagreement(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
-    """KL(p₁‖p₂) + KL(p₂‖p₁) = Σ_v (p₁ − p₂)·(log p₁ − log p₂), summed over the places that count."""
+    """KL(p₁‖p₂) + KL(p₂‖p₁) = Σ_v (p₁ − p₂)·(log p₁ − log p₂), summed over the positions that count."""
     exact = at_least_float32(first)
     one, two = (torch.log_softmax(logits, -1, dtype=exact) for logits in (first, second))
     apart = ((one.exp() - two.exp()) * (one - two)).sum(-1)

@@ -1,10 +1,10 @@
 """Pictures of a run: its loss, its other validation metrics and its learning rate over the steps.
 
-Draws from the records of the run's log alone, so that a run can be drawn again at
-any time. Writes whole files or none; knows nothing about models.
+Draws only from the records of the run's log, so a run can be drawn again at any time.
+Writes files atomically; knows nothing about models.
 
-Matplotlib is imported when there is something to draw, and used through its figures alone: nothing here
-changes its settings or opens a window. The same records give the same bytes.
+Matplotlib is imported when there is something to draw, and used only through its `Figure` objects: nothing
+here changes its settings or opens a window. The same records give the same bytes.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Record = Mapping[str, Any]
 Points = list[tuple[float, float]]
 
 MOST_PANELS = 6
-SMOOTH_FROM = 60  # a training loss of so many points is shown raw in the background and smoothed before it
+SMOOTH_FROM = 60  # from this many points on, the raw training loss is drawn behind a smoothed one
 RAW = "each step"
-FEW = 40  # so many points are shown as dots, too
-LARGEST = 1e150  # the arithmetic of an axis may overflow beyond it
-NO_METRICS = {"kind", "step", "best", "loss", "perplexity", "epoch", "tokens"}  # perplexity is the loss again
+FEW = 40  # up to this many points are also drawn as dots
+LARGEST = 1e150  # beyond this the axis arithmetic may overflow
+NO_METRICS = {"kind", "step", "best", "loss", "perplexity", "epoch", "tokens"}  # perplexity repeats the loss
 
-COLOURS = ("#0072b2", "#d55e00")  # of Okabe and Ito, told apart by colour-blind eyes too
+COLOURS = ("#0072b2", "#d55e00")  # from Okabe and Ito's palette, safe for colour-blind readers
 INK, SOFT, RULE = "#333333", "#767676", "#e4e4e4"
 WIDTH, DOTS_PER_INCH = 9.0, 200  # 200 is sharp on today's screens
 
@@ -59,14 +59,14 @@ class Panel:
 
 
 def draw_curves(records: Sequence[Record], folder: str | Path) -> list[Path]:
-    """Write the pictures for which there is something to draw into `folder`; which they are is returned.
+    """Write every picture that has data into `folder`, and return their paths.
 
     `curves.png` holds the training and validation loss with the best validation
     marked, `metrics.png` a panel for each other validation metric, `rate.png` the
     learning rate, `extras.png` a panel for each auxiliary loss and statistic, `load.png`
-    the load of each expert. The best
-    is the last validation record that says `"best": true`, or else the one with the
-    lowest loss. Values that are missing or not finite are skipped.
+    the load of each expert. The best validation is the last record with `"best": true`,
+    or else the one with the lowest loss. Values that are missing or not finite are
+    skipped.
     """
     written = []
     with quietly():
@@ -129,7 +129,7 @@ PICTURES: dict[str, tuple[str, Callable[[Sequence[Record]], list[Panel]]]] = {
 
 
 def draw(title: str, panels: Sequence[Panel]) -> Figure:
-    """The panels below each other."""
+    """A figure with the panels below each other."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -145,7 +145,7 @@ def draw(title: str, panels: Sequence[Panel]) -> Figure:
         axes.set_ylabel(panel.label, color=INK, parse_math=False)
         axes.locator_params(axis="x", integer=True)
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter("{x:,.7g}")  # whole, without a factor that would stand above the axis
+            axis.set_major_formatter("{x:,.7g}")  # in full, without a common factor above the axis
         _draw_lines(axes, panel)
         if panel.best is not None:
             _draw_mark(axes, *panel.best)
@@ -166,24 +166,24 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
             continue
         (line,) = axes.plot(steps, values, color=colours[name], label=name, markersize=4.5)
         line.set_marker("o" if len(points) <= FEW else "")
-        line.set_clip_on(panel.limits is not None)  # without limits a dot on the edge is shown whole
+        line.set_clip_on(panel.limits is not None)  # without limits, do not clip a dot on the edge
     axes.margins(x=0)
     for bounds, begin in ((axes.dataLim.intervalx, axes.set_xlim), (axes.dataLim.intervaly, axes.set_ylim)):
         low, high = bounds
-        if 0 <= low <= 0.3 * high or 0 <= low == high:  # start at 0 if it is near, or for one value
+        if 0 <= low <= 0.3 * high or 0 <= low == high:  # start at 0 if it is near, or if there is one value
             begin(0)
     if panel.limits is not None:
         axes.set_ylim(panel.limits)
     low, high = axes.get_ylim()
     ends = sorted((panel.lines[name][-1][1], colour) for name, colour in colours.items())
-    sides = ("top", "bottom") if len(ends) > 1 else ("center",)  # the lower below, the upper above: apart
+    sides = ("top", "bottom") if len(ends) > 1 else ("center",)  # keep the two labels apart
     for (value, colour), side in zip(ends, sides, strict=True):
         place, across = min(max(value, low), high), axes.get_yaxis_transform()
         axes.text(1.01, place, figure(value), transform=across, va=side, color=colour, fontsize=9)
 
 
 def _draw_mark(axes: Axes, step: float, words: str) -> None:
-    """A dashed line at a step, with words above it that reach towards the middle."""
+    """A dashed line at a step, with a label above it that extends towards the middle."""
     side, down = "right" if step > sum(axes.get_xlim()) / 2 else "left", axes.get_xaxis_transform()
     axes.axvline(step, color=SOFT, linewidth=0.9, linestyle=(0, (6, 4)), zorder=1.9)  # behind the lines
     axes.text(step, 1.02, words, transform=down, ha=side, color=SOFT, fontsize=9, parse_math=False)
@@ -197,7 +197,7 @@ def _png(picture: Figure) -> bytes:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without what Matplotlib says of its font cache, and of letters that its font lacks."""
+    """Silence Matplotlib's messages about its font cache and about missing glyphs."""
     log = logging.getLogger("matplotlib")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -210,7 +210,7 @@ def quietly() -> Iterator[None]:
 
 
 def _points(records: Sequence[Record], kind: str, name: str) -> Points:
-    """The (step, value) of the records of a kind that have the value; of two for a step the later counts."""
+    """The (step, value) of the records of a kind that have the value; if a step has two, the later counts."""
     found: dict[float, float] = {}
     for record in records:
         step, value = finite(record.get("step"), LARGEST), finite(record.get(name), LARGEST)
@@ -220,7 +220,7 @@ def _points(records: Sequence[Record], kind: str, name: str) -> Points:
 
 
 def _best(records: Sequence[Record], name: str) -> tuple[float, str] | None:
-    """The step of the best validation, and what one metric was there in words."""
+    """The step of the best validation, and the value of a metric there as text."""
     validations = [record for record in records if record.get("kind") == "validation"]
     chosen = [record for record in validations if record.get("best") is True]
     if not chosen:
@@ -233,10 +233,10 @@ def _best(records: Sequence[Record], name: str) -> tuple[float, str] | None:
 
 
 def _smoothed(points: Points, limit: float) -> Points:
-    """Each value as the mean of those around it that are no peaks above `limit`.
+    """Each value as the mean of its neighbours, ignoring peaks above `limit`.
 
-    Towards the start, where a loss falls steeply, the neighbourhood shrinks; at the
-    end it is what there is, so that the last value is a mean, too.
+    Towards the start, where a loss falls steeply, the window shrinks; at the end it
+    covers what there is, so the last value is a mean, too.
     """
     values = numpy.array([value for _, value in points])
     calm = values <= limit
@@ -251,7 +251,7 @@ def _smoothed(points: Points, limit: float) -> Points:
 
 
 def _calm_limits(losses: Sequence[float]) -> tuple[float, float] | None:
-    """Limits that cut off rare, very high peaks, which would press all else flat; None if there are none."""
+    """Limits that cut off rare, very high peaks, which would flatten the rest; None if there are none."""
     if len(losses) < SMOOTH_FROM:
         return None
     values = numpy.array(losses)

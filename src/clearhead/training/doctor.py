@@ -1,6 +1,6 @@
-"""What goes wrong with small corpora, noticed while it happens, with what to change.
+"""Detects what commonly goes wrong with small corpora while it happens, and says what to change.
 
-Each check looks at numbers a run has anyway, and gives a finding or nothing.
+Each check looks at numbers that a run computes anyway, and returns a finding or None.
 Knows nothing about how findings are shown.
 """
 
@@ -19,18 +19,18 @@ from clearhead.data.load import Loader
 from clearhead.training.objectives import Objective, run_model
 from clearhead.training.step import Precision
 
-LEAST_HELP = 0.1  # nats a token that the right source must be worth
-ALIKE = 0.2  # outputs of which fewer than this share are different look all alike
+LEAST_HELP = 0.1  # nats per token that the right source must be worth
+ALIKE = 0.2  # outputs are all alike if a smaller share of them is distinct
 PARTED = 1.0  # nats between training and validation loss
 WORSE = 1.03  # validation loss over its best
-OVERLAP = 0.01  # share of validation examples that are in the training set, too
+OVERLAP = 0.01  # share of validation examples that are also in the training set
 SEEN = 20.0  # times that a token should be seen on average
 BATCHES = 4  # of the validation set, for the check with shuffled sources
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to mend: which kind, what was seen, what to change."""
+    """A problem: its kind, what was seen, what to change."""
 
     kind: str
     seen: str
@@ -41,9 +41,9 @@ class Finding:
 
 
 def source_help(model: nn.Module, loader: Loader, precision: Precision, objective: Objective) -> float | None:
-    """How much worse the loss gets when each target is given another example's source, in nats a token.
+    """How much worse the loss gets when each target is given another example's source, in nats per token.
 
-    None for models without a source of their own, or where there is no second example to take one from.
+    None for models without a separate source, or if there is no second example to take one from.
     """
     losses = torch.zeros(2, dtype=torch.float64)
     labels = 0
@@ -76,7 +76,7 @@ def with_other_sources(batch: Batch) -> Batch:
 
 
 def ignores_source(help: float | None) -> Finding | None:
-    """Does the decoder write without reading?"""
+    """Does the decoder ignore its source?"""
     if help is None or help >= LEAST_HELP:
         return None
     return Finding(
@@ -89,7 +89,7 @@ def ignores_source(help: float | None) -> Finding | None:
 
 
 def outputs_alike(outputs: Sequence[str], references: Sequence[str]) -> Finding | None:
-    """Does the model say the same whatever it is asked?"""
+    """Does the model write the same whatever the input?"""
     if len(outputs) < 10:
         return None
     different = len(set(outputs)) / len(outputs)
@@ -106,7 +106,7 @@ def outputs_alike(outputs: Sequence[str], references: Sequence[str]) -> Finding 
 
 
 def parted(training: float, validation: float, best: float) -> Finding | None:
-    """Is it learning by heart?"""
+    """Is the model overfitting?"""
     if validation - training < PARTED or validation < best * WORSE:
         return None
     return Finding(
@@ -119,7 +119,7 @@ def parted(training: float, validation: float, best: float) -> Finding | None:
 
 
 def overlap(duplicates: int, examples: int) -> Finding | None:
-    """Is the model examined on what it has learnt from?"""
+    """Is the model validated on its training data?"""
     if not examples or duplicates / examples < OVERLAP:
         return None
     return Finding(
@@ -131,7 +131,7 @@ def overlap(duplicates: int, examples: int) -> Finding | None:
 
 
 def vocabulary_too_large(tokens: int, vocabulary: int, smallest: int = 260) -> Finding | None:
-    """Has each token been seen often enough? `smallest`: the fewest tokens that the tokenizer can do with."""
+    """Has each token been seen often enough? `smallest`: the smallest vocabulary the tokenizer allows."""
     if not vocabulary or tokens / vocabulary >= SEEN:
         return None
     smaller = max(int(tokens / SEEN) // 100 * 100, -(-smallest // 100) * 100)
@@ -145,5 +145,5 @@ def vocabulary_too_large(tokens: int, vocabulary: int, smallest: int = 260) -> F
 
 
 def found(findings: Iterable[Finding | None]) -> list[Finding]:
-    """Those that are something."""
+    """The findings that are not None."""
     return [finding for finding in findings if finding is not None]

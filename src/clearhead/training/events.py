@@ -1,17 +1,17 @@
 """Curves and texts for TensorBoard, written without TensorBoard.
 
-An event file is a row of records; a record is an `Event` message of Protocol
-Buffers in an envelope of lengths and checksums:
+An event file is a sequence of records; a record is a Protocol Buffers `Event`
+message framed by its length and checksums:
 
     length (8 bytes) · crc(length) · message · crc(message)      crc: masked CRC-32C, 4 bytes
 
-Messages are made by hand from the few fields that are needed. Their numbers:
+Messages are encoded by hand from the few fields needed. Field numbers:
 
     Event    1 wall_time · 2 step · 3 file_version · 5 summary · 7 session_log
     Summary  1 value, each of: 1 tag · 2 simple_value · 8 tensor · 9 metadata
     Tensor   1 dtype (7: string) · 2 shape · 8 string_val
 
-Knows nothing about what is shown. Reading is TensorBoard's business:
+Knows nothing about what is shown. TensorBoard reads them:
 `tensorboard --logdir runs`.
 """
 
@@ -31,10 +31,10 @@ _START = 1  # SessionLog.status: what follows replaces later steps of earlier fi
 
 
 class EventWriter:
-    """Adds a new event file to a folder; every event reaches the system before the call returns.
+    """Adds a new event file to a folder; every event is handed to the OS before the call returns.
 
-    A run that goes on after `resumed_after` steps says so in its file, and TensorBoard then forgets what
-    earlier files of the folder hold about later steps.
+    A run that resumes after `resumed_after` steps records that in its file, and TensorBoard then drops
+    the later steps of earlier files in the folder.
     """
 
     def __init__(self, folder: str | Path, resumed_after: int | None = None) -> None:
@@ -49,7 +49,7 @@ class EventWriter:
             self._write(_integer(2, resumed_after + 1) + _bytes(7, _integer(1, _START)))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """One point on each named curve; names with a slash are shown together."""
+        """Add one point to each named curve; TensorBoard groups names by the part before a slash."""
         found = b"".join(
             _bytes(1, _bytes(1, tag.encode("utf-8")) + _key(2, _FLOAT) + _float32(value))
             for tag, value in values.items()
@@ -57,14 +57,14 @@ class EventWriter:
         self._write(_integer(2, step) + _bytes(5, found))
 
     def text(self, step: int, tag: str, text: str) -> None:
-        """A text, which TensorBoard reads as Markdown."""
+        """Add a text, which TensorBoard renders as Markdown."""
         tensor = _integer(1, _STRING) + _bytes(2, b"") + _bytes(8, text.encode("utf-8", "replace"))
-        metadata = _bytes(1, _bytes(1, b"text"))  # the plug-in that shows it
+        metadata = _bytes(1, _bytes(1, b"text"))  # the plugin that shows it
         value = _bytes(1, tag.encode("utf-8")) + _bytes(8, tensor) + _bytes(9, metadata)
         self._write(_integer(2, step) + _bytes(5, _bytes(1, value)))
 
     def close(self) -> None:
-        """Close the file; closing twice does no harm."""
+        """Close the file; closing twice is harmless."""
         self._file.close()
 
     def __enter__(self) -> EventWriter:
@@ -97,7 +97,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _table() -> tuple[int, ...]:
-    """What each byte does to a checksum: division by Castagnoli's polynomial, bits in reverse."""
+    """The checksum table by byte: division by Castagnoli's polynomial, bits in reverse."""
     entries = []
     for entry in range(256):
         for _ in range(8):
@@ -110,12 +110,12 @@ _TABLE = _table()
 
 
 def _masked(crc: int) -> bytes:
-    """A checksum turned by 15 bits plus a constant, so that data with checksums in it stays checkable."""
+    """A checksum rotated by 15 bits plus a constant, so data that embeds checksums can be checked."""
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def _varint(number: int) -> bytes:
-    """Seven bits a byte, lowest first; negative numbers as 64-bit two's complement."""
+    """Seven bits per byte, lowest first; negative numbers as 64-bit two's complement."""
     rest = number & 0xFFFFFFFFFFFFFFFF
     found = bytearray()
     while rest >= 0x80:
@@ -145,7 +145,7 @@ def _float32(number: float) -> bytes:
 
 
 def _fresh_name(folder: Path) -> Path:
-    """A name that sorts after those of earlier files, as TensorBoard reads them in order."""
+    """A name that sorts after those of earlier files, since TensorBoard reads them in order."""
     seconds, number = int(time.time()), 0
     while (path := folder / f"events.out.tfevents.{seconds:010d}.{number:03d}").exists():
         number += 1

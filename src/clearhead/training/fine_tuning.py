@@ -1,8 +1,8 @@
-"""What to choose for a run that starts from another model's weights: little, because most is learnt already.
+"""Settings for a run that starts from another model's weights: little training, as the base knows most.
 
-The rules are those of `sizing`, with a fifth of the passes and a fifth of the learning rate: enough for a
-small corpus to be learnt, and little enough for what the base knows to be kept. A narrow base knows little
-and is trained nearly as from scratch. The model is the base's.
+The rules are those of `sizing`, with a fifth of the epochs and of the learning rate: enough to learn a
+small corpus, and little enough to keep what the base knows. A narrow base knows little and is trained nearly
+as from scratch. The architecture is the base's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from clearhead.models.config import ModelConfig
 from clearhead.training.sizes import Asked, Passes, Size
 from clearhead.training.sizing import Choice, Demand, Machine, Work, batch_choices, steps_for
 
-LESS = 5.0  # of passes and of the rate: such a share of what training from scratch takes
+LESS = 5.0  # training from scratch takes this many times the epochs and the rate
 WIDE = 256  # a base that is narrower takes a larger share
 LOOKS = 10  # validations in a run
-BATCH = 1024  # tokens of a batch of labelled texts: few passes must still be many updates
-MOST_PASSES = 8.0  # over labelled texts: a model of this kind knows a thousand of them by heart after seven
+BATCH = 1024  # tokens per batch of labelled texts: few epochs must still be many updates
+MOST_PASSES = 8.0  # epochs of labelled texts: such a model has memorised a thousand of them after seven
 
 
 def choose_from(
@@ -48,7 +48,7 @@ def choose_from(
 
 
 def less_than_scratch(width: int) -> float:
-    """By what passes and rate of training from scratch are divided for a base of this width.
+    """The divisor of epochs and rate, against training from scratch, for a base of this width.
 
     >>> less_than_scratch(384), less_than_scratch(192), less_than_scratch(64)
     (5.0, 2.8125, 1.0)
@@ -67,7 +67,7 @@ def _share(less: float) -> str:
 
 
 def size_of(model: ModelConfig) -> Size:
-    """A model's size, as sizing reckons with it."""
+    """A model's size, as `sizing` counts it."""
     inner = model.feedforward.width or 4 * model.width
     return Size(math.inf, model.width, model.layers, model.attention.heads, inner, model.dropout)
 

@@ -1,11 +1,11 @@
-"""How much arithmetic a step is, for any shape of batch, from the planner's exact count.
+"""The FLOPs of a training step, for a batch of any shape, from the planner's exact count.
 
 For one row, the FLOPs of a Transformer are a polynomial in the two lengths:
 
     a·S + b·T + c·S² + d·T² + e·S·T + f
 
-Six counts determine it, so that thousands of different batches cost six walks
-through the model.
+Six counts determine it, so thousands of different batches cost only six counts of
+the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clearhead.planner.batch import Batch as Shape
 from clearhead.planner.devices import this_cpu, this_gpu
 from clearhead.planner.totals import count_flops
 
-CPU_BF16 = 2.0  # products of bf16 beside those of float32, on a CPU that has them
+CPU_BF16 = 2.0  # speed of bf16 products relative to float32, on a CPU that has them
 _POINTS = ((8, 8), (16, 8), (8, 16), (16, 16), (32, 8), (8, 32))
 
 
@@ -41,7 +41,7 @@ class StepFlops:
         rows = [self._terms(s, t, pair) for s, t in points]
         self._pair = pair
         self._patches = config.image.tokens
-        # a masked token's way to its scores: dense layer and vocabulary, forward and backward
+        # from a masked token to its scores: dense layer and vocabulary, forward and backward
         transform = config.width if config.head.transform else 0
         self._word = 6.0 * config.width * (config.vocabulary + transform)
         self._factors = numpy.linalg.solve(numpy.array(rows, dtype=float), numpy.array(counts, dtype=float))
@@ -58,8 +58,8 @@ class StepFlops:
         return rows * float(numpy.dot(self._terms(source, target, self._pair), self._factors))
 
     def of(self, batch: Batch) -> float:
-        """FLOPs of a step on this batch: padding is computed like tokens, and packed rows have none."""
-        if batch.packing is not None:  # many sequences: their terms are added up before the product
+        """FLOPs of a step on this batch: padding counts like tokens, and packed rows have none."""
+        if batch.packing is not None:  # many sequences: sum their terms before the product
             plain = without_filler(batch)
             target = numpy.array(plain.lengths)
             source = 0 * target if plain.source_lengths is None else numpy.array(plain.source_lengths)

@@ -1,22 +1,22 @@
-"""The label losses of `objectives`, fused for NVIDIA GPUs: the same numbers in fewer walks over the logits.
+"""The label losses of `objectives`, fused for NVIDIA GPUs: the same numbers in fewer passes over the logits.
 
 The logits of a batch are the largest tensor of a training step, and written out operation by operation the
-loss walks over them in float32 a dozen times. Here a Triton program takes one row (or, for two passes that
-are pulled together, one row of either pass): forward reads it from memory once and keeps a few numbers a row,
-backward reads it once more and writes the gradient in the logits' own dtype. Sums are float32; nothing of
-the logits' size is stored in float32. The gradient is a tensor of its own, as others may still need the
-logits (a cap on them, or somebody who looks).
+loss goes over them in float32 a dozen times. Here a Triton program takes one row (or, with two consistent
+passes, the same row of both): forward reads it from memory once and stores a few numbers per row, backward
+reads it once more and writes the gradient in the logits' own dtype. Sums are float32; nothing of the logits'
+size is stored in float32. The gradient is a separate tensor, as others may still need the logits (a logit
+cap, or a tap).
 
 With z one row of logits, l = log_softmax(z), p = exp l, ε the smoothing:
 
     CE  = (1−ε)·(−l[label]) + ε·mean(−l)             dCE/dz  = p − ε/V − (1−ε)·[label]
     KL₁ = Σ p₁·(l₁−l₂),  KL₂ = Σ p₂·(l₂−l₁)          d(KL₁+KL₂)/dz₁ = p₁·(l₁−l₂−KL₁) + p₁−p₂
 
-Nothing waits for the device, and neither launches nor what is compiled depend on anything but V, ε and dtype:
+Nothing waits for the device, and both launches and compiled code depend only on V, ε and dtype:
 after one plain pass a CUDA graph can record any number of rows. Knows nothing about models and batches;
 `objectives` holds the readable definition, which this equals up to rounding.
 
-Shapes: N places, V classes.
+Shapes: N positions, V classes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from clearhead.nn.triton_support import kernel, on, tl, triton
 MOST_CLASSES = 131_072
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-# Classes that a program holds in registers at a time, 16 a thread, or 32 for a whole row.
+# Classes that a program holds in registers at a time: 16 per thread, or 32 for a whole row.
 WHOLE_ROW = 16_384  # forward: rows up to this are held whole
 ROW_PART = 8_192  # forward: longer rows, and two rows at once
-GRADIENT_PART = 2_048  # backward, which needs no sums and so no whole rows
-SCALED = 4_096  # numbers that a program multiplies
+GRADIENT_PART = 2_048  # backward, which needs no sums and thus no whole rows
+SCALED = 4_096  # numbers that a program scales
 
 
 def fits(logits: Tensor) -> bool:
-    """Can these logits (…, V) take the fused way?"""
+    """Can the fused kernels take these logits (…, V)?"""
     return (
         triton is not None
         and logits.is_cuda
@@ -54,7 +54,7 @@ def fits(logits: Tensor) -> bool:
 
 
 def fused_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Smoothed and plain cross-entropy of logits (N, V) for labels (N,), both summed over the places."""
+    """Smoothed and plain cross-entropy of logits (N, V) for labels (N,), both summed over positions."""
     found: tuple[Tensor, Tensor] = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         logits.contiguous(), labels.contiguous(), float(smoothing)
     )
@@ -64,7 +64,7 @@ def fused_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tup
 def fused_consistent_cross_entropy(
     logits: Tensor, labels: Tensor, smoothing: float, consistency: float
 ) -> tuple[Tensor, Tensor]:
-    """½·(CE₁ + CE₂) + α/4·(KL₁ + KL₂) and the mean plain cross-entropy of two passes, summed over the places.
+    """½·(CE₁ + CE₂) + α/4·(KL₁ + KL₂) and the mean plain cross-entropy of two passes, summed over positions.
 
     The rows of logits (2N, V) are the first pass and then the second; both have the labels (N,).
     """
@@ -171,18 +171,18 @@ def _launch(classes: int, most: int) -> tuple[int, int]:
 
 
 def _for_each(count: int, logits: Tensor) -> Tensor:
-    """Room for `count` numbers. Never parts of one tensor: Triton would compile anew for their alignment."""
+    """Memory for `count` numbers. Never a view: Triton would recompile for its alignment."""
     return torch.empty(count, dtype=torch.float32, device=logits.device)
 
 
 # -- what runs on the device ---------------------------------------------------------------------------
 #
-# All pointers are to contiguous tensors. Offsets are int64: N·V can pass 2³¹. Ignored places are never read.
+# All pointers are to contiguous tensors. Offsets are int64: N·V can pass 2³¹. Ignored positions are not read.
 
 
 @kernel
 def _sums(z_row: tl.tensor, classes: tl.constexpr, block: tl.constexpr) -> Any:
-    """log Σ exp z and Σ z of a row. Each thread has maxima of its own, one for 8 places."""
+    """log Σ exp z and Σ z of a row. Each thread keeps its own maxima, one for each 8 scores."""
     places = tl.arange(0, block // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     highest = tl.full((block // 8,), float("-inf"), tl.float32)
     exps = tl.zeros((block // 8,), tl.float32)  # Σ exp(z − highest)
@@ -202,7 +202,7 @@ def _sums(z_row: tl.tensor, classes: tl.constexpr, block: tl.constexpr) -> Any:
 
 @kernel
 def _right(z_row: tl.tensor, label: tl.tensor, classes: tl.constexpr) -> Any:
-    """The label's logit. One that is no class gives nan, and reads nothing."""
+    """The label's logit. A label that is not a class gives nan, and reads nothing."""
     there = (label >= 0) & (label < classes)
     return tl.load(z_row + label, mask=there, other=float("nan")).to(tl.float32)
 
@@ -274,14 +274,14 @@ def _row_both(
             places = start + tl.arange(0, block)
             tl.store(z_row + places, tl.zeros((block,), kind), mask=places < classes)
     else:
-        # read before anybody writes: the sums make all threads wait for each other
+        # read before any thread writes: the sums synchronise all threads
         right = _right(z_row, label, classes)
         normaliser, total = _sums(z_row, classes, block)
         smoothed, exact = _losses(right, normaliser, total, classes, smoothing)
         tl.store(objective + row, smoothed + z_loss * normaliser * normaliser)
         tl.store(plain + row, exact)
         rest = 1 + 2 * z_loss * normaliser
-        for start in range(0, classes, block):  # the row again, which now comes from the cache
+        for start in range(0, classes, block):  # the row again, now from the cache
             places = start + tl.arange(0, block)
             z = tl.load(z_row + places, mask=places < classes, other=0.0).to(tl.float32)
             wanted = smoothing / classes + tl.where(places == label, 1 - smoothing, 0.0)
@@ -315,7 +315,7 @@ def _pair_forward(
         places = tl.arange(0, block)
         kl1 = tl.zeros((block,), tl.float32)
         both = tl.zeros((block,), tl.float32)  # KL₁ + KL₂ = Σ (p₁−p₂)·(l₁−l₂), a sum in which nothing cancels
-        for start in range(0, classes, block):  # the rows again, which now come from the cache
+        for start in range(0, classes, block):  # the rows again, now from the cache
             inside = start + places < classes
             l1 = tl.load(first + start + places, mask=inside, other=0.0).to(tl.float32) - normaliser1
             l2 = tl.load(second + start + places, mask=inside, other=0.0).to(tl.float32) - normaliser2

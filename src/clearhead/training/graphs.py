@@ -1,16 +1,16 @@
 """The same update as `step.Stepper`, recorded once for each shape and then replayed.
 
-On a GPU a small model's step is hundreds of tiny operations, and Python needs
-longer to ask for them than the device to do them. A CUDA graph is that list of
-operations, recorded: replaying it costs one call. It is the very same
-operations, so it computes the very same numbers; nothing is compiled, and a
-shape is ready after one pass. Batches must come in few shapes
+On a GPU a small model's step is hundreds of tiny kernels, and launching them from
+Python takes longer than running them. A CUDA graph records the whole list:
+replaying it is one call. It runs the very same kernels, so it computes the very
+same numbers; nothing is compiled, and a shape is ready after one pass. Batches
+must come in few shapes
 (`batch.shapes = "fixed"`).
 
-An update of one batch is one recording. Where something has to happen between
-the passes and the update (more batches, or a sum over ranks), each shape's
-forward and backward pass is a recording that adds to gradients which stay
-where they are, and the update is one more.
+An update of one batch is one recording. If something has to happen between the
+passes and the update (more batches, or a sum over ranks), each shape's forward
+and backward pass is a recording that adds to gradients at fixed addresses, and
+the update is one more.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MOST_SHAPES = 32  # beyond this, recording would cost more than it saves
 
 @dataclass
 class _Recording:
-    """One shape's operations, and the tensors that they read from."""
+    """One shape's operations, and the tensors they read."""
 
     batch: Batch
     weight: Tensor  # of the batch's loss
-    counts: Tensor  # 1.0; 0.0 for a batch of which nothing is to be added up
+    counts: Tensor  # 1.0; 0.0 for a batch that does not count
     replay: Work = field(default=lambda: None)
 
     def run(self, batch: Batch, weight: float, counts: float = 1.0) -> None:
@@ -53,24 +53,24 @@ class _Recording:
 
 @dataclass
 class _Totals:
-    """What the recorded passes of an update add to."""
+    """The accumulators of an update's recorded passes."""
 
     owners: list[nn.Parameter]  # that have a gradient
     gradients: list[Tensor]
     sums: Tensor  # as `Stepper.backward` returns them
-    update: Work | None = None  # recorded
+    update: Work | None = None  # the recording
 
     def attach(self) -> None:
-        """Let passes add to these gradients."""
+        """Make passes add to these gradients."""
         for owner, gradient in zip(self.owners, self.gradients, strict=True):
             owner.grad = gradient
 
 
 class GraphStepper(Stepper):
-    """A `Stepper` for CUDA devices that replays. What cannot be recorded runs as usual."""
+    """A `Stepper` for CUDA devices that replays recorded steps. What cannot be recorded runs as usual."""
 
     steady = True
-    alone = True  # nobody has to be asked between gradients and update
+    alone = True  # nothing has to happen between gradients and update
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -83,33 +83,33 @@ class GraphStepper(Stepper):
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def step(self, batches: Sequence[Batch], rate: float) -> None:
-        """One update; replayed where this shape has been recorded."""
+        """One update; replayed if this shape has been recorded."""
         if len(batches) != 1 or not self.alone or self._unrecorded:
             super().step(batches, rate)
             return
         [batch] = batches
         recording = self._recording_if_it_fits(batch)
         if recording is None:
-            if not (self._full or self._refused):  # memory ran out; what the attempt held is free by now
+            if not (self._full or self._refused):  # memory ran out; the memory of the attempt has been freed
                 self.split_further(batches)
             super().step(batches, rate)
             return
         set_rate(self.optimiser, rate)
-        if self.one_pass is not None:  # recordings do not make its copy of the weights
+        if self.one_pass is not None:  # recordings do not refresh its copy of the weights
             self.one_pass.refresh()
         recording.run(batch, 1.0 / max(batch.tokens, 1))
         self.tell_how()
 
     def gradients(self, batches: Sequence[Batch]) -> Tensor:
-        """As a `Stepper`'s; replayed where these shapes have been recorded."""
+        """Like `Stepper`'s; replayed if these shapes have been recorded."""
         found = self.replayed(batches)
         return super().gradients(batches) if found is None else found
 
     def replayed(self, batches: Sequence[Batch]) -> Tensor | None:
-        """The gradients of all batches, and their sums, by recorded passes; None where there are none."""
+        """The gradients of all batches, and their sums, by recorded passes; None if there are none."""
         if self._unrecorded:
             return None
-        # all of them before the first one runs: if one cannot be recorded, nothing has been drawn yet
+        # record all before running the first: if one fails, no random numbers have been drawn yet
         passes = [self._found(self._passes, batch, self._record_pass) for batch in batches]
         if self._totals is None or None in passes:
             return None
@@ -124,15 +124,15 @@ class GraphStepper(Stepper):
         return self._totals.sums
 
     def divisor(self, batches: Sequence[Batch]) -> int:
-        """The labels over which the loss of an update is a mean."""
+        """The number of labels that an update's loss is averaged over."""
         return sum(batch.tokens for batch in batches)
 
     def counts(self, batch: Batch) -> float:
-        """0.0 for a batch that makes a pass and counts for nothing."""
+        """0.0 for a batch that runs a pass but does not count."""
         return 1.0
 
     def update(self, sums: Tensor) -> None:
-        """As a `Stepper`'s; replayed where the gradients came from recorded passes."""
+        """Like `Stepper`'s; replayed if the gradients came from recorded passes."""
         totals = self._totals
         if totals is None or sums is not totals.sums:
             super().update(sums)
@@ -145,7 +145,7 @@ class GraphStepper(Stepper):
             totals.update()
 
     def split_further(self, batches: Sequence[Batch]) -> None:
-        """As a `Stepper`'s; recordings hold memory, too."""
+        """Like `Stepper`'s; also drops the recordings, which hold memory."""
         self._drop()
         super().split_further(batches)
 
@@ -182,7 +182,7 @@ class GraphStepper(Stepper):
     def _found(
         self, known: dict[Shape, _Recording], batch: Batch, record: Callable[[Batch], _Recording]
     ) -> _Recording | None:
-        """The recording of a shape, made if need be; None where it cannot be, or where there are too many."""
+        """The recording of a shape, made if necessary; None if it cannot be, or if there are too many."""
         shape = shape_of(batch)
         if shape not in known and not (self._full or self._refused):
             made = self._unless_refused(lambda: record(batch))
@@ -192,14 +192,14 @@ class GraphStepper(Stepper):
         return known.get(shape)
 
     def _unless_refused(self, make: Callable[[], Made], or_full: bool = False) -> Made | None:
-        """What is made; None, and no recordings from here on, where the device refuses to capture it.
+        """The result of `make`; None, and no recordings from here on, if the device refuses to capture it.
 
-        `or_full`: also where memory runs out.
+        `or_full`: also if memory runs out.
         """
         try:
             return make()
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            # of graphs: "not permitted when stream is capturing", and the like
+            # errors of graphs: "not permitted when stream is capturing", and the like
             refused = or_full if is_out_of_memory(error) else "captur" in str(error)
             if not refused:
                 raise
@@ -208,7 +208,7 @@ class GraphStepper(Stepper):
         return None
 
     def _record(self, batch: Batch) -> _Recording:
-        """A whole update, with gradients that nobody else sees."""
+        """Record a whole update, with private gradients."""
         made = self._reading(batch)
         with self._rehearsing():
             self.begin()
@@ -223,7 +223,7 @@ class GraphStepper(Stepper):
         return made
 
     def _record_pass(self, batch: Batch) -> _Recording:
-        """Forward and backward, which add to the totals."""
+        """Record forward and backward, which add to the totals."""
         made = self._reading(batch)
         with self._rehearsing():
             self.begin()
@@ -241,13 +241,13 @@ class GraphStepper(Stepper):
         return made
 
     def _record_update(self, sums: Tensor) -> Work:
-        """Clipping, the optimiser's step and the meter, on gradients that are there."""
+        """Record clipping, the optimiser's step and the meter, on existing gradients."""
         with self._aside():
             self.rehearse_update()
         return self._captured(lambda: super(GraphStepper, self).update(sums))
 
     def _reading(self, batch: Batch) -> _Recording:
-        """A recording without operations so far: memory for them to read from."""
+        """A recording without operations yet: the memory they will read."""
         device = self.precision.device
         kept = batch.to(device).each(torch.clone)
         weight = torch.full((), 1.0 / max(batch.tokens, 1), device=device)
@@ -255,13 +255,13 @@ class GraphStepper(Stepper):
 
     @contextmanager
     def _rehearsing(self) -> Iterator[None]:
-        """Run something once, so that libraries are loaded and all memory is there; it has drawn nothing."""
+        """Run something once to load libraries and allocate memory; random state is restored."""
         with self._undrawn(), self._aside():
             yield
             self.forget()
 
     def _recorded(self, work: Work) -> Work:
-        """Record passes, which draw nothing while that is done."""
+        """Record passes, with the random state restored afterwards."""
         try:
             with self._undrawn():
                 return self._captured(work)
@@ -270,14 +270,14 @@ class GraphStepper(Stepper):
 
     @contextmanager
     def _undrawn(self) -> Iterator[None]:
-        """What is drawn by chance inside has not been drawn."""
+        """Restore the random state after the block."""
         device = self.precision.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """On the stream on which is recorded."""
+        """Run on the stream used for recording."""
         if self._stream is None:
             yield
             return
@@ -288,9 +288,9 @@ class GraphStepper(Stepper):
         now.wait_stream(self._stream)
 
     def _captured(self, work: Work) -> Work:
-        """Record what work asks the device to do; what is returned does it."""
+        """Record the kernels that `work` launches, and return a function that replays them."""
         graph = torch.cuda.CUDAGraph()
-        # other threads may do as they like meanwhile: NCCL looks after its own, batches are pinned
+        # other threads are not restricted meanwhile: NCCL polls its events, batches are pinned
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             work()
         self._pool = graph.pool()
@@ -298,5 +298,5 @@ class GraphStepper(Stepper):
 
 
 def shape_of(batch: Batch) -> Shape:
-    """What a recording is good for: the shapes of a batch's tensors, and how long a sequence may be."""
+    """The key of a recording: the shapes of a batch's tensors, and how long a sequence may be."""
     return (batch.packing, *(tuple(tensor.shape) for tensor in batch.tensors))

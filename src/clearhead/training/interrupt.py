@@ -1,4 +1,4 @@
-"""Ctrl-C, a polite kill and a closed terminal as requests that are answered at the end of a step."""
+"""Turns Ctrl-C, SIGTERM and a closed terminal into requests that a run answers at the end of a step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, Self
 
 
 class Interrupts:
-    """While it is entered, the first SIGINT, SIGTERM or SIGHUP is noted; a second one acts as usual.
+    """Within the context, the first SIGINT, SIGTERM or SIGHUP is noted; a second one acts as usual.
 
-    A signal that is ignored stays so: `nohup` means it.
+    An ignored signal stays ignored, as `nohup` intends.
     """
 
-    # Windows knows no SIGHUP
+    # Windows has no SIGHUP
     _signals = tuple(
         getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
     )
@@ -28,7 +28,7 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be handled
+        if threading.current_thread() is threading.main_thread():  # other threads cannot handle signals
             for number in self._signals:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
@@ -50,15 +50,15 @@ class Interrupts:
 
 
 def _leave_dead_terminal() -> None:
-    """Where a terminal was, write into nothing: the next word to it would end a run that is to be saved."""
+    """Redirect the closed terminal to /dev/null: writing to it would end a run that must be saved."""
     for number in (1, 2):
-        with suppress(OSError):  # closed already
+        with suppress(OSError):  # already closed
             if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 class Interrupted(Exception):
-    """A signal ended the run, and all is saved."""
+    """A signal ended the run, and everything is saved."""
 
     def __init__(self, step: int, name: str) -> None:
         super().__init__(f"stopped by {name} after step {step}")

@@ -1,7 +1,7 @@
-"""The load of experts, as a log has it: one number for each layer, and a picture of all of them over time.
+"""The load of experts for the log: one number for each layer, and a picture of all of them over time.
 
-A layer of experts notes `PLACE.load.0`, `PLACE.load.1`, …: how many tokens chose each, for each label. Here
-they are divided by their mean, so that 1 is an even load.
+A layer of experts reports `PLACE.load.0`, `PLACE.load.1`, …: how many tokens chose each, for each label. Here
+they are divided by their mean, so 1 is an even load.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WIDTH, HEIGHT = 9.0, 1.5  # inches
 
 
 def loads(extras: Mapping[str, Any]) -> dict[str, NDArray[numpy.float64]]:
-    """The load of each expert by the place of its layer, divided by the mean."""
+    """The load of each expert, divided by the mean, by the name of its layer."""
     found: dict[str, list[float]] = {}
     for name, value in extras.items():
         place, inner, number = str(name).rpartition(INNER)
@@ -38,7 +38,7 @@ def _relative(values: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
 
 
 def summed_up(extras: Mapping[str, Any]) -> dict[str, Any]:
-    """The extras with one number in place of all loads: the largest load of all layers, where 1 is even."""
+    """The extras with one number instead of all loads: the largest load of all layers; 1 is even."""
     layers = loads(extras)
     rest = {name: value for name, value in extras.items() if not _is_load(str(name), layers)}
     return {**rest, NAME: max(float(one.max()) for one in layers.values())} if layers else rest
@@ -50,7 +50,7 @@ def _is_load(name: str, layers: Mapping[str, object]) -> bool:
 
 
 def draw_load(records: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """A strip for each layer: steps from left to right, experts from below, the colour is the load."""
+    """A strip for each layer: steps from left to right, experts from the bottom up, load as colour."""
     told = [one for one in records if one.get("kind") == "train" and isinstance(one.get("extras"), Mapping)]
     steps = [one["step"] for one in told]
     by_step = [loads(one["extras"]) for one in told]

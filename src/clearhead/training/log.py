@@ -1,14 +1,14 @@
-"""The log of a run, as JSON lines, in two files: what the run computed, and what the clock said.
+"""The log of a run, as JSON lines, in two files: what the run computed, and its timing.
 
     log.jsonl      a pure function of the run: losses, rates, norms, scores. A run that was
                    interrupted and resumed writes the same bytes as one that was not.
-    timing.jsonl   everything the clock has a part in: speeds, seconds, dates.
+    timing.jsonl   everything that depends on the clock: speeds, seconds, dates.
 
-A line is `{"kind": …, "step": …, values…}`, and reaches the system before the
+A line is `{"kind": …, "step": …, values…}`, and is handed to the OS before the
 call returns. Those of log.jsonl end in a checksum of the line, `"crc32"`, which
 readers check and leave out. Numbers are written so that they read back exactly;
-numbers that are none, which JSON does not have, are written "NaN", "Infinity",
-"-Infinity", and `read_log` makes numbers of exactly these texts again.
+non-finite ones, which JSON does not have, are written as "NaN", "Infinity" and
+"-Infinity", and `read_log` turns exactly these strings back into numbers.
 
 Knows nothing about what is logged, and draws nothing.
 """
@@ -37,7 +37,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class RunLog:
-    """Writes both files; goes on at the end of what is there, less a torn last line."""
+    """Writes both files; appends to existing ones, after removing a truncated last line."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -57,16 +57,16 @@ class RunLog:
         self._add(self._timing, {"kind": kind, "step": step, "at": round(time.time(), 3)}, values)
 
     def position(self) -> int:
-        """The length of log.jsonl in bytes, all of it on disk: what a checkpoint notes for `continue_at`."""
+        """The length of log.jsonl in bytes, all of it on disk; a checkpoint stores it for `continue_at`."""
         os.fsync(self._log)
         return os.lseek(self._log, 0, os.SEEK_END)
 
     def continue_at(self, position: int) -> str | None:
-        """Forget what log.jsonl holds after `position`: the run goes on from there and writes it again.
+        """Truncate log.jsonl at `position`: the run resumes from there and writes the rest again.
 
-        A log that does not reach so far, has no line ending there, or a line that does not match its
-        checksum was changed from outside. The run can go on all the same, for it computes nothing from its
-        log: what is whole is kept, and a sentence about it is returned.
+        A log that is shorter, has no line ending there, or a line that does not match its checksum was
+        changed from outside. The run can resume all the same, for it computes nothing from its log: whole
+        lines are kept, and a message about it is returned.
         """
         length = os.lseek(self._log, 0, os.SEEK_END)
         begin = _end_of_whole_lines(self._log, min(position, length))
@@ -83,7 +83,7 @@ class RunLog:
         )
 
     def close(self) -> None:
-        """Close both files; closing twice does no harm."""
+        """Close both files; closing twice is harmless."""
         for name in ("_log", "_timing"):
             handle = getattr(self, name)
             if handle >= 0:
@@ -105,10 +105,10 @@ class RunLog:
                 f"Every log line already has an entry '{taken[0]}': give the value another name."
             )
         line = json.dumps(_plain({**head, **values}), allow_nan=False, ensure_ascii=False)
-        rest = line.encode("utf-8", "backslashreplace")  # half a character, written as JSON escapes it
+        rest = line.encode("utf-8", "backslashreplace")  # a lone surrogate, written as a JSON escape
         rest = (_seal(rest) if sealed else rest) + b"\n"
         try:
-            while rest:  # one write as a rule; a full disk takes a part and then refuses
+            while rest:  # usually one write; a full disk takes a part and then refuses
                 rest = rest[os.write(handle, rest) :]
         except OSError as error:
             raise UserError(f"Cannot write the log in '{self.folder}': {error.strerror}.") from error
@@ -121,24 +121,24 @@ class NoLog(RunLog):
         self._log = self._timing = -1
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def time(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def position(self) -> int:
-        """Nobody asks."""
+        """Never used."""
         return 0
 
     def continue_at(self, position: int) -> str | None:
-        """Nothing to forget."""
+        """Nothing to truncate."""
         return None
 
 
 def read_log(folder: str | Path, name: str = LOG, *, lenient: bool = False) -> list[dict[str, Any]]:
-    """The records of a log file, oldest first; a missing file has none, and a torn last line is none.
+    """The records of a log file, oldest first; none if there is no file; a truncated last line is dropped.
 
-    `lenient` passes over damaged lines, which are a sentence else.
+    `lenient` skips damaged lines, which otherwise raise an error.
     """
     path = Path(folder) / name
     try:
@@ -149,7 +149,7 @@ def read_log(folder: str | Path, name: str = LOG, *, lenient: bool = False) -> l
         raise UserError(f"The log {error}") from error
     records: list[dict[str, Any]] = []
     sealed = False  # the lines of release 0.1, which have no checksum, come before all others
-    for number, line in enumerate(content.split(b"\n")[:-1], 1):  # after the last line end: nothing, or torn
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):  # the last one is empty, or incomplete
         record = read_line(line)
         has_seal = _SEALED.search(line) is not None
         if record is None or (sealed and not has_seal):
@@ -162,7 +162,7 @@ def read_log(folder: str | Path, name: str = LOG, *, lenient: bool = False) -> l
 
 
 def read_line(line: bytes) -> dict[str, Any] | None:
-    """A line of a log, its texts as they are; None if it is none, or not what was written."""
+    """A line of a log, its strings unconverted; None if it is not valid or was altered."""
     seal = _SEALED.search(line)
     if seal is not None and zlib.crc32(line[: seal.start()]) != int(seal[1], 16):
         return None
@@ -183,7 +183,7 @@ def finite(value: Any, most: float = sys.float_info.max) -> float | None:
         return None
     try:
         found = float(value)
-    except OverflowError:  # a whole number with more than 300 digits
+    except OverflowError:  # an integer with more than 300 digits
         return None
     return found if abs(found) <= most else None
 
@@ -199,7 +199,7 @@ def _open(path: Path) -> int:
 
 
 def _seal(line: bytes) -> bytes:
-    """The line, a JSON object, with the checksum of all before it as its last entry.
+    """The line, a JSON object, with the checksum of everything before it as its last entry.
 
     >>> _seal(b'{"step": 1}')
     b'{"step": 1, "crc32": "3daa833a"}'
@@ -223,7 +223,7 @@ def _end_of_whole_lines(handle: int, length: int) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Strict JSON: numbers that are not finite become texts."""
+    """Strict JSON: non-finite numbers become strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

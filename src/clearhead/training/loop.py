@@ -1,11 +1,11 @@
-"""The training loop: steps, the log, validations, checkpoints, and ending well.
+"""The training loop: steps, the log, validations, checkpoints, and a clean end.
 
 A run is a pure function of its config and data. Whatever ends it (the last step,
-patience, Ctrl-C, a kill) it goes on from its last checkpoint as if nothing had
+patience, Ctrl-C, a kill), it resumes from its last checkpoint as if nothing had
 happened: on one CPU the weights and the log come out the same to the last bit.
 
-Knows nothing about texts, decoding or where data came from; whoever calls hands
-in a validator that may decode.
+Knows nothing about texts, decoding or where data came from; the caller passes in
+a validator that may decode.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from clearhead.training.weights import WeightFiles, named_weights
 if TYPE_CHECKING:
     from clearhead.training.distributed.shard import ShardedModel
 
-DOCTOR_COMES = 0.3  # share of the run after which a model should have learnt something
-LONGEST_STREAK = 25  # skipped steps in a row; fp16 may need a dozen to find its scale
+DOCTOR_COMES = 0.3  # share of the run after which a model should have learned something
+LONGEST_STREAK = 25  # skipped steps in a row; fp16 may need a dozen to find its loss scale
 
 
 class Agreed(NamedTuple):
-    """What all ranks know of an update before it begins."""
+    """What all ranks know about an update before it starts."""
 
     spent: list[tuple[float, int]]  # FLOPs and labels of batches
-    stop: bool = False  # another rank has been asked to
+    stop: bool = False  # another rank has received a signal
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Outcome:
 
 @dataclass
 class Corpus:
-    """The batches a run learns from, and those it is judged by."""
+    """The training batches of a run, and its validation batches."""
 
     training: Loader
     validation: Loader
@@ -118,10 +118,10 @@ class Trainer:
         self.flops = StepFlops(config.model)
 
     def _sharded(self, precision: Precision) -> ShardedModel | None:
-        """The model cut up, where the layout says so; then `self.model` becomes this rank's part of it."""
+        """The sharded model, if the layout shards it; then `self.model` becomes this rank's part of it."""
         if not self.ranks.layout.shards:
             return None
-        from clearhead.training.distributed.shard import ShardedModel  # takes a second
+        from clearhead.training.distributed.shard import ShardedModel  # takes a second to import
 
         sharded = ShardedModel(self.model, self.ranks, precision.device, precision.dtype)
         self.model = sharded.part
@@ -152,10 +152,10 @@ class Trainer:
     # -- the run ------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """Train to the end; goes on from the last checkpoint where there is one."""
+        """Train to the end; resumes from the last checkpoint if there is one."""
         for sentence in self.snapshots.restore():
             self.view.say(sentence)
-        if self.state.step <= self.config.schedule.begin:  # it had ended, and was then lengthened
+        if self.state.step <= self.config.schedule.begin:  # it had ended, and was then extended
             self.state.why, self.state.waited = "", 0
         self.model.train()
         self.clock.start(self.state.step, self.state.seconds)
@@ -170,7 +170,7 @@ class Trainer:
         return self._outcome()
 
     def _updates(self) -> Iterator[list[Batch]]:
-        """The batches of each update, from where the run stands to its end."""
+        """The batches of each update, from the current step to the last."""
         state, size = self.state, self.config.batch.accumulate
         group: list[Batch] = []
         if self._ended():
@@ -192,11 +192,11 @@ class Trainer:
         return self.state.step >= self.config.steps or bool(self.state.why)
 
     def _agree(self, group: Sequence[Batch], stop: bool) -> Agreed:
-        """What all ranks must know before they take a step: what their batches hold, and whether to stop."""
+        """What all ranks must know before a step: the cost of their batches, and whether to stop."""
         spent = [(self.objective.passes * self.flops.of(batch), batch.tokens) for batch in group]
         if not self.ranks.many:
             return Agreed(spent)
-        # without stand-ins, and once for ranks that share their batches
+        # without stand-ins, and counted once for ranks that share their batches
         own = [one for one in spent if one[1] and self.ranks.rank % self.ranks.layout.tp == 0]
         flops, labels, asked = self.ranks.total(sum(one[0] for one in own), sum(one[1] for one in own), stop)
         return Agreed([(flops, int(labels))], asked > 0)
@@ -229,7 +229,7 @@ class Trainer:
             self.save()
 
     def save(self) -> None:
-        """Write a checkpoint from which the run can go on."""
+        """Write a checkpoint from which the run can resume."""
         self.state.seconds = self.clock.elapsed()
         self.snapshots.save()
         if self._ended():
@@ -274,7 +274,7 @@ class Trainer:
         self.view.step(self.clock.progress(self.state.epoch, rate, skipped, extras))
 
     def _give_up(self, rate: float) -> None:
-        """Too many steps in a row were not finite; the weights are those before the first of them."""
+        """Stop: too many steps in a row were not finite; the weights are those before the first of them."""
         self.save()
         self.snapshots.wait()
         bad = [name for name, weight in self.model.named_parameters() if not bool(weight.isfinite().all())]
@@ -300,19 +300,19 @@ class Trainer:
     # -- judging ------------------------------------------------------------
 
     def judge(self) -> Checked:
-        """Loss over the whole validation set, and whatever the validator finds."""
+        """The loss over the whole validation set, and whatever else the validator computes."""
         with self.evaluating() as model:
             values = validation_loss(
                 model, self.corpus.validation, self.precision, self.objective, self.ranks
             )
             found = Checked()
             if self.validator is not None:
-                found = self.validator(model)  # finds the same on all ranks
+                found = self.validator(model)  # the same on all ranks
         return Checked({**values, **found.values}, found.samples, found.findings)
 
     @contextmanager
     def evaluating(self, fold: bool = True) -> Iterator[nn.Module]:
-        """The model as it would be used: no dropout, any running mean of its weights, LoRA's folded in."""
+        """The model as it would be used: no dropout, the moving average if any, LoRA merged."""
         self.model.eval()
         mean = self.ema.applied(self.model) if self.ema is not None else nullcontext()
         try:
@@ -322,7 +322,7 @@ class Trainer:
             self.model.train()
 
     def score(self, values: Mapping[str, float]) -> float:
-        """The chosen metric as a number that is better when it is lower."""
+        """The chosen metric as a number where lower is better."""
         metric = self.config.validation.metric
         if metric not in values:
             known = ", ".join(sorted(values))
@@ -353,13 +353,13 @@ class Trainer:
             )
 
     def _examine(self, checked: Checked) -> list[Finding]:
-        """The doctor's look at this validation, once the run has had time to learn something."""
+        """The doctor's findings on this validation, once the run has had time to learn something."""
         state, loss = self.state, checked.values["loss"]
         state.best_loss = min(state.best_loss, loss)
         if state.step < self.config.steps * DOCTOR_COMES:
             return []
         findings = [*checked.findings, doctor.parted(state.train_loss, loss, state.best_loss)]
-        if not state.reads_source:  # what has been learnt is not looked for again
+        if not state.reads_source:  # once the source has helped, it is not checked again
             with self.evaluating() as model:
                 parts = model, self.corpus.validation, self.precision, self.objective
                 help = self.ranks.word(doctor.source_help(*parts) if self.ranks.first else None)
@@ -368,7 +368,7 @@ class Trainer:
         return doctor.found(findings)
 
     def _warn(self, findings: Sequence[Finding]) -> None:
-        """Say each kind of finding once in a run."""
+        """Report each kind of finding once in a run."""
         for finding in findings:
             if finding.kind not in self.state.warned:
                 self.state.warned.append(finding.kind)
@@ -378,7 +378,7 @@ class Trainer:
                 self.view.say(f"Doctor: {finding}")
 
     def make_whole(self) -> None:
-        """The run is over: from here on every rank has the whole model."""
+        """Gather the whole model on every rank, once the run is over."""
         with self.evaluating() as model:
             self.model = model
         self.sharded = self.ema = None

@@ -1,4 +1,4 @@
-"""fp16's small range: the loss is multiplied before the backward pass, so that gradients do not vanish."""
+"""Dynamic loss scaling for fp16: scaling up the loss keeps the gradients from underflowing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 class LossScale:
-    """fp16's factor on the loss: halved after an overflow, doubled after `patience` good steps.
+    """The scale of the loss in fp16: halved after an overflow, doubled after `patience` good steps.
 
-    Lives on the device, so that nothing has to be waited for.
+    Lives on the device, so nothing has to wait for it.
     """
 
     def __init__(self, device: torch.device, start: float = 2.0**14, patience: int = 1000) -> None:
@@ -18,7 +18,7 @@ class LossScale:
         self.good = torch.zeros((), device=device)
 
     def update(self, bad: Tensor) -> None:
-        """Take note of whether an update overflowed (1.0) or not (0.0)."""
+        """Adjust the scale after an update that overflowed (1.0) or did not (0.0)."""
         with torch.no_grad():
             self.good.add_(1.0).mul_(1.0 - bad)
             grown = (self.good >= self.patience).float()
@@ -26,5 +26,5 @@ class LossScale:
             self.good.mul_(1.0 - grown)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps."""
+        """The tensors that a checkpoint stores."""
         return {"factor": self.factor, "good": self.good}

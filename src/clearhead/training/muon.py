@@ -1,10 +1,10 @@
 """Muon for the matrices of a model, AdamW for everything else.
 
-An update of a matrix is its momentum with all singular values pulled to about 1, by Newton and Schulz's
-iteration: every direction that the gradient knows is learnt at one pace, not the few large ones first. Scaled
-by 0.2 · √(longer side), it changes weights by about as much as Adam does at the same rate. Embeddings, the
-vocabulary's projection, heads, norms and biases stay with AdamW. Equals `torch.optim.Muon` up to rounding,
-with the rate as a tensor and without waiting for the device, so that a step can be recorded or called off.
+The update of a matrix is its momentum with all singular values brought to about 1, by the Newton–Schulz
+iteration: every direction of the gradient is learned at the same pace, not the few large ones first. Scaled
+by 0.2 · √(longer side), it changes weights about as much as Adam does at the same rate. Embeddings, the
+vocabulary projection, heads, norms and biases stay with AdamW. Equals `torch.optim.Muon` up to rounding,
+with the rate as a tensor and without waiting for the device, so a step can be recorded or cancelled.
 
 Knows nothing about losses or files. What it saves in steps: docs/training.md.
 """
@@ -23,8 +23,8 @@ from clearhead.base.errors import UserError
 from clearhead.nn.layers import TokenEmbedding
 
 MOMENTUM, ITERATIONS = 0.95, 5
-QUINTIC = (3.4445, -4.7750, 2.0315)  # x ↦ a·x + b·x³ + c·x⁵ takes (0, 1] to about 1 within five rounds
-LIKE_ADAM = 0.2  # the usual size of a number in Adam's updates
+QUINTIC = (3.4445, -4.7750, 2.0315)  # x ↦ a·x + b·x³ + c·x⁵ takes (0, 1] to about 1 within five iterations
+LIKE_ADAM = 0.2  # the typical size of an entry in Adam's updates
 
 
 def matrices_of(model: nn.Module) -> set[int]:
@@ -44,7 +44,7 @@ def matrices_of(model: nn.Module) -> set[int]:
 
 
 def split_groups(groups: Sequence[dict[str, Any]], matrices: set[int], times: float) -> list[dict[str, Any]]:
-    """Each group of parameters in two: what Muon takes, and what AdamW does."""
+    """Split each parameter group in two: those for Muon, and those for AdamW."""
     found = []
     for group in groups:
         for muon in (True, False):
@@ -59,11 +59,11 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take one step by the gradients at hand."""
+        """Take one step by the current gradients."""
         groups = [group for group in self.param_groups if group["muon"]]
         taken = [[p for p in group["params"] if p.grad is not None] for group in groups]
         gradients = [[p.grad for p in some if p.grad is not None] for some in taken]
-        for some in taken:  # AdamW passes over what has no gradient
+        for some in taken:  # AdamW skips parameters without a gradient
             for parameter in some:
                 parameter.grad = None
         super().step()
@@ -75,14 +75,14 @@ class Muon(torch.optim.AdamW):
 
     def _step(self, group: dict[str, Any], matrices: list[nn.Parameter], gradients: list[Tensor]) -> None:
         good: Any = 1.0
-        if hasattr(self, "found_inf"):  # 1.0 calls the step off, as torch's fused kernels read it
+        if hasattr(self, "found_inf"):  # 1.0 cancels the step, as in torch's fused kernels
             good = 1.0 - self.found_inf
             gradients = [torch.where(good.bool(), one, torch.zeros_like(one)) for one in gradients]
         rate = group["lr"] * group["times"] * good
         moments = [self.state[parameter]["exp_avg"] for parameter in matrices]
         for moment, one in zip(moments, gradients, strict=True):
             moment.lerp_(one, (1 - MOMENTUM) * good)
-        towards = torch._foreach_lerp(gradients, moments, MOMENTUM)  # Nesterov's look ahead
+        towards = torch._foreach_lerp(gradients, moments, MOMENTUM)  # Nesterov's look-ahead
         if group["weight_decay"]:
             torch._foreach_mul_(list[Tensor](matrices), 1 - rate * group["weight_decay"])
         for parameter, update in zip(matrices, orthogonal(towards), strict=True):
@@ -90,7 +90,7 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Each matrix with its singular values pulled to about 1; on a GPU in bf16, which suffices for it."""
+    """Each matrix with its singular values brought to about 1; in bf16 on a GPU, which is precise enough."""
     alike: dict[torch.Size, list[int]] = defaultdict(list)
     wide = [one if one.shape[0] <= one.shape[1] else one.t() for one in matrices]
     for number, one in enumerate(wide):

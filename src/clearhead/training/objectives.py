@@ -1,13 +1,13 @@
-"""What is learnt from a batch: the one place where a batch meets a model.
+"""The loss of a batch: the one place where a batch meets a model.
 
-cross-entropy with label smoothing ε over V classes, for each place that is not ignored:
+Cross-entropy with label smoothing ε over V classes, for each position that is not ignored:
 
     −(1−ε)·log p(label) − ε/V · Σ_v log p(v)
 
-Teacher forcing: the decoder reads the right target shifted by one (made so in
-`data`) and is asked for every next token in a single masked pass.
+Teacher forcing: the decoder reads the right target shifted by one (prepared in
+`data`) and predicts every next token in a single masked pass.
 
-Shapes: B rows, S source tokens, T target tokens, V classes, N places (B·T, or packed).
+Shapes: B rows, S source tokens, T target tokens, V classes, N positions (B·T, or packed).
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from clearhead.training.projected_loss import projected_cross_entropy
 
 
 class Losses(NamedTuple):
-    """Sums over a batch, so that batches of any sizes can be added up."""
+    """Sums over a batch, so batches of any size can be added up."""
 
-    objective: Tensor  # what is differentiated, summed over places
-    nll: Tensor  # the loss that is shown, without smoothing and the like: −log p(label); no gradient
-    extras: Mapping[str, Tensor] = {}  # what a pass returned besides, by name; no gradient
+    objective: Tensor  # what is differentiated, summed over positions
+    nll: Tensor  # the loss that is reported, without smoothing and the like: −log p(label); no gradient
+    extras: Mapping[str, Tensor] = {}  # auxiliary outputs of a pass, by name; no gradient
 
 
 Model = Callable[..., Any]  # a module of ours, compiled or not
 
 
 class Objective(Protocol):
-    """What is learnt from a batch, and what a validation finds before anything is decoded."""
+    """The loss that is trained on, and what a validation measures before anything is decoded."""
 
     passes: int  # how often each example passes through the model
-    figures: tuple[str, ...]  # what `judged` gives; the first is the loss
+    figures: tuple[str, ...]  # what `judged` returns; the first is the loss
 
     def __call__(self, model: Model, batch: Batch) -> Losses:
         """The losses of a batch."""
 
     def measure(self, logits: Tensor, batch: Batch) -> list[Tensor]:
-        """Sums over a batch of the validation set, of which the first is that of the loss."""
+        """Sums over a batch of the validation set; the first is that of the loss."""
 
     def judged(self, sums: Sequence[float], labels: int) -> dict[str, float]:
-        """The figures of a validation from all sums and the number of labels."""
+        """The figures of a validation, from all sums and the number of labels."""
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """Equals `F.cross_entropy(…, label_smoothing=ε, reduction="sum")`, and gives the plain sum beside it.
+    """Equals `F.cross_entropy(…, label_smoothing=ε, reduction="sum")`, and also returns the plain sum.
 
     One log-softmax serves both sums and the gradient: with a large vocabulary it is the largest tensor of
-    the whole pass, and each further walk over it costs time.
+    the whole pass, and each further pass over it costs time.
     """
 
     @staticmethod
@@ -92,7 +92,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         scale = (counted * gradients[0]).unsqueeze(-1)
         if ctx.dtype == gradient.dtype:
             return gradient.mul_(scale), None, None
-        # scaled and rounded in one walk
+        # scaled and rounded in one pass
         return torch.mul(gradient, scale, out=torch.empty_like(gradient, dtype=ctx.dtype)), None, None
 
 
@@ -127,7 +127,7 @@ def run_model(model: Model, batch: Batch) -> Tensor:
 
 
 def pass_through(model: Model, batch: Batch, **asked: bool) -> Any:
-    """A model's output for a batch, in the layout that the batch has."""
+    """A model's output for a batch, in the batch's own layout."""
     if not batch.sizes:  # pictures, all of one size
         return model(batch.inputs, **asked)
     sources: Lengths | None = batch.source_lengths
@@ -140,7 +140,7 @@ def pass_through(model: Model, batch: Batch, **asked: bool) -> Any:
         lengths = Boundaries(lengths, batch.packing.target_longest, real[1])
     if batch.source is not None:
         return model(batch.source, batch.inputs, source_lengths=sources, target_lengths=lengths, **asked)
-    if "places" in batch.fields:  # scores are wanted for these alone
+    if "places" in batch.fields:  # only these positions are scored
         return model(batch.inputs, lengths=lengths, places=batch.fields["places"], **asked)
     if batch.segments is None:
         return model(batch.inputs, lengths=lengths, **asked)
@@ -148,10 +148,10 @@ def pass_through(model: Model, batch: Batch, **asked: bool) -> Any:
 
 
 def with_extras(losses: Losses, extras: Extras | None, batch: Batch, passes: int = 1) -> Losses:
-    """Auxiliary losses of a pass added by their weights; they and its statistics noted by name.
+    """Add the weighted auxiliary losses of a pass; record them and its statistics by name.
 
-    Everything noted is a sum over labels, like the losses: a statistic counts once for each label, so that
-    what is shown is its mean. A statistic of several numbers is noted as `name.0`, `name.1`, …
+    Everything recorded is a sum over labels, like the losses: a statistic counts once for each label, so its
+    mean is what is reported. A statistic of several numbers is recorded as `name.0`, `name.1`, …
     """
     if extras is None:
         return losses
@@ -194,7 +194,7 @@ class LabelObjective:
         return with_extras(losses, out.extras, batch)
 
     def _projects(self, model: Model, batch: Batch) -> bool:
-        """Whether scores are made and used up run by run: with a z-loss, on a GPU, or in bf16 on a CPU."""
+        """Whether to compute and consume scores in chunks: with a z-loss, on a GPU, or in bf16 on a CPU."""
         apart = getattr(model, "projects", False) and batch.segments is None
         if self.z_loss:
             if not apart:
@@ -213,11 +213,11 @@ class LabelObjective:
         return [nll, (logits.argmax(-1) == batch.labels).sum()]
 
     def judged(self, sums: Sequence[float], labels: int) -> dict[str, float]:
-        """Mean −log p of every label, its perplexity, and how often the label has the highest score."""
+        """Mean −log p per label, perplexity, and how often the label has the highest score."""
         loss, accuracy = (total / max(labels, 1) for total in sums)
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}
 
 
 def at_least_float32(logits: Tensor) -> torch.dtype:
-    """In what losses are computed: float32, or float64 where the model is."""
+    """The dtype of losses: float32, or float64 if the model's."""
     return torch.promote_types(logits.dtype, torch.float32)

@@ -1,15 +1,15 @@
-"""The update in two walks over memory, for NVIDIA GPUs: clipping, Adam and the bf16 copy of the weights.
+"""The update in two passes over memory, for NVIDIA GPUs: clipping, Adam and the bf16 copy of the weights.
 
-Written out, an update turns the copy's gradients into float32, measures their length, shortens them, takes
+Written out, an update converts the copy's gradients to float32, computes their norm, clips them, takes
 Adam's step and copies the weights to bf16 again: 52 bytes of traffic for each weight. Here it is 30:
 
     squares   reads the gradients as the backward pass left them                                   2
-    decide    one program: length, factor, called off or not; each parameter's rate and corrections
+    decide    one program: norm, factor, cancelled or not; each parameter's rate and corrections
     step      reads gradient, weight and moments; writes weight, moments and the copy             28
 
-Parameters stay where they are, and what a checkpoint holds is what torch's Adam keeps: kernels find all of it
-by a table of addresses, a chunk of a parameter for each program. Nothing waits for the device, a step that is
-called off changes nothing, and all of it can be recorded. Equals `clip_gradients`, torch's Adam or AdamW and
+Parameters keep their memory, and checkpoints hold what torch's Adam keeps: kernels find all of it through a
+table of addresses, with a chunk of a parameter for each program. Nothing waits for the device, a cancelled
+step changes nothing, and all of it can be recorded. Equals `clip_gradients`, torch's Adam or AdamW and
 a copy up to rounding. Knows nothing about losses or models.
 """
 
@@ -26,9 +26,9 @@ from clearhead.nn import fused
 from clearhead.nn.triton_support import kernel, on, tl
 
 CHUNK = 4096  # weights that a program updates
-MOST_TABLES = 8  # of addresses of gradients, which are few where memory is handed out in the same order
+MOST_TABLES = 8  # of gradient addresses: few, if the allocator repeats its order
 COLUMNS = 8  # of the table of parameters: see `_row`
-LIKE_TORCH = 1e-6  # added to the length by which a gradient is divided
+LIKE_TORCH = 1e-6  # added to the norm by which a gradient is divided
 
 
 class OnePass:
@@ -44,7 +44,7 @@ class OnePass:
         self.parameters, self.copies, self.clip = list(parameters), list(copies), clip
         self.device = self.parameters[0].device
         groups = {id(p): group for group in optimiser.param_groups for p in group["params"]}
-        self._held = [groups[id(p)]["lr"] for p in self.parameters]  # their memory must stay theirs
+        self._held = [groups[id(p)]["lr"] for p in self.parameters]  # keeps their memory alive
         rows: list[list[int]] = []
         owners: list[int] = []  # of the chunks
         for number, (parameter, copied) in enumerate(zip(self.parameters, self.copies, strict=True)):
@@ -56,31 +56,31 @@ class OnePass:
         self.owners = torch.tensor(owners, dtype=torch.int32, device=self.device)  # (C,)
         self.decays = torch.tensor(decays, dtype=torch.float32, device=self.device)  # (P,)
         self.squares = torch.empty(len(owners), dtype=torch.float32, device=self.device)
-        self.facts = torch.zeros(3, dtype=torch.float32, device=self.device)  # length, called off, factor
+        self.facts = torch.zeros(3, dtype=torch.float32, device=self.device)  # norm, cancelled, factor
         self.factors = torch.empty(len(rows), 3, dtype=torch.float32, device=self.device)
         one = optimiser.param_groups[0]
         self.betas, self.eps = one["betas"], one["eps"]
         self.decoupled = type(optimiser) is torch.optim.AdamW
         self._tables: dict[tuple[int, ...], Tensor] = {}
-        self._spare: Tensor | None = None  # host memory for a recording, which cannot ask for any
-        self._version: int | None = None  # of the weights that the copy was made of
+        self._spare: Tensor | None = None  # host memory for a recording, which cannot allocate any
+        self._version: int | None = None  # of the weights that were copied
 
     def is_current(self) -> bool:
-        """Is the copy that of the weights of now? They may have been loaded, or changed by hand."""
+        """Does the copy match the current weights? They may have been loaded, or changed by hand."""
         return self._version == sum(parameter._version for parameter in self.parameters)
 
     def refresh(self) -> None:
-        """Make the copy anew, unless it is current."""
+        """Refresh the copy, unless it is current."""
         if not self.is_current():
             with torch.no_grad():
                 torch._foreach_copy_(list[Tensor](self.copies), list[Tensor](self.parameters))
             self._version = sum(parameter._version for parameter in self.parameters)
 
     def update(self, objective: Tensor) -> tuple[Tensor, Tensor]:
-        """Take a step by the parameters' gradients, or their copies'; the length, and 1.0 if called off.
+        """Take a step by the parameters' gradients, or their copies'; return the norm, and 1.0 if cancelled.
 
-        It is called off where the length or the objective (0-d) is not finite. A parameter without a
-        gradient stays what it is. The two results are overwritten by the next step.
+        It is cancelled if the norm or the objective (0-d) is not finite. A parameter without a
+        gradient stays unchanged. The next step overwrites the two results.
         """
         owners = self.parameters if any(p.grad is not None for p in self.parameters) else self.copies
         found = [None if p.grad is None else p.grad.contiguous() for p in owners]
@@ -108,13 +108,13 @@ class OnePass:
         return self.facts[0], self.facts[1]
 
     def _addresses(self, addresses: tuple[int, ...]) -> Tensor:
-        """Where the gradients lie, on the device; 0 for one that is not there."""
+        """The addresses of the gradients, on the device; 0 for one that does not exist."""
         recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         table = self._tables.get(addresses)
         if table is None:
             table = torch.empty(len(addresses), dtype=torch.int64, device=self.device)
             staged = self._spare if recording else self._pinned()
-            assert staged is not None  # whoever records an update has called one off before
+            assert staged is not None  # a cancelled update always precedes a recording
             staged.copy_(torch.tensor(addresses, dtype=torch.int64))
             table.copy_(staged, non_blocking=True)
             if recording:
@@ -134,7 +134,7 @@ class OnePass:
 
 
 def fits(optimiser: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
-    """Can these parameters, of which there are copies in bf16, be updated here?"""
+    """Can these parameters, which have bf16 copies, be updated here?"""
     return (
         type(optimiser) in (torch.optim.Adam, torch.optim.AdamW)
         and len(parameters) > 0
@@ -148,7 +148,7 @@ def fits(optimiser: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> bool
 
 
 def _row(state: Any, parameter: Tensor, copied: Tensor, rate: Tensor, first: int) -> list[int]:
-    """Addresses of weight, moments, copy, count of steps and rate; the size, and the first chunk."""
+    """Addresses of weight, moments, copy, step count and rate; the size, and the first chunk."""
     tensors = parameter, state["exp_avg"], state["exp_avg_sq"], copied, state["step"], rate
     return [*(tensor.data_ptr() for tensor in tensors), parameter.numel(), first]
 
@@ -161,9 +161,9 @@ def _places(
     table: tl.tensor, which: tl.tensor, number: tl.tensor, chunk: tl.constexpr, columns: tl.constexpr,
     aligned: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """The places of a chunk within its parameter, and which of them there are."""
+    """The offsets of a chunk within its parameter, and which of them are inside it."""
     size = tl.load(table + which * columns + 6)
-    if aligned:  # whole vectors are inside, or outside
+    if aligned:  # vectors are entirely inside, or outside
         size = tl.multiple_of(size, 8)
     first = tl.load(table + which * columns + 7)
     places = (number - first) * chunk + tl.arange(0, chunk)

@@ -1,12 +1,12 @@
 """Adam and AdamW as training needs them: nothing waits for the device, a bad step changes nothing.
 
-torch's fused kernels, with the learning rate as a tensor on the device, so that
-it can change between replays of a recorded step. A step can be called off by a
-tensor (`step_unless`): the kernels read it themselves, and nobody has to ask the
-device whether the gradients were finite. The state goes out and in as tensors
-named after the parameters, bit for bit.
+torch's fused kernels, with the learning rate as a tensor on the device, so it can
+change between replays of a recorded step. A tensor can cancel a step
+(`step_unless`): the kernels read it themselves, and the host never has to ask
+the device whether the gradients were finite. The state is exported and loaded as
+tensors named after the parameters, bit for bit.
 
-Below them the learning rate at every step. Knows nothing about losses or files.
+Also the learning-rate schedule. Knows nothing about losses or files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from clearhead.base.config import (
 from clearhead.base.errors import UserError
 from clearhead.nn.layers import TokenEmbedding
 
-Pace = Callable[[str], tuple[float, int]]  # a share of the learning rate, and after which step it holds
+Pace = Callable[[str], tuple[float, int]]  # a fraction of the learning rate, and after which step it applies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +55,11 @@ def build_optimiser(
 ) -> torch.optim.Optimizer:
     """Adam or AdamW over a model's trainable parameters, its state already in memory.
 
-    `pace` says of a parameter's name at what share of the rate it learns (`training/start.py`); None: all
-    of it.
+    `pace` gives the fraction of the rate at which a parameter, by name, learns (`training/start.py`); None:
+    all of it.
 
-    The state exists from the start, so that memory which does not suffice shows at once and a recorded
-    step finds everything in its place. `set_rate` before the first step.
+    The state exists from the start, so insufficient memory shows at once and a recorded step finds
+    everything in its place. Call `set_rate` before the first step.
     """
     device = torch.device(device)
     groups = _groups(model, config.weight_decay, pace)
@@ -69,7 +69,7 @@ def build_optimiser(
         raise UserError("This model has no trainable parameters: unfreeze some of its weights.")
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
     if config.name == "muon":
-        from clearhead.training import muon  # seldom asked for
+        from clearhead.training import muon  # rarely used
 
         kind, groups = muon.Muon, muon.split_groups(groups, muon.matrices_of(model), config.muon_rate)
     optimiser = kind(
@@ -83,13 +83,13 @@ def build_optimiser(
     for group in optimiser.param_groups:
         for parameter in group["params"]:
             optimiser.state[parameter] = _fresh_state(parameter)
-            if group.get("muon"):  # which has one moment
+            if group.get("muon"):  # Muon has one moment
                 del optimiser.state[parameter]["exp_avg_sq"]
     return optimiser
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Change the learning rate where it stands, so that a recorded step sees it."""
+    """Change the learning rate in place, so a recorded step sees it."""
     for group in optimiser.param_groups:
         group["lr"].fill_(rate * group.get("factor", 1.0))
 
@@ -97,9 +97,9 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 def step_unless(optimiser: torch.optim.Optimizer, found_inf: Tensor) -> None:
     """Take the optimiser's step, unless `found_inf` (0-d) is not zero: then nothing changes at all.
 
-    Parameters, moments and counts of steps stay bit for bit what they were. The device decides; nobody
-    waits for it. The fused kernels read the tensor from the optimiser, where torch's own gradient scaler
-    puts it too, and take exactly 1.0 as "do not".
+    Parameters, moments and step counts stay the same bit for bit. The device decides, and the host does not
+    wait for it. The fused kernels read the tensor from the optimiser, where torch's own gradient scaler
+    puts it too, and take exactly 1.0 as "skip".
     """
     adam: Any = optimiser
     adam.found_inf = (found_inf != 0).to(torch.float32)
@@ -110,9 +110,9 @@ def step_unless(optimiser: torch.optim.Optimizer, found_inf: Tensor) -> None:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """Shorten all gradients together to the length `limit` (0: leave them) and return the length before.
+    """Scale all gradients together to the norm `limit` (0: leave them) and return the norm before.
 
-    A length that is not finite makes every gradient so: call the step off then.
+    A norm that is not finite makes every gradient so: cancel the step then.
     """
     owners = [parameter for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm([owner.grad for owner in owners if owner.grad is not None])
@@ -122,7 +122,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's state as `kind/parameter`, the tensors themselves and not copies of them."""
+    """The optimiser's state as `kind/parameter`, the tensors themselves, not copies."""
     return {
         f"{kind}/{name}": optimiser.state[parameter][kind]
         for name, parameter in _trained(model)
@@ -133,7 +133,7 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dic
 def load_optimiser_tensors(
     optimiser: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Put back what `optimiser_tensors` gave; all of it fits, or nothing is changed."""
+    """Restore what `optimiser_tensors` returned; if any of it does not fit, nothing changes."""
     places = optimiser_tensors(optimiser, model)
     for name, place in places.items():
         if name not in tensors:
@@ -147,7 +147,7 @@ def load_optimiser_tensors(
     if unknown:
         raise UserError(f"The optimiser's state has '{unknown[0]}', which this model does not have.")
     for name, place in places.items():
-        place.copy_(tensors[name])  # into the memory a recorded step knows
+        place.copy_(tensors[name])  # into the memory that a recorded step uses
 
 
 def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -156,7 +156,7 @@ def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _groups(model: nn.Module, weight_decay: float, pace: Pace | None) -> list[dict[str, Any]]:
-    """All parameters in one group, or those that shrink and those that do not in two; of each pace."""
+    """All parameters in one group, or in two, with and without decay; for each pace."""
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, TokenEmbedding)}
     found: dict[tuple[bool, tuple[float, int]], list[nn.Parameter]] = {}
     for name, parameter in _trained(model):
@@ -169,7 +169,7 @@ def _groups(model: nn.Module, weight_decay: float, pace: Pace | None) -> list[di
 
 
 def _fresh_state(parameter: nn.Parameter) -> dict[str, Tensor]:
-    """What torch's fused Adam makes at its first step."""
+    """The state that torch's fused Adam creates at its first step."""
     return {
         "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
         "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
@@ -187,7 +187,7 @@ def _fresh_state(parameter: nn.Parameter) -> dict[str, Tensor]:
 #     linear         r · (1 − (1 − f) · p)
 #     constant       r
 #
-# Without a rate of its own a schedule takes the peak of "Attention Is All You Need" (§5.3), d^−½ · w^−½, and
+# Without an explicit rate, a schedule takes the peak of "Attention Is All You Need" (§5.3), d^−½ · w^−½, and
 # `inverse-sqrt` is then the paper's formula to the letter: d^−½ · min(step^−½, step · w^−1.5).
 
 
@@ -241,7 +241,7 @@ def rate_at(config: ScheduleConfig, step: int, width: int) -> float:
         return peak * math.sqrt(warmup / step)
     if config.name == "constant":
         return peak
-    # p, the way gone from the end of the warm-up (0) to the end of the run (1)
+    # p, the progress from the end of the warm-up (0) to the end of the run (1)
     gone = min(1.0, (step - config.warmup) / (length - config.warmup))
     if config.name == "cosine":
         left = (1 + math.cos(math.pi * gone)) / 2

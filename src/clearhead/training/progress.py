@@ -1,4 +1,4 @@
-"""The clock of a run: how fast it goes, how long it still takes. Decides nothing about the run itself."""
+"""The clock of a run: its speed and remaining time. Decides nothing about the run itself."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 
 from clearhead.training.view import Progress
 
-SHOW_SECONDS = 1.0  # a look at the losses waits for the device, so not more often than this
+SHOW_SECONDS = 1.0  # reading the losses waits for the device, so at most this often
 
 
 class Clock:
     """Times a run and turns counts into rates."""
 
     def __init__(self, peak: float | None, nats: bool = True) -> None:
-        self.peak = peak  # FLOP/s of the device, where known
-        self.nats = nats  # is the loss a −log p, of which there is a perplexity?
+        self.peak = peak  # FLOP/s of the device, if known
+        self.nats = nats  # is the loss a −log p, with a perplexity?
         self.loss = math.nan
         self.norm = math.nan
         self._start = self._saved = self._shown = time.monotonic()
@@ -26,7 +26,7 @@ class Clock:
         self._marks: list[tuple[float, int, float]] = []  # (time, labels, flops), the last minute or so
 
     def start(self, step: int, seconds: float) -> None:
-        """Begin, or go on at `step` after `seconds` of earlier work."""
+        """Start, or resume at `step` after `seconds` of earlier work."""
         self._start = self._saved = self._shown = time.monotonic()
         self._before, self._first = seconds, step
         self._marks = []
@@ -40,15 +40,15 @@ class Clock:
         return time.monotonic() - self._saved
 
     def checkpointed(self) -> None:
-        """A checkpoint has just been written."""
+        """Note that a checkpoint has just been written."""
         self._saved = time.monotonic()
 
     def wants_to_show(self) -> bool:
-        """Has it been long enough since the last look?"""
+        """Has it been long enough since the last update of the view?"""
         return time.monotonic() - self._shown >= SHOW_SECONDS
 
     def look(self, step: int, steps: int, labels: int, flops: float) -> None:
-        """Take note of how far the run has come."""
+        """Record how far the run has come."""
         self._shown = time.monotonic()
         self._step, self._steps = step, steps
         self._marks.append((self._shown, labels, flops))
@@ -56,7 +56,7 @@ class Clock:
             self._marks.pop(0)
 
     def figures(self) -> dict[str, float | None]:
-        """Labels a second, share of the device's peak, seconds so far and left."""
+        """Labels per second, share of the device's peak, seconds so far and left."""
         rate = mfu = None
         if len(self._marks) > 1:
             (t0, labels0, flops0), (t1, labels1, flops1) = self._marks[0], self._marks[-1]

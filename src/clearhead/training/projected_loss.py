@@ -1,17 +1,17 @@
-"""Vocabulary projection and cross-entropy in one, without ever holding the scores of all places.
+"""Vocabulary projection and cross-entropy fused, without ever holding the scores of all positions.
 
-The scores of a batch, places × vocabulary, are the largest tensor of a training step, and their gradient is
-as large again. Here both exist for a run of places at a time, in the same memory: scores are made, turned
-into their gradient on the spot, and used up in the products for the hidden states' and the weight's
-gradients. It takes the same three products as the plain way. With z one row of scores, l = log_softmax(z),
+The scores of a batch, positions × vocabulary, are the largest tensor of a training step; their gradient is
+as large again. Here both exist for a chunk of positions at a time, in the same memory: scores are computed,
+turned into their gradient in place, and consumed by the products for the gradients of hidden states and
+weight. It takes the same three products as the plain version. With z one row of scores, l = log_softmax(z),
 ε the smoothing and ζ the weight of the z-loss:
 
     (1−ε)·(−l[label]) + ε·mean(−l) + ζ·(log Σ exp z)²
 
-All gradients are made in the forward pass; backward multiplies them by what comes from above. Equals
+The forward pass computes all gradients; backward multiplies them by the incoming gradient. Equals
 `objectives.cross_entropy` of `hidden @ weightᵀ + bias` up to rounding. Knows nothing about models.
 
-Shapes: N places, V classes, E width.
+Shapes: N positions, V classes, E width.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from clearhead.training import fused_loss
 from clearhead.training.cpu import binding
 from clearhead.training.cpu import loss as cpu_loss
 
-RUN_BYTES = {"cuda": 2**29, "cpu": 2**24}  # of the scores that exist at a time
+RUN_BYTES = {"cuda": 2**29, "cpu": 2**24}  # of scores at a time
 
 
 def projected_cross_entropy(
@@ -39,12 +39,12 @@ def projected_cross_entropy(
     z_loss: float = 0.0,
     run: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Smoothed and plain cross-entropy of hidden (…, E) for labels (…), both summed over the places.
+    """Smoothed and plain cross-entropy of hidden (…, E) for labels (…), both summed over positions.
 
-    The z-loss is in the first of them. `run` is how many places are scored at a time.
+    The first includes the z-loss. `run` is how many positions are scored at a time.
     """
     hidden, labels = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
-    if run is None:  # runs of one length, so that no last one is short
+    if run is None:  # chunks of equal length, so the last one is not short
         most = max(1, RUN_BYTES.get(hidden.device.type, 2**29) // (len(weight) * hidden.element_size()))
         run = -(-len(hidden) // -(-len(hidden) // most))
     found: tuple[Tensor, Tensor] = _Projected.apply(  # type: ignore[no-untyped-call]
@@ -103,7 +103,7 @@ def _add_product(total: Tensor, one: Tensor, other: Tensor) -> None:
     """total += one @ other, summed in the total's own precision."""
     if one.is_cuda and total.dtype != one.dtype:
         torch.ops.aten.addmm.dtype_out(total, one, other, total.dtype, out=total)
-    elif total.dtype != one.dtype:  # which a CPU cannot do in one operation
+    elif total.dtype != one.dtype:  # a CPU cannot do this in one operation
         total.add_(one @ other)
     else:
         total.addmm_(one, other)

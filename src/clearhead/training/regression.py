@@ -1,4 +1,4 @@
-"""What is learnt from numbers: the squared error."""
+"""The objective of regression: the squared error."""
 
 from __future__ import annotations
 

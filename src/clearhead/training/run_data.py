@@ -1,4 +1,4 @@
-"""`training/data` of a run: which files it has, and whether each is still what was written.
+"""`training/data` of a run: which files it has, and whether each is still as it was written.
 
 `ready.json` is written last. It has notes on the corpus and the checksums of the tokenizers, the held-out
 texts and the manifests of the tokenised corpora, which in turn have those of their own files.
@@ -25,7 +25,7 @@ __all__ = ["SOURCE_TOKENIZER", "TARGET_TOKENIZER", "damaged_data", "is_ready", "
 
 FILES = "files"  # the entry with the checksums of the other files
 KNOWN = ("survey", "tokenised", "labels", "documents", "normalisation")  # the entries of release 0.1
-# What every run has there, also one of release 0.1, which lists nothing.
+# Files that every run has, including runs of release 0.1, which list none.
 ALWAYS = (
     TARGET_TOKENIZER,
     "validation.jsonl",
@@ -36,24 +36,24 @@ ALWAYS = (
 
 
 def is_ready(folder: Path) -> bool:
-    """Has the folder been filled to the end, and nothing been removed from it since?"""
+    """Is the folder complete, with nothing removed from it since?"""
     if not (folder / READY).exists():
         return False
     files = set(ALWAYS)
-    with suppress(Unreadable):  # which `read_ready` tells
+    with suppress(Unreadable):  # `read_ready` reports it
         listed = read_json(folder / READY).get(FILES)
         files |= set(listed) if isinstance(listed, dict) else set()
     return all((folder / name).exists() for name in files)
 
 
 def write_ready(folder: Path, notes: Mapping[str, Any], files: Iterable[str]) -> None:
-    """Say that the folder is filled: `files`, by their names in it, are what they should be by now."""
+    """Mark the folder as complete: `files`, by their names in it, are final."""
     sums = {name: sha256_of(folder / name) for name in files}
     atomic_write_text(folder / READY, as_json(with_checksum({**notes, FILES: sums})))
 
 
 def read_ready(folder: Path, files: Iterable[str] | None = None) -> dict[str, Any]:
-    """The notes; every file with a checksum, or those of `files` that have one, is compared with it."""
+    """The notes; verifies every file with a checksum, or those of `files` that have one."""
     path = folder / READY
     try:
         notes = read_json(path)
@@ -78,7 +78,7 @@ def read_ready(folder: Path, files: Iterable[str] | None = None) -> dict[str, An
 
 
 def length_notes(config: TrainConfig, notes: Mapping[str, Any], stores: Iterable[Store]) -> dict[str, Any]:
-    """For the metadata of a run's bundle: how long its targets get, where they are written from sources."""
+    """For the metadata of a run's bundle: how long its targets are, if it writes them from sources."""
     if config.model.head.kind != "none" or "context" in notes:  # labels, or a long text
         return {}
     found = LengthLimits.of((store.lengths("source"), store.lengths("target")) for store in stores)
@@ -86,7 +86,7 @@ def length_notes(config: TrainConfig, notes: Mapping[str, Any], stores: Iterable
 
 
 def damaged_data(path: Path, what: str) -> UserError:
-    """What to do about a file that is not as it was written."""
+    """An error that says what to do about a damaged file."""
     return UserError(
         f"The file '{path}' of this run is damaged: {what}. Delete it and resume: it will be made again "
         "from the corpus."

@@ -1,15 +1,15 @@
-"""The folder of a run: the bundle that is used, and beside it, under `training/`, all that made it.
+"""The folder of a run: the bundle, and under `training/` everything that produced it.
 
     runs/en-fr/                 a bundle, as soon as there are weights
-      training/run.json         the whole config, what the user said, and why each value was chosen
+      training/run.json         the whole config, the user's settings, and why each value was chosen
       training/data/            tokenizer, tokenised corpora, held-out texts
-      training/checkpoints/     where a resumed run goes on
+      training/checkpoints/     what a resumed run continues from
       training/weights/         weights at the last validations, and the best
-      training/parts.json       into how many parts sharded ranks cut a batch, where their memory ran out
-      training/log.jsonl        losses and validations; timing.jsonl beside it has what the clock says
+      training/parts.json       into how many parts sharded ranks split a batch, if memory ran out
+      training/log.jsonl        losses and validations; timing.jsonl has the times
       training/*.png            curves
 
-Only one process may work in a folder at a time: whoever changes anything in it holds its lock.
+Only one process may work in a folder at a time: any process that changes it holds its lock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KNOWN = ("format", "config", "settings", "notes")  # the entries of a run.json o
 READY = "ready.json"  # the last file of `data` to be written
 TARGET_TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"  # in `data`
 
-# What may lie in `training` and in `training/data` of a run that has not taken a step.
+# What `training` and `training/data` may contain before a run has taken a step.
 _OF_A_RUN = re.compile(
     r"lock|(run|parts)\.json|(log|timing)\.jsonl|events\.out\..*|data|checkpoints|weights|SHA256SUMS|\..*\.writing-.*"
 )
@@ -69,7 +69,7 @@ class RunFolder:
         return self.training / RUN
 
     def refuse_place(self) -> None:
-        """A sentence where no folder can be; looks at names only, and so needs no lock."""
+        """Raise an error if no folder can be here; checks names only, so it needs no lock."""
         path = self.path
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise UserError(f"Cannot train into '{path}': a file or link of that name is in the way.")
@@ -80,7 +80,7 @@ class RunFolder:
             raise UserError(f"Cannot train into '{path}': the folder '{home}' cannot be written to.")
 
     def refuse_occupied(self) -> None:
-        """A new run needs a folder of its own, or one whose run has not taken a step. Ask under the lock."""
+        """Raise an error if the folder has other files, or a run that has taken a step. Hold the lock."""
         path = self.path
         if not path.is_dir():
             return
@@ -104,7 +104,7 @@ class RunFolder:
         return log.is_file() and log.stat().st_size > 0
 
     def _foreign(self) -> Path | None:
-        """The first file or folder that no run of ours writes before its first step."""
+        """The first file or folder that a run does not write before its first step."""
         for path in sorted(self.path.iterdir()):
             if path != self.training or path.is_symlink() or not path.is_dir():
                 return path.relative_to(self.path)
@@ -115,7 +115,7 @@ class RunFolder:
         return None
 
     def empty(self) -> None:
-        """Remove a run and its bundle, nothing else; the caller holds the lock."""
+        """Remove a run and its bundle, and nothing else; the caller holds the lock."""
         for path in (*(self.path / name for name in FILES), *self.training.glob("*")):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -127,19 +127,19 @@ class RunFolder:
         return self.record.exists() or is_bundle(self.path)
 
     def write_record(self, config: TrainConfig, notes: dict[str, Any]) -> None:
-        """Put down what this run is, before it begins."""
+        """Record what this run is, before it starts."""
         plain = {"format": 1, "config": config.to_dict(), **notes}
         atomic_write_text(self.record, as_json(with_checksum(plain)))
 
     def refuse_absent(self) -> None:
-        """A sentence where there is no run."""
+        """Raise an error if there is no run."""
         if not self.path.exists():
             raise UserError(f"There is no run to resume in '{self.path}': the folder does not exist.")
         if not self.record.is_file():
             raise UserError(f"There is no run to resume in '{self.path}': it has no {TRAINING}/{RUN}.")
 
     def read_record(self) -> tuple[TrainConfig, dict[str, Any]]:
-        """The config of the run that is in this folder, and the notes beside it."""
+        """The config of the run in this folder, and its notes."""
         self.refuse_absent()
         name = f"{TRAINING}/{RUN}"
         try:
@@ -165,7 +165,7 @@ class RunFolder:
 
     @contextmanager
     def emptied_on_error(self) -> Iterator[None]:
-        """A run whose corpus turns out to be of no use leaves the folder as it was: absent, or empty."""
+        """If the corpus turns out to be unusable, leave the folder as it was: absent, or empty."""
         try:
             yield
         except (UserError, OSError):
@@ -174,17 +174,17 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else trains in this folder meanwhile; a killed process's lock is gone with it."""
+        """Keep others from training in this folder; the lock of a killed process disappears with it."""
         try:
             with held(
                 self.training / LOCK, f"Another process is training in '{self.path}': wait for it to finish."
             ):
                 yield
         finally:
-            with suppress(OSError):  # a run is in it
+            with suppress(OSError):  # not empty: it holds a run
                 self.training.rmdir()
 
 
 def as_json(plain: Mapping[str, Any]) -> str:
-    """JSON as it stands in a run's folder."""
+    """JSON in the format of a run's files."""
     return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"

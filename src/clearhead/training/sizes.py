@@ -1,6 +1,6 @@
-"""The tables that sizing looks things up in: how large a model, how often its corpus is read.
+"""The tables behind sizing: how large a model is, how many epochs it trains.
 
-Numbers only, found by trying; `sizing` puts them together.
+Only numbers, found by experiment; `sizing` combines them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from clearhead.base.config import MOST
 
 
 class Passes(NamedTuple):
-    """How often a corpus is read: `usual · (500,000 / N) ^ power` times, with N tokens to learn from."""
+    """Epochs over a corpus: `usual · (500,000 / N) ^ power`, with N training tokens."""
 
     usual: float
     power: float
     most: float
 
     def over(self, tokens: int) -> float:
-        """Passes over so many tokens.
+        """Epochs over this many tokens.
 
         >>> Passes(100, 0.5, 150).over(2_000_000)
         50.0
@@ -42,7 +42,7 @@ class Rate(NamedTuple):
 
 
 class Size(NamedTuple):
-    """A model's size, and up to how many target tokens of training text it is meant for."""
+    """A model's size, and up to how many target tokens of training text it is for."""
 
     tokens: float
     width: int
@@ -52,8 +52,8 @@ class Size(NamedTuple):
     dropout: float
 
 
-# More text carries a larger model and needs less dropout. The second row is the size with which
-# published work on 29,000 image captions does best.
+# More text supports a larger model and needs less dropout. The second row is the size that does best in
+# published work on 29,000 image captions.
 SIZES = (
     Size(60_000, 64, 2, 4, 128, 0.2),
     Size(900_000, 128, 4, 4, 256, 0.3),
@@ -64,16 +64,16 @@ SIZES = (
 
 
 class Asked(NamedTuple):
-    """What the user has said that the rest follows from; None: nothing."""
+    """The user's settings that others follow from; None: not given."""
 
     width: int | None = None
     layers: int | None = None
     batch: int | None = None
-    adds_positions: bool = False  # to the embedding, at a size of their own
+    adds_positions: bool = False  # to the embedding, with a scale of their own
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Asked:
-        """From nested settings; what is no number above 0 is left for the check of the settings to refuse."""
+        """From nested settings; anything but a number above 0 is left for validation to reject."""
 
         def number(table: str, name: str) -> int | None:
             inner = said.get(table)
@@ -86,7 +86,7 @@ class Asked(NamedTuple):
         return cls(number("model", "width"), number("model", "layers"), number("batch", "tokens"), adds)
 
     def sized(self, size: Size) -> Size:
-        """A size with the user's width and layers; heads and the inner width are those of such a width."""
+        """A size with the user's width and layers; heads and the inner width follow from the width."""
         if self.width is not None:
             like = next((one for one in SIZES if one.width >= self.width), SIZES[-1])
             inner = like.inner * self.width // like.width

@@ -1,6 +1,6 @@
-"""What to train when nobody says: model, vocabulary, batch and steps from the corpus and the device.
+"""Default sizes: model, vocabulary, batch and steps from the corpus and the device.
 
-Rules of thumb, each with the reason that is printed beside its value. They are
+Rules of thumb, each with the reason that is printed next to its value. They are
 defaults: a recipe or `--set` overrides any of them. Returns plain settings and
 builds nothing.
 """
@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 from clearhead.training.config import TrainConfig
 from clearhead.training.sizes import SIZES, Asked, Passes, Rate, Size
 
-CPU_MINUTES = 40.0  # what a person may wait for on a laptop
+CPU_MINUTES = 40.0  # what a user may be willing to wait on a laptop
 GPU_MINUTES = 20.0
-# What a CPU gains that multiplies bf16, chosen so that a planned run ends within its minutes (39 of 40 on two
-# quiet cores at width 128: docs/performance.md). Steps alone gain less: the plan of float32 ends early.
+# The gain of a CPU with bf16 products, chosen so that a planned run ends within its minutes (39 of 40 on two
+# quiet cores at width 128: docs/performance.md). Steps alone gain less: the float32 plan ends early.
 QUICKER = 2.6
-CPU_EFFICIENCY = 0.2  # of the planner's peak: what a step of a model 128 wide reaches, validations included
+CPU_EFFICIENCY = 0.2  # of the planner's peak: what a model of width 128 reaches, validations included
 GPU_EFFICIENCY = 0.05  # small models keep a large GPU waiting
-SMALL = 2_000_000  # target tokens below which a corpus is soon known by heart
-MANY_EPOCHS = 50.0  # passes in which a small model learns its corpus by heart
-FEWEST_EPOCHS = 4.0  # a model that would see its corpus less often is too large for the time
+SMALL = 2_000_000  # target tokens below which a model soon memorises its corpus
+MANY_EPOCHS = 50.0  # after which a small model has memorised its corpus
+FEWEST_EPOCHS = 4.0  # a model with time for fewer is too large
 MOST_MINUTES = 1_000_000  # about two years
-MOST_STEPS = 10**9  # nobody waits for so many; a batch of one token would ask for more
-FILLED = 0.85  # of a batch; the rest is padding
-FEWEST_EXAMPLES = 32  # in a batch of long texts: with fewer, each step follows chance
+MOST_STEPS = 10**9  # nobody waits for more; batches of one token would need them
+FILLED = 0.85  # share of a batch; the rest is padding
+FEWEST_EXAMPLES = 32  # in a batch of long texts: with fewer, gradients are too noisy
 
 
 class Choice(NamedTuple):
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
 
 
 class PictureFacts(NamedTuple):
-    """What is known of a corpus of pictures, all of one size."""
+    """What is known about a corpus of pictures, all of one size."""
 
     side: int = 28  # pixels
     patch: int = 4
@@ -48,30 +48,30 @@ class PictureFacts(NamedTuple):
 
     @property
     def patches(self) -> int:
-        """Of one picture."""
+        """The patches of one picture."""
         return (self.side // self.patch) ** 2
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a corpus, in tokens."""
+    """What is known about a corpus, in tokens."""
 
     examples: int  # in the training set
-    source_tokens: int  # in the training set, all together
+    source_tokens: int  # in the whole training set
     target_tokens: int
     vocabulary: int
     source_vocabulary: int | None = None
     classes: int = 0
-    tag_columns: tuple[int, ...] = ()  # where words have several tags: how many labels each column has
-    picture: PictureFacts | None = None  # where pictures are read
+    tag_columns: tuple[int, ...] = ()  # if words have several tags: the number of labels of each column
+    picture: PictureFacts | None = None  # if the corpus is of pictures
 
     @property
     def batched_tokens(self) -> int:
-        """Tokens as batches count them: of the longer side."""
+        """Tokens as batches count them: those of the longer side."""
         return max(self.source_tokens, self.target_tokens, 1)
 
     def cut(self, source: int, target: int) -> Facts:
-        """The same with texts that end after so many tokens."""
+        """The same with texts truncated to this many tokens."""
         return replace(
             self,
             source_tokens=min(self.source_tokens, source * self.examples),
@@ -81,33 +81,33 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a task asks of a model for a corpus, in numbers: all that sizing looks at.
+    """What a task asks of a model for a corpus, in numbers: the only input of sizing.
 
-    Whether a model reads, writes or both shows in how many tokens there are on either side.
+    Whether a model reads, writes or both shows in the number of tokens on either side.
     """
 
     facts: Facts
     family: str
-    why: str  # this family
+    why: str  # the reason for this family
     tokens: int  # how much there is to learn from
-    passes: Passes  # how often such a corpus is read
+    passes: Passes  # epochs for such a corpus
     rate: Rate  # of learning
-    by_heart: float = MANY_EPOCHS  # passes in which a small model learns its corpus by heart
+    by_heart: float = MANY_EPOCHS  # epochs in which a small model memorises its corpus
     fewest_passes: float = FEWEST_EPOCHS  # that a model must have time for
-    consistency: float = 0.0  # where there is little text and much time; 0: never
+    consistency: float = 0.0  # if there is little text and much time; 0: never
     most_batch: int = 2**31  # tokens in a batch
-    rows: bool = True  # examples stand apart, and are not parts of one long text
+    rows: bool = True  # examples are separate, not parts of one long text
     context: int = 0  # tokens of a chunk of a long text
     smoothing: float = 0.0  # of labels
     decay: float = 0.1  # of weights; 0: the paper's optimiser and schedule
     head: str = "none"
     pooling: str = ""
-    model: tuple[Choice, ...] = ()  # what such models customarily are
-    judging: tuple[Choice, ...] = ()  # by what, and on how much
+    model: tuple[Choice, ...] = ()  # the usual settings of such models
+    judging: tuple[Choice, ...] = ()  # the metric, and how much is decoded for it
 
     @property
     def wanted_passes(self) -> float:
-        """How often the corpus would be read, had we time enough."""
+        """The number of epochs, given enough time."""
         return self.passes.over(self.tokens)
 
 
@@ -116,13 +116,13 @@ class Machine:
     """Where it will run."""
 
     gpu: bool
-    peak: float | None  # FLOP/s, from a table by kind of device: what ran how fast here decides nothing
+    peak: float | None  # FLOP/s, from a table by kind of device, never measured here
     minutes: float | None = None  # how long training may take; None: a default for the device
-    bf16_from: int | None = None  # a CPU: the width from which on models are trained in bf16; None: none is
-    efficiency: float = 1.0  # what is left of the usual one
+    bf16_from: int | None = None  # CPU: models at least this wide are trained in bf16; None: none
+    efficiency: float = 1.0  # a fraction of the usual one
 
     def rate(self, width: int) -> float:
-        """FLOPs a minute while a model of this width is trained: a CPU is the busier the wider it is."""
+        """FLOPs per minute in training a model of this width: wider models keep a CPU busier."""
         share = GPU_EFFICIENCY if self.gpu else CPU_EFFICIENCY * math.pow(min(width, 512) / 128, 0.7)
         if self.bf16_from is not None and width >= self.bf16_from:
             share *= QUICKER
@@ -134,7 +134,7 @@ class Machine:
 
 
 def choose_vocabulary(words: int, gpu: bool, writes: bool = True) -> Choice:
-    """How many tokens a corpus of so many words is cut into; who only reads just looks tokens up.
+    """The vocabulary size for a corpus of this many words; a model that only reads just looks tokens up.
 
     >>> choose_vocabulary(725_000, gpu=True).value
     8500
@@ -176,12 +176,12 @@ def _planned(demand: Demand, machine: Machine, asked: Asked) -> tuple[Size, str,
     size = asked.sized(size)
     restraint = _restraint(demand, machine, size)
     if restraint.consistency:
-        machine = replace(machine, efficiency=machine.efficiency / 2)  # every example passes twice
+        machine = replace(machine, efficiency=machine.efficiency / 2)  # every example is passed twice
     return size, reason, restraint, steps_for(demand, machine, size, asked.batch)
 
 
 def minutes_wanted(demand: Demand, machine: Machine, asked: Asked | None = None) -> int | None:
-    """About how many minutes suffice for all the passes that are wanted; None: nobody has so many."""
+    """About how many minutes all epochs would take; None: far too many."""
     given = machine.minutes or (GPU_MINUTES if machine.gpu else CPU_MINUTES)
     while given < MOST_MINUTES:
         if not _planned(demand, replace(machine, minutes=given), asked or Asked())[3].hurried:
@@ -191,12 +191,12 @@ def minutes_wanted(demand: Demand, machine: Machine, asked: Asked | None = None)
 
 
 def passes_of(config: TrainConfig, facts: Facts) -> float:
-    """About how often a run reads its corpus."""
+    """About how many epochs a run trains."""
     return config.steps * FILLED * config.batch.tokens * config.batch.accumulate / facts.batched_tokens
 
 
 def dealt(choices: Sequence[Choice], shares: int) -> list[Choice]:
-    """The same choices for an update whose batches are dealt to so many ranks: its tokens stay as many.
+    """The same choices with the batches of an update split over ranks: its tokens stay the same.
 
     >>> [choice.value for choice in dealt([Choice("batch.tokens", 4096, "")], 4)]
     [1024, 4]
@@ -215,7 +215,7 @@ def dealt(choices: Sequence[Choice], shares: int) -> list[Choice]:
 
 
 class Restraint(NamedTuple):
-    """What keeps a model from learning a small corpus by heart."""
+    """Regularisation, to keep a model from memorising a small corpus."""
 
     dropout: float
     consistency: float
@@ -224,7 +224,7 @@ class Restraint(NamedTuple):
 
 
 def _restraint(demand: Demand, machine: Machine, size: Size) -> Restraint:
-    """Less of it the more text there is, and where there is no time for many passes anyway."""
+    """Less of it with more text, or without time for many epochs."""
     epochs = _affordable_epochs(demand, machine, size)
     if demand.consistency and demand.tokens < SMALL and epochs > 2 * demand.by_heart:
         return Restraint(
@@ -271,7 +271,7 @@ def flops_per_epoch(demand: Demand, size: Size) -> float:
 
 
 def minutes_for(demand: Demand, machine: Machine, config: TrainConfig) -> float:
-    """About how long a run takes by the same tables, whoever has chosen its settings."""
+    """About how long a run takes by the same tables, however its settings were chosen."""
     model = config.model
     inner = model.feedforward.width or 4 * model.width
     size = Size(math.inf, model.width, model.layers, model.attention.heads, inner, model.dropout)
@@ -284,16 +284,16 @@ def _affordable_epochs(demand: Demand, machine: Machine, size: Size) -> float:
 
 
 class Work(NamedTuple):
-    """How much is trained."""
+    """The length of training."""
 
     steps: int  # updates
     batch: int  # tokens in a batch
-    hurried: bool  # there is no time for all the passes that would be wanted
+    hurried: bool  # there is no time for all the epochs
     reason: str
 
 
 def steps_for(demand: Demand, machine: Machine, size: Size, asked: int | None) -> Work:
-    """Updates, and tokens in a batch: small ones on a CPU, which gains little from large ones."""
+    """Updates, and tokens in a batch: small batches on a CPU, which gains little from large ones."""
     facts = demand.facts
     batch = min(max(facts.batched_tokens / 50, 1024), 16_384 if machine.gpu else 2048, demand.most_batch)
     if demand.rows:
@@ -335,7 +335,7 @@ def _model(demand: Demand, size: Size, reason: str, adds_positions: bool) -> Ite
 
 
 def batch_choices(demand: Demand, machine: Machine, tokens: int) -> Iterator[Choice]:
-    """How large batches are, and in which shapes they come."""
+    """The size and the shapes of batches."""
     facts = demand.facts
     why = "a batch size at which this device is efficient"
     if abs(tokens - facts.batched_tokens / 50) < 256:

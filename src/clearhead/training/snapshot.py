@@ -1,8 +1,8 @@
-"""All that a run is at one moment, to disk and back.
+"""Saves and restores the whole state of a run.
 
 Weights, optimiser, moving average, loss scale, the sums of the unfinished line
-of the log, every source of chance, the place in the data, the best so far and
-the end of the log: with these a resumed run goes on as if it had never stopped.
+of the log, every random generator, the position in the data, the best so far and
+the end of the log: with these a run resumes as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ PARTS = ("model", "optimiser", "ema", "scale", "meter", "rng")
 
 @dataclass
 class RunState:
-    """What a run knows about itself, in plain numbers."""
+    """The progress of a run, in plain numbers."""
 
     step: int = 0  # updates done
     epoch: int = 0
     batch: int = 0  # batches of this epoch that are done
-    labels: int = 0  # labels learnt from
+    labels: int = 0  # labels trained on
     flops: float = 0.0
     skipped: int = 0
-    parts: int = 1  # into how many a batch is cut since memory ran out
+    parts: int = 1  # into how many a batch is split since memory ran out
     best_score: float = math.inf  # lower is better, whatever the metric
     best_step: int = 0
     waited: int = 0  # validations since the best one
@@ -52,13 +52,13 @@ class RunState:
     recent: list[int] = field(default_factory=list)  # the last validations' steps, for averaging
     train_loss: float = 0.0  # of the last line of the log
     best_loss: float = math.inf  # lowest validation loss, whatever the metric
-    reads_source: bool = False  # the right source has been seen to help
-    warned: list[str] = field(default_factory=list)  # kinds of findings that have been said
+    reads_source: bool = False  # the right source has been found to help
+    warned: list[str] = field(default_factory=list)  # kinds of findings that have been reported
     why: str = ""  # why it ended before its last step
     seconds: float = 0.0  # of training so far
 
     def take_note(self, step: int, score: float, checksum: str, best: bool, keep: int) -> None:
-        """Take in a validation: its weights count while they are the best or among the last `keep`."""
+        """Record a validation: its weights are kept while they are the best or among the last `keep`."""
         if best:
             self.best_score, self.best_step, self.waited = score, step, 0
         else:
@@ -69,7 +69,7 @@ class RunState:
         self.weights = {old: known for old, known in self.weights.items() if old in wanted}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, which knows no infinity and no numbers as keys."""
+        """Plain data for JSON, which has no infinity and no numeric keys."""
         plain = asdict(self)
         for name in ("best_score", "best_loss"):
             plain[name] = plain[name] if math.isfinite(plain[name]) else None
@@ -78,7 +78,7 @@ class RunState:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> RunState:
-        """What `to_dict` gave."""
+        """The inverse of `to_dict`."""
         known = {one.name for one in fields(cls)}
         state = cls(**{name: value for name, value in plain.items() if name in known})
         for name in ("best_score", "best_loss"):
@@ -88,7 +88,7 @@ class RunState:
 
 
 class Run(Protocol):
-    """What a run is made of."""
+    """The parts of a run."""
 
     model: nn.Module
     optimiser: torch.optim.Optimizer
@@ -102,12 +102,12 @@ class Run(Protocol):
 
 
 class Snapshots:
-    """A run's checkpoints: gathers what it is made of, and puts it back."""
+    """A run's checkpoints: collects the parts of a run, and restores them."""
 
     def __init__(self, run: Run, folder: Path, keep: int) -> None:
         self.run = run
         self.checkpoints = Checkpoints(folder / FOLDER, keep=keep)
-        self._mentioned: deque[set[int]] = deque(maxlen=keep)  # weight files of the checkpoints that are kept
+        self._mentioned: deque[set[int]] = deque(maxlen=keep)  # weight files of the retained checkpoints
         self._writer: ShardWriter | None = None
         if run.ranks.many:
             from clearhead.training.distributed.checkpoint import ShardWriter  # takes a second to import
@@ -115,7 +115,7 @@ class Snapshots:
             self._writer = ShardWriter(self.checkpoints, run.ranks)
 
     def save(self) -> None:
-        """Write a checkpoint; then remove weight files that none of the kept ones mentions."""
+        """Write a checkpoint; then remove weight files that no retained checkpoint mentions."""
         run = self.run
         state = run.state
         state.parts = run.stepper.parts
@@ -124,7 +124,7 @@ class Snapshots:
 
         def done() -> None:
             self._mentioned.append(mentioned)
-            if run.ranks.first:  # by now there may be more than were mentioned when it was begun
+            if run.ranks.first:  # there may be more by now than when it started
                 run.files.keep_only(set(run.state.weights).union(*self._mentioned))
 
         if self._writer is not None:
@@ -137,12 +137,12 @@ class Snapshots:
         done()
 
     def wait(self) -> None:
-        """Until what `save` has begun is on disk."""
+        """Wait until what `save` started is on disk."""
         if self._writer is not None:
             self._writer.wait()
 
     def restore(self) -> list[str]:
-        """Go back to the newest checkpoint that is whole; returns what a person should know."""
+        """Go back to the newest whole checkpoint; returns messages for the user."""
         found, said = self._newest()
         if found is None:
             self.run.log.continue_at(0)
@@ -160,7 +160,7 @@ class Snapshots:
         return (self.checkpoints.at(step) if found is None and step is not None else found), said
 
     def _mentioned_before(self, step: int) -> list[set[int]]:
-        """The weight files of the older checkpoints that are still kept, the oldest first."""
+        """The weight files of older retained checkpoints, the oldest first."""
         return [
             set(RunState.from_dict(facts).weights)
             for known, facts in sorted(self.checkpoints.facts().items())
@@ -168,7 +168,7 @@ class Snapshots:
         ]
 
     def _fault(self, found: Checkpoint) -> str | None:
-        """What is wrong with what a checkpoint says, or with the weight files that it mentions."""
+        """What is wrong with a checkpoint's facts, or with the weight files that it mentions."""
         try:
             state, _ = RunState.from_dict(found.facts), int(found.facts["log"])
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -195,7 +195,7 @@ class Snapshots:
         return {path: sharded.as_shard(_weight_of(path), tensor) for path, tensor in tensors.items()}
 
     def _read_large(self, found: Checkpoint) -> dict[str, Tensor]:
-        """What a checkpoint has of this rank's part, whichever ranks wrote it."""
+        """This rank's part of a checkpoint, whichever ranks wrote it."""
         from clearhead.training.distributed.checkpoint import read_shards
 
         empty = {
@@ -229,7 +229,7 @@ class Snapshots:
             for name, place in run.stepper.scale.tensors().items():
                 place.copy_(parts["scale"][name])
         run.stepper.meter.values.copy_(parts["meter"]["values"])
-        if names := found.facts.get("extras"):  # there were none in checkpoints of release 0.1
+        if names := found.facts.get("extras"):  # checkpoints of release 0.1 have none
             run.stepper.meter.expect(names)
             run.stepper.meter.extras.copy_(parts["meter"]["extras"])
         run.state = RunState.from_dict(found.facts)
@@ -240,12 +240,12 @@ class Snapshots:
             self._mentioned.append(set(run.state.weights))
             run.files.keep_only(set().union(*self._mentioned))
         said = run.log.continue_at(int(found.facts["log"]))
-        set_rng(parts["rng"])  # last, so that nothing above can draw from it
+        set_rng(parts["rng"])  # last, so nothing above can draw from it
         return [said] if said else []
 
 
 def _is_large(path: str, tensor: Tensor) -> bool:
-    """Is it a weight, or a number for each number of a weight?"""
+    """Is it a weight, or a tensor of a weight's shape?"""
     return path.startswith(("model/", "optimiser/exp_avg", "ema/average/")) and tensor.dim() > 0
 
 

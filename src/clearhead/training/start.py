@@ -1,8 +1,8 @@
-"""A run that starts from the weights of another model: what stays as it is, and how fast the rest learns.
+"""A run that starts from another model's weights: which ones are frozen, and how fast the others learn.
 
-Weights can be frozen by patterns of their names. The others may learn the more slowly the further below the
-top they lie, may begin to learn one layer after the other, from the top down, or may rest altogether while
-a change of low rank is learnt (LoRA). Knows nothing about where the weights come from (`jobs/start.py`).
+Patterns of names freeze weights. The others may learn more slowly the further they are below the top, may
+start to learn one layer after the other, from the top down, or may all be frozen while a low-rank update is
+learned (LoRA). Knows nothing about where the weights come from (`jobs/start.py`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from clearhead.models.config import ModelConfig
 from clearhead.nn import lora
 
 _LAYER = re.compile(r"(?:encoder|decoder)\.layers\.(\d+)\.")
-# how the names of weights begin that lie below the first layer
+# name prefixes of weights below the first layer
 _BELOW = ("embedding.", "source_embedding.", "target_embedding.", "position.", "patches.", "class_token")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(Config):
-    """LoRA: weights are frozen, and low-rank updates are learnt, W + (alpha / rank) · B A."""
+    """LoRA: weights are frozen, and low-rank updates are learned, W + (alpha / rank) · B A."""
 
     _noun: ClassVar[str] = "lora"
 
@@ -40,7 +40,7 @@ class LoraConfig(Config):
 
     @property
     def scale(self) -> float:
-        """What the change is multiplied by."""
+        """The factor of the update."""
         return self.alpha / max(self.rank, 1)
 
 
@@ -72,14 +72,14 @@ class StartConfig(Config):
 
 
 class Pace(NamedTuple):
-    """How a weight learns: at what share of the learning rate, and after which step."""
+    """How a weight learns: at what fraction of the learning rate, and after which step."""
 
     share: float = 1.0
     opens: int = 0
 
 
 def distance_from_top(name: str, model: ModelConfig) -> int:
-    """How many layers lie between a weight and the top; 0 for what is above all layers, such as a head.
+    """How many layers below the top a weight is; 0 for anything above all layers, such as a head.
 
     >>> two = ModelConfig(layers=2)
     >>> distance_from_top("encoder.layers.1.attention.query.weight", two)
@@ -96,7 +96,7 @@ def distance_from_top(name: str, model: ModelConfig) -> int:
 
 
 def pace_of(start: StartConfig, model: ModelConfig) -> Callable[[str], Pace] | None:
-    """How each weight learns, by its name; None: all alike."""
+    """How each weight learns, by its name; None: all the same."""
     if start.rate_decay == 1.0 and start.unfreeze_every is None:
         return None
 
@@ -108,16 +108,16 @@ def pace_of(start: StartConfig, model: ModelConfig) -> Callable[[str], Pace] | N
 
 
 def open_groups(optimiser: torch.optim.Optimizer, step: int) -> None:
-    """Let those parameters learn in this step whose time has come; those of others keep still at rate 0."""
+    """Let the parameters learn whose first step has come; the others stay fixed at rate 0."""
     for group in optimiser.param_groups:
         share, opens = group.get("pace", Pace())
         group["factor"] = share if step > opens else 0.0
 
 
 def prepare(model: nn.Module, start: StartConfig, new: Collection[str]) -> list[str]:
-    """Freeze what is to rest and attach LoRA's layers; returns what should be said about it.
+    """Freeze weights and attach LoRA's layers; returns messages about it.
 
-    `new` are the weights that the base has not got: LoRA leaves them free.
+    `new` are the weights that the base does not have: LoRA leaves them trainable.
     """
     names = [name for name, _ in model.named_parameters()]
     for pattern in start.freeze:

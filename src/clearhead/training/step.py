@@ -1,10 +1,10 @@
 """One update of the weights: losses, gradients, clipping, the optimiser's step.
 
-Nothing here waits for the device: what a step finds out (losses, norms, steps
-that had to be skipped) is added up in tensors and read when somebody asks.
-An update whose loss or gradient is not finite leaves weights and optimiser as
-they were. A batch that does not fit into memory is taken in parts, which gives
-the same gradient.
+Nothing here waits for the device: what a step finds (losses, norms, skipped
+steps) is accumulated in tensors and read on request. An update whose loss or
+gradient is not finite leaves weights and optimiser as they were. A batch that
+does not fit into memory is processed in parts, which gives the same
+gradient.
 
 Knows nothing about epochs, validation or files.
 """
@@ -37,34 +37,34 @@ from clearhead.training.optimiser import clip_gradients, set_rate, step_unless
 if TYPE_CHECKING:
     from clearhead.training.one_pass import OnePass
 
-MOST_PARTS = 4096  # a batch is cut into no more parts than this before giving up
+MOST_PARTS = 4096  # a batch is split into at most this many parts before giving up
 
-# What is added up over steps, in the order of `Meter.values`.
+# What is accumulated over steps, in the order of `Meter.values`.
 SUMS = ("objective", "nll", "labels", "norm", "steps", "skipped", "streak", "worst_streak")
 
 
 class Meter:
-    """Sums over steps that live on the device; reading them is the only wait.
+    """Sums over steps that live on the device; only reading them waits for it.
 
     `streak` counts the skipped steps in a row; `worst_streak` is the longest since the last reading.
     """
 
     def __init__(self, device: torch.device) -> None:
-        # in float64 where there is one, so that long sums stay exact
+        # in float64 if supported, so long sums stay exact
         self.values = torch.zeros(len(SUMS), dtype=widest(device), device=device)
-        self.names: tuple[str, ...] = ()  # of what models return besides
+        self.names: tuple[str, ...] = ()  # of the models' auxiliary outputs
         self.extras = self.values[:0]
 
     def expect(self, names: Iterable[str]) -> None:
-        """Make room for what a model returns besides; of a model that returns nothing nothing is kept."""
+        """Allocate sums for a model's auxiliary outputs; none for a model without any."""
         if self.names != (names := tuple(names)):
             self.names, self.extras = names, self.values.new_zeros(len(names))
 
     def add(self, sums: Tensor, norm: Tensor, bad: Tensor) -> None:
-        """Take in one update: its sums (see `Stepper.backward`), its gradient norm, and 1.0 if skipped."""
+        """Add one update: its sums (see `Stepper.backward`), its gradient norm, and 1.0 if skipped."""
         good = 1.0 - bad
         with torch.no_grad():
-            # nan × 0 is nan: what was not finite must be left out, not multiplied away
+            # nan × 0 is nan: non-finite values must be left out, not multiplied by 0
             clean = torch.where(bad.bool(), torch.zeros_like(sums), sums)
             clean_norm = torch.where(bad.bool(), torch.zeros_like(norm), norm)
             streak = (self.values[6] + bad) * bad
@@ -78,7 +78,7 @@ class Meter:
             self.values[7].copy_(worst)
 
     def read(self, reset: bool = True) -> dict[str, float]:
-        """The sums since the last reset; the running streak outlives a reset."""
+        """The sums since the last reset; the running streak survives a reset."""
         found = dict(zip(SUMS, self.values.tolist(), strict=True))
         if reset:
             self.values[:6].zero_()
@@ -86,7 +86,7 @@ class Meter:
         return found
 
     def read_extras(self, labels: float, reset: bool = True) -> dict[str, float]:
-        """What models returned besides, as means over so many labels; costs no wait if there is nothing."""
+        """The auxiliary outputs, as means over this many labels; does not wait if there are none."""
         if not self.names:
             return {}
         found = {name: total / labels for name, total in zip(self.names, self.extras.tolist(), strict=True)}
@@ -97,11 +97,11 @@ class Meter:
 
 @dataclass(frozen=True)
 class Precision:
-    """In which numbers a pass is computed.
+    """The precision of a pass.
 
-    Whatever it is, the weights that are learnt, the optimiser's moments and all sums are float32. In bf16
-    a step runs on a copy of the weights in bf16, made anew for each step, so that no operation has to
-    convert anything; fp16, whose range is too small for that, leaves what needs range to float32.
+    In any case the trained weights, the optimiser's moments and all sums are float32. In bf16 a step runs
+    on a bf16 copy of the weights, refreshed for each step, so no operation has to convert anything; fp16,
+    whose range is too small for that, leaves what needs range in float32.
     """
 
     device: torch.device
@@ -109,7 +109,7 @@ class Precision:
 
     @classmethod
     def chosen(cls, name: str, device: torch.device, width: int) -> Precision:
-        """What `compute.dtype` asks for in training a model of this width; 0: one that is cut up."""
+        """The precision that `compute.dtype` gives for a model of this width; 0: a sharded model."""
         if name == "auto" and in_bf16(device, width):
             return cls(device, torch.bfloat16)
         return cls(device, pick_dtype(name, device))
@@ -120,16 +120,16 @@ class Precision:
         return self.dtype == torch.bfloat16
 
     def context(self) -> AbstractContextManager[object]:
-        """Run a model with float32 weights: products in `dtype`."""
+        """Run a model with float32 weights, with products in `dtype`."""
         if self.dtype in (torch.float32, torch.float64):
             return nullcontext()
-        # without the cache of cast weights, which must not outlive the capture of a CUDA graph
+        # without the cache of cast weights, which must not outlive a CUDA graph capture
         return torch.autocast(self.device.type, self.dtype, cache_enabled=False)
 
     def kernels(self, steady: bool = False) -> AbstractContextManager[object]:
-        """Attention without cuDNN, which compiles two seconds for each shape, and in vain for small ones.
+        """Attention without cuDNN, which compiles two seconds for each shape, without gain for small ones.
 
-        Where shapes are few and `steady` it is allowed behind the others, and long rows ask for it.
+        With few, `steady` shapes it is allowed with low priority, and long rows ask for it.
         """
         if self.device.type != "cuda":
             return nullcontext()
@@ -138,14 +138,14 @@ class Precision:
 
     @property
     def scaled(self) -> bool:
-        """fp16's smallest numbers are too large for gradients: the loss is scaled up."""
+        """Is the loss scaled? fp16's smallest numbers are too large for gradients."""
         return self.dtype == torch.float16
 
 
 class Stepper:
-    """Makes updates. `step(batches, rate)` is one update from one or more batches."""
+    """Updates the weights. `step(batches, rate)` is one update from one or more batches."""
 
-    steady = False  # whether shapes are so few that each may cost seconds
+    steady = False  # whether there are so few shapes that each may cost seconds
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Stepper:
         compile: bool = False,
         worker: nn.Module | None = None,
     ) -> None:
-        """`worker`: what runs the passes in place of `model`, and computes in the right numbers by itself."""
+        """`worker`: runs the passes in place of `model`, and handles its own precision."""
         self.objective = objective
         self.optimiser = optimiser
         self.precision = precision
@@ -166,11 +166,11 @@ class Stepper:
         self.ema = ema
         self.meter = Meter(precision.device)
         self.scale = LossScale(precision.device) if precision.scaled else None
-        self.labels = 0  # of this update; of all ranks where there are several
-        self.parts = 1  # into how many a batch is cut since memory ran out
+        self.labels = 0  # of this update, on all ranks
+        self.parts = 1  # into how many a batch is split since memory ran out
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.copying = precision.copies and worker is None
-        self.packs = False  # padding is taken out of every batch
+        self.packs = False  # padding is removed from every batch
         self.casts = worker is None and not precision.copies
         own = copy.deepcopy(model).to(precision.dtype).train() if self.copying else model
         if self.copying and precision.device.type == "cpu" and not compile and binding.available():
@@ -181,20 +181,20 @@ class Stepper:
         self.balance = LoadBalance(model, self.worker) if experts else None
         self.copies = [parameter for parameter in self.worker.parameters() if parameter.requires_grad]
         self.called: Callable[..., Any] = torch.compile(self.worker) if compile else self.worker
-        self.one_pass: OnePass | None = None  # where update and copy are one
+        self.one_pass: OnePass | None = None  # if update and copy are fused
         if self.copying and precision.device.type == "cuda":
-            from clearhead.training import one_pass  # kernels of GPUs, so only where used
+            from clearhead.training import one_pass  # GPU kernels, imported only if used
 
             if one_pass.fits(optimiser, self.parameters):
                 self.one_pass = one_pass.OnePass(optimiser, self.parameters, self.copies, clip)
-        self.say: Callable[[str], None] = lambda sentence: None  # what a user is to read
-        self.on_split: Callable[[int], None] = lambda parts: self.say(  # told when memory ran out
+        self.say: Callable[[str], None] = lambda sentence: None  # shows a message to the user
+        self.on_split: Callable[[int], None] = lambda parts: self.say(  # called when memory ran out
             f"Memory ran out: from now on each batch is split into {parts} parts, with the same gradient."
         )
         self._has_told = False
 
     def step(self, batches: Sequence[Batch], rate: float) -> None:
-        """One update of the weights; memory that runs out is answered by smaller parts."""
+        """One update of the weights; if memory runs out, tries again with smaller parts."""
         set_rate(self.optimiser, rate)
         while (sums := self._gradients_if_they_fit(batches)) is None:
             self.split_further(batches)
@@ -207,21 +207,21 @@ class Stepper:
         return sorted(name for name in names if name)
 
     def tell_how(self) -> None:
-        """Say once which path a step takes."""
+        """Report once which path a step takes."""
         if not self._has_told and self.kernels():
             self.say(f"Steps are {self.way}; attention is computed by: {', '.join(self.kernels())}.")
         self._has_told = True
 
     @property
     def way(self) -> str:
-        """How a step is run, in words."""
+        """How a step is run, for a message."""
         return "run eagerly" if self.called is self.worker else "compiled"
 
     def _gradients_if_they_fit(self, batches: Sequence[Batch]) -> Tensor | None:
-        """As `gradients`; None where memory ran out.
+        """Like `gradients`; None if memory ran out.
 
-        The error holds on to the frames it came through, and these to every activation that did fit. So it
-        must be gone, and its handler left, before memory is given back and the batch tried again.
+        The error references the frames it passed through, and these every activation that did fit. So it must
+        be gone, and its handler left, before memory is freed and the batch tried again.
         """
         try:
             return self.gradients(batches)
@@ -231,7 +231,7 @@ class Stepper:
         return None
 
     def gradients(self, batches: Sequence[Batch]) -> Tensor:
-        """Gradients of the mean loss over all labels of the batches; returns its sums, as `backward`."""
+        """Gradients of the mean loss over all labels of the batches; returns its sums, like `backward`."""
         self.begin()
         labels = sum(batch.tokens for batch in batches)
         weight = torch.full((), 1.0 / max(labels, 1), device=self.precision.device)
@@ -240,7 +240,7 @@ class Stepper:
         return torch.stack(sums).sum(0)
 
     def begin(self) -> None:
-        """Forget old gradients, and bring the copy of the weights up to date."""
+        """Drop old gradients, and refresh the copy of the weights."""
         self.forget()
         if self.one_pass is not None:
             self.one_pass.refresh()
@@ -254,9 +254,9 @@ class Stepper:
             parameter.grad = None
 
     def backward(self, batch: Batch, weight: Tensor, alone: bool = False) -> Tensor:
-        """Add a batch's gradient, weighted, to what is there; returns (objective, nll, labels, extras …).
+        """Accumulate a batch's weighted gradient; returns (objective, nll, labels, extras …).
 
-        The gradient of one that is `alone` in its update may stay with the copy of the weights.
+        The gradient of a batch that is `alone` in its update may stay with the copy of the weights.
         """
         if self.packs and batch.packing is None:
             batch = without_padding(batch)
@@ -285,7 +285,7 @@ class Stepper:
             copied.grad = None
 
     def update(self, sums: Tensor) -> None:
-        """Clip, step unless something is not finite, and take note."""
+        """Clip, step unless something is not finite, and record the result."""
         if self.scale is not None:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], self.scale.factor)
         if self.one_pass is not None:
@@ -303,14 +303,14 @@ class Stepper:
         self.meter.add(sums, norm, bad)
 
     def rehearse_update(self) -> None:
-        """Load the update's kernels, and change nothing: a step that is called off."""
+        """Load the update's kernels without changing anything, by a cancelled step."""
         if self.one_pass is not None:
             self.one_pass.update(self.meter.values.new_full((), math.nan))
         else:
             step_unless(self.optimiser, torch.ones((), device=self.precision.device))
 
     def clipped(self) -> Tensor:
-        """Shorten the gradient where it is too long; its length before."""
+        """Clip the gradient; returns its norm before."""
         return clip_gradients(self.parameters, self.clip)
 
     def _cut(self, batch: Batch) -> list[Batch]:
@@ -337,5 +337,5 @@ class Stepper:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Is it memory that ran out? The CPU's allocator says so only in its text."""
+    """Did memory run out? For the CPU's allocator, only the text of the error tells."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

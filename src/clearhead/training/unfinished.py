@@ -1,8 +1,8 @@
-"""A run that has not come to its bundle yet, used like one: its best weights so far, tokenizer and notes.
+"""Use a run that has not written its bundle yet like one: its best weights so far, tokenizer and notes.
 
-For every command that takes a bundle: after Ctrl-C, after a crash, and while the run goes on. Nothing in the
-folder is touched and no lock is taken. A file that training removes meanwhile is not missed: what replaced it
-is read instead. The weights are those that validation judged (the moving average, where there is one).
+For every command that takes a bundle: after Ctrl-C, after a crash, and while the run is training. Changes
+nothing in the folder and takes no lock. If training removes a file meanwhile, its replacement is read
+instead. The weights are those that validation measured (the moving average, if there is one).
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from clearhead.training.run_folder import READY, SOURCE_TOKENIZER, TARGET_TOKENI
 from clearhead.training.snapshot import FOLDER as CHECKPOINTS
 from clearhead.training.weights import START, WeightFiles, read_tensors, set_weights
 
-ATTEMPTS = 20  # at weights that training replaces again and again
+ATTEMPTS = 20  # at reading weights that training keeps replacing
 BEST, CHECKPOINT, NONE = "best", "checkpoint", "none"
 
 
 @dataclass(frozen=True)
 class SoFar:
-    """The weights that an unfinished run has to offer."""
+    """The weights of an unfinished run."""
 
-    weights: Mapping[str, Tensor] | None  # None: those it began with
+    weights: Mapping[str, Tensor] | None  # None: those it started with
     kind: str  # BEST at a validation, of the last CHECKPOINT, or NONE
     step: int  # which they are of
     steps: int  # which the run is to have
 
     def sentence(self, folder: Path) -> str:
-        """What a person is told."""
+        """A message for the user."""
         which = {
             BEST: "its best weights so far",
             CHECKPOINT: "the weights of its last checkpoint",
@@ -67,9 +67,9 @@ class SoFar:
 def load_run(
     path: Path, device: torch.device, dtype: torch.dtype | None, *, untrained: bool = False
 ) -> Bundle:
-    """A run that has not finished as a bundle; says on stderr how far it has come.
+    """An unfinished run as a bundle; reports its progress on stderr.
 
-    `untrained` takes a run that has no weights to show yet as it began; else that is a sentence.
+    With `untrained`, a run without weights yet is loaded as it started; otherwise that is an error.
     """
     config, notes, tokenizers = _read(path)
     found = so_far(path, config, untrained=untrained)
@@ -80,7 +80,7 @@ def load_run(
 
 
 def describe_run(path: Path) -> Description:
-    """What is known about a run that has not finished, as `describe` tells it of a bundle."""
+    """What is known about an unfinished run, like `describe` for a bundle."""
     config, notes, _ = _read(path)
     found = so_far(path, config)
     _say(found, path)
@@ -104,14 +104,14 @@ def so_far(folder: Path, config: TrainConfig, *, untrained: bool = False) -> SoF
     training = RunFolder(folder).training
     try:
         read_log(training)
-    except UserError as error:  # it only says which weights are the best
+    except UserError as error:  # the log is only needed to find the best weights
         print(f"clearhead: {error}", file=sys.stderr)
     for _ in range(ATTEMPTS):
         known = _best_steps(training)
         found = _weights(training, known[-1:], config)
         if found is not None:
             return found
-        if _best_steps(training) == known:  # else they were replaced by better ones just now
+        if _best_steps(training) == known:  # otherwise they have just been replaced by better ones
             break
     # Before the first validation; or the best weights have been removed.
     found = _weights(training, known, config) or _of_checkpoint(training, config)
@@ -127,13 +127,13 @@ def so_far(folder: Path, config: TrainConfig, *, untrained: bool = False) -> SoF
 
 
 def _best_steps(training: Path) -> list[int]:
-    """The steps whose weights were the best so far when they were judged."""
+    """The steps whose weights were the best when they were validated."""
     lines = read_log(training, lenient=True)
     return [int(line["step"]) for line in lines if line["kind"] == "validation" and line.get("best") is True]
 
 
 def _weights(training: Path, steps: Sequence[int], config: TrainConfig) -> SoFar | None:
-    """The newest of these that are still there."""
+    """The newest of these that still exist."""
     files = WeightFiles(training)
     for step in reversed(steps):
         with suppress(OSError):
@@ -154,7 +154,7 @@ def _of_checkpoint(training: Path, config: TrainConfig) -> SoFar | None:
 
 
 def _judged(found: Checkpoint) -> dict[str, Tensor]:
-    """The weights of a checkpoint that a validation would have looked at."""
+    """The weights of a checkpoint that a validation would have used."""
     weights: dict[str, Tensor] = {}
     prefixes, tensors = ("model/", "ema/average/"), found.tensors
     if found.sharded:
@@ -168,7 +168,7 @@ def _judged(found: Checkpoint) -> dict[str, Tensor]:
 
 
 def _read(folder: Path) -> tuple[TrainConfig, dict[str, Any], Tokenizers]:
-    """All of a run but its weights."""
+    """Everything of a run but its weights."""
     place = RunFolder(folder)
     config, record = place.read_record()
     if not (place.data / READY).is_file():
@@ -176,7 +176,7 @@ def _read(folder: Path) -> tuple[TrainConfig, dict[str, Any], Tokenizers]:
             f"The run in '{folder}' is still reading its corpus: wait for it, or resume it with "
             f"`clearhead train --resume {folder}`."
         )
-    read_ready(place.data, (TARGET_TOKENIZER, SOURCE_TOKENIZER))  # are they what was written?
+    read_ready(place.data, (TARGET_TOKENIZER, SOURCE_TOKENIZER))  # are they as written?
     target = Tokenizer.load(place.data / TARGET_TOKENIZER)
     own = place.data / SOURCE_TOKENIZER
     tokenizers = Tokenizers(Tokenizer.load(own) if own.is_file() else target, target)

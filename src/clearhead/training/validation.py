@@ -1,6 +1,6 @@
-"""How good a model is while it is being trained: its loss over the validation set, and what else is found.
+"""How good a model is during training: its loss over the validation set, and other metrics.
 
-Every rank takes its share of the batches, and all of them come to the same figures.
+Every rank takes its share of the batches, and all of them get the same figures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clearhead.training.view import Sample
 
 @dataclass(frozen=True)
 class Checked:
-    """What a validator found: numbers by name, and examples to look at."""
+    """The result of a validator: metrics by name, and examples to look at."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     samples: Sequence[Sample] = ()
@@ -35,7 +35,7 @@ Validator = Callable[[nn.Module], Checked]
 def validation_loss(
     model: nn.Module, loader: Loader, precision: Precision, objective: Objective, ranks: Ranks | None = None
 ) -> dict[str, float]:
-    """What the objective finds over the whole validation set, of which each rank takes its share."""
+    """The objective's figures over the whole validation set; each rank takes its share."""
     ranks = ranks or Ranks()
     sums: Tensor | None = None
     labels = 0

@@ -1,7 +1,7 @@
-"""Weights at the validations of a run: one file each, of which the best and the last few are kept.
+"""Weights at the validations of a run: one file each; the best and the last few are kept.
 
-A file is written whole or not at all. It carries a checksum of its tensors, and
-its own goes into the checkpoint that mentions it, so that a damaged one is noticed.
+Files are written atomically. Each carries a checksum of its tensors, and the
+checkpoint that mentions it stores the file's own, so damage is detected.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CHECKSUM = "sha256"  # of the tensors, in the file's own notes
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every weight once, by the first of its names, with the buffers that are saved."""
+    """Every weight once, by the first of its names, and the persistent buffers."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict().items():
         if tensor.data_ptr() in seen and tensor.numel():
-            continue  # tied: it is there under another name
+            continue  # tied: listed under another name
         seen.add(tensor.data_ptr())
         found[name] = tensor
     return found
@@ -43,14 +43,14 @@ def set_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A file of tensors that carries their checksum."""
+    """Write a file of tensors with their checksum."""
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    note = {CHECKSUM: digest(plain)}  # one entry: several are written in an order that chance decides
+    note = {CHECKSUM: digest(plain)}  # one entry: the order of several is random
     atomic_write_bytes(path, safetensors.torch.save(plain, metadata=note))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """What `write_tensors` wrote, or release 0.1, which noted no checksum in the file; else a sentence."""
+    """Read a file of `write_tensors`, or of release 0.1, which has no checksum; otherwise raise an error."""
     try:
         if not path.is_file():
             raise FileNotFoundError(path)
@@ -65,7 +65,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """The SHA-256 of names, number formats, shapes and numbers."""
+    """The SHA-256 of names, dtypes, shapes and values."""
     found = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -87,7 +87,7 @@ class WeightFiles:
         self.folder = folder / FOLDER
 
     def path(self, step: int) -> Path:
-        """Where the weights after a step lie."""
+        """The file of the weights after a step."""
         return self.folder / f"step-{step:08d}.safetensors"
 
     def write(self, step: int, weights: dict[str, Tensor]) -> str:
@@ -100,7 +100,7 @@ class WeightFiles:
         return read_tensors(self.path(step))
 
     def fault(self, known: dict[int, str]) -> str | None:
-        """What is wrong with the files a checkpoint mentions (step → checksum); None if all is well."""
+        """What is wrong with the files a checkpoint mentions (step → checksum); None if nothing."""
         for step, checksum in known.items():
             path = self.path(step)
             if not path.is_file():

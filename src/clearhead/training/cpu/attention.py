@@ -1,8 +1,8 @@
 """Attention of short sequences: `kernel(problem) -> (R, H, T, V)` in C++, equal to `reference`.
 
-PyTorch's fused kernel on a CPU works in blocks made for long rows: at the lengths of sentences its backward
-pass in bf16 takes a fifth of a training step. Here a sequence's weights are made whole in the first caches,
-in float32, and no work is spent on padding. Queries of padding get 0.
+PyTorch's fused CPU kernel works in blocks sized for long rows: at sentence lengths its backward pass in bf16
+takes a fifth of a training step. Here all attention weights of a sequence are computed at once, in float32,
+in the L1 and L2 caches, and no work is spent on padding. Padding queries get 0.
 
 Shapes: R rows, H heads, G key heads, T queries, S keys, D size of a head.
 """
@@ -22,11 +22,11 @@ from clearhead.nn.attention.problem import Problem
 from clearhead.nn.tokens import Tokens
 from clearhead.training.cpu import binding
 
-LONGEST = 256  # tokens of a sequence; the weights of longer ones leave the caches
+LONGEST = 256  # tokens of a sequence; the weights of longer ones do not fit in the caches
 
 
 def short(problem: Problem) -> Tensor:
-    """Sequences of at most `LONGEST` tokens in C++; what it does not know goes the usual way."""
+    """Sequences of at most `LONGEST` tokens in C++; anything unsupported takes the usual kernel."""
     if not supports(problem):
         return attend(problem)
     causal = any(isinstance(part, Causal) for part in problem.mask.parts)
@@ -38,7 +38,7 @@ def short(problem: Problem) -> Tensor:
 
 
 def supports(problem: Problem) -> bool:
-    """Whether the problem is a plain one: products of one size, softmax, padding, causal or not."""
+    """Whether the problem is a plain one: one head size, softmax, padding, causal or not."""
     queries, keys, position = problem.queries, problem.keys, problem.position
     plain = problem.score.is_product and not problem.score.maps and problem.softcap is None
     plain = plain and not (position.has_bias or position.adds_values or problem.dropout)
@@ -119,7 +119,7 @@ def _told(
 
 
 def _side_by_side(x: Tensor) -> Tensor:
-    """(R, H, T, D) as it is where the heads of a token lie side by side and tokens at one distance."""
+    """(R, H, T, D), unchanged if the heads of a token are adjacent and the tokens evenly spaced."""
     rows, heads, count, size = x.shape
     across = heads == 1 or x.stride(1) == size
     along = rows == 1 or count == 1 or x.stride(0) == count * x.stride(2)

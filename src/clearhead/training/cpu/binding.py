@@ -1,7 +1,7 @@
-"""The C++ kernels as Python sees them: the structs of `source/`, and when they can be used.
+"""Python bindings of the C++ kernels: the structs of `source/`, and when the kernels can be used.
 
-A tensor is handed over as the address of its numbers: callers see to formats, strides and lifetimes. ctypes
-releases the interpreter's lock meanwhile.
+A tensor is passed as the address of its data: callers are responsible for formats, strides and lifetimes.
+ctypes releases the GIL during a call.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from clearhead.base.compiler import TRAINING, NoLibrary
 from clearhead.base.library import library
 from clearhead.base.processor import multiplies_bf16
 
-LANES = 16  # numbers of a vector; rows of bits and of sums are whole vectors
-DRAWS = 2**16  # values that a draw of dropout can have
+LANES = 16  # numbers per vector; rows of bits and of sums are whole vectors
+DRAWS = 2**16  # possible values of a dropout draw
 
 _POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _KINDS = {
@@ -33,13 +33,13 @@ _KINDS = {
 
 
 def _fields(*lines: str) -> list[tuple[str, Any]]:
-    """The fields of a struct: on each line a kind and the names of those that have it."""
+    """The fields of a struct: each line gives a type and the names of its fields."""
     split = (line.split() for line in lines)
     return [(name, _KINDS[kind]) for kind, *names in split for name in names]
 
 
 class Attention(ctypes.Structure):
-    """What both passes of attention are told."""
+    """Arguments of both attention passes."""
 
     _fields_ = _fields(
         "p q k v",
@@ -53,13 +53,13 @@ class Attention(ctypes.Structure):
 
 
 class Gradients(ctypes.Structure):
-    """Gradients of attention's result and of what it was given."""
+    """Gradients of attention's output and inputs."""
 
     _fields_ = _fields("p out q k v", "l out_stride q_stride k_stride v_stride")
 
 
 class Loss(ctypes.Structure):
-    """Scores, labels and what they cost."""
+    """Scores, labels and their loss."""
 
     _fields_ = _fields("p scores labels", "l rows classes ignored", "f smoothing z_loss")
 
@@ -84,7 +84,7 @@ class NormGradient(ctypes.Structure):
     )
 
 
-# What each function takes; none gives anything.
+# The arguments of each function; none returns anything.
 _TAKES = {
     "attention": "p p l",
     "attention_backward": "p p l",
@@ -122,7 +122,7 @@ def _by_reference(one: Any) -> Any:
 
 @functools.cache
 def why_not() -> str | None:
-    """One sentence on why the kernels cannot be used here; None if they can."""
+    """Why the kernels cannot be used here, in one sentence; None if they can."""
     if not multiplies_bf16():
         return "This processor has no bf16 matrix multiplication."
     try:
@@ -134,7 +134,7 @@ def why_not() -> str | None:
 
 @functools.cache
 def available() -> bool:
-    """Whether the kernels can be used; where only a compiler is missing, that is said once."""
+    """Whether the kernels can be used; if only a compiler is missing, warns once."""
     reason = why_not()
     if reason is not None and multiplies_bf16():
         warnings.warn(f"Training uses a slower path. {reason}", stacklevel=2)
@@ -142,6 +142,6 @@ def available() -> bool:
 
 
 def fits(x: Tensor) -> bool:
-    """Can these numbers go to the kernels? They must lie here whole, and not be spread over processes."""
+    """Whether the kernels can take this tensor: bf16 on the CPU, not sharded over processes."""
     whole = type(x) in (Tensor, nn.Parameter) and x.is_cpu and x.numel() > 0
     return whole and x.dtype == torch.bfloat16 and available()

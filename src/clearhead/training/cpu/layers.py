@@ -1,13 +1,13 @@
-"""What a layer does between its products, as single walks in C++: each equals its PyTorch twin.
+"""What a layer does between its matrix products, each a single pass in C++ that equals its PyTorch twin.
 
-    norm(x + dropout(added))        `nn/layers.py`: Residual, where the norm comes last
-    x + dropout(added), norm(x)     Residual, where it comes first
+    norm(x + dropout(added))        `nn/layers.py`: Residual, post-norm
+    x + dropout(added), norm(x)     Residual, pre-norm
     dropout(x)                      Dropout
-    x Wᵀ + b, relu(x Wᵀ + b)        nn.Linear, FeedForward; the bias's gradient in the walk over dy
+    x Wᵀ + b, relu(x Wᵀ + b)        nn.Linear, FeedForward; the bias's gradient in the pass over dy
     activation(x), times a factor   FeedForward with another activation, or gated
 
-Dropout draws 16 bits for each number from a counter (Philox), so that a draw depends on one seed of PyTorch's
-generator and on the place alone, and keeps a bit for each number.
+Dropout draws 16 bits for each number from a counter-based generator (Philox), so a draw depends only on one
+seed from PyTorch's generator and on the position, and stores one bit for each number.
 
 Shapes: N tokens, E width.
 """
@@ -26,19 +26,19 @@ from clearhead.nn.look import Look
 from clearhead.training.cpu import binding
 from clearhead.training.cpu.binding import DRAWS, LANES, fits
 
-# Their numbers in `source/activations.h`.
+# Their codes in `source/activations.h`.
 KINDS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "quick_gelu": 3, "silu": 4, "tanh": 5}
 
 
 class Residual(plain.Residual):
-    """Adds and norms in one walk, where the norm comes last; in one each where it comes first."""
+    """Post-norm: adds and normalises in one pass. Pre-norm: one pass each."""
 
     def __init__(self, own: plain.Residual) -> None:
         nn.Module.__init__(self)
         self.norm, self.norm_first, self.dropout = own.norm, own.norm_first, own.dropout
 
     def forward(self, x: Any, sublayer: Any, look: Look | None = None) -> Any:
-        """x and what the sub-layer adds to it."""
+        """x plus the sub-layer's output."""
         if look is not None or not isinstance(self.norm, LayerNorm | RMSNorm) or not fits(x):
             return super().forward(x, sublayer, look)
         dropped = self.dropout.p if self.training else 0.0
@@ -68,7 +68,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(plain.RMSNorm):
-    """The same, rounded once."""
+    """`plain.RMSNorm`, rounded once."""
 
     def __init__(self, own: plain.RMSNorm) -> None:
         nn.Module.__init__(self)
@@ -84,7 +84,7 @@ class RMSNorm(plain.RMSNorm):
 
 
 class Dropout(plain.Dropout):
-    """Draws and multiplies in one walk."""
+    """Draws and multiplies in one pass."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x (any shape) → the same shape."""
@@ -112,7 +112,7 @@ class Linear(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """One with a relu, or gated with any activation."""
+    """A feed-forward net with ReLU, or gated with any activation."""
 
     def __init__(self, own: plain.FeedForward) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class FeedForward(nn.Module):
 
 
 def activated(x: Tensor, factor: Tensor | None, name: str) -> Tensor:
-    """activation(x), times a factor of the same shape where there is one."""
+    """activation(x), times a factor of the same shape if given."""
     if not fits(x):
         found = plain.ACTIVATIONS[name](x)
         return found if factor is None else found * factor
@@ -154,7 +154,7 @@ def add_norm(
 
 
 def _draw(p: float) -> tuple[int, int, float]:
-    """A seed, how many of the possible draws drop a number, and what the others grow by."""
+    """A seed, how many of the possible draws drop a number, and the factor for the others."""
     dropped = min(max(round(p * DRAWS), 1), DRAWS - 1)
     return int(torch.empty((), dtype=torch.int64).random_()), dropped, DRAWS / (DRAWS - dropped)
 

@@ -1,4 +1,4 @@
-"""Scores into the gradient of their smoothed cross-entropy, in place: `projected_loss` for bf16 on a CPU."""
+"""Turn scores into their smoothed cross-entropy's gradient, in place: `projected_loss` for bf16 on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When training on a CPU is done in bf16, and the copy of a model that it runs on, with faster parts."""
+"""When a CPU trains in bf16, and the copy of the model that it then runs on, with faster parts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from clearhead.nn.attention.multihead import MultiHeadAttention
 from clearhead.training.cpu import layers
 from clearhead.training.cpu.attention import short
 
-ROUND = 128  # tokens of a side are multiples of this
-NARROW = 128  # models below this width are trained in a moment, and stay in float32
+ROUND = 128  # the tokens on each side are padded to a multiple of this
+NARROW = 128  # narrower models train in a moment, and stay in float32
 
-# Exactly these classes: who has written another one means it.
+# Exactly these classes: a subclass is left alone.
 TWINS: Mapping[type[nn.Module], Callable[[Any], nn.Module]] = {
     plain.Dropout: lambda own: layers.Dropout(own.p),
     nn.Linear: lambda own: own if own.bias is None else layers.Linear(own),
@@ -33,15 +33,15 @@ TWINS: Mapping[type[nn.Module], Callable[[Any], nn.Module]] = {
 
 
 def in_bf16(device: torch.device, width: int) -> bool:
-    """Whether a CPU trains a model of this width in bf16 where nobody says otherwise: by what it is alone."""
+    """Whether this CPU trains a model of this width in bf16 by default."""
     return device.type == "cpu" and width >= NARROW and multiplies_bf16()
 
 
 def without_padding(batch: Batch) -> Batch:
-    """The batch packed, with each side filled up to a multiple of `ROUND`.
+    """The batch packed, with each side padded to a multiple of `ROUND`.
 
-    PyTorch's products of bf16 are compiled for each shape, which takes as long as the product: there must be
-    few of them.
+    PyTorch compiles a bf16 product for each new shape, which takes as long as the product itself, so there
+    must be few shapes.
     """
     flat = pack_batch(batch)
     sides = [torch.as_tensor(flat.sizes.get(name, ())) for name in ("source", "inputs")]
@@ -65,7 +65,7 @@ def prepare(model: nn.Module) -> nn.Module:
 
 
 def _is_known(own: plain.FeedForward) -> bool:
-    """Whether it is gated, or has a relu: PyTorch is as fast with others. Copies of a `partial` are new."""
+    """Whether it is gated or a ReLU: PyTorch is as fast with others. Copying a model copies a `partial`."""
     named = plain.ACTIVATIONS.get(own.config.activation)
     as_named = (
         own.activation is named or isinstance(own.activation, partial) is isinstance(named, partial) is True

@@ -1,11 +1,11 @@
 """Checkpoints that all ranks write together and any ranks can read, by `torch.distributed.checkpoint`.
 
-Beside what one rank writes (`checkpoint.py`) there are files of shards, one for each rank, in the safetensors
-format, which say of each tensor where in the whole it belongs: no pickle. Every rank writes and hashes its
-own, all wait for each other, and then rank 0 sums up and gives the folder its name. The numbers are copied
-first, and written by a thread while training goes on; the next checkpoint waits for this one.
+Besides the files of a single rank (`checkpoint.py`) there is a shard file for each rank, in the safetensors
+format, which records where in the whole each tensor belongs: no pickle. Every rank writes and hashes its own
+file, all ranks wait for each other, and then rank 0 writes the checksums and renames the folder. The data is
+copied first and written by a thread while training continues; the next checkpoint waits for this one.
 
-Read on other ranks, in another layout, or by one rank alone, each takes the parts of the files that it needs.
+Any number of ranks, in any layout, can read it: each reads the parts of the files that it needs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from clearhead.base.errors import UserError
 from clearhead.training.checkpoint import Checkpoints
 from clearhead.training.distributed.ranks import Ranks
 
-# It explains at length what is as it should be here.
+# It logs long explanations of what is intended here.
 logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)
 
 
@@ -43,7 +43,7 @@ class ShardWriter:
     def __init__(self, checkpoints: Checkpoints, ranks: Ranks) -> None:
         self.checkpoints = checkpoints
         self.ranks = ranks
-        self._group = dist.new_group(backend="gloo")  # of its own, so that training can talk meanwhile
+        self._group = dist.new_group(backend="gloo")  # its own, so training can communicate meanwhile
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._done: Callable[[], None] = lambda: None
@@ -56,9 +56,9 @@ class ShardWriter:
         facts: Mapping[str, Any],
         done: Callable[[], None],
     ) -> None:
-        """Copy everything, and write it while the caller goes on; `wait` calls `done` when it is on disk.
+        """Copy everything, and write it in the background; `wait` calls `done` when it is on disk.
 
-        `shards`: each a shard of a whole, or the same on all ranks. `small`: of which rank 0's count.
+        `shards`: shards, or tensors that are the same on all ranks. `small`: only rank 0's count.
         """
         self.wait()
         kept = {name: _copied(tensor) for name, tensor in shards.items()}
@@ -70,7 +70,7 @@ class ShardWriter:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the last one is on disk, or could not be written."""
+        """Wait until the last one is on disk, or has failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -88,7 +88,7 @@ class ShardWriter:
                     sums.update(self._write(folder, shards))
             else:
                 self._write(Path(self._tell(None)), shards)
-        except BaseException as error:  # the caller's thread raises it
+        except BaseException as error:  # re-raised in the caller's thread
             self._error = error
 
     def _tell(self, of_first: str | None) -> str:
@@ -98,7 +98,7 @@ class ShardWriter:
         return held[0]
 
     def _write(self, folder: Path, shards: dict[str, Tensor]) -> dict[str, str]:
-        """My file, and the checksums of everybody's."""
+        """Write this rank's file, and return the checksums of all ranks' files."""
         writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
         save(shards, storage_writer=writer, process_group=self._group)
         mine = folder / f"shard-{self.ranks.rank + 1:05d}-model-00001-of-00001.safetensors"
@@ -109,7 +109,7 @@ class ShardWriter:
 
 
 def read_shards(folder: Path, places: dict[str, Tensor], ranks: Ranks) -> None:
-    """Fill tensors, or shards of tensors, from the files of a checkpoint, whoever wrote them."""
+    """Fill tensors, or shards of tensors, from a checkpoint's files, whichever ranks wrote them."""
     reader = HuggingFaceStorageReader(str(folder))
     try:
         known = reader.read_metadata().state_dict_metadata
@@ -120,7 +120,7 @@ def read_shards(folder: Path, places: dict[str, Tensor], ranks: Ranks) -> None:
                     "a different shape."
                 )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that one process reads alone, which is meant
+            warnings.simplefilter("ignore")  # about reading in a single process, which is intended
             load(places, storage_reader=reader, no_dist=not ranks.many)
     except (CheckpointException, SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -128,7 +128,7 @@ def read_shards(folder: Path, places: dict[str, Tensor], ranks: Ranks) -> None:
 
 
 def read_whole(folder: Path, prefixes: tuple[str, ...]) -> dict[str, Tensor]:
-    """Tensors whose names begin so, put together from all shards by one process."""
+    """Tensors with these name prefixes, assembled from all shards in one process."""
     known = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     places = {
         name: torch.empty(one.size, dtype=one.properties.dtype)
@@ -140,7 +140,7 @@ def read_whole(folder: Path, prefixes: tuple[str, ...]) -> dict[str, Tensor]:
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """The same numbers in memory of their own, on the host."""
+    """A copy in host memory."""
     if not isinstance(tensor, DTensor):
         return tensor.detach().to("cpu", copy=True)
     local = tensor.to_local().detach().to("cpu", copy=True)

@@ -1,15 +1,15 @@
-"""Expert parallel, with P ranks that have data of their own and E/P experts of each layer: tokens travel.
+"""Expert parallelism: P ranks, each with its own data and E/P experts of each layer; tokens are exchanged.
 
-A rank routes its own tokens, as one that has all experts does. Then each choice goes to the rank that has its
-expert and comes back as what this expert makes of it:
+A rank routes its own tokens, as one that has all experts does. Then each choice is sent to the rank that has
+its expert, and that expert's output comes back:
 
-    sort by expert ── there ── nets of my experts on everybody's rows ── back ── weigh and sum
+    sort by expert ── send ── nets of my experts on all ranks' rows ── return ── weigh and sum
 
 No token is dropped, whatever the load: ranks first tell each other how many rows they will send. Gradients
-take the same way back. Those of experts come from the tokens of all P ranks by themselves; all other weights
-serve a rank's own tokens alone, so that their gradients are sums over the ranks of `ep`.
+travel the same way in reverse. The gradients of an expert thus cover the tokens of all P ranks; every other
+weight has seen only its rank's own tokens, so its gradient is summed over the ranks of `ep`.
 
-Shapes: C choices of this rank's tokens, M rows that came here, P ranks, E experts, D model width.
+Shapes: C choices of this rank's tokens, M rows received, P ranks, E experts, D model width.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clearhead.planner.layout import Layout
 
 
 class Exchange(Sorted):
-    """`Sorted` over many ranks: each run of rows goes to the rank that has its expert, and comes back."""
+    """`Sorted` over many ranks: each run of rows is sent to the rank that has its expert, and returned."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -49,7 +49,7 @@ class Exchange(Sorted):
 
 
 class SpreadExperts(Experts):
-    """What a rank's `Experts` become: their matrices are shards, and their tokens travel."""
+    """A rank's `Experts`: their matrices are shards, and tokens are exchanged between ranks."""
 
     exchange: Exchange
 
@@ -69,7 +69,7 @@ class MyNets:
         return found
 
     def dispatch(self, rows: Tensor) -> Dispatch:
-        """As one rank would choose; where no rows have come, the loop alone can do with none."""
+        """The choice of a single rank; with no rows, the loop, since the others fail on none."""
         return Experts.dispatch(self.experts, rows, self.inner) if len(rows) else DISPATCHES["loop"]
 
 
@@ -78,7 +78,7 @@ def _local(weights: Tensor) -> Tensor:
 
 
 def refuse_expert_parallel(model: nn.Module, layout: Layout) -> None:
-    """Say why a model's experts cannot be dealt to the ranks of a layout."""
+    """Raise an error if a model's experts cannot be split over the ranks of a layout."""
     parts = [module for module in model.modules() if isinstance(module, Experts)]
     if not parts:
         raise UserError(
@@ -100,7 +100,7 @@ def refuse_expert_parallel(model: nn.Module, layout: Layout) -> None:
 
 
 def cut_experts(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Give each rank its share of every layer's experts, and let their tokens travel."""
+    """Give each rank its share of every layer's experts, and exchange their tokens."""
     exchange = Exchange(mesh.get_group())
     for part in [module for module in model.modules() if isinstance(module, Experts)]:
         for name in ("gate", "inner", "output"):
@@ -113,7 +113,7 @@ def cut_experts(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 class _Exchange(torch.autograd.Function):
-    """Rows to other ranks, `there` of them to each, and `back` of them from each. Its gradient goes back."""
+    """Send `there` rows to each rank and receive `back` from each; the gradient does the reverse."""
 
     @staticmethod
     def forward(

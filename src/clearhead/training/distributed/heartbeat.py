@@ -1,16 +1,16 @@
-"""Who among the ranks has died, hangs, or has lost its network: found out and said within a minute.
+"""Detects within a minute which rank has died, hangs, or has lost its network, and reports it.
 
-How long a collective may take says nothing: others wait for hours while rank 0 reads a corpus, and a long
-validation is no hang. What counts is whether a rank's *working thread* moves. Every second a thread beside it
-looks where it stands in its program, and tells the store that `torchrun` keeps for all ranks:
+The duration of a collective says nothing: others wait for hours while rank 0 reads a corpus, and a long
+validation is not a hang. What counts is whether a rank's *working thread* makes progress. Every second a
+second thread checks where in the program it is, and reports to the store that `torchrun` keeps for all ranks:
 
-    beats    a number that grows: the process lives
-    moves    a number that grows when the working thread has moved
-    waits    whether it stands inside a collective, waiting for others
+    beats    a counter that grows while the process lives
+    moves    a counter that grows when the working thread has made progress
+    waits    whether it is inside a collective, waiting for others
 
-Rank 0 watches all, and all watch rank 0, each by its own clock. A rank whose beats end has died; one that
-neither moves nor waits hangs. Whoever finds it says so once, and all processes end: `torchrun
---max-restarts` starts them again, and the run goes on from its last checkpoint.
+Rank 0 watches all ranks, and all watch rank 0, each by its own clock. A rank whose beats stop has died; one
+that neither moves nor waits hangs. The first to notice reports it once, and all processes exit: `torchrun
+--max-restarts` starts them again, and the run resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from pathlib import Path
 from torch._C._distributed_c10d import Store, TCPStore
 
 PULSE = 1.0  # seconds from one beat to the next
-# Seconds without a move that are a hang; half of it without a beat is death.
+# Seconds without a move that count as a hang; half of it without a beat counts as death.
 HANG = float(os.environ.get("CLEARHEAD_HANG_SECONDS", "45"))
-SUSPECT = 4.0  # seconds without a beat that are enough where a collective has failed already
-FAILED = 1  # exit code of a rank that ends because of another
+SUSPECT = 4.0  # seconds without a beat that count as death once a collective has failed
+FAILED = 1  # exit code of a rank that exits because of another
 DEEPEST = 60  # frames that are compared
 COLLECTIVES = str(Path("torch", "distributed"))
 
 
 @dataclass
 class Seen:
-    """What is known of a rank, and since when by our own clock."""
+    """The last known state of a rank, and since when by our own clock."""
 
     beats: str = ""
     moves: str = ""
@@ -65,7 +65,7 @@ class Heartbeat(threading.Thread):
         self._store.set(key(f"who/{rank}"), f"process {os.getpid()} on {platform.node()}")
 
     def run(self) -> None:
-        """Beat until the end."""
+        """Beat until told to stop."""
         threading.Thread(target=self._guard, name="clearhead-guard", daemon=True).start()
         while not self._ended.wait(PULSE):
             try:
@@ -77,20 +77,20 @@ class Heartbeat(threading.Thread):
                 if found is not None and speaks(self._store, self.rank):
                     end(found)
                 if self._store.check([key("failed")]) and not speaks(self._store, self.rank):
-                    end()  # somebody else has said what is wrong
+                    end()  # another rank has reported the fault
                 self._reached = time.monotonic()
-            except RuntimeError:  # the store does not answer: how long is the guard's concern
+            except RuntimeError:  # the store does not answer; the guard handles the timeout
                 continue
 
     def _guard(self) -> None:
-        """A store that cannot be reached may keep the heartbeat waiting for ever."""
+        """End the process if an unreachable store blocks the heartbeat for too long."""
         while not self._ended.wait(PULSE):
             if time.monotonic() - self._reached > self.died:
                 lost = f"Rank {self.rank} has lost its network connection, or the host of rank 0 is down."
-                end(lost if os.environ.get("LOCAL_RANK", "0") == "0" else "")  # one voice for a machine
+                end(lost if os.environ.get("LOCAL_RANK", "0") == "0" else "")  # one message per machine
 
     def leave(self) -> None:
-        """The rank ends well, and is not to be missed."""
+        """Sign off: the rank has finished normally."""
         self._ended.set()
         self.join()
         try:
@@ -99,7 +99,7 @@ class Heartbeat(threading.Thread):
             return
 
     def suspect(self) -> None:
-        """A collective has failed: somebody has died just now. Wait until it is said who."""
+        """A collective has failed because a rank has just died: wait until it is known which."""
         self.died = min(self.died, SUSPECT)
         self.watched = range(self.count)
         time.sleep(SUSPECT + 4 * PULSE)
@@ -126,7 +126,7 @@ class Heartbeat(threading.Thread):
             seen.waits = waits == "1"
 
     def _fault(self, now: float) -> str | None:
-        """A sentence on the rank that has been silent longest, if one has been so for too long."""
+        """A message about the rank that has been silent longest, if for too long."""
         for rank, seen in self._seen.items():
             if rank != self.rank and not seen.left and now - seen.beaten > self.died:
                 return (
@@ -148,7 +148,7 @@ class Heartbeat(threading.Thread):
 
 
 def where_is(thread: int) -> tuple[tuple[object, ...], bool]:
-    """Where a thread stands in its program, and whether it waits for others there."""
+    """Where in the program a thread is, and whether it is waiting for others there."""
     frame = sys._current_frames().get(thread)
     place: list[object] = []
     waits = False
@@ -166,20 +166,20 @@ def board() -> Store:
 
 
 def key(name: str) -> str:
-    """A name in the store. One that `torchrun` keeps outlives the ranks: every start has names of its own."""
+    """A key in the store. `torchrun`'s store outlives the ranks, so every start has its own keys."""
     kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return f"clearhead/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0') if kept else 'only'}/{name}"
 
 
 def speaks(store: Store, rank: int) -> bool:
-    """Is this rank the first to say that something is wrong?"""
+    """Is this rank the first to report a fault?"""
     return store.compare_set(key("failed"), "", str(rank)).decode() == str(rank)
 
 
 def end(sentence: str = "") -> None:
-    """End this process wherever its threads stand: what they wait for will not come."""
+    """Exit this process whatever its threads are doing: what they wait for will not come."""
     if sentence:
         print(f"clearhead: {sentence} --resume continues from the last checkpoint.", file=sys.stderr)
         sys.stderr.flush()
-        time.sleep(3 * PULSE)  # others hear that it has been said before the store goes with this process
+        time.sleep(3 * PULSE)  # let others read the report before the store disappears with this process
     os._exit(FAILED)

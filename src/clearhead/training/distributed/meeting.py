@@ -1,8 +1,8 @@
 """How the ranks of a run meet: a roll call, and then one group.
 
-A collective that waits for a rank which never comes would wait for ever, and could not say for whom. So
-every rank first writes into the store that it is there, and waits until all are. Whoever waits in vain says
-which ranks are missing, and all ranks that are there end.
+A collective would wait for a missing rank for ever, and could not name it. So every rank first registers in
+the store, and waits until all have. A rank whose wait times out names the missing ones, and all ranks that
+are present exit.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from clearhead.base.errors import UserError
 from clearhead.training.distributed import heartbeat
 from clearhead.training.distributed.heartbeat import key
 
-# Heartbeats say who has died, not the patience of a collective: rank 0 may well read a corpus for hours.
+# Heartbeats detect dead ranks, not the timeout of a collective: rank 0 may well read a corpus for hours.
 PATIENCE = timedelta(days=7)
-GLANCE = 0.1  # seconds from one look at the list to the next
+GLANCE = 0.1  # seconds between two looks at the list
 
 
 class NoMeetingPlace(UserError):
-    """There is no store, so that ranks cannot agree on who says so."""
+    """There is no store, so ranks cannot agree on which of them reports it."""
 
 
 def meet(backend: str) -> None:
-    """Join the group of all ranks, or raise a sentence that names the missing ones."""
+    """Join the group of all ranks, or raise an error that names the missing ones."""
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     patience = timedelta(seconds=heartbeat.HANG)
@@ -60,7 +60,7 @@ def meet(backend: str) -> None:
 
 
 def _store(kept_here: bool, patience: timedelta) -> Store:
-    """The store of `torchrun`, or one that rank 0 keeps for all."""
+    """The store of `torchrun`, or one that rank 0 hosts."""
     return TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
@@ -72,12 +72,12 @@ def _store(kept_here: bool, patience: timedelta) -> Store:
 
 
 def _call_the_roll(store: Store, rank: int, count: int, place: str) -> None:
-    """Return when all ranks are there."""
+    """Return when all ranks are present."""
     store.set(key(f"here/{rank}"), "")
     names = [key(f"here/{one}") for one in range(count)]
     began = time.monotonic()
     while not store.check(names):
-        if store.check([key("failed")]):  # somebody has waited longer, and has said so
+        if store.check([key("failed")]):  # another rank has timed out and reported it
             raise UserError("Another rank timed out while waiting.")
         if time.monotonic() - began > heartbeat.HANG:
             missing = [one for one, name in enumerate(names) if not store.check([name])]
@@ -90,7 +90,7 @@ def _call_the_roll(store: Store, rank: int, count: int, place: str) -> None:
 
 
 def _missing_ones(ranks: list[int]) -> str:
-    """Their names at the beginning of a sentence.
+    """The names of ranks, to start a sentence with.
 
     >>> _missing_ones([3]), _missing_ones([1, 2, 5])
     ('Rank 3', 'Ranks 1, 2 and 5')

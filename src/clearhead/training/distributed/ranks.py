@@ -1,11 +1,11 @@
 """One process among the ranks of a run, and what all of them agree on.
 
-`torchrun` says in the environment who a process is. Whatever decides how a run goes on (skip, split, save,
-stop, end) is agreed here, from numbers that are added up over all ranks or by rank 0's word: ranks that
-decide for themselves part ways, and wait for each other for ever. Small facts travel over gloo, and never
-wait for a GPU; tensors of a GPU travel over NCCL.
+`torchrun` tells a process who it is through the environment. Every decision on how a run continues (skip,
+split, save, stop, end) is agreed here, from numbers summed over all ranks or by rank 0's word: ranks that
+decide for themselves diverge, and deadlock. Small facts travel over gloo, and never wait for a GPU; GPU
+tensors travel over NCCL.
 
-A process that `torchrun` has not started is rank 0 of 1 and talks to nobody.
+A process that `torchrun` has not started is rank 0 of 1 and communicates with nobody.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from clearhead.training.distributed.heartbeat import FAILED, Heartbeat, board, s
 from clearhead.training.distributed.meeting import NoMeetingPlace, meet
 
 SEEDS = 2**32  # that `seed_everything` takes
-LOST = ("onnection", "roken pipe", "gloo", "NCCL")  # words of what is raised when another rank has gone
-BUCKET = 1 << 24  # numbers that travel together: large enough that starting costs little
+LOST = ("onnection", "roken pipe", "gloo", "NCCL")  # words in errors raised when another rank has exited
+BUCKET = 1 << 24  # numbers sent together: enough to make the launch cost negligible
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -44,7 +44,7 @@ class Ranks:
 
     @property
     def many(self) -> bool:
-        """Is there anybody to talk to? One rank that `torchrun` started talks to itself, which tests use."""
+        """Is there anyone to communicate with? A single rank under `torchrun` counts, for tests."""
         return dist.is_available() and dist.is_initialized()
 
     @property
@@ -58,13 +58,13 @@ class Ranks:
 
     @property
     def data_rank(self) -> int:
-        """Which of the `layout.data` shares of an update is mine."""
+        """Which of the `layout.data` shares of an update this rank takes."""
         return self.rank // self.layout.tp
 
     # -- what is agreed ------------------------------------------------------------------------------
 
     def total(self, *numbers: float) -> list[float]:
-        """Each number, added up over all ranks; whole ones are exact up to 2⁵³."""
+        """Each number, summed over all ranks; integers are exact up to 2⁵³."""
         if not self.many:
             return list(numbers)
         sums = torch.tensor(numbers, dtype=torch.float64)
@@ -72,11 +72,11 @@ class Ranks:
         return sums.tolist()
 
     def any(self, said: bool) -> bool:
-        """Does any rank say so?"""
+        """Is it true on any rank?"""
         return self.total(float(said))[0] > 0
 
     def word(self, of_first: Any = None) -> Any:
-        """What rank 0 says; others hand in nothing."""
+        """Rank 0's value; others pass nothing."""
         if not self.many:
             return of_first
         held = [of_first]
@@ -84,7 +84,7 @@ class Ranks:
         return held[0]
 
     def everyone(self, mine: Any) -> list[Any]:
-        """What each rank says, in their order."""
+        """Each rank's value, in rank order."""
         if not self.many:
             return [mine]
         found: list[Any] = [None] * self.count
@@ -92,9 +92,9 @@ class Ranks:
         return found
 
     def shared(self, items: Iterable[Item], work: Callable[[Iterable[Item]], Iterable[Made]]) -> list[Made]:
-        """What `work` makes of each item, in order: each rank does its share, and all of them get everything.
+        """`work`'s result for each item, in order: each rank does its share, and all get all results.
 
-        An error on one rank is raised on all of them, so that none waits for a share that will not come.
+        An error on one rank is raised on all of them, so none waits for a share that will not come.
         """
         if self.count == 1:
             return list(work(items))
@@ -113,7 +113,7 @@ class Ranks:
         return [shares[n % self.count][0][n // self.count] for n in range(sum(len(s[0]) for s in shares))]
 
     def refuse_unlike(self, what: str, mine: str) -> None:
-        """A sentence where ranks hold different things under one name."""
+        """Raise an error if ranks hold different values under one name."""
         held = self.everyone(mine)
         odd = [rank for rank, its in enumerate(held) if its != held[0]]
         if odd:
@@ -125,7 +125,7 @@ class Ranks:
     # -- tensors -------------------------------------------------------------------------------------
 
     def add_up(self, tensors: Sequence[Tensor], group: dist.ProcessGroup | None = None) -> None:
-        """Replace each tensor by its sum over all ranks, or those of a group; many travel together."""
+        """Replace each tensor by its sum over all ranks, or those of a group, many at a time."""
         for bucket in _buckets(tensors):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             dist.all_reduce(flat, group=group)
@@ -135,16 +135,16 @@ class Ranks:
     # -- chance and data -----------------------------------------------------------------------------
 
     def reseed(self, seed: int, step: int) -> None:
-        """Chance of a step is a function of (seed, step, rank), so that nothing of it needs to be stored."""
+        """Seed a step from (seed, step, rank), so no generator state needs to be stored."""
         if self.many:
             seed_everything(drawn(SEEDS, seed, step, f"rank {self.rank}"))
 
     def takes(self, number: int, size: int) -> bool:
         """Does this rank take batch `number` of a stream of which each update has `size`?
 
-        Rank r of W takes those whose place in the update is ≡ r mod W, so that one rank that accumulates all
-        of them is the reference. Where they do not come out even, whoever has one less takes the last one
-        too, without its labels: all ranks make equally many passes, as sharded models demand.
+        Rank r of W takes those whose index in the update is ≡ r mod W; the reference is one rank that
+        accumulates all of them. If they do not divide evenly, a rank with one batch less also takes the last
+        one, without its labels: all ranks make equally many passes, as sharded models demand.
         """
         place, shares = number % size, self.layout.data
         return place % shares == self.data_rank or (place == size - 1 and self.idles(size))
@@ -155,7 +155,7 @@ class Ranks:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors of one kind in the order they come, together up to `BUCKET` numbers."""
+    """Consecutive tensors of one kind, in groups of up to `BUCKET` numbers."""
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         bucket: list[Tensor] = []
         for tensor in (one for one in tensors if one.dtype == dtype):
@@ -172,18 +172,18 @@ def started_by_torchrun() -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Has a collective failed because another rank has gone?"""
+    """Has a collective failed because another rank has exited?"""
     return isinstance(error, RuntimeError) and any(word in str(error) for word in LOST)
 
 
 def restarts() -> int:
-    """How often `torchrun` has started the ranks of this run anew."""
+    """How often `torchrun` has restarted the ranks of this run."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager
 def joined(layout: str, cuda: bool) -> Iterator[Ranks]:
-    """Meet the other ranks, where there are any, and leave them at the end."""
+    """Join the other ranks, if there are any, and leave them at the end."""
     if not started_by_torchrun():
         yield Ranks()
         return
@@ -205,10 +205,10 @@ def joined(layout: str, cuda: bool) -> Iterator[Ranks]:
 
 @contextmanager
 def one_voice() -> Iterator[None]:
-    """What goes wrong is said once.
+    """Report each failure once.
 
-    The first rank to fail speaks. Those that fail after it, most often because it has gone, end without a
-    word, and none of them with exit code 0.
+    The first rank to fail reports it. Those that fail after it, most often because it has exited, end
+    silently, and none of them with exit code 0.
     """
     try:
         yield
@@ -219,10 +219,10 @@ def one_voice() -> Iterator[None]:
 
 
 def _speaks(error: Exception) -> bool:
-    """Is this the first rank to fail? Where nobody can tell, one of each machine speaks."""
+    """Is this the first rank to fail? If that is unknown, one rank per machine reports."""
     if isinstance(error, NoMeetingPlace):
         return os.environ.get("LOCAL_RANK", "0") == "0" or os.environ["RANK"] == "1"
     try:
         return speaks(board(), int(os.environ["RANK"]))
-    except RuntimeError:  # the store has gone with whoever held it: the first rank to fail, or its host
+    except RuntimeError:  # the store went down with its process: the first rank to fail, or its host
         return False

@@ -1,11 +1,11 @@
-"""How a model is cut up between ranks, by PyTorch's own engine: `parallelize_module` and `fully_shard`.
+"""How a model is sharded over ranks, with PyTorch's own engine: `parallelize_module` and `fully_shard`.
 
 Tensor and expert parallelism come first (`tensor_parallel`, `expert_parallel`).
 
-Fully sharded: what these have left of a layer is cut along its first dimension, and brought
-together for the layer's passes; gradients are added up and cut again (with `ddp`, over replicas too). An
-update works number by number, so it needs no engine: `part` is a model of plain tensors that share memory
-with the rank's shards, and optimiser, averages and checkpoints take it for the model.
+Fully sharded: the remaining weights of a layer are split along their first dimension, and gathered for the
+layer's passes; gradients are reduced and split again (with `ddp`, over replicas too). An update is
+elementwise, so it needs no engine: `part` is a model of plain tensors that share memory with the rank's
+shards, and optimiser, averages and checkpoints treat it as the model.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from clearhead.training.distributed.tensor_parallel import (
     refuse_tensor_parallel,
 )
 
-# Gathering a whole model is rare: in how many steps it happens is nobody's concern.
+# Gathering a whole model is rare, so the number of steps it takes does not matter.
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
 class ShardedModel:
-    """A model that is cut up, and this rank's part of it."""
+    """A sharded model, and this rank's part of it."""
 
     def __init__(self, model: nn.Module, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> None:
         layout = ranks.layout
@@ -65,14 +65,14 @@ class ShardedModel:
     # -- one update ----------------------------------------------------------------------------------
 
     def take_gradients(self) -> None:
-        """Hand the gradients of the shards to the rank's part."""
+        """Pass the gradients of the shards to the rank's part."""
         for name, mine in self.part.named_parameters():
             gradient = self.owners[name].grad
             mine.grad = None if gradient is None else _plain(gradient)
             self.owners[name].grad = None
 
     def add_up_uncut(self, ranks: Ranks) -> None:
-        """Gradients of weights that `ep` or `tp` does not cut are sums over its ranks."""
+        """Sum the gradients of weights that `ep` or `tp` does not split over its ranks."""
         for dimension in ("ep", "tp"):
             if self.mesh[dimension].size() > 1:
                 found = [
@@ -88,7 +88,7 @@ class ShardedModel:
         return [self.mesh.size() // _pieces(owner) for owner in self.owners.values()]
 
     def my_labels(self, batch: Batch) -> Batch:
-        """The batch with the labels that this rank counts: those of its slice, or all of them on one rank."""
+        """The batch with the labels this rank counts: those of its slice, or all of them on one rank."""
         if self.ranks == 1:
             return batch
         batch = evened(batch, self.ranks)
@@ -100,7 +100,7 @@ class ShardedModel:
     # -- looking at it -------------------------------------------------------------------------------
 
     def whole(self) -> nn.Module:
-        """A model of its own with all weights, as validation, decoding and bundles take it. All ranks ask."""
+        """A separate model with all weights, for validation, decoding and bundles. All ranks must call it."""
         found = {}
         for name, owner in self.owners.items():
             full = owner.data.full_tensor() if isinstance(owner.data, DTensor) else owner.data
@@ -108,7 +108,7 @@ class ShardedModel:
         return _with_weights(self._skeleton, found).eval()
 
     def as_shard(self, name: str, local: Tensor) -> Tensor:
-        """A tensor of the shape of this rank's part of a weight, as the shard of a whole that it is."""
+        """A tensor shaped like this rank's part of a weight, as a shard of the whole."""
         owner = self.owners[name].data if name in self.owners else None
         if not isinstance(owner, DTensor):
             return local
@@ -123,7 +123,7 @@ class ShardedModel:
 
 
 def _cut_fully(model: nn.Module, mesh: DeviceMesh, layout: Layout, dtype: torch.dtype) -> nn.Module:
-    """Layer by layer, and then all that is left. Passes in half precision, sums of gradients in float32."""
+    """Shard layer by layer, then the rest. Passes in half precision, sums of gradients in float32."""
     half = dtype in (torch.bfloat16, torch.float16)
     policy = (
         MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
@@ -138,7 +138,7 @@ def _cut_fully(model: nn.Module, mesh: DeviceMesh, layout: Layout, dtype: torch.
     weights = {weight for module in shared for weight in module.parameters(recurse=False)}
 
     def dimension(weight: nn.Parameter) -> Shard | None:
-        """Along which a weight is cut, if not the first: experts that `ep` has dealt, along the next."""
+        """The dimension to split, if not the first: experts that `ep` has split, along the second."""
         return (
             Shard(1) if isinstance(weight.data, DTensor) and weight.data.device_mesh == mesh["ep"] else None
         )
@@ -148,22 +148,22 @@ def _cut_fully(model: nn.Module, mesh: DeviceMesh, layout: Layout, dtype: torch.
     fully_shard(model, mesh=ranks, mp_policy=policy)
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            # the loss has been divided by the labels of all ranks: gradients are added up, and that is all
+            # the loss is already divided by the labels of all ranks, so gradients are only summed
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return model
 
 
 def _owned_by_several(layers: Sequence[nn.Module]) -> list[nn.Module]:
-    """Modules with weights of their own that stand in more than one layer, such as a table of distances."""
+    """Modules with weights of their own that several layers share, such as a table of distances."""
     found = Counter(module for layer in layers for module in layer.modules())
     return [module for module, places in found.items() if places > 1 and module._parameters]
 
 
 def _with_weights(model: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
-    """A copy of a model that has other weights, or none yet; those that are one under two names stay one.
+    """A copy of a model with other weights, or none yet; tied weights stay tied.
 
-    Copies share their buffers, which are not cut: what training moves in one is moved in all.
+    Copies share their buffers, which are not split: a change in one is a change in all.
     """
     memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
     for name, parameter in model.named_parameters():
@@ -188,7 +188,7 @@ def _mesh_of(owner: nn.Parameter) -> DeviceMesh:
 
 
 def _pieces(owner: nn.Parameter) -> int:
-    """Into how many shards a weight is cut."""
+    """Into how many shards a weight is split."""
     data = cast(DTensor, owner.data)
     cut = zip(data.device_mesh.shape, data.placements, strict=True)
     return math.prod(size for size, placed in cut if not placed.is_replicate())

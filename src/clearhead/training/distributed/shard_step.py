@@ -1,7 +1,7 @@
-"""One update of a model that is cut up: the engine adds gradients up while it goes back through the layers.
+"""One update of a sharded model: the engine reduces gradients during the backward pass.
 
-What is left to do is what no rank can do alone: the sums of weights that tensor and expert parallelism have
-not cut, and the length of a gradient of which every rank has a part.
+What remains is what no rank can do alone: summing the gradients of weights that tensor and expert parallelism
+do not split, and the norm of a gradient that is spread over all ranks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from clearhead.training.step import MOST_PARTS
 
 
 class ShardStepper(RankStepper):
-    """A `RankStepper` whose model is in shards.
+    """A `RankStepper` whose model is sharded.
 
-    Where memory runs out on one rank, the others wait inside the pass, and nobody can go back. So the run
-    ends, and `parts.json` in its folder says into how many parts a batch is cut from the next start on.
+    If memory runs out on one rank, the others wait inside the pass, and none can go back. So the run ends,
+    and `parts.json` in its folder says into how many parts to split a batch from the next start on.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ShardStepper(RankStepper):
         return found
 
     def _cut(self, batch: Batch) -> list[Batch]:
-        """All ranks make equally many passes: who has fewer rows makes the last ones without labels."""
+        """All ranks make equally many passes: one with fewer rows makes the last ones without labels."""
         pieces = super()._cut(batch)
         return pieces + [pieces[-1].unlabelled()] * (self.parts - len(pieces))
 
@@ -69,7 +69,7 @@ class ShardStepper(RankStepper):
         self.sharded.add_up_uncut(self.ranks)
 
     def clipped(self) -> Tensor:
-        """The length of the whole gradient: ranks add up the squares of their parts, shared with copies."""
+        """The norm of the whole gradient: sum the squares of all parts, each divided by its copies."""
         pairs = [
             (p, share) for p, share in zip(self.parameters, self.shares, strict=True) if p.grad is not None
         ]
@@ -83,7 +83,7 @@ class ShardStepper(RankStepper):
 
 
 def _parts_in(file: Path) -> int:
-    """Into how many parts a batch is cut; 1 where memory has not run out yet."""
+    """Into how many parts to split a batch; 1 if memory has not run out yet."""
     if not file.exists():
         return 1
     parts = read_json(file).get("parts")

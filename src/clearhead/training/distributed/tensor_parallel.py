@@ -1,15 +1,15 @@
-"""Tensor parallel, with T ranks that share each batch: how a model's products and sequences are cut.
+"""Tensor parallelism, with T ranks that share each batch: how a model's products and sequences are split.
 
-The plan stands here, beside the names of a model's parts, and not in `nn`, which knows of no other rank.
+The plan is here, next to the names of a model's parts, and not in `nn`, which knows nothing about ranks.
 
-A layer's first products (q, k, v, inner) are cut by columns, so that each rank has some of the heads and some
-of the inner width; its last ones (output) by rows, whose sum is the result. Between products everything else
-(norms, dropout, residual, the loss) works on 1/T of the sequence:
+A layer's first products (q, k, v, inner) are split by columns, so each rank has some of the heads and some
+of the inner width; its last ones (output) by rows, and their sum is the result. Between products everything
+else (norms, dropout, residual, the loss) works on 1/T of the sequence:
 
     slice ── norm ── gather ── first products · heads · last product ── sum and slice ── + ── …
 
-Weights that are not cut (embeddings, norms, what positions add to scores) serve a slice of the sequence or
-some heads on each rank, so that their gradients are sums over the ranks of `tp`. Each label is counted on one
+Weights that are not split (embeddings, norms, position biases) see a slice of the sequence or some of the
+heads on each rank, so their gradients are summed over the ranks of `tp`. Each label is counted on one
 rank.
 """
 
@@ -40,13 +40,13 @@ from clearhead.nn.positions import Position
 from clearhead.nn.tokens import Tokens
 from clearhead.planner.layout import Layout
 
-SEQUENCE = -2  # the dimension that is cut between products: (rows, tokens, width), or packed (tokens, width)
+SEQUENCE = -2  # the dimension split between products: (rows, tokens, width), or packed (tokens, width)
 
 
 class SomeHeads(Position):
-    """What a rank's position scheme becomes besides what it is: its heads are some of the layer's.
+    """A rank's position scheme, in addition to what it is: it serves only some of the layer's heads.
 
-    Kernels ask for a bias by one of the two methods; no scheme asks itself by the other.
+    Kernels ask for a bias by one of the two methods; no scheme calls one from the other.
     """
 
     first_head = 0
@@ -64,7 +64,7 @@ class SomeHeads(Position):
 
 
 def refuse_tensor_parallel(model: nn.Module, layout: Layout) -> None:
-    """Say which part of a model cannot be cut."""
+    """Raise an error that names the part of a model that cannot be split."""
     layers = [module for module in model.modules() if isinstance(module, Layer)]
     if not layers:
         raise UserError(f"The layout '{layout}' cannot split a {type(model).__name__}: leave tp out.")
@@ -99,7 +99,7 @@ def _attentions(layer: Layer) -> list[Any]:
 
 
 def cut_products(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Columns, then rows; what goes in is gathered once for all of a part's first products."""
+    """Columns, then rows; the input is gathered once for all of a part's first products."""
     back_to_slices = RowwiseParallel(output_layouts=Shard(SEQUENCE))
     for layer in (module for module in model.modules() if isinstance(module, Layer)):
         plan: dict[str, ParallelStyle] = {"feedforward": _gathered()}
@@ -131,7 +131,7 @@ def _gathered(*others: None) -> PrepareModuleInput:
 
 
 def _keep_my_heads(position: Position, first: int, count: int) -> None:
-    """Let a scheme that adds to the scores take the heads it is asked for as some of the layer's."""
+    """Make a scheme with a bias count its heads from `first`, as some of the layer's."""
     if position.has_bias and not isinstance(position, SomeHeads):  # one object may serve several layers
         kind = type(position)
         own = {"first_head": first, "my_heads": count}
@@ -139,7 +139,7 @@ def _keep_my_heads(position: Position, first: int, count: int) -> None:
 
 
 def cut_sequences(model: nn.Module, mesh: DeviceMesh, has_head: bool) -> None:
-    """Slices behind the embedding; whole sequences where something must see all of it."""
+    """Slice after the embedding; gather whole sequences for parts that must see all of it."""
 
     def cut(module: nn.Module, args: Any, x: Tensor) -> Tensor:
         return x.chunk(mesh.size(), SEQUENCE)[mesh.get_local_rank()]
@@ -148,7 +148,7 @@ def cut_sequences(model: nn.Module, mesh: DeviceMesh, has_head: bool) -> None:
         whole = DTensor.from_local(x, mesh, [Shard(SEQUENCE)], run_check=False).redistribute(
             placements=[Replicate()]
         )
-        # read by products of all decoder layers, which take it as it is; a head takes a plain tensor
+        # products of all decoder layers take it as it is; a head takes a plain tensor
         return whole.to_local(grad_placements=[Partial()]) if has_head else whole
 
     for module in model.modules():
@@ -159,7 +159,7 @@ def cut_sequences(model: nn.Module, mesh: DeviceMesh, has_head: bool) -> None:
 
 
 def evened(batch: Batch, ranks: int) -> Batch:
-    """The batch; packed tokens that cannot be dealt evenly are followed by a sequence of filler."""
+    """The batch; packed tokens that do not divide evenly are followed by a sequence of filler."""
     if not batch.is_packed or all(len(batch.fields[name]) % ranks == 0 for name in batch.sizes):
         return batch
     plain = without_filler(batch)

@@ -1,9 +1,9 @@
-"""What one sees of a run while it trains, on stderr; it looks on and never changes the run.
+"""What is shown of a run while it trains, on stderr; a view only watches and never changes the run.
 
 `make_view` chooses: a live panel on a terminal, plain lines in logs and pipes, or
-silence. A view is a context manager and is told what happens through five
-methods. Reading order: `records` (what a view is told), `words` (numbers as one
-says them), `plain`, `live`, `choices`.
+silence. A view is a context manager that receives events through five methods.
+Reading order: `records` (what a view receives), `words` (number formatting),
+`plain`, `live`, `choices`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def make_view(kind: str = "auto") -> View:
 
 
 def _what_fits() -> str:
-    if sys.stderr is None or sys.stderr.closed:  # closed by whoever started the program
+    if sys.stderr is None or sys.stderr.closed:  # closed by the parent process
         return "quiet"
     terminal = sys.stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
     return "live" if terminal else "plain"

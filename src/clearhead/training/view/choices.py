@@ -15,11 +15,11 @@ from clearhead.training.view.plain import write_line
 from clearhead.training.view.words import visible
 
 WIDEST = 100_000  # columns of a log: nothing is wrapped there
-NARROWEST_REASON = 24  # columns; below it a reason gets lines of its own
+NARROWEST_REASON = 24  # columns; below this a reason goes on its own lines
 
 
 def choices_table(choices: Sequence[tuple[str, str, str]], file: TextIO | None = None) -> None:
-    """Print names, values and reasons, one choice a line; wrapped on a terminal, plain columns elsewhere.
+    """Print names, values and reasons, one choice per line; wrapped on a terminal, plain columns elsewhere.
 
     >>> choices_table([("layers", "4", "a small corpus"), ("batch.tokens", "4,096", "fits")], sys.stdout)
     setting       value  why
@@ -46,5 +46,5 @@ def _table(choices: Sequence[tuple[str, str, str]], widest: int) -> Table:
     table.add_column("value", style="cyan", max_width=widest, overflow="fold")
     table.add_column("why", overflow="fold")
     for row in choices:
-        table.add_row(*(Text(visible(cell)) for cell in row))  # Text: a value with [brackets] is no markup
+        table.add_row(*(Text(visible(cell)) for cell in row))  # Text: a value with [brackets] is not markup
     return table

@@ -1,9 +1,9 @@
-"""The live view: a panel at the foot of the terminal that is drawn anew twice a second.
+"""The live view: a panel at the bottom of the terminal that is redrawn twice a second.
 
-The run only stores what happened; a thread of the display draws it, so a step
-waits for nothing. No frame at the sides of the panel: texts in scripts whose
-width a terminal may judge differently then push nothing out of line. All texts
-are shown as they are, never read as markup.
+The run only stores what happened; a thread of the display draws it, so no step
+waits. The panel has no frame at the sides: text in scripts whose width a terminal
+may count differently then misaligns nothing. All texts are shown literally, never
+as markup.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from clearhead.training.view.words import (
 
 FRAMES_PER_SECOND = 2
 LONGEST_HISTORY = 512
-WIDE = 96  # columns from which the facts stand four in a row
+WIDE = 96  # columns from which the facts are shown four to a row
 MOST_SAMPLES = 3
-OTHER_LINES = 17  # lines of the panel without samples; what is left of the screen is for those
+OTHER_LINES = 17  # lines of the panel without samples, which get the rest of the screen
 SAMPLE_LINES = 4
 
 
 class History:
-    """A curve of bounded length: when it is full, neighbours are merged and later values come in pairs."""
+    """A curve of bounded length: when full, neighbours are merged and later values averaged in groups."""
 
     def __init__(self, longest: int = LONGEST_HISTORY) -> None:
         self.values: list[float] = []
         self._longest = longest
-        self._group = 1  # so many values make one
+        self._group = 1  # this many values make one
         self._sum, self._count = 0.0, 0
 
     def add(self, value: float) -> None:
-        """One more value; numbers that are not finite are left out."""
+        """Add a value; non-finite numbers are left out."""
         if not math.isfinite(value):
             return
         self._sum, self._count = self._sum + value, self._count + 1
@@ -71,7 +71,7 @@ class History:
 
 
 class LiveView(View):
-    """A panel that moves: progress, the numbers of the run, curves, validations and samples."""
+    """A panel that updates in place: progress, the numbers of the run, curves, validations and samples."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False, emoji=False)
@@ -82,7 +82,7 @@ class LiveView(View):
         self._last: tuple[int, Mapping[str, float]] | None = None
         self._best: tuple[int, Mapping[str, float]] | None = None
         self._samples: Sequence[Sample] = ()
-        self._changes = 0  # how often something has changed
+        self._changes = 0  # the number of changes so far
         self._drawn: list[Segment] = []
         self._drawn_state: tuple[int, int, int] | None = None
 
@@ -97,14 +97,14 @@ class LiveView(View):
                 get_renderable=lambda: self,
                 console=self.console,
                 refresh_per_second=FRAMES_PER_SECOND,
-                # stdout may lead into a file or a pipe, whose reader wants what is printed there
+                # stdout may be a file or a pipe: leave what is printed there to its reader
                 redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
             )
             with suppress(OSError):
                 self._live.start()
 
     def step(self, progress: Progress) -> None:
-        """Remember how far it is."""
+        """Remember the progress."""
         self._progress = progress
         self._training.add(progress.loss)
         self._changes += 1
@@ -134,7 +134,7 @@ class LiveView(View):
                 live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # drawn anew only when something has changed: what stands still costs the run nothing
+        # redrawn only when something has changed: an idle panel costs the run nothing
         state = (self._changes, options.max_width, console.height)
         if state != self._drawn_state:
             panel = self.panel(options.max_width, console.height, options.ascii_only)
@@ -142,7 +142,7 @@ class LiveView(View):
         yield from self._drawn
 
     def panel(self, width: int, height: int, ascii_only: bool = False) -> RenderableType:
-        """The panel as it stands now, for a screen of this size."""
+        """The current panel, for a screen of this size."""
         inner = max(width - 2, 10)
         parts: list[RenderableType] = []
         progress = self._progress
@@ -180,7 +180,7 @@ def _bar(progress: Progress, width: int) -> RenderableType:
 
 
 def _facts(progress: Progress, width: int) -> RenderableType:
-    """Names and numbers, four or two pairs in a row."""
+    """Names and numbers, four or two pairs to a row."""
     mfu = "–" if progress.mfu is None else percent(progress.mfu)
     speed = f"{short(progress.tokens_per_second)} tokens/s" if progress.tokens_per_second > 0 else "–"
     facts = {**measured(progress), "speed": speed, "MFU": mfu, "skipped steps": counted(progress.skipped)}
@@ -212,7 +212,7 @@ def _curves(training: Sequence[float], validation: Sequence[float], width: int, 
 def _validations(
     last: tuple[int, Mapping[str, float]], best: tuple[int, Mapping[str, float]] | None
 ) -> RenderableType:
-    """The last validation and the best one, a row each; one row if they are the same."""
+    """The last validation and the best one, one row each; one row if they are the same."""
     names = list(last[1])
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("validation", no_wrap=True)

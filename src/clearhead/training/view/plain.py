@@ -24,12 +24,12 @@ from clearhead.training.view.words import (
 )
 
 FEWEST_SECONDS, FEWEST_SHARE = 10.0, 0.1  # a line when both have passed since the last
-MOST_SECONDS = 600.0  # but never silent for longer: a watcher would think that the run hangs
+MOST_SECONDS = 600.0  # but never silent for longer: the run would seem to hang
 LONGEST_TEXT = 160
 
 
 class PlainView(View):
-    """A line now and then: the first step, the last, and every 10 s or 10 % between, the rarer of both."""
+    """Occasional lines: the first step, the last, and every 10 s or 10 % in between, whichever is rarer."""
 
     def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file
@@ -60,12 +60,12 @@ class PlainView(View):
                 self._write(f"  {name + ':':<11}{visible(text, LONGEST_TEXT)}")
 
     def say(self, sentence: str) -> None:
-        """Write it, each of its lines on one of its own."""
+        """Write the message, line by line."""
         for line in sentence.splitlines() or [""]:
             self._write(visible(line, 10_000))
 
     def stop(self) -> None:
-        """Write how far the run came, unless the last line says so."""
+        """Write how far the run came, unless the last line already shows it."""
         if self._newest is not None and self._newest is not self._last:
             self._write_progress(self._newest)
         self._newest = self._last = None
@@ -73,7 +73,7 @@ class PlainView(View):
     def _due(self, progress: Progress) -> bool:
         assert self._last is not None
         seconds = self._clock() - self._when
-        # a billionth for shares such as 0.3 − 0.2, which is a little less than 0.1
+        # a tolerance of a billionth, as 0.3 − 0.2 is a little less than 0.1
         enough = progress.share - self._last.share >= FEWEST_SHARE - 1e-9
         return (seconds >= FEWEST_SECONDS and enough) or seconds >= MOST_SECONDS
 
@@ -106,7 +106,7 @@ def progress_line(progress: Progress) -> str:
 
 
 def measured(progress: Progress) -> dict[str, str]:
-    """The numbers of the last steps by name; there is no perplexity where the loss is no −log p."""
+    """The figures of the last steps by name; no perplexity unless the loss is a −log p."""
     found = {
         "loss": figure(progress.loss),
         "perplexity": figure(progress.perplexity),
@@ -119,10 +119,10 @@ def measured(progress: Progress) -> dict[str, str]:
 
 
 def write_line(line: str, file: TextIO | None = None) -> None:
-    """Write a line to stderr or `file`, whatever letters its encoding lacks.
+    """Write a line to stderr or `file`, whatever characters its encoding lacks.
 
-    A log that cannot be written (a full disk, a reader who has gone) must not end
-    a run of hours, so it is passed over.
+    A log that cannot be written (a full disk, a closed pipe) must not end a run of
+    hours, so errors are ignored.
     """
     stream = sys.stderr if file is None else file
     if stream is None:

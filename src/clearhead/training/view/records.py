@@ -1,4 +1,4 @@
-"""What a view is told about a run, and the view that shows none of it."""
+"""What a view receives about a run, and a view that shows nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands. Numbers that are not known yet are NaN, or None where the type says so."""
+    """The progress of a run. Numbers that are not known yet are NaN, or None if the type allows it."""
 
     step: int
     """Updates done."""
@@ -40,7 +40,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Sample:
-    """One validation example and what the model made of it; a text that does not apply is empty."""
+    """One validation example and the model's output; a text that does not apply is empty."""
 
     source: str
     reference: str
@@ -52,24 +52,24 @@ class Sample:
 
 
 class View:
-    """Someone who watches a run; this one shows nothing, the others override what they show."""
+    """A view of a run; this one shows nothing, others override what they show."""
 
     def start(self, title: str, lines: Sequence[str] = ()) -> None:
-        """The run begins: its name, and a few lines about it."""
+        """The run starts: its name, and a few lines about it."""
 
     def step(self, progress: Progress) -> None:
-        """The run has come so far. Cheap enough for every step."""
+        """The current progress. Cheap enough for every step."""
 
     def validation(
         self, step: int, values: Mapping[str, float], best: bool, samples: Sequence[Sample] = ()
     ) -> None:
-        """A validation gave these values, the best so far or not."""
+        """The values of a validation, and whether it is the best so far."""
 
     def say(self, sentence: str) -> None:
         """A message that stays on the screen or in the log."""
 
     def stop(self) -> None:
-        """The run is over, in whatever way; calling it again does nothing."""
+        """The run has ended, for whatever reason; calling it again does nothing."""
 
     def __enter__(self) -> Self:
         return self

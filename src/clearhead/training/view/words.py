@@ -1,4 +1,4 @@
-"""Numbers as one says them, and texts as one can safely show them. Plain strings in and out."""
+"""Formats numbers for reading, and texts for safe display. Plain strings in and out."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
 
-SHARES = {"accuracy", "token_accuracy"}  # these come as 0 to 1; every other score as it is said
+SHARES = {"accuracy", "token_accuracy"}  # given as 0 to 1; every other score as it is shown
 _NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "matthews": "Matthews", "rouge_l": "ROUGE-L"} | {
     "pearson": "Pearson",
     "spearman": "Spearman",
 }
-_JOINERS = "\u200c\u200d"  # invisible, but emoji and several scripts are misspelt without them
+_JOINERS = "\u200c\u200d"  # invisible, but emoji and several scripts need them
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#"
 
 
 def counted(number: float) -> str:
-    """A count with its thousands apart.
+    """A count with thousands separators.
 
     >>> counted(12345)
     '12,345'
@@ -27,7 +27,7 @@ def counted(number: float) -> str:
 
 
 def figure(value: float) -> str:
-    """A measured number in about four figures.
+    """A measured number to about four significant figures.
 
     >>> [figure(v) for v in (2.31415, 31.246, 1234.5, 0.00012, 3.2e9, 0.0, float("nan"), float("inf"))]
     ['2.314', '31.25', '1,234', '1.2e-4', '3.2e9', '0', '–', '∞']
@@ -59,7 +59,7 @@ def power(value: float) -> str:
 
 
 def short(number: float) -> str:
-    """A number in about three figures and a letter.
+    """A number to about three significant figures, with a suffix.
 
     >>> [short(n) for n in (7, 912.4, 12345, 99960, 1234567, 5.1e9)]
     ['7', '912', '12.3k', '100k', '1.23M', '5.10G']
@@ -96,7 +96,7 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(share: float, decimals: int = 0) -> str:
-    """A share of one in per cent.
+    """A fraction as a percentage.
 
     >>> percent(0.312)
     '31 %'
@@ -110,7 +110,7 @@ def metric_name(name: str) -> str:
 
 
 def metric_value(name: str, value: float) -> str:
-    """A validation metric's value, shares of one in per cent.
+    """A validation metric's value, with fractions as percentages.
 
     >>> metric_value("accuracy", 0.9134), metric_value("bleu", 41.02)
     ('91.3 %', '41.02')
@@ -136,7 +136,7 @@ def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
 
 
 def visible(text: str, longest: int = 1000) -> str:
-    """A text on one line in which nothing is hidden: control and direction characters are spelt out.
+    """A text on one line with nothing hidden: control and direction characters are escaped.
 
     >>> visible("a\\tb\\x1b[2J")
     'a\\\\tb\\\\x1b[2J'
