@@ -1,5 +1,5 @@
-"""The jobs that a person comes for, each as one function: train, translate, evaluate, demo.
+"""The jobs that users run, each as one function: train, translate, evaluate, demo.
 
-Wires the rooms below together, and is what the command line and `clearhead.train`
-call. Decides nothing that a room below could decide.
+Wires the packages below together, and is what the command line and `clearhead.train`
+call. Decides nothing that a package below could decide.
 """

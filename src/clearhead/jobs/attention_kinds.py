@@ -1,7 +1,7 @@
-"""Who takes part in `clearhead bench attention`: every kernel, and every kind of attention there is.
+"""What `clearhead bench attention` compares: every kernel, and every kind of attention there is.
 
-A row names settings that are worth measuring, and what the literature says of their cost. A kind of
-`nn/parts.py` that has no row takes part with its own defaults. Measures nothing.
+A row names settings that are worth measuring, and the cost that the literature states for them. A kind of
+`nn/parts.py` without a row is measured with its own defaults. Measures nothing itself.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from clearhead.nn.parts import ATTENTIONS, attention_kind, build_attention
 from clearhead.nn.positions import Position
 
 PROJECTIONS = ("query", "key", "value", "output")
-WINDOW = 256  # positions each way
+WINDOW = 256  # positions to either side
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One that is measured: its settings beside the sizes, and its cost for n tokens as papers state it."""
+    """One candidate: its settings besides the sizes, and its cost for n tokens as papers state it."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     time: str = "–"
     memory: str = "–"
-    exact: bool = False  # it computes exact attention, and differs in how
-    for_length: Callable[[int], Mapping[str, Any]] = lambda tokens: {}  # settings that go with the length
-    has_no: tuple[str, ...] = ()  # sizes that others have
+    exact: bool = False  # it computes exact attention, in another way
+    for_length: Callable[[int], Mapping[str, Any]] = lambda tokens: {}  # settings that depend on the length
+    has_no: tuple[str, ...] = ()  # sizes that it lacks
     exact_when: str = (
-        ""  # a setting that, at the text's length, makes it exact: for those with no key to take
+        ""  # a setting that makes it exact if set to the text's length: for kinds without a key projection
     )
-    packed: bool = False  # its kernel takes packed tokens alone
+    packed: bool = False  # its kernel takes only packed tokens
 
     @property
     def kind(self) -> str:
@@ -46,7 +46,7 @@ class Contender:
         return str(self.settings.get("kind", "multihead"))
 
     def part(self, like: AttentionConfig, tokens: int, position: Position | None = None) -> Any:
-        """The attention itself, as wide as `like`, for texts of so many tokens."""
+        """The attention module, as wide as `like`, for texts of this many tokens."""
         usual = AttentionConfig().to_dict()
         said = {
             name: value
@@ -60,7 +60,7 @@ class Contender:
 
 
 def _buckets(tokens: int) -> list[int]:
-    """About two for each chunk of 64 tokens: one even number or, where they are many, a product of two."""
+    """About two for each chunk of 64 tokens: one even number or, if there are many, a product of two."""
     power = max(1, math.ceil(math.log2(max(2 * tokens / 64, 2))))
     return [2**power] if power <= 6 else [2 ** (power // 2), 2 ** (power - power // 2)]
 
@@ -115,7 +115,7 @@ ROWS = (
 
 
 def contenders(named: str | None = None) -> list[Contender]:
-    """All of them, or those named by a list such as "exact,linear": by row, or all rows of a kind."""
+    """All of them, or those in a list such as "exact,linear": by row, or all rows of a kind."""
     rows = list(ROWS)
     known = {one.kind for one in rows}
     rows += [Contender(kind, {"kind": kind}) for kind in ATTENTIONS if kind not in known]
@@ -132,7 +132,7 @@ def contenders(named: str | None = None) -> list[Contender]:
 
 
 def take_projections(part: nn.Module, weights: Mapping[str, Tensor]) -> bool:
-    """Give a part these projections (`query.weight`, `query.bias`, …); False: it has others."""
+    """Give a part these projections (`query.weight`, `query.bias`, …); False: it has different ones."""
     own = dict(part.named_parameters())
     fits = all(name in own and own[name].shape == weight.shape for name, weight in weights.items())
     if fits:
@@ -161,7 +161,7 @@ def unit_projections(part: nn.Module) -> dict[str, Tensor]:
 
 
 def counted(part: Any, rows: int, tokens: int, causal: bool) -> tuple[float, float]:
-    """FLOPs of a forward and backward pass, and bytes kept for the latter, as the planner counts them."""
+    """FLOPs of a forward and backward pass, and bytes stored for the latter, as the planner counts them."""
     costs, sight = attention_kind(part.config.kind).costs, Sight(rows, tokens, tokens, causal)
     flops = sum((one.forward + one.backward) * one.visible for one in costs.products("", part, sight))
     return flops, float(costs.kept(part, sight, Storage(4, on_cpu=True)))

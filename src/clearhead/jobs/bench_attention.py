@@ -1,10 +1,10 @@
-"""Attention measured: time, memory and error of every kind, for texts of many lengths.
+"""Attention benchmark: time, memory and error of every kind, for texts of many lengths.
 
-A cell is one kind at one length: a layer's forward pass, the same with its backward pass, the memory that
-takes at its peak, and how far the result is from exact attention with the same projections. Errors are of
-random inputs, and of a trained model's own (`Trained`), in float32. Time is that of the processor on a CPU,
-in which other programs do not count, and the clock's on a GPU. A cell that would take too long or too much
-is left out, and says so; what is left out is decided by times alone, and errors by none.
+A cell is one kind at one length: a layer's forward pass, the same with its backward pass, the peak memory of
+both, and how far the result is from exact attention with the same projections. Errors are in float32,
+on random inputs and on a trained model's own (`Trained`). Time is processor time on a CPU, which excludes
+other programs, and wall-clock time on a GPU. A cell that would take too long or too much memory is left out,
+with a note; only times decide what is left out, never errors.
 
 Shapes: B rows, n tokens, E model width.
 """
@@ -42,18 +42,18 @@ from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
 from clearhead.nn.attention.masks import Causal, Mask
 from clearhead.nn.tokens import Tokens
 
-ROUNDS = 3  # of which the quickest counts
-PASSES = 6.0  # of a cell: a first one, the rounds with and without gradients, and one whose memory is seen
-SHARE = 0.5  # of the memory of a machine that a cell may take
-LONGEST_CHECK = 8192  # tokens up to which kernels of exact attention are compared: some are loops in Python
-# FLOPs of exact attention up to which errors are measured: by size and not by time, so that they are always
-# the same
+ROUNDS = 3  # the fastest counts
+PASSES = 6.0  # per cell: a first one, the rounds with and without gradients, and one to measure memory
+SHARE = 0.5  # of the machine's memory that a cell may take
+LONGEST_CHECK = 8192  # tokens up to which exact kernels are compared: some are Python loops
+# FLOPs of exact attention up to which errors are measured: a limit by size and not by time, so the cells are
+# always the same
 ERROR_FLOPS = {"cpu": 4e11, "cuda": 4e14}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same for all cells."""
+    """What all cells share."""
 
     like: AttentionConfig  # sizes
     lengths: Sequence[int]
@@ -66,12 +66,12 @@ class Setting:
 
     @property
     def mask(self) -> Mask | None:
-        """What a query may see."""
+        """What a query may attend to."""
         return Causal() if self.causal else None
 
     @property
     def machine(self) -> str:
-        """What it is measured on."""
+        """The machine that is measured."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
         return name_of_cpu()
@@ -86,16 +86,16 @@ class Cell:
     forward: float | None = None  # seconds
     both: float | None = None  # seconds, with the backward pass
     bytes: float | None = None  # at the peak of both
-    error: float | None = None  # against exact attention, as a part of its norm
+    error: float | None = None  # against exact attention, relative to its norm
     trained_error: float | None = None  # on a trained model's weights and inputs
     flops: float = 0.0  # of both, as the planner counts them
     kept: float = 0.0  # bytes for the backward pass, as the planner counts them
-    why: str = ""  # it was not measured
+    why: str = ""  # the reason it was not measured
 
 
 @dataclass
 class Bench:
-    """Everything that was found out."""
+    """All results."""
 
     setting: Setting
     contenders: list[Contender]
@@ -129,7 +129,7 @@ def bench(setting: Setting, rows: Sequence[Contender], trained: Trained | None =
 
 
 def refuse_lengths(lengths: Sequence[int]) -> None:
-    """Say so when they are none, too short, too long or named twice."""
+    """Raise an error if there are none, or one is too short, too long or given twice."""
     if not lengths or min(lengths) < 2 or max(lengths) > 2**20 or len(set(lengths)) != len(lengths):
         raise UserError("Lengths are different numbers of tokens from 2 to 1,048,576, such as 256,1024,4096.")
 
@@ -163,7 +163,7 @@ def _prepared(setting: Setting, one: Contender, tokens: int) -> tuple[Any, Tenso
 
 
 def _why_not(setting: Setting, cell: Cell, last: Cell | None) -> str:
-    """By how the planner's counts grow, would this cell take too long or too much?"""
+    """Why, by the growth of the planner's counts, this cell would take too long or too much memory."""
     if last is None:
         return ""
     if last.both is None or last.bytes is None:
@@ -214,7 +214,7 @@ def _call(setting: Setting, one: Contender, part: Any) -> Callable[[Tensor], Ten
 
 
 def quickest(do: Callable[[], object], device: torch.device, rounds: int = ROUNDS) -> float:
-    """Seconds of the quickest round."""
+    """Seconds of the fastest round."""
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     times = []
     for _ in range(rounds):
@@ -232,7 +232,7 @@ def _settle(device: torch.device) -> None:
 
 
 def peak_bytes(do: Callable[[], object], device: torch.device) -> float:
-    """The most memory that tensors took at a time while something ran, beyond what they took before."""
+    """The peak memory of tensors while something ran, beyond what they took before."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -240,7 +240,7 @@ def peak_bytes(do: Callable[[], object], device: torch.device) -> float:
         do()
         torch.cuda.synchronize(device)
         return float(torch.cuda.max_memory_allocated(device) - before)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would tell stderr that it starts and stops
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # keeps the profiler from logging its start and stop
     with profile(use_cpu=True, use_kineto=False, profile_memory=True) as seen:
         do()
     changes = [
@@ -257,7 +257,7 @@ def peak_bytes(do: Callable[[], object], device: torch.device) -> float:
 
 
 class Trained:
-    """A trained model's attention layers, and what goes into them for a text of n tokens."""
+    """A trained model's attention layers, and their inputs for a text of n tokens."""
 
     def __init__(self, bundle: Bundle, name: str, text: str | None, device: torch.device) -> None:
         self.name, self.bundle, self.device = name, bundle, device
@@ -286,13 +286,13 @@ class Trained:
         return config.replace(dropout=0.0, kernel="auto")
 
     def may_read(self, tokens: int) -> bool:
-        """Whether it has positions for so many tokens."""
+        """Whether it has positions for this many tokens."""
         position = self.bundle.config.position
         return position.name != "learned" or tokens <= position.max_length
 
     @torch.no_grad()
     def inputs(self, tokens: int, seed: int) -> list[Tensor]:
-        """What goes into the attention of each layer, (1, n, E): of the text, repeated, or random tokens."""
+        """The inputs of each layer's attention, (1, n, E), for the text, repeated, or random tokens."""
         if self.ids is None:
             with seeded(seed):
                 ids = torch.randint(self.bundle.config.vocabulary, (1, tokens))
@@ -313,7 +313,7 @@ class Trained:
 
 
 def _add_errors(found: Bench, tokens: int, trained: Trained | None) -> None:
-    """Of all kinds at one length."""
+    """Measure the errors of all kinds at one length."""
     setting = found.setting
     flops = counted(EXACT.part(setting.like, tokens), setting.rows, tokens, setting.causal)[0]
     if flops > ERROR_FLOPS.get(setting.device.type, ERROR_FLOPS["cpu"]):
@@ -337,7 +337,7 @@ def _add_errors(found: Bench, tokens: int, trained: Trained | None) -> None:
 
 @torch.no_grad()
 def _own_error(setting: Setting, one: Contender, tokens: int) -> float:
-    """Of a kind with projections of its own, against itself where it is exact."""
+    """The error of a kind with its own projections, against its own exact setting."""
     plain = _plain(setting)
     part, x = _prepared(plain, one, tokens)
     right = replace(one, settings={**one.settings, one.exact_when: tokens}).part(setting.like, tokens)
@@ -347,7 +347,7 @@ def _own_error(setting: Setting, one: Contender, tokens: int) -> float:
 
 
 def _plain(setting: Setting) -> Setting:
-    """The same in float32, in which errors are measured."""
+    """The same setting in float32, for measuring errors."""
     return Setting(setting.like, setting.lengths, setting.device, causal=setting.causal, rows=setting.rows)
 
 
@@ -355,7 +355,7 @@ def _plain(setting: Setting) -> Setting:
 def _errors(
     found: Bench, tokens: int, exact: Any, weights: dict[str, Tensor], x: Tensor
 ) -> Iterator[tuple[Contender, float]]:
-    """‖out − exact‖ / ‖exact‖ without W_O's bias, for all who can take the projections."""
+    """‖out − exact‖ / ‖exact‖ without W_O's bias, for all kinds that can take the projections."""
     setting, whole = _plain(found.setting), memory_of(x.device)
     right = _call(setting, EXACT, exact.eval())(x)
     norm = (right if exact.output.bias is None else right - exact.output.bias).norm()
@@ -371,5 +371,5 @@ def _errors(
                     continue
                 out = _call(setting, one, part)(x)
         except (UserError, torch.OutOfMemoryError):
-            continue  # such as kernels that compute in half precision alone
+            continue  # such as kernels that only support half precision
         yield one, float((out - right).norm() / norm)

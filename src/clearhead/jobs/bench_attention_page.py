@@ -1,8 +1,8 @@
-"""What `clearhead bench attention` found: tables, sentences and charts, as one HTML page or as JSON.
+"""The results of `clearhead bench attention`: tables, sentences and charts, as one HTML page or as JSON.
 
 Exponents are slopes of a straight line through log(cost) over log(tokens), fitted to the longest lengths that
-were measured, and to the planner's counts at the same lengths: that is the theory for this layer, with its
-projections. Measures nothing.
+were measured, and to the planner's counts at the same lengths: that is the theory for this layer, including
+its projections. Measures nothing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from clearhead.jobs.charts import Lines, lines_of, svg
 from clearhead.planner.report import bytes_in_words
 
 FITTED = 4  # lengths, the longest ones
-NEAR = 0.1  # an error below which a result is said to be near exact attention's
+NEAR = 0.1  # an error below which a result counts as near exact attention's
 
 Value = Callable[[Cell], float | None]
-QUANTITIES: dict[str, tuple[str, Value]] = {  # key → title, and how it is read
+QUANTITIES: dict[str, tuple[str, Value]] = {  # key → title, and how to read it from a cell
     "both": ("Time, forward and backward", lambda cell: cell.both),
     "forward": ("Time, forward", lambda cell: cell.forward),
     "bytes": ("Memory, forward and backward", lambda cell: cell.bytes),
     "error": ("Error on random inputs", lambda cell: cell.error),
     "trained_error": ("Error on trained weights", lambda cell: cell.trained_error),
 }
-FITTED_TO: dict[str, Value] = {  # what theory says of a quantity
+FITTED_TO: dict[str, Value] = {  # the theoretical counterpart of a quantity
     "both": lambda cell: cell.flops,
     "forward": lambda cell: cell.flops,
     "bytes": lambda cell: cell.kept,
@@ -40,7 +40,7 @@ FITTED_TO: dict[str, Value] = {  # what theory says of a quantity
 
 
 def exponent(points: Iterable[tuple[float, float | None]]) -> float | None:
-    """The slope of a line through logarithms; None where there are fewer than two points.
+    """The slope of a line through logarithms; None for fewer than two points.
 
     >>> exponent([(256, 1.0), (512, 4.0), (1024, 16.0)])
     2.0
@@ -52,7 +52,7 @@ def exponent(points: Iterable[tuple[float, float | None]]) -> float | None:
 
 
 def exponents(found: Bench, key: str, name: str) -> tuple[float | None, float | None]:
-    """Of one kind: as measured, and as the planner counts, over the same lengths."""
+    """The exponents of one kind: measured, and by the planner's counts, over the same lengths."""
     get, theory = QUANTITIES[key][1], FITTED_TO[key]
     cells = [one for one in found.cells[name].values() if get(one) is not None][-FITTED:]
     measured = exponent((one.tokens, get(one)) for one in cells)
@@ -60,7 +60,7 @@ def exponents(found: Bench, key: str, name: str) -> tuple[float | None, float | 
 
 
 def table(found: Bench, key: str) -> Table:
-    """One row a kind, one column a length; behind them the exponents, and what papers say."""
+    """One row per kind, one column per length; then the exponents, and the cost stated in papers."""
     get, fits = QUANTITIES[key][1], key in FITTED_TO
     lengths = sorted(found.setting.lengths)
     more = ("exponent", "by FLOPs" if key != "bytes" else "by count", "theory") if fits else ()
@@ -123,14 +123,14 @@ def verdicts(found: Bench) -> list[str]:
 
 
 def _ratio(found: Bench, name: str, tokens: int, ratio: float) -> str:
-    """How much quicker, and how far off."""
+    """How much faster, and how large the error."""
     cell = found.cells[name][tokens]
     error = cell.error if cell.trained_error is None else cell.trained_error
     return f"{ratio:.2f} × its time" + ("" if error is None else f", error {error:.2g}")
 
 
 def near(found: Bench) -> str:
-    """Which cheaper kinds come close to exact attention's result anywhere."""
+    """Which cheaper kinds come close to exact attention's result at any length."""
     close: dict[str, list[str]] = {}
     for one in found.contenders:
         for tokens, cell in found.cells[one.name].items():
@@ -198,7 +198,7 @@ def _notes(found: Bench, key: str) -> tuple[str, ...]:
 
 
 def decoding_page(setting: Setting, steps: Sequence[Step], notes: Sequence[str], draw: bool = True) -> Page:
-    """Time and memory of a token behind so many others."""
+    """The report on time and memory per token, by the length of the context."""
     lengths = sorted(setting.lengths)
     names = list(dict.fromkeys(one.name for one in steps))
     by = {(one.name, one.tokens): one for one in steps}
@@ -224,7 +224,7 @@ def decoding_page(setting: Setting, steps: Sequence[Step], notes: Sequence[str],
 
 
 def plain(found: Bench) -> dict[str, Any]:
-    """The same as data."""
+    """The results as data."""
     return {
         **_setting(found.setting),
         "trained": found.trained or None,
@@ -243,7 +243,7 @@ def plain(found: Bench) -> dict[str, Any]:
 
 
 def plain_decoding(setting: Setting, steps: Sequence[Step], notes: Sequence[str]) -> dict[str, Any]:
-    """The same as data."""
+    """The results as data."""
     return {**_setting(setting), "steps": [vars(one) for one in steps], "notes": list(notes)}
 
 
@@ -263,7 +263,7 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 
 def write(make: Callable[[bool], Page], path: Path) -> None:
-    """Write a page; without Matplotlib it has its tables alone."""
+    """Write a page; without Matplotlib it has only tables."""
     try:
         text = to_html(make(True))
     except ImportError:

@@ -1,7 +1,7 @@
-"""Decoding measured: what the next token takes behind many others, and what is remembered by then.
+"""Decoding benchmark: the time of the next token after many others, and the size of the state by then.
 
-The past is read in long pieces without attending, because what a layer remembers does not depend on what its
-tokens saw; then tokens are decoded one by one. Time is measured as in `bench_attention.py`.
+The context is read in long chunks without attending, because a layer's state does not depend on what its
+tokens attended to; then tokens are decoded one by one. Time is measured as in `bench_attention.py`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from clearhead.nn.attention import Problem
 from clearhead.nn.attention.masks import Causal
 from clearhead.nn.tokens import Tokens
 
-STEPS, FILL = 32, 2048  # tokens that are decoded in a round, and that are read at once before them
+STEPS, FILL = 32, 2048  # tokens decoded per round, and tokens read at once before them
 
 
 @dataclass(frozen=True)
 class Step:
-    """Decoding behind so many tokens: what one more takes, and what is remembered by then."""
+    """Decoding after this many tokens: the time of one more, and the size of the state by then."""
 
     name: str
     tokens: int
@@ -36,7 +36,7 @@ class Step:
 
 
 def decode(setting: Setting, rows: Sequence[Contender]) -> tuple[list[Step], list[str]]:
-    """Steps of all kinds that can decode, and why others cannot. Rows that differ by kernel are one."""
+    """Steps of all kinds that can decode, and why others cannot. Rows that differ only in kernel are one."""
     refuse_lengths(setting.lengths)
     steps, notes = [], []
     chosen = [one for one in rows if one is EXACT or not one.exact]
@@ -57,7 +57,7 @@ def _step(setting: Setting, one: Contender, tokens: int) -> Step:
         part, width = one.part(setting.like, tokens + 2 * ROUNDS * STEPS), setting.like.width or 0
         part = part.to(setting.device, setting.dtype).eval()
         state, usual = part.new_state(), part.kernel
-        part.kernel = _nothing  # what is remembered of the past does not depend on what the past saw
+        part.kernel = _nothing  # the state does not depend on what past tokens attended to
         for at in range(0, tokens, FILL):
             x = torch.randn(setting.rows, min(FILL, tokens - at), width)
             _read(setting, part, state, x, at)
@@ -82,5 +82,5 @@ def _read(setting: Setting, part: Any, state: Any, x: Tensor, start: int) -> Non
 
 
 def _nothing(problem: Problem) -> Tensor:
-    """In place of a kernel: 0."""
+    """A stand-in for a kernel that returns 0."""
     return problem.q.new_zeros(*problem.q.shape[:3], problem.v.shape[-1])

@@ -1,4 +1,4 @@
-"""Charts of a page: Matplotlib's SVG, which stands inside the HTML file and loads nothing.
+"""Charts of a page: Matplotlib's SVG, embedded in the HTML file without loading anything.
 
 Knows nothing about what is drawn.
 """
@@ -15,7 +15,7 @@ from clearhead.training.curves import INK, RULE, SOFT, quietly
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# of Okabe and Ito, told apart by colour-blind eyes too; then the same again, dashed
+# Okabe and Ito's palette, safe for colour-blind readers; then the same again, dashed
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 Lines = dict[str, list[tuple[float, float]]]
 
@@ -40,7 +40,7 @@ def svg(height: float, draw: Callable[[Axes], None]) -> str:
 
 
 def bars(axes: Axes, values: Mapping[str, Any], label: str) -> None:
-    """Dots with their intervals (`mean`, `half`), one line a member, the first above."""
+    """Dots with their intervals (`mean`, `half`), one line per member, the first at the top."""
     for place, (name, one) in enumerate(values.items()):
         half = 0.0 if math.isnan(one.half) else one.half
         colour = COLOURS[place % len(COLOURS)]
@@ -52,7 +52,7 @@ def bars(axes: Axes, values: Mapping[str, Any], label: str) -> None:
 
 
 def lines_of(axes: Axes, lines: Lines, x: str, y: str, logarithmic: bool = False) -> None:
-    """A line for each member; `logarithmic` on both axes."""
+    """A line for each member; with `logarithmic`, both axes are."""
     for place, (name, line) in enumerate(lines.items()):
         xs, ys = zip(*line, strict=True)
         dashes = "-" if place < len(COLOURS) else "--"

@@ -5,8 +5,8 @@
     OUT/results/NAME-seed1.json  what was measured of it
     OUT/compare.html           the tables and charts, in one file; compare.md has the tables
 
-A comparison that was stopped goes on where it was: runs that are measured are not touched again, and one that
-had begun is resumed. `processes` runs go on side by side, dealt to the GPUs that there are.
+A comparison that was stopped resumes where it was: measured runs are left alone, and an unfinished one is
+resumed. `processes` runs go side by side, spread over the available GPUs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from clearhead.training.log import TIMING, read_log
 from clearhead.training.run_folder import RunFolder, as_json
 
 RECORD, RESULTS, PAGE = "compare.json", "results", "compare.html"
-SETTLED = 3  # speeds noted before this many others are those of a machine that warms up
+SETTLED = 3  # skip this many speeds: the machine is still warming up
 
 
 def compare(
@@ -65,7 +65,7 @@ def compare(
     view: str = "auto",
     minutes: float | None = None,
 ) -> Comparison:
-    """Train and measure every member with every seed, and draw the page; or go on with what is in `out`."""
+    """Train and measure every member with every seed, and draw the page; or resume what is in `out`."""
     folder = Path(out)
     found = _opened(folder, settings, config, minutes)
     waiting = [one for one in _runs(found) if not _result(folder, *one).exists()]
@@ -83,7 +83,7 @@ def compare(
 
 
 def _tried(folder: Path, found: Comparison, member: Member, seed: int, view: str) -> str | None:
-    """Train and measure one; a sentence where it does not come to its end, so that the others still do."""
+    """Train and measure one run; returns a message if it fails, so the others still run."""
     try:
         measure(folder, found, member, seed, view)
     except UserError as error:
@@ -92,7 +92,7 @@ def _tried(folder: Path, found: Comparison, member: Member, seed: int, view: str
 
 
 def read(folder: Path) -> Comparison:
-    """What has been compared in a folder so far."""
+    """The results in a folder so far."""
     plain = _json(folder / RECORD)
     config = CompareConfig.from_dict(plain["compare"])
     members = [Member(one["name"], one["settings"], refused=one["refused"]) for one in plain["members"]]
@@ -108,7 +108,7 @@ def read(folder: Path) -> Comparison:
 def _opened(
     folder: Path, settings: Table | None, config: CompareConfig | None, minutes: float | None
 ) -> Comparison:
-    """The comparison in a folder; or a new one, of which all is decided and written before the first run."""
+    """The comparison in a folder; or a new one, with all settings written before the first run."""
     record = folder / RECORD
     if settings is None:
         if not record.is_file():
@@ -126,7 +126,7 @@ def _opened(
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"The folder '{folder}' is not empty: choose another --out.")
     task = task_named(str(settings.get("task", TrainConfig().task)))
-    differing(asked, task.columns.writes)  # refuses names that nobody knows before the corpus is read
+    differing(asked, task.columns.writes)  # refuses unknown names before the corpus is read
     plain = merged(_alike(settings), settings)
     members = invited(asked, plain, decided(plain, minutes), task.columns.writes)
     listed = [{"name": one.name, "settings": one.settings, "refused": one.refused} for one in members]
@@ -136,14 +136,14 @@ def _opened(
 
 
 def _alike(settings: Table) -> Table:
-    """The same batches and numbers for all: not every family has packed batches, nor every width bf16."""
+    """The same batches and precision for all: not every family has packed batches, nor every width bf16."""
     device = pick_device(table_in(settings, "compute").get("device", "auto"))
     exact = {"compute": {"dtype": "float32"}} if device.type == "cpu" else {}
     return {"batch": {"layout": "padded"}, **exact}
 
 
 def _runs(found: Comparison) -> Iterator[tuple[Member, int]]:
-    """Seed by seed, so that a table is there early."""
+    """Seed by seed, so there is a table early."""
     first = found.config.first_seed
     for seed in range(first, first + found.config.seeds):
         yield from ((member, seed) for member in found.members if member.refused is None)
@@ -159,9 +159,9 @@ def _result(folder: Path, member: Member, seed: int) -> Path:
 
 
 def _side_by_side(folder: Path, waiting: Sequence[tuple[Member, int]], count: int) -> list[str]:
-    """Each run in a process of its own, `count` at a time, dealt to the GPUs; output goes to OUT/NAME.log.
+    """Each run in its own process, `count` at a time, spread over the GPUs; output goes to OUT/NAME.log.
 
-    Returns sentences on those that did not come to their end.
+    Returns messages about those that failed.
     """
     gpus = torch.cuda.device_count()
     free = list(range(count))
@@ -185,7 +185,7 @@ def _side_by_side(folder: Path, waiting: Sequence[tuple[Member, int]], count: in
                     if process.returncode:
                         log_of = folder / f"{name}.log"
                         failed.append(f"{name} did not finish: '{log_of}' says why.")
-    finally:  # an interrupt: each run saves what it has, and ends
+    finally:  # on an interrupt, each run saves what it has, and ends
         for process, _ in active.values():
             process.terminate()
         for process, _ in active.values():
@@ -194,13 +194,13 @@ def _side_by_side(folder: Path, waiting: Sequence[tuple[Member, int]], count: in
 
 
 def _visible(number: int) -> str:
-    """The GPU of this number among those that this process may see."""
+    """The GPU with this index among those visible to this process."""
     seen = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
     return seen[number] if number < len(seen) else str(number)
 
 
 def measure_one(folder: Path, name: str, view: str) -> None:
-    """Train and measure the one run of this name, as a process of its own."""
+    """Train and measure the run of this name, in a separate process."""
     found = read(folder)
     for member, seed in _runs(found):
         if name_of_run(member, seed) == name:
@@ -210,7 +210,7 @@ def measure_one(folder: Path, name: str, view: str) -> None:
 
 
 def measure(folder: Path, found: Comparison, member: Member, seed: int, view: str) -> None:
-    """Train one member with one seed, or go on with it, and write down what was measured."""
+    """Train one member with one seed, or resume it, and write its measurements."""
     place = folder / name_of_run(member, seed)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -227,7 +227,7 @@ def measure(folder: Path, found: Comparison, member: Member, seed: int, view: st
 
 
 def measured(finished: Finished, asked: CompareConfig) -> dict[str, Any]:
-    """Everything that is compared of one run."""
+    """Everything that is compared about one run."""
     folder = RunFolder(finished.folder)
     config, _ = folder.read_record()
     task = task_named(config.task)
@@ -268,10 +268,10 @@ def _load(folder: RunFolder) -> list[list[float]]:
 def _planned_bytes(
     finished: Finished, config: TrainConfig, prepared: prepare.Prepared, encoding: Encoding
 ) -> int:
-    """What the planner counts for training on the largest batch of an epoch."""
+    """The planner's count for training on the largest batch of an epoch."""
     loader = Loader(prepared.train, encoding, config.batch, prepared.tokenizers.specials(), config.seed)
     rows, source, target = max(loader.plan(0).shape.tolist(), key=lambda one: one[0] * sum(one[1:]))
-    if config.model.family == "encoder":  # which has one sequence, and that is read
+    if config.model.family == "encoder":  # one sequence, which is read
         source, target = target, 0
     used = finished.bundle.metadata["training"]["dtype"]
     dtype = "bf16" if used in ("bfloat16", "float16") else "float32"
@@ -281,14 +281,14 @@ def _planned_bytes(
 
 
 def _figures(finished: Finished) -> dict[str, float]:
-    """Of the test set, or of the validation set where there is none."""
+    """The figures of the test set, or of the validation set if there is none."""
     if finished.test is not None:
         return dict(finished.test.metrics)
     return {f"{name} (validation)": value for name, value in finished.validation[finished.chosen].items()}
 
 
 def _training_speed(folder: RunFolder) -> float | None:
-    """Labels a second: the median of what the log noted, without its beginning."""
+    """Labels per second: the median over the log, without its beginning."""
     speeds = []
     path = folder.training / TIMING
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
@@ -298,7 +298,7 @@ def _training_speed(folder: RunFolder) -> float | None:
 
 
 def _decoding_speed(finished: Finished) -> float | None:
-    """Tokens a second written for the test set by PyTorch, whatever faster engine a family may have."""
+    """Tokens per second in decoding the test set with PyTorch, even if a family has a faster engine."""
     test = finished.test
     if test is None or not test.judge.writes or not test.seconds:
         return None
@@ -308,7 +308,7 @@ def _decoding_speed(finished: Finished) -> float | None:
 
 
 def _by_length(found: Evaluation) -> list[dict[str, Any]]:
-    """Quality by the number of words of the source, as the reports of evaluation have it."""
+    """Quality by the number of source words, as in evaluation reports."""
     buckets = []
     for low, high in BUCKETS:
         inside = [one for one in found.examples if low <= len(one.source.split()) <= high]
@@ -333,7 +333,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def axes_of(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """`a.b=1,2` as axes: each value read like a setting's.
+    """`a.b=1,2` as axes: each value is parsed like a setting's.
 
     >>> axes_of(["model.layers=1,2", "model.position.name=rotary,none"])
     {'model.layers': (1, 2), 'model.position.name': ('rotary', None)}

@@ -1,4 +1,4 @@
-"""What a comparison found: figures with their confidence, as tables and as one HTML page with charts.
+"""The results of a comparison: figures with confidence intervals, as tables and as one HTML page with charts.
 
 Confidence is over seeds: mean ± t · s / √n, the 95 % interval of Student's t; one seed has none. Charts are
 Matplotlib's SVG inside the page, which loads nothing else. Measures nothing.
@@ -26,7 +26,7 @@ LOWER_IS_BETTER = ("perplexity", "nats", "bits", "loss", "error")
 
 
 class Figure(NamedTuple):
-    """A mean over seeds, and half the width of its 95 % interval; nan: there was one seed."""
+    """A mean over seeds, and half the width of its 95 % interval; nan: only one seed."""
 
     mean: float
     half: float
@@ -38,7 +38,7 @@ class Figure(NamedTuple):
 
 
 def figure(values: Sequence[float]) -> Figure | None:
-    """The mean of some values, with its confidence.
+    """The mean of some values, with its confidence interval.
 
     >>> str(figure([40.0, 41.0, 42.0])), str(figure([41.0]))
     ('41 ± 2.5', '41')
@@ -53,7 +53,7 @@ def figure(values: Sequence[float]) -> Figure | None:
 
 
 def metric_of(found: Comparison) -> str:
-    """The figure that is compared: the one asked for, or the task's first."""
+    """The metric that is compared: the chosen one, or the task's first."""
     names = [name for results in found.results.values() for one in results for name in one["figures"]]
     asked = found.config.metric
     if asked is None:
@@ -64,13 +64,13 @@ def metric_of(found: Comparison) -> str:
 
 
 def over_seeds(results: Sequence[dict[str, Any]], get: Callable[[dict[str, Any]], Any]) -> Figure | None:
-    """A figure of all seeds that have it."""
+    """A figure over all seeds that have it."""
     values = [get(one) for one in results]
     return figure([float(value) for value in values if isinstance(value, int | float)])
 
 
 def table(found: Comparison) -> Table:
-    """One row a member: quality, size, work, speed, memory."""
+    """One row per member: quality, size, work, speed, memory."""
     metric = metric_of(found)
     header = (
         *("member", metric, "seeds", "parameters", "width", "training FLOPs"),
@@ -103,7 +103,7 @@ def table(found: Comparison) -> Table:
 
 
 def by_length(found: Comparison) -> tuple[str, Lines]:
-    """Quality by words of the source: the first score that reports have, mean over seeds."""
+    """Quality by the number of source words: the first score of the reports, averaged over seeds."""
     scored = [one for results in found.results.values() for one in results if one["by_length"]]
     if not scored:
         return "", {}
@@ -119,7 +119,7 @@ def by_length(found: Comparison) -> tuple[str, Lines]:
 
 
 def gradients(found: Comparison) -> Lines:
-    """Norm of the gradient by distance, mean over seeds."""
+    """Norm of the gradient by distance, averaged over seeds."""
     lines: Lines = {}
     for member, results in found.results.items():
         buckets: dict[int, list[float]] = {}
@@ -195,7 +195,7 @@ def _some(pictures: dict[str, str], name: str) -> tuple[str, ...]:
 
 
 def _spread(title: str, lines: Lines, form: str) -> Table:
-    """Lines as a table: one column a member."""
+    """Lines as a table: one column per member."""
     places = sorted({int(x) for line in lines.values() for x, _ in line})
     known = {name: dict(line) for name, line in lines.items()}
     rows = [[str(x), *(form.format(one[x]) if x in one else "–" for one in known.values())] for x in places]
@@ -203,7 +203,7 @@ def _spread(title: str, lines: Lines, form: str) -> Table:
 
 
 def write_page(found: Comparison, path: Path) -> Path:
-    """Write the page, and its tables as Markdown beside it; without Matplotlib it has its tables alone."""
+    """Write the page, and its tables as Markdown next to it; without Matplotlib it has only tables."""
     try:
         text = to_html(page(found))
     except ImportError:

@@ -1,7 +1,7 @@
-"""The demonstration: a translator trained from scratch on the built-in phrasebook, and put to work.
+"""The demo: trains a translator from scratch on the built-in phrasebook, and uses it.
 
 Nothing is downloaded: the sentences come from a grammar (`phrasebook`). The held-out ones combine words as no
-training sentence did, so what is right there has been understood, not remembered.
+training sentence does, so the model gets them right by understanding, not by memory.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from clearhead.training.view import make_view
 
 TRAIN, HELD_OUT, SEED = 120_000, 1000, 1
 
-# Found by trial: narrow, shallow and in small batches, so that two minutes are enough for many steps; a token
-# for every word; positions that depend on distance alone, which copy dates and long clauses more faithfully;
-# and no dropout, because the grammar never runs out of sentences.
+# Found by trial: narrow, shallow and in small batches, so two minutes are enough for many steps; a token for
+# every word; positions that depend only on distance, which copy dates and long clauses more faithfully; and
+# no dropout, because the grammar never runs out of sentences.
 RECIPE: Table = {
     "steps": 1700,
     "tokenizer": {"vocabulary": 2200},
@@ -48,12 +48,12 @@ RECIPE: Table = {
 
 
 def home_of(pair: str) -> Path:
-    """Where the demonstration goes if nobody says otherwise."""
+    """The default folder of the demo."""
     return Path("runs") / f"demo-{pair}"
 
 
 def demonstrate(out: Path, pair: str = "en-fr", *, again: bool = False, view: str = "auto") -> Bundle:
-    """Train the demonstration's translator, or find the one that is there."""
+    """Train the demo's translator, or load an existing one."""
     if pair not in PAIRS:
         raise UserError(f"The phrasebook has no pair '{pair}': {nearest(pair, PAIRS)}")
     folder = RunFolder(out)
@@ -61,10 +61,10 @@ def demonstrate(out: Path, pair: str = "en-fr", *, again: bool = False, view: st
         return load(out)
     if folder.record.exists() and not again:
         return resume(out, view=view).bundle
-    make_view(view)  # refuses a name it does not know before anything is written
+    make_view(view)  # refuses an unknown name before anything is written
     folder.refuse_place()
     if not again:
-        folder.refuse_occupied()  # asked again under the lock; now, so that a refusal leaves no phrasebook
+        folder.refuse_occupied()  # checked again under the lock; here, so a refusal leaves no phrasebook
     texts = write_phrasebook(out.with_name(f"{out.name}-phrasebook"), pair)
     files = {name: {"file": str(path)} for name, path in texts.items()}
     settings: Table = {"data": {**files, "train": [files["train"]]}, **RECIPE}
@@ -84,12 +84,12 @@ def write_phrasebook(
 
 
 def show(bundle: Bundle, pair: str) -> list[tuple[str, str, str]]:
-    """A few sentences: the source, how it is translated now, and what is right."""
+    """A few sentences: the source, the model's translation, and the reference."""
     chosen = examples(pair)
     outputs = translate(bundle, [source for source, _ in chosen], way="torch")
     return [(source, one.text, right) for (source, right), one in zip(chosen, outputs, strict=True)]
 
 
 def picture(bundle: Bundle, source: str) -> str:
-    """Which source words the decoder looked at for each word it wrote."""
+    """Which source words the decoder attended to for each word it wrote."""
     return draw_alignment(alignment(bundle, source, words=True))

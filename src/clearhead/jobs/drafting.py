@@ -1,4 +1,4 @@
-"""A writer whose model is helped by the guesses of a smaller one: the same texts, one at a time."""
+"""Speculative decoding: a smaller model drafts for the writer's model. The same texts, one at a time."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from clearhead.decoding.writer import Dtype, Writer, pipeline_of
 
 @dataclass(frozen=True)
 class Untouched:
-    """A parked request of which nothing has been written."""
+    """A parked request with nothing written yet."""
 
     request: Request
 
 
 class OneByOne:
-    """A `Backend` that writes each text in one go, as a function does."""
+    """A `Backend` that writes each text in a single call."""
 
     capacity = Capacity(1)
 
@@ -84,7 +84,7 @@ class OneByOne:
 
 
 class DraftedWriter(Writer):
-    """As `Writer`, with PyTorch alone and without batches: it answers soonest, not most."""
+    """Like `Writer`, with PyTorch only and without batches: for low latency, not high throughput."""
 
     window = 1
 

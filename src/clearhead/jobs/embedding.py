@@ -1,6 +1,6 @@
 """Many texts to vectors: in chunks of lines, as lines of numbers or as a file, and searched by cosine.
 
-What is written is written whole or not at all. Knows nothing about how a vector is made.
+Files are written atomically. Knows nothing about how a vector is computed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clearhead.base.atomic import atomic_write_bytes
 from clearhead.base.errors import UserError
 from clearhead.decoding.embed import nearest
 
-CHUNK = 4096  # lines that are embedded together, so that batches hold texts of like length
+CHUNK = 4096  # lines embedded together, so batches hold texts of similar length
 FORMS = (".npy", ".jsonl", ".tsv")
 
 Embed = Callable[[Sequence[str], int], Tensor]  # texts, and how many came before them, to vectors (B, E)
@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 
 def embedded(lines: Iterable[str], embed: Embed) -> Iterator[Vectors]:
-    """The vectors of lines, some at a time, so that memory stays bounded for any number."""
+    """The vectors of lines, a chunk at a time, so memory stays bounded."""
     stream, before = iter(lines), 0
     while chunk := list(islice(stream, CHUNK)):
         yield Vectors(chunk, embed(chunk, before))
@@ -50,7 +50,7 @@ def embedded(lines: Iterable[str], embed: Embed) -> Iterator[Vectors]:
 
 
 def search(chunks: Iterable[Vectors], query: Tensor, count: int) -> list[Found]:
-    """The texts nearest to a query (E,), best first; of equal ones the earlier comes first."""
+    """The texts nearest to a query (E,), best first; ties in input order."""
     best: list[Found] = []
     before = 0
     for texts, values in chunks:
@@ -64,7 +64,7 @@ def search(chunks: Iterable[Vectors], query: Tensor, count: int) -> list[Found]:
 
 
 def check_output(path: Path) -> None:
-    """A sentence, before anything is computed, for a file that cannot be written."""
+    """Raise an error for a file that cannot be written, before anything is computed."""
     if path.suffix not in FORMS:
         raise UserError(
             f"The ending of '{path}' must be one of {', '.join(FORMS)}: it selects the file format."
@@ -76,7 +76,7 @@ def check_output(path: Path) -> None:
 
 
 def write(chunks: Iterable[Vectors], path: Path) -> int:
-    """Write all vectors into one file by its ending, and return how many there are."""
+    """Write all vectors into one file, in the format of its extension; returns how many there are."""
     every = list(chunks)
     if path.suffix == ".npy":
         file = io.BytesIO()
@@ -90,7 +90,7 @@ def write(chunks: Iterable[Vectors], path: Path) -> int:
 
 
 def rendered(chunk: Vectors, as_json: bool) -> Iterator[str]:
-    """A line for each vector: the shortest decimals that give back its float32 numbers, tabs between them.
+    """A line for each vector: the shortest decimals that read back as its float32 numbers, tab-separated.
 
     >>> list(rendered(Vectors(["a"], torch.tensor([[0.1, -2.0]])), as_json=False))
     ['0.1\\t-2.0']

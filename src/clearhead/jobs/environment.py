@@ -1,9 +1,9 @@
-"""What a bug report needs to say about this machine, and a self-test: `clearhead env`.
+"""What a bug report needs to know about this machine, and a self-test: `clearhead env`.
 
 Versions, devices, the two C++ libraries (loaded, or why not), caches, and the variables that change how
 clearhead computes. The self-test trains a model for a few steps, decodes with the reference and compares
-every other way of decoding with it. Reports leave out what is private: the home folder is written `~` and
-the user's name `USER`.
+every other decoding path with it. Reports leave out private data: the home folder is written as `~` and
+the user's name as `USER`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_CACHE_DIR", "TOKENIZERS_PARALLELISM"),
 )
 SECONDS = 20.0  # how long the self-test may take
-CLOSE = 1e-3  # how far two computations of one text's log-probability may be apart
+CLOSE = 1e-3  # how much two computations of a text's log-probability may differ
 STEPS = 20
 RECIPE: dict[str, Any] = {
     "steps": STEPS,
@@ -77,7 +77,7 @@ RECIPE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the self-test: `passed` is None where it was skipped."""
+    """One step of the self-test: `passed` is None if it was skipped."""
 
     name: str
     passed: bool | None
@@ -93,13 +93,13 @@ class Step:
 
 
 def facts(version: str) -> dict[str, Any]:
-    """What this machine is and has, and clearhead's version; compiles the C++ engine where it must be."""
+    """Facts about this machine, and clearhead's version; compiles the C++ engine if necessary."""
     found: dict[str, Any] = public(
         {
             "clearhead": version,
             "python": f"{platform.python_version()} ({platform.python_implementation()})",
             "system": platform.platform(),
-            # torch says what it was built for (+cpu, +cu130); the metadata of its wheel need not
+            # torch.__version__ names its build (+cpu, +cu130); the metadata of its wheel may not
             "packages": {name: _version(name) for name in REQUIRED} | {"torch": str(torch.__version__)},
             "optional packages": {name: _version(name) for name in OPTIONAL},
             "processor": {
@@ -147,7 +147,7 @@ def _gpus() -> dict[str, Any]:
 
 
 def _library(source: Source, why_not: Callable[[], str | None]) -> dict[str, Any]:
-    """Whether a C++ library can be used, which file it is, and what it has kernels for."""
+    """Whether a C++ library can be used, its file, and what it has kernels for."""
     reason = why_not()
     if reason is not None:
         return {"usable": False, "why": reason}
@@ -165,7 +165,7 @@ def _library(source: Source, why_not: Callable[[], str | None]) -> dict[str, Any
 
 
 def _caches() -> dict[str, Any]:
-    """The folders that clearhead and Triton keep compiled code and packed weights in, with their sizes."""
+    """The cache folders of clearhead and Triton, for compiled code and packed weights, with their sizes."""
     folders: dict[str, Path] = {}
     with suppress(RuntimeError):  # no home folder
         folders["engine"] = cache_folder()
@@ -186,7 +186,7 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def public(value: Any, home: str | None = None, user: str | None = None) -> Any:
-    """The same with `~` for the home folder, and `USER` for the user's name where a path contains it.
+    """The value with `~` for the home folder, and `USER` for the user's name in paths.
 
     >>> public({"folder": "/home/ann/.cache", "other": ["/scratch/ann/x", "annual"]}, "/home/ann", "ann")
     {'folder': '~/.cache', 'other': ['/scratch/USER/x', 'annual']}
@@ -204,7 +204,7 @@ def public(value: Any, home: str | None = None, user: str | None = None) -> Any:
 
 
 def _user() -> str:
-    with suppress(OSError, KeyError, ImportError):  # a number without a name, as in some containers
+    with suppress(OSError, KeyError, ImportError):  # a user id without a name, as in some containers
         return getpass.getuser()
     return ""
 
@@ -213,7 +213,7 @@ def _user() -> str:
 
 
 def self_test() -> list[Step]:
-    """Train, decode, and compare every way of decoding on this machine with the reference."""
+    """Train, decode, and compare every decoding path of this machine with the reference."""
     steps: list[Step] = []
     begin = time.monotonic()
 
@@ -224,7 +224,7 @@ def self_test() -> list[Step]:
             return
         try:
             passed, sentence = work()
-        except Exception as error:  # whatever it is belongs into the report
+        except Exception as error:  # any error belongs in the report
             passed, sentence = False, f"{type(error).__name__}: {error}"
         steps.append(Step(name, passed, time.monotonic() - started, public(sentence)))
 
@@ -255,7 +255,7 @@ def _train(run: Path) -> tuple[bool, str]:
 
 
 def _decode(run: Path, sources: Sequence[str], device: str, way: Way) -> tuple[bool, str]:
-    """Compare the log-probabilities of what is written with those the reference model gives the texts."""
+    """Compare the log-probabilities of the output with those of the reference model for the same texts."""
     options = Options(max_length=12)
     found = translate(load(run, device=torch.device(device)), sources, options, way=way)
     forced = score_ids(load(run), sources, [one.ids for one in found])

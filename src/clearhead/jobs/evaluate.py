@@ -1,4 +1,4 @@
-"""Measure bundles on a test set of text files, one alone or two against each other."""
+"""Evaluate bundles on a test set of text files: one alone, or two against each other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from clearhead.tasks import task_named as task_named
 
 @dataclass(frozen=True)
 class Measured:
-    """What was found out, and the page that says it."""
+    """The results, and the page that shows them."""
 
     first: Evaluation
     second: Evaluation | None
@@ -71,7 +71,7 @@ def measure(
 def measure_and_store_formats(
     folder: Path, corpus: CorpusConfig, task: Task | None = None, *, device: str = "auto"
 ) -> dict[str, Any]:
-    """Find out what other number formats cost a bundle, and note it there, as `clearhead train` does."""
+    """Measure what other number formats cost a bundle, and store it there, as `clearhead train` does."""
     bundle = load(folder, device=pick_device(device))
     chosen = task or task_of(bundle)
     rows = _rows([bundle], _meant(bundle, corpus, chosen), chosen.columns)
@@ -87,7 +87,7 @@ def measure_and_store_formats(
 
 
 def _meant(bundle: Bundle, corpus: CorpusConfig, task: Task) -> CorpusConfig:
-    """The corpus, of which the prefix says which task of several is meant, and so what its answers are."""
+    """The corpus; its prefix selects one task of several, and thus the kind of its answers."""
     if not corpus.prefix or not task.columns.mixed:
         return corpus
     known = answers_of(bundle)
@@ -110,7 +110,7 @@ def _rows(bundles: Sequence[Bundle], corpus: CorpusConfig, columns: Columns) -> 
 
 
 def _refuse_answers(bundle: Bundle, rows: Sequence[Row], corpus: CorpusConfig, columns: Columns) -> None:
-    """A sentence with the line for an answer that is no number, or no label that the model knows."""
+    """Raise an error with the line of an answer that is not a number, or a label unknown to the model."""
     if columns.target == "number":
         for row in rows:
             number_of(row, corpus)
@@ -129,6 +129,6 @@ def _refuse_answers(bundle: Bundle, rows: Sequence[Row], corpus: CorpusConfig, c
 
 
 def _names(bundles: Sequence[Path]) -> list[str]:
-    """The folders' own names, or their whole paths where those are equal."""
+    """The folders' own names, or their full paths if the names are equal."""
     short = [path.resolve().name for path in bundles]
     return short if len(set(short)) == len(short) else [str(path) for path in bundles]

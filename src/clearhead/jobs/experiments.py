@@ -1,9 +1,9 @@
-"""Experiments that answer the lectures' questions: small models, trained on made-up data within seconds.
+"""Experiments that answer the lectures' questions: small models, trained on synthetic data within seconds.
 
-Everything is drawn by a seed, so that a machine shows the same numbers each time. A made-up language stands
-for English and French: the target opens with a register, chosen freely, then translates word by word, and
-every verb has two forms and must agree with the register. In stories each word may be followed by two others,
-which depend on the theme.
+Everything is seeded, so a machine shows the same numbers each time. A made-up language stands for English and
+French: the target opens with a register, chosen freely, then translates word by word, and every verb has two
+forms and must agree with the register. In stories, each word may be followed by two others, which depend on
+the theme.
 
 Shapes: B examples of a batch, S source words, T target words, V words of the vocabulary.
 """
@@ -27,17 +27,17 @@ from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
 
 START = 1
 KINDS, LENGTH = 4, 4  # nouns and verbs of the language, words of a sentence
-SOURCE, REGISTER, NOUN, VERB, LANGUAGE = 2, 10, 12, 16, 24  # first ids of each sort; size of the vocabulary
+SOURCE, REGISTER, NOUN, VERB, LANGUAGE = 2, 10, 12, 16, 24  # first ids of each class; size of the vocabulary
 THEMES, WORDS, STORY = 3, 10, 8  # of stories; words of a story
 THEME, WORD, YES, NO, MASK, VOCABULARY = 2, 5, 15, 16, 17, 18
 BATCH, TRIED, STEPS = 64, 200, 400
 
-Draw = Callable[[int], tuple[tuple[Tensor, ...], Tensor]]  # so many examples: what is read, and the labels
+Draw = Callable[[int], tuple[tuple[Tensor, ...], Tensor]]  # number of examples → inputs and labels
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What was tried, as a table, and what it shows."""
+    """The results of an experiment, as a table, and what they show."""
 
     title: str
     about: str
@@ -47,7 +47,7 @@ class Experiment:
 
 
 def small(family: str, vocabulary: int, **changes: Any) -> nn.Module:
-    """Width 32, 4 heads, 2 layers a stack, without dropout."""
+    """A model of width 32 with 4 heads and 2 layers per stack, without dropout."""
     plain = {"family": family, "width": 32, "layers": 2, "vocabulary": vocabulary, "dropout": 0.0}
     parts = {"attention": {"heads": 4, "dropout": 0.0}, "norm": {"place": "pre"}, "head": {"dropout": 0.0}}
     if family == "encoder":
@@ -56,7 +56,7 @@ def small(family: str, vocabulary: int, **changes: Any) -> nn.Module:
 
 
 def train(model: nn.Module, draw: Draw, steps: int) -> float:
-    """Adam at a constant rate; the mean loss of the last tenth of the steps."""
+    """Train by Adam at a constant rate; returns the mean loss of the last tenth of the steps."""
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     losses: list[float] = []
     for _ in range(steps):
@@ -74,7 +74,7 @@ def train(model: nn.Module, draw: Draw, steps: int) -> float:
 
 @contextmanager
 def silenced(parts: Sequence[nn.Module]) -> Iterator[None]:
-    """Parts whose results are 0 for a while, as if they were not there."""
+    """Make the outputs of some parts 0 within the block, as if they were absent."""
     hooks = [part.register_forward_hook(lambda part, given, found: torch.zeros_like(found)) for part in parts]
     try:
         yield
@@ -85,7 +85,7 @@ def silenced(parts: Sequence[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int = 0) -> Iterator[torch.Generator]:
-    """Chance of one's own, without disturbing anybody's."""
+    """A local random state that leaves the global one untouched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield torch.Generator().manual_seed(seed)
@@ -95,7 +95,7 @@ def seeded(seed: int = 0) -> Iterator[torch.Generator]:
 
 
 def translations(draw: torch.Generator) -> Draw:
-    """Sources (B, S) and what the decoder reads (B, T); labels (B, T)."""
+    """Sources (B, S) and decoder inputs (B, T); labels (B, T)."""
 
     def some(count: int) -> tuple[tuple[Tensor, ...], Tensor]:
         words = torch.randint(2 * KINDS, (count, LENGTH), generator=draw)
@@ -109,7 +109,7 @@ def translations(draw: torch.Generator) -> Draw:
 
 @torch.no_grad()
 def judged(model: nn.Module, sources: Tensor) -> tuple[float, float, int]:
-    """Greedily: the share of words that are right, of verbs that agree, and how many outputs differ."""
+    """Greedy decoding: the share of right words, of verbs that agree, and how many outputs differ."""
     written = torch.full((len(sources), 1), START)
     for _ in range(LENGTH + 1):
         best = model(sources, written).logits[:, -1].argmax(-1, keepdim=True)
@@ -124,7 +124,7 @@ def judged(model: nn.Module, sources: Tensor) -> tuple[float, float, int]:
 
 
 def cross_attention(steps: int = STEPS) -> Experiment:
-    """The decoder without its own past, and without the source: in training, and silenced afterwards."""
+    """The decoder without its own past, and without the source: from training on, or silenced afterwards."""
     with seeded() as chance:
         draw = translations(chance)
         (sources, _), _ = draw(TRIED)
@@ -158,7 +158,7 @@ def cross_attention(steps: int = STEPS) -> Experiment:
 
 
 def exchanged_roles() -> Experiment:
-    """Queries from either side: as many rows come out as queries went in."""
+    """Queries from either side: there are as many output rows as queries."""
     attention = MultiHeadAttention(AttentionConfig(width=8, heads=2))
     source, target = torch.zeros(1, 5, 8), torch.zeros(1, 3, 8)
     rows = [len(attention(one, other)[0]) for one, other in ((target, source), (source, target))]
@@ -197,7 +197,7 @@ def stories(draw: torch.Generator) -> Callable[[int], tuple[Tensor, Tensor]]:
 
 
 def continued(tell: Callable[[int], tuple[Tensor, Tensor]]) -> Draw:
-    """The theme and all words but the last, and each word to come."""
+    """Inputs: the theme and all words but the last. Labels: each next word."""
 
     def some(count: int) -> tuple[tuple[Tensor, ...], Tensor]:
         theme, words = tell(count)
@@ -208,7 +208,7 @@ def continued(tell: Callable[[int], tuple[Tensor, Tensor]]) -> Draw:
 
 @torch.no_grad()
 def told(write: Callable[[Tensor, list[Tensor]], Tensor], draw: torch.Generator) -> float:
-    """The share of words that may follow the one before, where each is drawn from what the model gives."""
+    """The share of words that may follow the one before, each sampled from the model."""
     follow = successors()
     theme = torch.arange(TRIED) % THEMES
     words: list[Tensor] = []
@@ -223,7 +223,7 @@ def told(write: Callable[[Tensor, list[Tensor]], Tensor], draw: torch.Generator)
 
 
 def by_decoder(model: nn.Module) -> Callable[[Tensor, list[Tensor]], Tensor]:
-    """What a decoder gives after a theme and some words."""
+    """A decoder's prediction after a theme and some words."""
 
     def write(theme: Tensor, words: list[Tensor]) -> Tensor:
         row = torch.stack([THEME + theme, *(WORD + word for word in words)], 1)
@@ -282,7 +282,7 @@ def architectures(steps: int = 250) -> Experiment:
 
 
 def _labelled(family: str, chance: torch.Generator, steps: int) -> float:
-    """The share of labels that are right: does word 0 come before word 1?"""
+    """The share of right labels: does word 0 come before word 1?"""
 
     def some(count: int) -> tuple[tuple[Tensor, ...], Tensor]:
         words = torch.rand(count, WORDS, generator=chance).argsort(1)
@@ -302,7 +302,7 @@ def _labelled(family: str, chance: torch.Generator, steps: int) -> float:
 
 
 def _tagged(family: str, chance: torch.Generator, steps: int) -> float:
-    """The share of tags that are right: does this word come again?"""
+    """The share of right tags: does this word occur again?"""
 
     def some(count: int) -> tuple[tuple[Tensor, ...], Tensor]:
         words = torch.randint(WORDS, (count, STORY), generator=chance)
@@ -340,7 +340,7 @@ def _story(family: str, chance: torch.Generator, steps: int) -> float:
         return (THEME + theme[:, None], shifted), WORD + words
 
     def write(theme: Tensor, words: list[Tensor]) -> Tensor:
-        if family == "encoder":  # all words at once, whatever has been chosen before
+        if family == "encoder":  # all words at once, independently of each other
             scores: Tensor = model(whole(theme)).logits[:, len(words)]
             return scores
         row = torch.stack([torch.full_like(theme, START), *(WORD + word for word in words)], 1)
@@ -355,7 +355,7 @@ def _story(family: str, chance: torch.Generator, steps: int) -> float:
 
 
 def past_the_table() -> Experiment:
-    """What a model says of a text that is longer than its table of positions."""
+    """What a model does with a text that is longer than its table of positions."""
     rows = []
     for scheme in ("learned", "sinusoidal", "rotary"):
         model = small("decoder", VOCABULARY, position={"name": scheme, "max_length": STORY})

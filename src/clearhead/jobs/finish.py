@@ -1,9 +1,9 @@
-"""The end of a run: which weights are best, the bundle, and then how they do on the test set.
+"""The end of a run: choose the best weights, write the bundle, then score the test set.
 
-Three candidates are judged on the validation set: the last weights, the best at
-a validation, and the mean of the last few. The winner becomes the bundle's
-model; the others stay in the run's folder. The bundle is on disk before anything
-is measured that could fail or take long, and gets each figure when it is there.
+Three candidates are compared on the validation set: the last weights, the best at
+a validation, and the mean of the last few. The winner becomes the bundle's model;
+the others stay in the run's folder. The bundle is on disk before anything is
+measured that could fail or take long, and each figure is added once it is known.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from clearhead.training.run_folder import RunFolder
 from clearhead.training.weights import named_weights, set_weights
 
 LAST, BEST, AVERAGE = "last", "best", "average"
-SCORING = "scoring its test set"  # which all ranks do together
+SCORING = "scoring its test set"  # all ranks do this together
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that came to its end."""
+    """A finished run."""
 
     folder: Path
     bundle: Bundle
@@ -59,14 +59,14 @@ class Finished:
     chosen: str  # which weights the bundle has
     validation: dict[str, dict[str, float]]  # candidate → its values
     test: Evaluation | None
-    said: list[str] = field(default_factory=list)  # what a person should know about it
-    failed: list[str] = field(default_factory=list)  # sentences on the figures that the bundle lacks
-    rank: int = 0  # of the process; ranks other than 0 write nothing, and share what takes long
+    said: list[str] = field(default_factory=list)  # messages for the user
+    failed: list[str] = field(default_factory=list)  # messages about figures that the bundle lacks
+    rank: int = 0  # of the process; ranks other than 0 write nothing, but share the long work
 
 
 @dataclass
 class Ending:
-    """A run whose bundle is on disk, and what is found out about it from there on."""
+    """A run whose bundle is on disk, and what is measured from there on."""
 
     folder: RunFolder
     config: TrainConfig
@@ -78,7 +78,7 @@ class Ending:
     said: list[str] = field(default_factory=list)
 
 
-# What is made after the bundle. Returns entries for its notes.
+# A figure that is computed after the bundle is written. Returns entries for its notes.
 Figure = Callable[[Ending], Mapping[str, Any]]
 
 
@@ -90,7 +90,7 @@ def finish(
     prepared: Prepared,
     notes: Mapping[str, Any],
 ) -> Finished:
-    """Choose the weights, write the bundle, and add to it what can be measured then."""
+    """Choose the weights, write the bundle, and add the figures measured afterwards."""
     if trainer.sharded is not None:
         trainer.make_whole()
     candidates = _candidates(trainer)
@@ -113,7 +113,7 @@ def finish(
             whole = merged(candidates[name], config.start.lora.scale)
             plain = {key: tensor.to("cpu").contiguous() for key, tensor in whole.items()}
             atomic_write_bytes(folder.training / f"{name}.safetensors", safetensors.torch.save(plain))
-    log = read_log(folder.training, lenient=True)  # what is damaged was told when the run was taken up
+    log = read_log(folder.training, lenient=True)  # damage was reported when the run was resumed
     found = [one.get("sentence") for one in log if one["kind"] == "finding"]
     findings = [*notes.get("findings", []), *(one for one in found if isinstance(one, str))]
     known = {
@@ -136,7 +136,7 @@ def finish(
 
 
 def _adapter(model: nn.Module, config: TrainConfig) -> Adapter | None:
-    """What a bundle holds that leaves the rest to its base."""
+    """The contents of a bundle that holds only the adapter and needs its base."""
     if not config.start.lora.apart or config.start.base is None:
         return None
     learnt = {
@@ -147,7 +147,7 @@ def _adapter(model: nn.Module, config: TrainConfig) -> Adapter | None:
 
 
 def _more(folder: RunFolder, notes: Mapping[str, Any], outcome: Outcome) -> list[str]:
-    """How to go on with a run that was short of time and did not end of itself."""
+    """How to continue a run that was short of time and did not stop early."""
     outlook = notes.get("outlook") or {}
     if not is_short_of_time(outlook) or not outlook.get("minutes") or not outcome.why.startswith("all"):
         return []
@@ -160,9 +160,9 @@ def _more(folder: RunFolder, notes: Mapping[str, Any], outcome: Outcome) -> list
 
 
 def _measured_before(folder: RunFolder, chosen: str, outcome: Outcome) -> dict[str, Any]:
-    """The figures of a run that had come to its end already: they stand until they have been made again."""
+    """The figures of a run that had already finished: they stay until they are measured again."""
     figures: dict[str, Any] = {"test": {}, "test_signatures": {}}
-    with suppress(UserError, KeyError, TypeError):  # none, or of another kind
+    with suppress(UserError, KeyError, TypeError):  # missing, or in another form
         before = read_metadata(folder.path).metadata
         if before["weights"] == chosen and before["training"]["steps"] == outcome.steps:
             figures |= {name: before[name] for name in (*figures, FORMATS) if name in before}
@@ -170,7 +170,7 @@ def _measured_before(folder: RunFolder, chosen: str, outcome: Outcome) -> dict[s
 
 
 def _added(what: str, make: Figure, ending: Ending) -> str | None:
-    """Add one figure to the bundle; a sentence if it could not be made."""
+    """Add one figure to the bundle; returns a message if that failed."""
     folder = ending.folder.path
     try:
         found = make(ending)
@@ -178,7 +178,7 @@ def _added(what: str, make: Figure, ending: Ending) -> str | None:
             ending.bundle.metadata = {**ending.bundle.metadata, **found}
             replace_notes(folder, ending.bundle.metadata)
     except Exception as error:
-        if is_lost(error):  # the run ends with the rank that has died, and not with a figure less
+        if is_lost(error):  # a rank has died: end the run, instead of skipping the figure
             raise
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         return (
@@ -191,7 +191,7 @@ def _added(what: str, make: Figure, ending: Ending) -> str | None:
 def _curves(ending: Ending) -> Mapping[str, Any]:
     try:
         draw_curves(ending.log, ending.folder.training)
-    except ImportError:  # a run must not fail for want of pictures
+    except ImportError:  # a run must not fail because it cannot draw
         again = f"`clearhead train --resume {ending.folder.path}`"
         ending.said.append(
             f"The curves were not drawn, because matplotlib cannot be imported: `pip install matplotlib`, "
@@ -220,7 +220,7 @@ def _test_set(ending: Ending) -> Mapping[str, Any]:
 
 
 def _old_domain(ending: Ending) -> Mapping[str, Any]:
-    """How much of what the base could do has been forgotten: both on texts of its own domain."""
+    """How much the model has forgotten: base and result on texts of the base's own domain."""
     file = ending.folder.data / OLD_DOMAIN
     if not file.is_file():
         return {}
@@ -243,7 +243,7 @@ def _number_formats(ending: Ending) -> Mapping[str, Any]:
     return {FORMATS: found} if found else {}
 
 
-# By what it is called where it fails. No failure can lose the bundle, or keep the next from being made.
+# By name, for error messages. No failure can lose the bundle, or prevent the next figure.
 FIGURES: dict[str, Figure] = {
     SCORING: _test_set,
     "drawing its curves": _curves,
@@ -253,7 +253,7 @@ FIGURES: dict[str, Figure] = {
 
 
 def _candidates(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
-    """Weights by name; those that would be the same are left out."""
+    """Weights by name, without duplicates."""
     state, files = trainer.state, trainer.files
     found = {LAST: files.read(state.step)} if state.step in state.weights else {}
     if state.best_step != state.step:
@@ -265,7 +265,7 @@ def _candidates(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
 
 @torch.no_grad()
 def _use(trainer: Trainer, weights: Mapping[str, Tensor]) -> None:
-    """Put weights into the model; a moving average must not cover them any longer."""
+    """Load weights into the model; a moving average must no longer override them."""
     trainer.ema = None
     set_weights(trainer.model, dict(weights))
     assert named_weights(trainer.model).keys() == weights.keys()
@@ -288,7 +288,7 @@ def _training_facts(outcome: Outcome, trainer: Trainer) -> dict[str, Any]:
 
 
 def flops_in_words(flops: float) -> str:
-    """What was spent, beside the table of the lectures.
+    """The FLOPs of training, compared with the table of the lectures.
 
     >>> flops_in_words(3.3e15)
     'Training took 3.3e+15 FLOPs: 0.1 % of the 3.3e+18 of the original base model, 0.014 % of the big one.'

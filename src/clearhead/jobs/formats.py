@@ -1,7 +1,7 @@
-"""What was written for a line, as text: plain, as an n-best list, with alignments, or as JSON.
+"""Renders the answer to a line as text: plain, as an n-best list, with alignments, or as JSON.
 
-A plain output has exactly one line for each line of the input, whatever the model wrote. Lines are counted
-from 0, as n-best lists have it.
+Plain output has exactly one line for each line of the input, whatever the model wrote. Lines are counted
+from 0, as in n-best lists.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Links = list[tuple[int, int]]  # source word, target word; counted from 0
 
 @dataclass(frozen=True)
 class Format:
-    """How answers are rendered. `text_of` completes what was written, where a prompt belongs before it."""
+    """How answers are rendered. `text_of` completes the output, such as by the prompt before it."""
 
     as_json: bool = False
     nbest: bool = False
-    aligned: Bundle | None = None  # the bundle whose attention joins the words
+    aligned: Bundle | None = None  # the bundle whose attention aligns the words
     text_of: Callable[[str, Written], str] = lambda source, written: written.text
-    source: str = "source"  # what JSON calls the text that was given
+    source: str = "source"  # the JSON name of the input text
 
     def render(self, answer: Answer) -> str:
-        """One answer, with the line ends."""
+        """One answer, including newlines."""
         if self.as_json:
             return json.dumps(self._plain(answer), ensure_ascii=False, allow_nan=False) + "\n"
         if self.nbest:
@@ -40,7 +40,7 @@ class Format:
         text = one_line(self.text_of(answer.source, answer.written[0]))
         if self.aligned is None:
             return f"{text}\n"
-        # the column behind the last tab is the alignment's
+        # the column after the last tab is the alignment's
         return text.replace("\t", " ") + f"\t{pharaoh(self._links(answer.source, answer.written[0]))}\n"
 
     def _ranked(self, answer: Answer, one: Written) -> str:
@@ -65,22 +65,22 @@ class Format:
             "stopped": one.stopped,
             "parts": one.parts,
         }
-        if one.source_read is not None:  # the bundle reads only the head of a text as long as this
+        if one.source_read is not None:  # the bundle reads only the beginning of a text this long
             found |= {"source_read": one.source_read, "source_tokens": one.source_tokens}
         return found if self.aligned is None else {**found, "alignment": self._links(source, one)}
 
     def _links(self, source: str, one: Written) -> Links | None:
-        """Joined words of both texts; None where they cannot be told, as when a source was read in parts."""
+        """Aligned words of both texts; None if unknown, as when a source was read in parts."""
         if self.aligned is None or not one.text.strip():
             return []
         try:
             return linked(self.aligned, source, one.text) if one.parts == 1 else None
-        except UserError:  # longer than the positions of the model, once it is read as a text again
+        except UserError:  # longer than the model's positions, once it is tokenised again
             return None
 
 
 def linked(bundle: Bundle, source: str, target: str) -> Links:
-    """For each target word the source word that the model looked at most; stop symbols are left out."""
+    """For each target word the source word with the most attention; stop symbols are left out."""
     found = alignment(bundle, source, target, words=True)
     columns = [i for i, word in enumerate(found.source) if not _ends(found.source, i, word)]
     links = []
@@ -95,7 +95,7 @@ def _ends(words: Sequence[str], place: int, word: str) -> bool:
 
 
 def pharaoh(links: Links | None) -> str:
-    """Links as word aligners write them; nothing where there are none.
+    """Links in the format of word aligners; empty if there are none.
 
     >>> pharaoh([(0, 0), (2, 1)])
     '0-0 2-1'
@@ -104,7 +104,7 @@ def pharaoh(links: Links | None) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text without line ends, so that lines can be counted.
+    """A text without newlines, so lines can be counted.
 
     >>> one_line("one\\r\\ntwo\\n")
     'one two '
@@ -113,5 +113,5 @@ def one_line(text: str) -> str:
 
 
 def _finite(value: float) -> float | None:
-    """As many figures as float32 has a right to; JSON has no infinity."""
+    """Rounded to the precision of float32; None if not finite, as JSON has no infinity."""
     return round(value, 6) if math.isfinite(value) else None

@@ -1,13 +1,13 @@
-"""How much a token that was read matters to one that is written, by how many steps lie between them.
+"""How much an input token matters to an output token, by the number of steps between them.
 
-For each label y_t of some validation examples, the norm of ∂ log p(y_t) / ∂ e_s, where e_s is the embedding
+For each label y_t of some validation examples, the norm of ∂ log p(y_t) / ∂ e_s, with e_s the embedding
 of input token s. The distance counts the steps of a recurrence from one to the other:
 
-    source s of S, target t        S − s + t       the rest of the source, and what was written before
+    source s of S, target t        S − s + t       the rest of the source, and the output before it
     one sequence, t and s          |t − s| + 1
     one answer for a whole text    T − s           to its end
 
-In a recurrence the gradient has to pass so many cells, and vanishes; attention reaches any token in one step.
+In a recurrence the gradient passes that many cells, and vanishes; attention reaches any token in one step.
 
 Shapes: R rows, S input tokens, T labels, V classes, E width.
 """
@@ -27,13 +27,13 @@ from clearhead.jobs.prepare import Prepared
 from clearhead.training.config import TrainConfig
 from clearhead.training.objectives import run_model
 
-POSITIONS = 24  # labels of a batch, evenly spaced, whose gradients are taken
+POSITIONS = 24  # labels per batch, evenly spaced, whose gradients are taken
 BATCHES, TOKENS = 4, 512  # batches, and tokens of each
-EDGES = (1, 2, 4, 8, 16, 32, 64, 128, 2**31)  # distances are told apart by powers of two
+EDGES = (1, 2, 4, 8, 16, 32, 64, 128, 2**31)  # distances are grouped by powers of two
 
 
 class AtDistance(NamedTuple):
-    """The mean norm over so many pairs of tokens that lie `low` to `high` steps apart."""
+    """The mean norm over a number of token pairs that are `low` to `high` steps apart."""
 
     low: int
     high: int
@@ -53,7 +53,7 @@ def gradient_by_distance(
     edges = torch.tensor(EDGES)
     device = next(model.parameters()).device
     model.eval()
-    for one in loader.batches(0, 0, -(-loader.count() // BATCHES)):  # they come in the order of their lengths
+    for one in loader.batches(0, 0, -(-loader.count() // BATCHES)):  # they are sorted by length
         for distances, norms in _of_batch(model, one.to(device)):
             place = torch.bucketize(distances, edges, right=True) - 1
             sums.index_add_(0, place, norms)
@@ -71,7 +71,7 @@ def _of_batch(model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]
     known: Any = model
     embedding = known.source_embedding if hasattr(model, "source_embedding") else known.embedding
     hook = embedding.register_forward_hook(lambda module, given, out: read.append(out))
-    # cuDNN has no gradients of recurrences at rest
+    # cuDNN has no gradients of recurrences in eval mode
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         try:
             logits = run_model(model, batch).float()
@@ -85,7 +85,7 @@ def _of_batch(model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]
             there = known_labels[: batch.rows, t]
             if bool(there.any()):
                 total = told[: batch.rows, t][there].sum()
-                # 0 where a decoder without cross-attention has read nothing
+                # 0 if a decoder without cross-attention has read nothing
                 (gradient,) = torch.autograd.grad(
                     total, read[0], retain_graph=True, allow_unused=True, materialize_grads=True
                 )
@@ -94,7 +94,7 @@ def _of_batch(model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]
 
 
 def _logp(logits: Tensor, labels: Tensor) -> Tensor:
-    """log p of each label, (R, T); of a number, the number itself; (R, 1) for one answer a row."""
+    """log p of each label, (R, T); for regression, the output itself; (R, 1) for one answer per row."""
     if labels.is_floating_point():
         return logits.reshape(len(labels), -1)
     logp = logits.log_softmax(-1)
@@ -103,7 +103,7 @@ def _logp(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _pairs(batch: Batch, norms: Tensor, lengths: Tensor, t: int, there: Tensor) -> tuple[Tensor, Tensor]:
-    """The pairs of label t and each real input token that it can have seen."""
+    """The pairs of label t and each real input token that it can attend to."""
     place = torch.arange(norms.shape[1], device=norms.device)
     real = (place < lengths.unsqueeze(1)) & there.unsqueeze(1)
     if batch.source is not None:
@@ -112,5 +112,5 @@ def _pairs(batch: Batch, norms: Tensor, lengths: Tensor, t: int, there: Tensor) 
         distance = lengths.unsqueeze(1) - place
     else:
         distance = ((t - place).abs() + 1).expand_as(norms)
-        real = real & (norms > 0)  # a decoder has not seen what comes after
+        real = real & (norms > 0)  # a decoder does not see later tokens
     return distance[real].cpu(), norms[real].detach().cpu()

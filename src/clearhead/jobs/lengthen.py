@@ -1,7 +1,7 @@
-"""More of a run that has come to its end (`--resume RUN --minutes 60`): more steps, and a schedule for them.
+"""Extend a finished run (`--resume RUN --minutes 60`): more steps, and a schedule for them.
 
-The new plan is put down in the run's record before the first further step. So a lengthened run that is killed
-goes on like any other, and ends with the same bits.
+The new plan is written into the run's record before the first further step. So an extended run that is killed
+resumes like any other, and ends with the same bits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from clearhead.training.run_folder import RunFolder
 from clearhead.training.sizing import Machine
 from clearhead.training.snapshot import FOLDER as CHECKPOINTS
 
-# What may be set for the further steps, and for nothing else.
+# What may be set for the further steps, and nothing else.
 MAY_CHANGE = ("steps", "schedule.rate", "schedule.warmup", "schedule.name", "schedule.floor")
 MOST_STEPS = 10**9
-HURRIED = 0.5  # share of the passes that would be wanted below which a run is told to be short of time
+HURRIED = 0.5  # a run with less than this share of its epochs counts as short of time
 
 
 def machine_here(compute: ComputeConfig, minutes: float | None) -> Machine:
-    """This machine as sizing sees it: by a table, never by the clock."""
+    """This machine as sizing sees it: from a table, never measured."""
     device = pick_device(compute.device)
     gpu = device.type == "cuda"
     quick = NARROW if compute.dtype in ("auto", "bf16") and in_bf16(device, NARROW) else None
@@ -40,13 +40,13 @@ def machine_here(compute: ComputeConfig, minutes: float | None) -> Machine:
 
 
 def is_short_of_time(outlook: Mapping[str, Any]) -> bool:
-    """Does a run read its corpus far less often than would be good for it?"""
+    """Does a run have time for far fewer epochs than would be good for it?"""
     passes, wanted = outlook.get("passes"), outlook.get("wanted_passes")
     return passes is not None and wanted is not None and passes < HURRIED * wanted
 
 
 def is_lengthening(config: TrainConfig, settings: Table | None, minutes: float | None) -> bool:
-    """Do settings ask for more steps, and for nothing that would make another run of it?"""
+    """Do settings ask for more steps, and for nothing that would change the run?"""
     if minutes is not None:
         return True
     asked = (settings or {}).get("steps")
@@ -57,12 +57,12 @@ def is_lengthening(config: TrainConfig, settings: Table | None, minutes: float |
 
 
 def without_plan(settings: Table | None) -> Table:
-    """Settings without those that are for the further steps."""
+    """Settings without those for the further steps."""
     return nested({name: value for name, value in flat(settings or {}).items() if name not in MAY_CHANGE})
 
 
 def lengthen(folder: RunFolder, settings: Table | None, minutes: float | None) -> str:
-    """Plan further steps and put them down in the run's record; returns what should be said about it."""
+    """Plan further steps and write them into the run's record; returns a message about it."""
     config, record = folder.read_record()
     facts = Checkpoints(folder.training / CHECKPOINTS).facts()
     done = max(facts, default=0)
@@ -98,8 +98,8 @@ def lengthen(folder: RunFolder, settings: Table | None, minutes: float | None) -
 def _planned(config: TrainConfig, done: int, steps: int, said: Table) -> TrainConfig:
     """The same run with further steps.
 
-    A rate that has fallen to its floor learns little more. It rises again, to half of its first peak, which
-    does not undo what has been learnt.
+    A rate that has decayed to its floor learns little more. It rises again, to half of its first peak, which
+    does not undo what has been learned.
     """
     old = config.schedule
     peak = peak_rate(old, config.model.width)
@@ -118,7 +118,7 @@ def _planned(config: TrainConfig, done: int, steps: int, said: Table) -> TrainCo
 
 
 def _minutes_a_step(config: TrainConfig, notes: dict[str, Any], state: dict[str, Any]) -> float:
-    """By the table of devices; of a run whose plan nobody noted, as long as its steps took."""
+    """By the table of devices; for a run without a recorded plan, as long as its steps took."""
     work = (notes.get("outlook") or {}).get("step_flops")
     if isinstance(work, (int, float)) and work > 0:
         return work / machine_here(config.compute, None).rate(config.model.width)

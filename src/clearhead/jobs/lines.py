@@ -1,7 +1,7 @@
-"""Lines of text in, what a model writes for them out: in order, one by one, with bounded memory.
+"""Reads lines of text and yields what a model writes for them: in order, one by one, with bounded memory.
 
-Reads arguments, files (gzip too) and pipes. What is wrong with a line ends the reading there, and everything
-before it is still written. Knows neither how a line is rendered nor where it goes.
+Reads arguments, files (gzip too) and pipes. An invalid line ends the reading there, and everything before it
+is still written. Knows neither how a line is rendered nor where it goes.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from clearhead.decoding.text_requests import Written
 from clearhead.decoding.writer import Writer
 
 BLOCK = 1 << 20
-AHEAD = 4096  # lines of a pipe that are read before anybody asks for them
+AHEAD = 4096  # lines of a pipe that are read ahead
 
 Check = Callable[[int, str], None]  # raises a UserError for a line, counted from 1, that cannot be used
 
 
 class Lines:
-    """The lines of an input. They end at the first that cannot be used; `problem` then says why.
+    """The lines of an input. They end at the first invalid one; `problem` then says why.
 
-    `prefix` stands before each line that is not empty.
+    `prefix` is put before each line that is not empty.
     """
 
     def __init__(self, lines: Iterable[str], name: str, check: Check | None = None, prefix: str = "") -> None:
         self.prefix = prefix
-        self.name = name  # what messages call the input
+        self.name = name  # the name of the input in messages
         self.problem: UserError | None = None
         self.check = check
         self._lines = lines
 
     def ready(self) -> bool:
-        """Whether the next line, or the end, is there already; files do not keep anybody waiting."""
+        """Whether the next line, or the end, is available without waiting; with files it always is."""
         return not isinstance(self._lines, Arriving) or self._lines.ready()
 
     def __iter__(self) -> Iterator[str]:
@@ -61,26 +61,26 @@ class Lines:
 
 
 def file_lines(path: Path) -> Iterator[str]:
-    """The lines of a file, without their ends; a file with nothing in it has none."""
+    """The lines of a file, without newlines; an empty file has none."""
     return _decoded(_opened(path), f"'{path}'")
 
 
 def pipe_lines() -> Iterator[str]:
-    """The lines of standard input; those of a pipe are read as they come."""
+    """The lines of standard input; those of a pipe are read as they arrive."""
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("Give a text, or --input FILE, or lines on standard input: `… < lines.txt`.")
     try:
         is_file = stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
-    except OSError:  # not even a descriptor
+    except OSError:  # no descriptor at all
         is_file = True
     if is_file:
         return _decoded(cast(BinaryIO, sys.stdin.buffer), "the input")
-    # A reader of its own: the interpreter would want to lock its own one at exit, while the thread is in it.
+    # A separate reader: at exit the interpreter would lock `sys.stdin`, while the thread is inside it.
     return Arriving(_decoded(open(os.dup(sys.stdin.fileno()), "rb"), "the input"))
 
 
 class Arriving(Iterator[str]):
-    """Lines that a thread reads from somewhere slow, so that nobody has to wait to learn if there is one."""
+    """Lines that a thread reads from a slow input, so a caller can check for one without waiting."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._queue: queue.Queue[str | BaseException] = queue.Queue(AHEAD)
@@ -96,19 +96,19 @@ class Arriving(Iterator[str]):
             self._queue.put(StopIteration())
 
     def ready(self) -> bool:
-        """Whether the next line, or the end, is there."""
+        """Whether the next line, or the end, has arrived."""
         return not self._queue.empty()
 
     def __next__(self) -> str:
         found = self._queue.get()
         if isinstance(found, str):
             return found
-        self._queue.put(found)  # for whoever asks again
+        self._queue.put(found)  # for the next call
         raise found
 
 
 def count_lines(path: Path) -> int:
-    """How many lines a file has; one without a line end at its end counts."""
+    """How many lines a file has; a last one without a newline counts."""
     count, last = 0, b"\n"
     with _opened(path) as raw:
         file = _unpacked(raw)
@@ -117,7 +117,7 @@ def count_lines(path: Path) -> int:
                 count += block.count(b"\n")
                 last = block[-1:]
         except (OSError, EOFError, zlib.error):
-            pass  # the reader, who comes later, has a sentence for it
+            pass  # reading it later raises the error
     return count + (last != b"\n")
 
 
@@ -133,7 +133,7 @@ def _unpacked(file: BinaryIO) -> BinaryIO:
 
 
 def _decoded(raw: BinaryIO, name: str) -> Iterator[str]:
-    """A line ends with "\\n" or "\\r\\n" and with nothing else, so that counts agree with other tools'."""
+    """A line ends with "\\n" or "\\r\\n" and nothing else, so counts agree with other tools."""
     number = 0
     try:
         for number, line in enumerate(_unpacked(raw), start=1):
@@ -156,19 +156,19 @@ def _decoded(raw: BinaryIO, name: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was written for a line."""
+    """The model's output for a line."""
 
     number: int  # of the line, from 0
     source: str
     written: Sequence[Written]  # best first
-    digest: str | None  # of all lines up to this one; None inside a run of blank lines
+    digest: str | None  # of all lines up to this one; None within a series of blank lines
 
 
 def answers(writer: Writer, lines: Lines, options: Options, done: Done | None = None) -> Iterator[Answer]:
-    """An answer for each line, in order; a blank line's is empty and never comes before the model.
+    """An answer for each line, in order; blank lines are answered with nothing, without the model.
 
-    `done` says what an earlier run has answered already. Lines are read as they are needed, so that memory
-    does not grow with their number. Each draws by chance with a seed of its own.
+    `done` says what an earlier run has already answered. Lines are read as they are needed, so memory does
+    not grow with their number. Each line samples with its own seed.
     """
     numbered = enumerate(lines)
     waiting = _Unanswered(
@@ -192,7 +192,7 @@ class Done:
 
 @dataclass
 class _Waiting:
-    """A line, or several like blank ones in a row, that has not left yet."""
+    """A line, or a series of blank ones, that has not been output yet."""
 
     first: int
     text: str
@@ -201,7 +201,7 @@ class _Waiting:
 
 
 def _passed(numbered: Iterator[tuple[int, str]], done: Done, lines: Lines) -> hashlib._Hash:
-    """Go past the lines that are done; a sentence if they are not the same any more."""
+    """Skip the lines that are done; raise an error if they have changed."""
     running, count = hashlib.sha256(), 0
     for _, line in islice(numbered, done.lines):
         _note(running, line)
@@ -215,22 +215,22 @@ def _passed(numbered: Iterator[tuple[int, str]], done: Done, lines: Lines) -> ha
 
 
 class _Unanswered:
-    """The lines that were read and not answered yet, in order."""
+    """The lines that have been read but not answered, in order."""
 
     def __init__(self, running: hashlib._Hash, numbers: deque[int] | None) -> None:
         self.running = running  # of all lines read
         self.waiting: deque[_Waiting] = deque()
-        self.ready: dict[int, list[Written]] = {}  # by number among the lines that are not blank
+        self.ready: dict[int, list[Written]] = {}  # by index among the non-blank lines
         self.turn = 0  # the next of these
-        self.fed = 0  # of these, how many a writer has got
+        self.fed = 0  # how many of these a writer has received
         self.ended = False  # all lines were read
-        self.numbers = numbers  # lines whose seed nobody has asked for yet; None: nobody will
+        self.numbers = numbers  # lines whose seed has not been requested yet; None: none will be
 
     def feed(self, numbered: Iterator[tuple[int, str]], ready: Callable[[], bool]) -> Iterator[str | None]:
-        """The lines that are not blank; the others wait for their turn here.
+        """The lines that are not blank; blank ones wait here for their turn.
 
-        When no further line is there yet: None while a writer is busy with others, and the end when it has
-        answered them all, so that nothing that could leave is kept while somebody waits for the next line.
+        If no further line has arrived: None while the writer is busy with others, and the end when it has
+        answered them all, so no finished answer is held back while waiting for the next line.
         """
         for number, line in numbered:
             _note(self.running, line)
@@ -256,7 +256,7 @@ class _Unanswered:
             yield seed_of(seed, self.numbers.popleft())
 
     def leave(self) -> Iterator[Answer]:
-        """The answers whose turn it is."""
+        """The answers that can be output now, in order."""
         while self.waiting:
             first = self.waiting[0]
             if first.text.strip():
@@ -273,7 +273,7 @@ class _Unanswered:
 
 
 def seed_of(seed: int, number: int) -> int:
-    """The seed of a line: the first one's is the seed itself, and no two lines share their chance.
+    """The seed of a line: the first line's is the seed itself, and no two lines share one.
 
     >>> seed_of(7, 0), seed_of(7, 1) == seed_of(8, 0)
     (7, False)

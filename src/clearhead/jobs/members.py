@@ -1,7 +1,7 @@
-"""Who takes part in a comparison: architectures by name, settings that vary, and how they are made equal.
+"""What a comparison compares: architectures by name, settings that vary, and how they are made equal.
 
 A member is a name and the settings in which it differs from the others. All members share the corpus, the
-tokenizer, batches and steps. Nothing is trained here, and nothing written.
+tokenizer, batches and steps. Trains nothing and writes nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from clearhead.planner.batch import PAIR_LENGTH, PAIRS
 from clearhead.training.config import TrainConfig
 from clearhead.training.flops import StepFlops
 
-NEAR = 0.02  # members whose sizes differ by less are left as they are
+NEAR = 0.02  # sizes that differ by less are left as they are
 WIDEST = 16_384
-_SLOW = {"schedule": {"rate": 1e-3}}  # recurrences and gated convolutions bear no larger steps
+_SLOW = {"schedule": {"rate": 1e-3}}  # recurrences and gated convolutions diverge at larger steps
 
 
 def _recurrent(cell: str, attention: str) -> Table:
@@ -33,24 +33,24 @@ def _recurrent(cell: str, attention: str) -> Table:
     return {"model": model, **_SLOW}
 
 
-# By name: what they differ in from what the recipe says or sizing chooses. Rates are those at which such
-# models are usually trained; a member of a recipe's own may set others.
+# By name: how they differ from the recipe or from sizing's choice. Rates are those at which such models are
+# usually trained; a recipe's own member may set others.
 ARCHITECTURES: dict[str, Table] = {
     **{cell: _recurrent(cell, "none") for cell in ("rnn", "gru", "lstm")},
     **{f"{cell}+attention": _recurrent(cell, "additive") for cell in ("rnn", "gru", "lstm")},
     "convs2s": {"model": {"family": "convolutional", "position": {"name": "sinusoidal"}}, **_SLOW},
-    "transformer": {},  # as the recipe has it
+    "transformer": {},  # as in the recipe
     "transformer-post": {"model": {"norm": {"place": "post"}}},
     "transformer-pre": {"model": {"norm": {"place": "pre"}}},
     **{family: {"model": {"family": family}} for family in ("encoder", "decoder", "encoder-decoder")},
 }
-# Whom to compare where nobody says, by what the task's answers are.
+# Default members, by the kind of the task's answers.
 WRITERS = (
     *("rnn", "gru", "lstm", "rnn+attention", "gru+attention", "lstm+attention"),
     *("convs2s", "transformer-post", "transformer-pre"),
 )
 READERS = ("encoder", "decoder", "encoder-decoder")
-# Settings of the model that every member starts from; what is left open follows from its family.
+# Model settings that every member starts from; the others follow from its family.
 _SHARED = (
     "width",
     "layers",
@@ -64,23 +64,23 @@ _SHARED = (
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(Config):
-    """Who is compared, and how."""
+    """What is compared, and how."""
 
     _noun: ClassVar[str] = "comparison"
 
     architectures: tuple[str, ...] = ()  # by name: rnn, gru+attention, convs2s, transformer-pre, …
     members: dict[str, dict[str, Any]] = field(default_factory=dict)  # name → settings, as in a recipe
     vary: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # setting → values; all combinations
-    equal: Literal["parameters", "flops", "none"] = "parameters"  # what widths are chosen by
-    seeds: Count = 3  # that every member is trained with: first_seed, first_seed + 1, …
+    equal: Literal["parameters", "flops", "none"] = "parameters"  # what to equalise by choosing widths
+    seeds: Count = 3  # for every member: first_seed, first_seed + 1, …
     first_seed: Seed = 1
-    metric: str | None = None  # of the test set; None: the first that the task has
+    metric: str | None = None  # of the test set; None: the task's first
     rows: Count = 16  # validation examples whose gradients are measured
 
 
 @dataclass(frozen=True)
 class Member:
-    """One that takes part: its settings are whole, but for the seed; or why it cannot."""
+    """One member: its settings are complete except for the seed; or why it is left out."""
 
     name: str
     settings: Table
@@ -90,14 +90,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that was found out, and where the page that shows it lies."""
+    """All results, and the path of the page that shows them."""
 
     config: CompareConfig
     task: str
     members: list[Member]
-    results: dict[str, list[dict[str, Any]]]  # name → what was measured, seed by seed
+    results: dict[str, list[dict[str, Any]]]  # name → measurements, seed by seed
     page: Path | None = None
-    failed: tuple[str, ...] = ()  # sentences on runs that did not come to their end this time
+    failed: tuple[str, ...] = ()  # messages about runs that failed this time
 
 
 def differing(config: CompareConfig, writes: bool) -> dict[str, Table]:
@@ -133,13 +133,13 @@ def _shown(value: Any) -> str:
 
 
 def invited(config: CompareConfig, settings: Table, base: TrainConfig, writes: bool) -> list[Member]:
-    """All members with whole settings, as large as `base`: what would be trained if nothing were compared."""
+    """All members with complete settings, as large as `base`, which is what `train` would train."""
     shared = _settings_of(base, settings)
     measure = MEASURES[config.equal]
     goal = None if measure is None else measure(base.model, base)
     found = []
     for name, table in differing(config, writes).items():
-        own = "width" in table_in(table, "model")  # who has a width of its own keeps it
+        own = "width" in table_in(table, "model")  # an explicit width is kept
         found.append(_member(name, merged(shared, table), base, None if own else measure, goal))
     if all(one.refused for one in found):
         raise UserError(found[0].refused or "")
@@ -147,7 +147,7 @@ def invited(config: CompareConfig, settings: Table, base: TrainConfig, writes: b
 
 
 def _settings_of(base: TrainConfig, settings: Table) -> Table:
-    """What was said, and what was chosen from the corpus that all members shall have."""
+    """The user's settings, and those chosen from the corpus that all members share."""
     chosen = flat(base.to_dict())
     parts = ("tokenizer", "batch", "objective", "optimiser", "schedule", "averaging", "validation")
     kept = {name: value for name, value in chosen.items() if name == "steps" or name.split(".")[0] in parts}
@@ -171,7 +171,7 @@ def _member(name: str, said: Table, base: TrainConfig, measure: Measure | None, 
 
 
 def _model(said: Table, base: TrainConfig) -> ModelConfig:
-    """The model that training would build; `base` knows the sizes that follow from the corpus."""
+    """The model that training would build; `base` has the sizes that follow from the corpus."""
     found = check_settings(said).model
     sizes = {"vocabulary": base.model.vocabulary, "source_vocabulary": base.model.source_vocabulary}
     head = {f"head__{name}": getattr(base.model.head, name) for name in ("classes", "columns")}
@@ -179,10 +179,10 @@ def _model(said: Table, base: TrainConfig) -> ModelConfig:
 
 
 def _widths(model: ModelConfig, goal: float, measure: Callable[[ModelConfig], float]) -> Iterator[Table]:
-    """The settings with which a model is as large as it can be made to the goal; none where it is."""
+    """The settings that bring a model closest to the goal; empty if it is close already."""
     if abs(measure(model) / goal - 1) <= NEAR:
         return
-    # heads divide a Transformer's width; multiples of 8 suit a GPU, and are too coarse for small models
+    # heads divide a Transformer's width; multiples of 8 suit a GPU, but are too coarse for small models
     unit = (8 if model.width >= 128 else 2) if model.family in NO_TRANSFORMERS else 2 * model.attention.heads
 
     def at(count: int) -> ModelConfig:
@@ -195,7 +195,7 @@ def _widths(model: ModelConfig, goal: float, measure: Callable[[ModelConfig], fl
         return {"width": width, **wide}
 
     low, high = 1, max(WIDEST // unit, 2)
-    while high - low > 1:  # at(low) is below the goal, or the smallest there is
+    while high - low > 1:  # at(low) is below the goal, or the smallest possible
         middle = (low + high) // 2
         low, high = (middle, high) if measure(at(middle)) <= goal else (low, middle)
     yield table(min((low, high), key=lambda count: abs(measure(at(count)) - goal)))
@@ -205,7 +205,7 @@ Measure = Callable[[ModelConfig, TrainConfig], float]
 
 
 def _flops(model: ModelConfig, run: TrainConfig) -> float:
-    """FLOPs of a training step for one example of usual length."""
+    """FLOPs of a training step for one example of typical length."""
     if model.family in PAIRS:
         return StepFlops(model)(1, PAIR_LENGTH, PAIR_LENGTH)
     texts = 1 if model.head.kind != "none" else 2  # source and target in one row
@@ -221,5 +221,5 @@ MEASURES: Mapping[str, Measure | None] = {
 
 
 def said_in(recipe: Table) -> tuple[Table, Table]:
-    """A recipe's settings of runs, and its table `compare`."""
+    """A recipe's settings for runs, and its table `compare`."""
     return {name: value for name, value in recipe.items() if name != "compare"}, table_in(recipe, "compare")

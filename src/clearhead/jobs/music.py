@@ -1,4 +1,4 @@
-"""What a model of music wrote, as a MIDI file and as a picture of a piano roll."""
+"""The output of a music model, as a MIDI file and as a picture of a piano roll."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from clearhead.data.music import MIDI, mido_library
 from clearhead.data.notes import Note
 from clearhead.text.events import WORDS
 
-TICKS = 960  # a second: 480 a quarter
+TICKS = 960  # per second: 480 per quarter
 _KNOWN = frozenset(WORDS)
 
 
 def check_prompt(prompt: str) -> None:
-    """A sentence for a beginning that is not written in events."""
+    """Raise an error for a prompt that is not written in events."""
     for word in prompt.split():
         if word not in _KNOWN:
             raise UserError(
@@ -41,12 +41,12 @@ def check_place(path: Path, endings: Sequence[str], force: bool) -> None:
 def write_midi(path: Path, notes: Sequence[Note]) -> None:
     """A MIDI file with a track for each voice."""
     mido = mido_library()
-    file = mido.MidiFile(type=1, ticks_per_beat=TICKS // 2)  # at MIDI's own 120 quarters a minute
+    file = mido.MidiFile(type=1, ticks_per_beat=TICKS // 2)  # at MIDI's default of 120 quarters per minute
     for voice in range(1 + max((note.voice for note in notes), default=0)):
         track = mido.MidiTrack()
         file.tracks.append(track)
         own = [note for note in notes if note.voice == voice]
-        # what ends comes before what begins at the same time, so that a note can be struck again
+        # ends come before starts at the same time, so a note can be repeated
         events = [(round(note.begin * TICKS), 1, note.pitch, note.velocity) for note in own]
         events += [(round(note.end * TICKS), 0, note.pitch, 0) for note in own]
         now = 0
@@ -60,7 +60,7 @@ def write_midi(path: Path, notes: Sequence[Note]) -> None:
 
 
 def draw_roll(path: Path, notes: Sequence[Note], given: float = 0.0) -> None:
-    """A picture of the notes, time to the right and pitch upwards; what was `given` lies on grey."""
+    """A picture of the notes, time to the right and pitch upwards; the `given` part is on grey."""
     from matplotlib.figure import Figure
 
     ends = max((note.end for note in notes), default=1.0)

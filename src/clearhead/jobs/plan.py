@@ -1,6 +1,6 @@
-"""What a run will be, decided before its first byte is written: from settings and files to one complete plan.
+"""Plans a run before its first byte is written: from settings and files to one complete plan.
 
-Reads the corpus, learns the tokenizers or takes those of a base, and chooses what was left open. `train.py`
+Reads the corpus, trains the tokenizers or takes those of a base, and chooses whatever was not set. `train.py`
 carries it out.
 """
 
@@ -59,22 +59,22 @@ ONE = Layout()  # rank
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that was decided before the first byte is written."""
+    """Everything that is decided before the first byte is written."""
 
     config: TrainConfig
     survey: Survey
     tokenizers: Tokenizers
     choices: list[Choice]
     findings: list[str]
-    minutes: float  # that the run takes by the table of devices
-    outlook: dict[str, float | None]  # FLOPs of a step; passes, those wanted, and minutes for these
+    minutes: float  # the estimate by the table of devices
+    outlook: dict[str, float | None]  # FLOPs of a step; epochs, those wanted, and minutes for these
     base: Base | None = None
 
 
 def decide(
     early: TrainConfig, said: Table, minutes: float | None, layout: Layout = ONE, base: Base | None = None
 ) -> Plan:
-    """Read the corpus, learn the tokenizers, choose what was left open; writes nothing."""
+    """Read the corpus, train the tokenizers, choose whatever was not set; writes nothing."""
     task = task_named(early.task)
     first = [*task.defaults, *(base.defaults() if base is not None else ())]
     data = DataConfig.from_dict(merged(as_table(first).get("data", {}), said.get("data", {})), "data")
@@ -127,25 +127,25 @@ def decide(
 
 
 def decided(settings: Table, minutes: float | None = None) -> TrainConfig:
-    """The whole config of a run, with all that is chosen from the corpus and the device; writes nothing."""
+    """The whole config of a run, with everything chosen from the corpus and the device; writes nothing."""
     base, settings = read_base(settings)
     return decide(check_settings(settings, base), settings, minutes, base=base).config
 
 
 def _findings(found: Survey, facts: Facts, config: TrainConfig) -> list[doctor.Finding]:
-    """What the doctor sees before the first step."""
+    """The doctor's findings before the first step."""
     tokens = facts.source_tokens + facts.target_tokens
-    whole = config.start.base is None  # the vocabulary of a base is as large as it is
+    whole = config.start.base is None  # the vocabulary of a base is fixed
     large = doctor.vocabulary_too_large(tokens, facts.vocabulary, config.tokenizer.smallest)
     held = [doctor.overlap(one.examples, one.rows) for one in found.overlaps.values()]
     return doctor.found([*held, large if whole else None])
 
 
 def tell(plan: Plan, view: View) -> None:
-    """Say what was found, what was chosen and why, and how long it will take."""
+    """Show what was found, what was chosen and why, and how long it will take."""
     for line in plan.survey.report():
         view.say(line)
-    if type(view) is not View:  # which shows nothing
+    if type(view) is not View:  # `View` itself shows nothing
         rows = [(choice.name, _value(choice.value), choice.reason) for choice in plan.choices]
         choices_table(rows, sys.stderr)
     size = count_parameters(plan.config.model)
@@ -175,7 +175,7 @@ def _value(value: Any) -> str:
 
 
 def notes_of(plan: Plan) -> dict[str, Any]:
-    """What the bundle will say about itself."""
+    """The bundle's metadata."""
     filter, found, base = plan.config.data.filter, plan.survey, plan.base
     encoding = encoding_of(plan.config, base.framing() if base else None)
     documents, numbers = ends_documents(found.train[0].corpus), found.numbers
@@ -199,7 +199,7 @@ def notes_of(plan: Plan) -> dict[str, Any]:
 
 
 def encoding_of(config: TrainConfig, framing: Framing | None = None) -> Encoding:
-    """How the examples of a run are encoded; `framing`: what its base puts around sources."""
+    """How the examples of a run are encoded; `framing`: the special tokens its base puts around sources."""
     task, data = task_named(config.task), config.data
     found = task.encoding(config.model.family, data.two, data.corruption, data.transpose)
     if isinstance(found, Pictures):
@@ -208,14 +208,14 @@ def encoding_of(config: TrainConfig, framing: Framing | None = None) -> Encoding
 
 
 def corpus_facts(found: Survey) -> dict[str, Any]:
-    """What is noted of a corpus, and must be the same when it is read again."""
+    """What is recorded about a corpus, and must be the same when it is read again."""
     return {"rows": found.to_dict()["rows"], "report": found.report()}
 
 
 def write_data(
     folder: RunFolder, config: TrainConfig, found: Survey, tokenizers: Tokenizers, base: Base | None
 ) -> list[str]:
-    """Fill the run's folder with its data; returns what should be said about it."""
+    """Fill the run's folder with its data; returns messages about it."""
     beside = [] if base is None else write_start(base, config, found.labels, folder)
     encoding = encoding_of(config, base.framing() if base else None)
     return prepare.write_all(found, config.data, tokenizers, encoding, folder.data, beside)

@@ -1,7 +1,7 @@
 """From text files to everything a run needs: tokenizers, tokenised corpora, held-out texts.
 
-First everything is read and judged in memory; nothing is written before it is known that training can begin.
-What is then written goes into the run's folder, and `ready.json` is the last of it.
+First everything is read and checked in memory; nothing is written before it is known that training can start.
+Then it is written into the run's folder, `ready.json` last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from clearhead.training.sizing import Facts, PictureFacts
 
 LARGEST = 4 << 30  # bytes of the held-out texts, which are read whole
 HELD_OUT = {VALIDATION: "validation", TEST: "test"}
-SAMPLE = 4000  # texts that are tokenised to learn how long texts are in tokens
+SAMPLE = 4000  # texts that are tokenised to estimate lengths in tokens
 
 Text = str | tuple[str, str]  # one text, or two that are read together
 Pair = tuple[Text, str]
@@ -53,17 +53,17 @@ class Prepared:
     labels: tuple[str, ...]
     train: tuple[Store, ...]
     validation: Store
-    held_out: dict[str, list[Pair]]  # "validation" and "test": texts as they were
+    held_out: dict[str, list[Pair]]  # "validation" and "test": the original texts
     notes: dict[str, Any]  # for the bundle's metadata
 
     @property
     def source_tokenizer(self) -> Tokenizer | None:
-        """The source's own tokenizer, where it has one."""
+        """The source's own tokenizer, if it has one."""
         return None if self.tokenizers.source is self.tokenizers.target else self.tokenizers.source
 
 
 class _Listener:
-    """Passes texts on, and keeps some of them, spread evenly, to measure them afterwards."""
+    """Passes texts on, and keeps an evenly spaced sample to measure afterwards."""
 
     def __init__(self, texts: Iterable[str], expected: int) -> None:
         self._texts = texts
@@ -93,7 +93,7 @@ def learn_tokenizers(found: Survey, config: TokenizerConfig) -> tuple[Tokenizers
 
 
 def _without_text(found: Survey) -> tuple[Tokenizers, Facts]:
-    """Symbols alone, which batches ask for, and the corpus measured in patches of its pictures."""
+    """Only the special symbols, which batches need, and the corpus measured in patches of its pictures."""
     tokenizers = Tokenizers.of(Tokenizer.words(()))
     parts = [*found.train, *(part for some in found.held.values() for part in some)]
     first = [next(read_rows(part.corpus, found.columns)).source for part in parts]
@@ -113,7 +113,7 @@ def _without_text(found: Survey) -> tuple[Tokenizers, Facts]:
 
 
 def known_tokenizers(found: Survey, tokenizers: Tokenizers, config: TokenizerConfig) -> Facts:
-    """The corpus measured in tokens of vocabularies that are there already, by a sample."""
+    """The corpus measured in tokens of existing vocabularies, by a sample."""
     rows = min(found.count(TRAIN), config.sample)
     sides: tuple[Literal["source", "target"], ...] = ("source", "target")
     heard = [_Listener(sample_texts(found, config.sample, side), rows) for side in sides]
@@ -143,7 +143,7 @@ def _measured(found: Survey, tokenizers: Tokenizers, heard: Sequence[_Listener])
 
 
 def words_in(found: Survey) -> int:
-    """About how many words the training text has, at six characters a word with its space."""
+    """About how many words the training text has, at six characters per word with its space."""
     source = 0 if found.columns.is_stream else found.source.total
     return (source + (found.target.total if found.columns.writes else 0)) // 6
 
@@ -156,11 +156,11 @@ def write_all(
     folder: Path,
     beside: Sequence[str] = (),
 ) -> list[str]:
-    """Tokenise everything into the run's folder; returns what should be said about it.
+    """Tokenise everything into the run's folder; returns messages about it.
 
-    `beside` are files that lie in it already and belong to the run.
+    `beside` are files that are already in it and belong to the run.
     """
-    give_memory_back()  # what learning the tokenizers has left behind
+    give_memory_back()  # left over from training the tokenizers
     folder.mkdir(parents=True, exist_ok=True)
     tokenizers.target.save(folder / TARGET_TOKENIZER)
     if tokenizers.source is not tokenizers.target:
@@ -199,7 +199,7 @@ def write_all(
         "documents": ends_documents(found.train[0].corpus),
         "normalisation": tokenizers.target.normalisation,
     }
-    stores = [f"{name}/{MANIFEST}" for name in counts]  # which have the checksums of the stores' files
+    stores = [f"{name}/{MANIFEST}" for name in counts]  # these have the checksums of the stores' files
     texts = [f"{name}.jsonl" for name in HELD_OUT.values()]
     own = [] if tokenizers.source is tokenizers.target else [SOURCE_TOKENIZER]
     write_ready(folder, notes, [TARGET_TOKENIZER, *own, *texts, *stores, *beside])
@@ -208,7 +208,7 @@ def write_all(
 
 
 def open_all(folder: Path, corpora: int) -> Prepared:
-    """What `write_all` wrote, every file of it as it was written."""
+    """Read what `write_all` wrote, and verify every file."""
     notes = read_ready(folder)
     target = Tokenizer.load(folder / TARGET_TOKENIZER)
     own = folder / SOURCE_TOKENIZER
@@ -234,18 +234,18 @@ def _write(rows: Iterable[Row], encode: Encoder, folder: Path) -> Dropped:
 
 
 def lenient(filter: FilterConfig) -> FilterConfig | None:
-    """Held-out examples are all kept; where training cuts long texts, they are cut, too."""
+    """The filter for held-out examples: all are kept, but truncated if training truncates long texts."""
     return filter.replace(target_tokens=2**30, ratio=1e9) if filter.too_long == "cut" else None
 
 
 def as_lines(rows: Iterable[Row]) -> str:
-    """Rows as they stand in a run's folder."""
+    """Rows in the format of a run's folder."""
     plain = ([row.source, row.target] if row.second is None else [*row[:2], row.second] for row in rows)
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in plain)
 
 
 def from_lines(path: Path) -> list[Pair]:
-    """What `as_lines` gave, read from a file."""
+    """Read a file of `as_lines`."""
     try:
         rows = [parse_json(line) for line in read_bytes(path, LARGEST).split(b"\n")[:-1]]
     except Unreadable as error:

@@ -1,7 +1,7 @@
 """`clearhead.train`, `translate`, `evaluate` and `compare`: the jobs as Python functions.
 
-What the commands of the same names do, for those who write Python. A bundle may
-be given as it is or as the folder it lies in.
+What the commands of the same names do, for Python. Pass a bundle as an object or
+as the path of its folder.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def train(
     return job.train(out, whole, minutes=minutes, view=view)
 
 
-@overload  # a str is also an iterable of strings, and the first form is the one that is meant then
+@overload  # a str is also an iterable of strings, and then means the first form
 def translate(
     bundle: Bundle | Where,
     texts: str,

@@ -1,7 +1,7 @@
-"""From what a user said and what sizing chose to one complete config.
+"""From the user's settings and sizing's choices to one complete config.
 
-A user says little: a recipe file, a few `--set a.b=c`. What is not said is
-chosen. Every value is printed with where it comes from.
+Users set little: a recipe file, a few `--set a.b=c`. The rest is chosen.
+Every value is printed with its origin.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from clearhead.training.sizing import FILLED, Choice, as_table, looks
 Table = dict[str, Any]
 
 YOURS = "your setting"
-# where the corpora of a recipe are named: their files are found relative to a folder of data
+# the settings of a recipe that name corpora, whose files are relative to a data folder
 _FILES = ("source", "target", "file")
 
 
 def merged(*tables: Mapping[str, Any]) -> Table:
-    """Nested tables laid over each other; the last one wins.
+    """Merge nested tables; the last one wins.
 
     >>> merged({"model": {"width": 64, "layers": 2}}, {"model": {"layers": 4}})
     {'model': {'width': 64, 'layers': 4}}
@@ -62,9 +62,9 @@ def nested(settings: Mapping[str, Any]) -> Table:
 
 
 def read_recipe(path: Path, data: Path | None = None) -> Table:
-    """A recipe file's table; the files it names are looked for below `data`, or beside the recipe.
+    """A recipe file's table; the files it names are looked for in `data`, or next to the recipe.
 
-    A file that is there as written, seen from the working folder, is taken so.
+    A file that exists as written, relative to the working folder, is used as it is.
     """
     table = read_table(path)
     plain = table.get("data")
@@ -97,10 +97,10 @@ def compose(
     vocabulary: Mapping[str, int | None],
     model: Mapping[str, Any] | None = None,
 ) -> TrainConfig:
-    """The whole config: defaults, under what was chosen, under what the user said.
+    """The whole config: the user's settings override what was chosen, which overrides the defaults.
 
-    `vocabulary` holds the sizes the tokenizers came out with, which nobody can set otherwise. `model` are the
-    settings of a base, which take the place of the defaults.
+    `vocabulary` holds the sizes of the trained tokenizers, which no setting can override. `model` are the
+    settings of a base, which replace the defaults.
     """
     base = {} if model is None else {"model": model}
     for name, size in vocabulary.items():
@@ -128,10 +128,10 @@ def compose(
 
 
 def packs(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a run's batches may be packed in one shape: a GPU's kernels for packed tokens serve its model.
+    """Whether a run's batches may be packed in one shape: if a GPU's packed kernels support its model.
 
-    Elsewhere packed tokens are computed, too, but slower than padded rows of like length. A long text is cut
-    into rows that are full anyway.
+    Other devices handle packed tokens too, but more slowly than padded rows of similar length. A long text is
+    cut into rows that are full anyway.
     """
     model, attention = config.model, config.model.attention
     plain = attention.kind == "multihead" and attention.kernel == "auto" and not model.layer_pattern
@@ -146,7 +146,7 @@ def packs(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> bool
 def laid_out(
     choices: Sequence[Choice], said: Table, config: TrainConfig, device: torch.device, dtype: torch.dtype
 ) -> list[Choice]:
-    """The choices with packed batches where these pay and nobody said how large or how laid out batches are.
+    """The choices with packed batches, if these pay off and the user has not set batch size or layout.
 
     A batch then holds as many real tokens as a padded one of the size chosen before.
     """
@@ -160,7 +160,7 @@ def laid_out(
 
 
 def padded_if_need_be(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> TrainConfig:
-    """A recipe that packs into one shape does so where kernels for that serve it; elsewhere it pads."""
+    """A recipe that packs into one shape does so only if the kernels support it; otherwise it pads."""
     shaped = config.batch.layout == "packed" and config.batch.shapes == "fixed"
     if not shaped or packs(config, device, dtype):
         return config
@@ -168,7 +168,7 @@ def padded_if_need_be(config: TrainConfig, device: torch.device, dtype: torch.dt
 
 
 def explained(choices: Sequence[Choice], said: Table, config: TrainConfig) -> list[Choice]:
-    """What is printed: every choice with its final value, and every setting of the user's own."""
+    """What is printed: every choice with its final value, and every setting of the user."""
     own = flat(said)
     final = flat(config.to_dict())
     found = []
@@ -191,6 +191,6 @@ def explained(choices: Sequence[Choice], said: Table, config: TrainConfig) -> li
 
 
 def table_in(said: Mapping[str, Any], name: str) -> Table:
-    """A table inside another; an empty one where there is none, or something else."""
+    """A table inside another; empty if it is missing or not a table."""
     inner = said.get(name)
     return inner if isinstance(inner, dict) else {}

@@ -1,9 +1,9 @@
-"""What cannot be trained, said before the corpus is read.
+"""Rejects what cannot be trained, before the corpus is read.
 
-Each setting is judged alone by its config. Here they are judged together: with the task, the device and the
-memory there is. What was left open is chosen from the corpus, which has not been read yet. So settings are
-tried with what would be chosen for a small corpus, for a larger one, and so on; they are refused only if none
-would do, and judged once more when the choice is made.
+Each config checks its own settings. Here they are checked together: with the task, the device and its memory.
+What the user did not set is chosen from the corpus, which has not been read yet. So settings are tried with
+what would be chosen for a small corpus, for a larger one, and so on; they are refused only if none would
+work, and checked again once the choice is made.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from clearhead.training.sizing import Facts, Machine, as_table, choose
 
 NUMBERS_FOR_A_WEIGHT = 4  # itself, its gradient, and Adam's two moments, all in float32
 NO_VALIDATION = "There is no validation example: give validation files, or set data.split.validation."
-SMALLEST_VOCABULARY = 300  # about what the smallest corpus gives
+SMALLEST_VOCABULARY = 300  # about that of the smallest corpus
 
 
 def check_settings(said: Table, base: Base | None = None) -> TrainConfig:
-    """Refuse what cannot be trained whatever the corpus is; what is left open has a provisional value."""
+    """Refuse what cannot be trained with any corpus; settings not given have a provisional value."""
     TrainConfig.check_names(said)
     plain: Table = {name: said[name] for name in ("task", "seed", "compute") if name in said}
     early = TrainConfig.from_dict(plain)
@@ -68,7 +68,7 @@ def check_settings(said: Table, base: Base | None = None) -> TrainConfig:
 
 
 def family_of(said: Table, base: Base | None = None) -> str | None:
-    """The family of models that a user asked for, or that the base asks for."""
+    """The model family that the user, or the base, asks for."""
     family = table_in(said, "model").get("family")
     if base is not None:
         return base.family.name
@@ -78,7 +78,7 @@ def family_of(said: Table, base: Base | None = None) -> str | None:
 def _tried(
     said: Table, task: Task, data: DataConfig, tokens: int, device: torch.device, base: Base | None
 ) -> TrainConfig:
-    """The run as it would be for a corpus of so many tokens."""
+    """The run as it would be for a corpus of this many tokens."""
     model, tokenizer = table_in(said, "model"), table_in(said, "tokenizer")
     size = model.get("vocabulary") or min(
         tokenizer.get("vocabulary", SMALLEST_VOCABULARY), SMALLEST_VOCABULARY
@@ -109,7 +109,7 @@ def _tried(
 
 
 def check_together(config: TrainConfig, device: torch.device) -> None:
-    """Refuse a whole run whose parts cannot work together, on this device, in its memory."""
+    """Refuse a run whose parts do not work together, on this device, or do not fit its memory."""
     task = task_named(config.task)
     for attention in [] if config.model.family in NO_TRANSFORMERS else config.model.attentions:
         _check_kernel(attention, device)
@@ -166,13 +166,13 @@ def _check_kernel(attention: AttentionConfig, device: torch.device) -> None:
 
 
 def _parameters(config: ModelConfig) -> int:
-    """How many there are, found with three layers at most: thousands would take long to build."""
+    """The number of parameters, counted with three layers at most: thousands would take long to build."""
 
     def count(layers: int, written: int) -> int:
         return count_parameters(config.replace(layers=layers, decoder_layers=written))
 
     layers, written = config.layers, config.depth_of_decoder
-    few = min(layers, 2), min(written, 2)  # from the second on, each is as large as the one before
+    few = min(layers, 2), min(written, 2)  # from the second on, all layers are the same size
     found = least = count(*few)
     if layers > 2:
         found += (layers - 2) * (count(3, few[1]) - least)
@@ -182,7 +182,7 @@ def _parameters(config: ModelConfig) -> int:
 
 
 def check_labels(config: TrainConfig, found: Survey) -> None:
-    """Refuse a number of classes that is not that of the corpus, and losses that know one tag a word."""
+    """Refuse a number of classes that is not the corpus's, and losses that support only one tag per word."""
     head, objective = config.model.head, config.objective
     if found.labels and head.classes != len(found.labels):
         raise UserError(
@@ -202,7 +202,7 @@ def check_labels(config: TrainConfig, found: Survey) -> None:
 
 
 def check_pictures(config: TrainConfig, facts: Facts) -> None:
-    """Refuse a model of pictures that are not those of the corpus."""
+    """Refuse a model for pictures of another shape than the corpus's."""
     image, known = config.model.image, facts.picture
     if known is not None and (image.size, image.channels) != (known.side, known.channels):
         raise UserError(
@@ -212,7 +212,7 @@ def check_pictures(config: TrainConfig, facts: Facts) -> None:
 
 
 def check_corpus(found: Survey) -> None:
-    """Refuse a corpus of which nothing is left to train on, or to validate with."""
+    """Refuse a corpus that leaves nothing to train on, or to validate with."""
     for part in found.train:
         if not part.fates.count(TRAIN):
             raise UserError(
@@ -224,7 +224,7 @@ def check_corpus(found: Survey) -> None:
 
 
 class _Longest:
-    """Stands where a store is written, and notes how long the rows are that a model would be fed."""
+    """Takes the place of a store writer, and records the length of the rows that a model would get."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
@@ -236,9 +236,9 @@ class _Longest:
 
 
 def check_lengths(config: TrainConfig, found: Survey, tokenizers: Tokenizers, encoding: Encoding) -> None:
-    """Refuse a model that can place fewer tokens than an example has.
+    """Refuse a model with fewer positions than an example has tokens.
 
-    Reads the corpus once more, and only if the model sets a bound.
+    Reads the corpus once more, but only if the model has a limit.
     """
     model, columns = config.model, encoding.columns
     limit = model.text_limit

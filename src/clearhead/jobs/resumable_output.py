@@ -1,12 +1,12 @@
-"""Where written lines go: standard output, or a file whose making can be interrupted and taken up again.
+"""Where output lines go: standard output, or a file that an interrupted run can resume.
 
-    FILE.part        what is written so far
-    FILE.part.json   how far that is: lines of the input done and a digest of them, bytes of the output and
-                     their checksum, and what was asked of which bundle
+    FILE.part        the output so far
+    FILE.part.json   its record: lines of the input done and a digest of them, bytes of the output and
+                     their checksum, and the settings and the bundle
 
-About once a second, and when the run is stopped, the part is forced to disk and then its record replaced in
-one step. A later run cuts the part to the bytes on record and goes on behind the lines on record, so that a
-kill at any moment costs a second of work and never a line. At the end the part becomes FILE in one step.
+About once a second, and when the run is stopped, the part is synced to disk and then its record replaced
+atomically. A later run truncates the part to the recorded bytes and resumes after the recorded lines, so a
+kill at any moment costs a second of work and never a line. At the end the part is renamed to FILE.
 Knows nothing about models.
 """
 
@@ -36,32 +36,32 @@ if os.name != "nt":
 EVERY = 1.0  # seconds between two records
 RESTART = "or start over with --restart"
 BLOCK = 1 << 20  # bytes read at a time
-KNOWN = ("settings", "lines", "digest", "bytes", "finished")  # the entries of a note of release 0.1
+KNOWN = ("settings", "lines", "digest", "bytes", "finished")  # the entries of a record of release 0.1
 
 
 class Sink(Protocol):
-    """Takes what was written for one line of the input after the other."""
+    """Takes the output for one input line after the other."""
 
     @property
     def done(self) -> Done:
-        """What an earlier run has written already."""
+        """What an earlier run has already written."""
 
     def add(self, text: str, digest: str | None) -> None:
-        """What was written for the next line of the input, line ends included."""
+        """Add the output for the next input line, newlines included."""
 
     def finish(self) -> None:
-        """Everything is written."""
+        """Finish: everything has been added."""
 
     def stop(self) -> str | None:
-        """The run ends early; where to find what was written, if anywhere."""
+        """End early; returns where to find the output so far, if anywhere."""
 
 
 class Stream:
-    """Standard output, or anything else that lines flow into and are gone."""
+    """Standard output, or any other stream that cannot be resumed."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.done = Done()
-        self.at_once = file.isatty()  # a person is looking
+        self.at_once = file.isatty()  # a person is watching
         self._file, self._flushed = file, time.monotonic()
 
     def add(self, text: str, digest: str | None) -> None:
@@ -70,7 +70,7 @@ class Stream:
             self.flush()
 
     def flush(self) -> None:
-        """Let everything go that was added."""
+        """Flush everything that was added."""
         self._file.flush()
         self._flushed = time.monotonic()
 
@@ -85,18 +85,18 @@ class Stream:
 
 @dataclass(frozen=True)
 class Record:
-    """What `FILE.part.json` says."""
+    """The contents of `FILE.part.json`."""
 
     settings: dict[str, Any]
     lines: int = 0
     digest: str = Done().digest
     bytes: int = 0
     finished: bool = False
-    written: str = ""  # SHA-256 of those bytes; none in a note of release 0.1
+    written: str = ""  # SHA-256 of those bytes; none in a record of release 0.1
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Record | None:
-        """What `asdict` gave; None for anything else."""
+        """The inverse of `asdict`; None for anything else."""
         kinds = {"settings": dict, "lines": int, "digest": str, "bytes": int, "finished": bool}
         if not all(type(plain.get(name)) is kind for name, kind in kinds.items()):
             return None
@@ -109,10 +109,10 @@ class PartFile:
     """A file that grows as FILE.part and becomes FILE at the end."""
 
     def __init__(self, target: Path, settings: Mapping[str, Any], *, restart: bool, force: bool) -> None:
-        """`settings`: all that decides what is written; another run may go on only with the same."""
+        """`settings`: everything that determines the output; another run may resume only with the same."""
         self.target, self.force = target, force
         self.part, self.note = part_of(target), note_of(target)
-        if self.part.exists() and not self.part.is_file():  # a pipe would be waited for
+        if self.part.exists() and not self.part.is_file():  # opening a pipe would block
             raise UserError(f"'{self.part}' is in the way: remove it.")
         plain = json.loads(json.dumps(settings, default=str))
         before = None if restart else _read(self.note)
@@ -122,7 +122,7 @@ class PartFile:
             _refuse_other(before.settings, plain, self.part)
         self._record = before or Record(plain)
         self._lines, self._bytes = self._record.lines, self._record.bytes  # written, on record or not
-        self._next = self._record  # what can be put on record
+        self._next = self._record  # what can be recorded
         self._sum = hashlib.sha256()  # of all bytes written
         self._file = self._open()
         self._saved = time.monotonic()
@@ -159,7 +159,7 @@ class PartFile:
         return file
 
     def _wrong(self, record: Record) -> str | None:
-        """What is wrong with the bytes on record, which are read here."""
+        """What is wrong with the recorded bytes, which are read here."""
         if os.path.getsize(self.part) < record.bytes:
             return "is shorter than its record says"
         rest = record.bytes
@@ -186,7 +186,7 @@ class PartFile:
             self._save()
 
     def _save(self) -> None:
-        """Force the part to disk, then say so."""
+        """Sync the part to disk, then record it."""
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -214,7 +214,7 @@ class PartFile:
             raise UserError(f"Cannot write '{self.target}': {error.strerror}.") from error
 
     def stop(self) -> str | None:
-        with suppress(UserError):  # a full disk: the last record holds
+        with suppress(UserError):  # a full disk: the last record stays valid
             self._save()
         with suppress(OSError):
             self._file.close()
@@ -237,7 +237,7 @@ def note_of(target: Path) -> Path:
 
 
 def check_output(target: Path, source: Path | None, *, force: bool, restart: bool) -> bool:
-    """Refuse what cannot be written, before anything long begins. True: an earlier run has finished it."""
+    """Refuse what cannot be written, before anything long starts. True: an earlier run has finished it."""
     folder = target.absolute().parent
     if not folder.is_dir():
         raise UserError(
@@ -263,7 +263,7 @@ def check_output(target: Path, source: Path | None, *, force: bool, restart: boo
 
 
 def is_stream(target: Path) -> bool:
-    """A device or a named pipe: what is written there is gone, so that there is nothing to go on from."""
+    """A device or a named pipe: nothing written there can be resumed."""
     return target.exists() and not target.is_file()
 
 
@@ -292,7 +292,7 @@ def _read(note: Path) -> Record | None:
 
 
 def _refuse_other(before: Mapping[str, Any], now: Mapping[str, Any], part: Path) -> None:
-    """A sentence that names the first setting in which this run is not the one that was interrupted."""
+    """Raise an error that names the first setting in which this run differs from the interrupted one."""
     for name in {**before, **now}:
         if before.get(name) == now.get(name):
             continue

@@ -1,4 +1,4 @@
-"""Pairs of texts in, what a model thinks of them out: forced decoding of files, with bounded memory."""
+"""Scores pairs of texts with a model: forced decoding of files, with bounded memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from clearhead.evaluation.loss import Loss
 from clearhead.jobs.lines import count_lines, file_lines
 from clearhead.tasks import TASKS
 
-CHUNK = 256  # pairs that are scored together
+CHUNK = 256  # pairs scored together
 
 Pair = tuple[str, str]
 
 
 @dataclass
 class Total:
-    """What all pairs come to."""
+    """The totals over all pairs."""
 
     pairs: int = 0
     tokens: int = 0  # stop symbols included
@@ -75,12 +75,12 @@ def table_pairs(file: Path) -> Iterator[Pair]:
 
 
 def scored(bundle: Bundle, pairs: Iterable[Pair], penalty: LengthPenalty) -> Iterator[tuple[Pair, Scored]]:
-    """Each pair with its score, in order; a pair that cannot be scored is named by its line."""
+    """Each pair with its score, in order; an error names the line of a pair that cannot be scored."""
     coming, first = iter(pairs), 1
     while chunk := list(islice(coming, CHUNK)):
         try:
             yield from zip(chunk, score(bundle, chunk, penalty=penalty), strict=True)
-        except UserError:  # one of them; those before it still have their scores
+        except UserError:  # one of them failed; those before it still get their scores
             for number, pair in enumerate(chunk, start=first):
                 try:
                     [one] = score(bundle, [pair], penalty=penalty)
@@ -91,7 +91,7 @@ def scored(bundle: Bundle, pairs: Iterable[Pair], penalty: LengthPenalty) -> Ite
 
 
 def as_line(bundle: Bundle, one: Scored, tokens: bool) -> str:
-    """Log-probability, the same for each token, perplexity; with `tokens` each token and its own."""
+    """Log-probability, in total and per token, and perplexity; with `tokens` each token and its own."""
     each = one.logp / len(one.token_logps)
     line = f"{one.logp:.6f}\t{each:.6f}\t{one.perplexity:.6g}"
     if tokens:
@@ -101,7 +101,7 @@ def as_line(bundle: Bundle, one: Scored, tokens: bool) -> str:
 
 
 def as_json(number: int, pair: Pair, one: Scored) -> str:
-    """All of it as one JSON object."""
+    """The score as one JSON object."""
     perplexity = one.perplexity
     plain = {
         "number": number,
@@ -118,7 +118,7 @@ def as_json(number: int, pair: Pair, one: Scored) -> str:
 
 
 def _names(bundle: Bundle, one: Scored) -> list[str]:
-    """Tokens without spaces and line ends inside, and the stop symbol behind them."""
+    """Tokens without spaces and newlines inside, and the stop symbol after them."""
     _, writer = tokenizers_of(bundle)
     stop = "" if writer.stop is None else writer.token(writer.stop)
     return ["".join("␣" if letter.isspace() else letter for letter in token) for token in (*one.tokens, stop)]

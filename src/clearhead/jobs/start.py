@@ -1,7 +1,7 @@
-"""Start from a model that is there (`--from`): what of it a task can use, and what is noted of it in a run.
+"""Start from an existing model (`--from`): what a task can use of it, and what a run records about it.
 
-The base is read and judged before the corpus is. Its tokenizers and what stands around its texts come along.
-The weights that are taken are copied into the run's folder, so that the run goes on without its base.
+The base is read and checked before the corpus. Its tokenizers and the special tokens around its texts come
+along. The weights that are used are copied into the run's folder, so the run no longer needs its base.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from clearhead.training.start import StartConfig, prepare
 from clearhead.training.weights import START, digest, read_tensors, set_weights, write_tensors
 
 OLD_DOMAIN = "old-domain.jsonl"  # in `training/data`: texts on which base and result are compared
-MOST_OLD = 500  # of those texts
+MOST_OLD = 500  # the limit on those texts
 
-# Settings of a model that may differ from its base's: none changes what the weights mean.
+# Model settings that may differ from the base's: none changes the meaning of the weights.
 _FREE = ("dropout", "attention.dropout", "feedforward.dropout", "embedding.dropout", "attention.kernel")
 
 
 @dataclass(frozen=True)
 class Base:
-    """A model that is there, and the family of models that a task starts from it."""
+    """An existing model, and the family that a task trains from it."""
 
     folder: Path
     bundle: Bundle
@@ -61,11 +61,11 @@ class Base:
 
     @property
     def has_same_head(self) -> bool:
-        """Does it answer in the same way, whatever the labels are?"""
+        """Does it have the same kind of head, whatever the labels are?"""
         return self.family.head == self.bundle.config.head.kind and self.family.head != "none"
 
     def tokenizers(self) -> Tokenizers:
-        """Its own, with the symbols that its model was trained with."""
+        """Its own tokenizers, with the symbols that its model was trained with."""
         target = self.bundle.tokenizer
         assert target is not None
         source = self.bundle.source_tokenizer or target
@@ -81,13 +81,13 @@ class Base:
         return Tokenizer(tokenizer.backend, roles, literal=tokenizer.literal)
 
     def framing(self) -> Framing | None:
-        """What stands around its sources; None where our own convention is to be followed."""
+        """The special tokens around its sources; None for our own convention."""
         if self.bundle.config.family == "decoder" or not _reads_sources(self.family.name, self.family.head):
             return None
         return framings_of(self.bundle).source
 
     def model(self, two: bool = False) -> Table:
-        """The settings of the model to train: the base's, less what this task has no use for."""
+        """The settings of the model to train: the base's, without what this task does not use."""
         plain = self.bundle.config.to_dict()
         if self.family.name != plain["family"]:  # the encoder of an encoder-decoder
             rules = [rule for rule in plain["layer_pattern"] if rule["stack"] != "decoder"]
@@ -102,12 +102,12 @@ class Base:
         return plain
 
     def sizes(self) -> dict[str, int | None]:
-        """Of its vocabularies, as settings of a model."""
+        """The sizes of its vocabularies, as settings of a model."""
         plain = self.model()
         return {name: plain[name] for name in ("vocabulary", "source_vocabulary")}
 
     def defaults(self) -> list[Choice]:
-        """Settings of the data that follow from it: texts are no longer than its positions."""
+        """Data settings that follow from it: texts are no longer than its positions."""
         config, known = self.bundle.config, {one.name: one.value for one in self.task.defaults}
         most = config.text_limit
         if most is None or self.task.columns.is_stream:
@@ -119,7 +119,7 @@ class Base:
         ]
 
     def choices(self, demand: Demand, machine: Machine, said: Table) -> list[Choice]:
-        """What fine-tuning it on a corpus takes."""
+        """The settings for fine-tuning it on a corpus."""
         start = StartConfig.from_dict(table_in(said, "start"), "start")
         model = ModelConfig.from_dict(self.model())
         lora, asked = start.lora.rank > 0, Asked.of(said)
@@ -128,7 +128,7 @@ class Base:
         return [sum, *(self._in_context(one) for one in found)]
 
     def _in_context(self, choice: Choice) -> Choice:
-        """Of a long text no more at once than the base has learnt to look back on."""
+        """Limit the context of a long text to the one that the base was trained with."""
         config, noted = self.bundle.config, self.bundle.metadata.get("context")
         if choice.name != "batch.context":
             return choice
@@ -137,7 +137,7 @@ class Base:
         return choice._replace(value=min([choice.value, *limits]))
 
     def transfer(self, model: ModelConfig, labels: Collection[str]) -> Transfer:
-        """What a model takes from it."""
+        """What a model takes from the base."""
         known = self.bundle.metadata.get("labels") or []
         same = self.has_same_head and list(known) == list(labels)
         return transfer(build(model, device="meta"), self.bundle.model, same)
@@ -152,7 +152,7 @@ class Base:
 
 
 def read_base(said: Table) -> tuple[Base | None, Table]:
-    """The base that settings name, and the settings with the task it is for; refuses what cannot be."""
+    """The base that settings name, and the settings with its task; refuses impossible ones."""
     where = table_in(said, "start").get("base")
     if not isinstance(where, str):
         return None, said
@@ -166,14 +166,14 @@ def read_base(said: Table) -> tuple[Base | None, Table]:
 
 
 def checksum(folder: Path, bundle: Bundle) -> str:
-    """Of a base's weights: that of its file, or of its tensors where they lie elsewhere."""
+    """The checksum of a base's weights: of its file, or of its tensors if they are elsewhere."""
     file = folder / WEIGHTS
     weights = {name: tensor.detach() for name, tensor in tensors_of(bundle.model).items()}
     return sha256_of(file) if file.is_file() else digest(weights)
 
 
 def _family(folder: Path, bundle: Bundle, task: Task, said: Table) -> Family:
-    """The family of models that the task trains from this base."""
+    """The model family that the task trains from this base."""
     own, asked = bundle.config.family, table_in(said, "model").get("family")
     offered = [one for one in FAMILIES.get(own, ()) if asked in (None, one)]
     for name in offered:
@@ -188,7 +188,7 @@ def _family(folder: Path, bundle: Bundle, task: Task, said: Table) -> Family:
 
 
 def _refuse_unlike(base: Base, said: Table) -> None:
-    """A sentence for settings that would make another model of it than its weights are for."""
+    """Raise an error for settings of a model that the base's weights do not fit."""
     if base.bundle.tokenizer is None:
         raise UserError(f"'{base.folder}' has no tokenizer, so no training can start from it.")
     for name in flat(table_in(said, "tokenizer")):
@@ -218,7 +218,7 @@ def _refuse_unlike(base: Base, said: Table) -> None:
 
 
 def write_start(base: Base, config: TrainConfig, labels: Collection[str], folder: RunFolder) -> list[str]:
-    """Put down what a run takes from its base; returns the names of the files."""
+    """Write what a run takes from its base; returns the names of the files."""
     folder.data.mkdir(parents=True, exist_ok=True)
     found = base.transfer(config.model, labels)
     offered = base.bundle.model.state_dict()
@@ -232,7 +232,7 @@ def write_start(base: Base, config: TrainConfig, labels: Collection[str], folder
 
 
 def _old_rows(base: Base, config: TrainConfig) -> list[Row]:
-    """Texts of the base's own domain: those that were given, or those that its run was validated on."""
+    """Texts of the base's own domain: those given, or the base's own validation set."""
     given, columns = config.start.old_domain, base.task.columns
     if given is not None:
         rows = list(read_rows(given, columns))
@@ -250,12 +250,12 @@ def _old_rows(base: Base, config: TrainConfig) -> list[Row]:
 
 
 def framed(encoding: Encoding, framing: Framing | None) -> Encoding:
-    """An encoding with what the base puts around its sources."""
+    """An encoding with the base's special tokens around sources."""
     return encoding if framing is None else replace(encoding, given=framing)
 
 
 def noted_framing(config: TrainConfig, notes: Mapping[str, Any]) -> Framing | None:
-    """What a run that is taken up again puts around its sources, if that came from its base."""
+    """The special tokens that a resumed run puts around sources, if they came from its base."""
     if config.start.base is None or not _reads_sources(config.model.family, config.model.head.kind):
         return None
     return Framings.from_dict(notes["framing"], "framing").source
@@ -267,7 +267,7 @@ def _reads_sources(family: str, head: str) -> bool:
 
 @torch.no_grad()
 def begin(model: nn.Module, config: TrainConfig, folder: RunFolder) -> list[str]:
-    """Give a model that was just built its beginning; returns what should be said about it."""
+    """Initialise a new model from its base; returns messages about it."""
     if config.start.base is None:
         return []
     weights = read_tensors(folder.data / START)
@@ -277,7 +277,7 @@ def begin(model: nn.Module, config: TrainConfig, folder: RunFolder) -> list[str]
 
 
 def started_bundle(config: TrainConfig, folder: RunFolder, like: Bundle) -> Bundle:
-    """The base as it was, where all of it was taken."""
+    """The base as it was, if all of it was used."""
     with seeded(config.seed), torch.no_grad():
         model = build(config.model)
         set_weights(model, read_tensors(folder.data / START))

@@ -1,4 +1,4 @@
-"""Train a model from text files, from the first line read to the bundle, or go on where a run stopped."""
+"""Train a model from text files, from the first line read to the bundle, or resume a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from clearhead.training.sizing import MOST_MINUTES
 from clearhead.training.step import Precision
 from clearhead.training.view import View, make_view
 
-VALIDATION_TOKENS = 8192  # places of a validation batch
+VALIDATION_TOKENS = 8192  # positions of a validation batch
 
 
 @one_voice()
@@ -55,9 +55,9 @@ def train(
 ) -> Finished:
     """Train into a new folder, or one whose run has not taken a step: from scratch, or from `start.base`.
 
-    `settings` are nested tables as in a recipe file; what they leave open is chosen from the corpus and
-    the device. `minutes` is how long training may take. `replace`: a run or bundle that is there is removed
-    as soon as the new one can begin.
+    `settings` are nested tables as in a recipe file; the rest is chosen from the corpus and the device.
+    `minutes` is how long training may take. `replace`: an existing run or bundle is removed as soon as the
+    new one can start.
     """
     folder = RunFolder(Path(out))
     folder.refuse_place()
@@ -66,7 +66,7 @@ def train(
     base, settings = read_base(settings)
     early = check_settings(settings, base)
     with _ranks(early.compute) as ranks, _watched(folder, view, ranks, early.compute) as watching:
-        # torchrun gives its first command again, and not every machine counts how often
+        # torchrun repeats its first command, and not every machine counts how often
         if ranks.any(restarts() > 0) and ranks.word(folder.record.exists()):
             return _go_on(folder, None, watching, ranks)
         warm_up = WarmUp(alone=not ranks.many)
@@ -77,7 +77,7 @@ def train(
             warm_up.start(plan.config, plan.survey.to_dict())
             tell(plan, watching)
             config, notes = plan.config, _begin(folder, plan, settings, replace, watching)
-        ranks.word()  # the others have waited for it
+        ranks.word()  # the others are waiting for it
         if not ranks.first:
             config, record = folder.read_record()
             notes = record["notes"]
@@ -85,7 +85,7 @@ def train(
 
 
 def _begin(folder: RunFolder, plan: Plan, settings: Table, replace: bool, view: View) -> dict[str, Any]:
-    """Write down what the run is, and its data; returns the notes."""
+    """Write the run's record and its data; returns the notes."""
     if folder.record.exists() and not replace:
         view.say(f"The run in '{folder.path}' had not taken a step: it starts over.")
     folder.empty()
@@ -102,10 +102,10 @@ def _begin(folder: RunFolder, plan: Plan, settings: Table, replace: bool, view: 
 def resume(
     out: str | Path, settings: Table | None = None, *, minutes: float | None = None, view: str = "auto"
 ) -> Finished:
-    """Go on with the run in a folder, as if it had never stopped; or with more of it, where it has ended.
+    """Resume the run in a folder, as if it had never stopped; or extend it, if it has finished.
 
-    `settings` may change what is seen of a run, not what it computes. `minutes`, or more `steps` in the
-    settings, lengthen a run that has come to its end.
+    `settings` may change what a run shows, not what it computes. `minutes`, or more `steps` in the settings,
+    extend a finished run.
     """
     folder = RunFolder(Path(out))
     folder.refuse_absent()
@@ -116,7 +116,7 @@ def resume(
         config, _ = _changed(folder, settings)
     with _ranks(config.compute) as ranks, _watched(folder, view, ranks, config.compute) as watching:
         if longer:
-            if ranks.first and not restarts():  # torchrun gives its first command again
+            if ranks.first and not restarts():  # torchrun repeats its first command
                 watching.say(lengthen(folder, settings, minutes))
             ranks.word()
             settings = without_plan(settings)
@@ -124,7 +124,7 @@ def resume(
 
 
 def check_minutes(minutes: float | None) -> None:
-    """Refuse a time that is none."""
+    """Refuse an invalid time."""
     if minutes is not None and not 0 < minutes <= MOST_MINUTES:
         raise UserError(
             f"The time for training must be above 0 minutes and at most {MOST_MINUTES:,}, not {minutes}."
@@ -148,7 +148,7 @@ def _ranks(compute: ComputeConfig) -> Iterator[Ranks]:
 
 @contextmanager
 def _watched(folder: RunFolder, view: str, ranks: Ranks, compute: ComputeConfig) -> Iterator[View]:
-    """What is seen of the run, and nobody else in its folder; both are rank 0's."""
+    """The run's view, and the lock on its folder; both belong to rank 0."""
     idle = unused_gpu() if compute.device == "auto" else None
     with (
         make_view(view if ranks.first else "quiet") as watching,
@@ -160,7 +160,7 @@ def _watched(folder: RunFolder, view: str, ranks: Ranks, compute: ComputeConfig)
 
 
 def _changed(folder: RunFolder, settings: Table | None) -> tuple[TrainConfig, dict[str, Any]]:
-    """The record of the run in a folder, with settings that change nothing of what it computes."""
+    """The record of the run in a folder, with settings that do not change what it computes."""
     config, record = folder.read_record()
     if settings:
         changed = TrainConfig.from_dict(merged(config.to_dict(), settings))
@@ -175,12 +175,12 @@ def _changed(folder: RunFolder, settings: Table | None) -> tuple[TrainConfig, di
 
 
 def begun(out: str | Path) -> bool:
-    """Is there a run in this folder that can go on?"""
+    """Is there a run in this folder that can be resumed?"""
     return RunFolder(Path(out)).record.exists()
 
 
 def _prepare_again(folder: RunFolder, config: TrainConfig, notes: dict[str, Any], view: View) -> None:
-    """The run stopped before its corpus was tokenised; both are pure functions of the files."""
+    """Prepare the data of a run that stopped before its corpus was tokenised, from the files alone."""
     base, _ = read_base({"task": config.task, "start": config.start.to_dict()})
     found = survey(config.data, task_named(config.task).columns)
     if base is None:
@@ -206,7 +206,7 @@ def _run(
     ranks: Ranks,
     warm_up: WarmUp,
 ) -> Finished:
-    """Train, from the beginning or from the last checkpoint, and finish."""
+    """Train, from the start or from the last checkpoint, and finish."""
     _refuse_unlike(folder, config, ranks)
     task, encoding = task_named(config.task), encoding_of(config, noted_framing(config, notes))
     prepared = prepare.open_all(folder.data, len(config.data.train))
@@ -247,7 +247,7 @@ def _run(
 
 
 def _refuse_unlike(folder: RunFolder, config: TrainConfig, ranks: Ranks) -> None:
-    """Ranks that would compute something else than the others are found out before the first step."""
+    """Detect, before the first step, ranks that would compute something different from the others."""
     if ranks.many:
         computes = config.replace(saving=SavingConfig()).to_dict()
         ranks.refuse_unlike("a config", sha256(as_json(computes).encode()).hexdigest()[:12])

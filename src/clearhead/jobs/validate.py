@@ -1,6 +1,6 @@
-"""The validator of a run: lets the model write, and measures what it wrote.
+"""The validator of a run: decodes with the model, and scores the output.
 
-Handed to the training loop, which itself never decodes.
+Passed to the training loop, which itself never decodes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def check_metric(config: TrainConfig, task: Task) -> None:
 
 
 class DecodingValidator:
-    """Lets the task's judge look at some validation examples: metrics, samples, and the doctor's findings.
+    """Has the task's judge score some validation examples: metrics, samples, and the doctor's findings.
 
-    Many ranks share the examples, and all of them find the same.
+    Ranks share the examples, and all of them get the same result.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class DecodingValidator:
         self.rows = _spread(prepared.held_out["validation"], config.validation.decode)
 
     def __call__(self, model: nn.Module) -> Checked:
-        """Let the model answer."""
+        """Decode and score the examples."""
         if not self.rows:
             return Checked()
         tokenizers = self.prepared.tokenizers
         bundle = Bundle(model, tokenizers.target, self.notes, self.prepared.source_tokenizer)
         values, outputs = self.task.judge.validate(bundle, self.rows, self.config.seed, self.ranks)
-        if self.task.columns.is_stream:  # the text goes on from nothing
+        if self.task.columns.is_stream:  # the text has no prompt
             return Checked(values, [Sample("", "", text) for text in outputs])
         findings = []
         if self.task.columns.writes:

@@ -1,14 +1,14 @@
-"""What a run on a GPU needs besides its corpus, made ready by a thread while the corpus is read.
+"""Prepares a GPU for a run in a thread, while the corpus is read.
 
-The first step on a GPU starts the driver, imports PyTorch's compiler (which its optimisers ask for) and lets
-Triton compile a dozen kernels, each for about half a second: longer than a small corpus takes to be read. So
-a step is rehearsed meanwhile, with a model of the run's shape whose numbers nobody looks at. Kernels are only
-noted at first, by the hook that Triton has for it, then compiled side by side, and then the step is taken.
-What is compiled is kept where Triton keeps it, so the run finds it there. After that, while the run trains,
-the C++ engine is compiled, with which the end of a run measures number formats.
+The first step on a GPU starts the driver, imports PyTorch's compiler (which its optimisers need) and has
+Triton compile a dozen kernels, each for about half a second: longer than it takes to read a small corpus. So
+a step is rehearsed meanwhile, with a model of the run's shape whose numbers do not matter. Kernels are first
+only recorded, through a hook of Triton's, then compiled in parallel, and then the step is taken. Compiled
+kernels stay in Triton's cache, so the run finds them there. After that, while the run trains, the C++ engine
+is compiled, which the end of a run needs to measure number formats.
 
-Nothing of it reaches the run: its seeds are set when the rehearsal is over. A rehearsal that fails is
-forgotten; the first step then does what was left to do, and says what is wrong.
+None of this affects the run: its seeds are set after the rehearsal. If a rehearsal fails, its error is
+ignored; the first step then does the remaining work, and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from clearhead.training.config import TrainConfig
 from clearhead.training.optimiser import build_optimiser
 from clearhead.training.step import Precision, Stepper
 
-FAMILIES = ("encoder-decoder", "decoder")  # whose batches are made up here
-CHARACTERS = 5  # of a token, to guess how many tokens the longest text has
-MOST_THREADS = 8  # that compile
+FAMILIES = ("encoder-decoder", "decoder")  # for which batches can be made up here
+CHARACTERS = 5  # per token, to estimate the tokens of the longest text
+MOST_THREADS = 8  # that compile kernels
 
 Kernels = dict[
     tuple[int, str], tuple[Any, str]
-]  # Triton's functions, each with what it is to be compiled for
+]  # Triton's functions, each with the specialisation to compile
 
 
 class WarmUp:
-    """Begun once, as soon as it is known what will be trained; the run waits for it before its first step.
+    """Started once, as soon as it is known what will be trained; the run waits for it before its first step.
 
-    `alone`: the process is no rank among others, of which the first would keep the others waiting.
+    `alone`: the process is not one of several ranks, where the first would keep the others waiting.
     """
 
     def __init__(self, alone: bool = True) -> None:
@@ -56,7 +56,7 @@ class WarmUp:
         self._ready: threading.Event | None = None
 
     def start(self, config: TrainConfig, survey: Mapping[str, Any]) -> None:
-        """Rehearse a run on a GPU over a corpus, of which this is the survey; later calls do nothing."""
+        """Rehearse a run on a GPU, given the survey of its corpus; later calls do nothing."""
         device = pick_device(config.compute.device)
         if self._wanted and device.type == "cuda":
             self._wanted, self._ready = False, threading.Event()
@@ -64,7 +64,7 @@ class WarmUp:
             threading.Thread(target=_work, args=given, daemon=True).start()
 
     def wait(self) -> None:
-        """Until kernels are compiled."""
+        """Wait until kernels are compiled."""
         if self._ready is not None:
             self._ready.wait()
 
@@ -73,7 +73,7 @@ def _work(
     config: TrainConfig, device: torch.device, survey: Mapping[str, Any], ready: threading.Event
 ) -> None:
     try:
-        with suppress(Exception):  # whatever it is, the run will come across it
+        with suppress(Exception):  # whatever it is, the run will hit it too
             sides = [survey[side]["longest"] for side in ("source_characters", "target_characters")]
             rehearse(config, device, max(sides) // CHARACTERS)
     finally:
@@ -93,7 +93,7 @@ def rehearse(config: TrainConfig, device: torch.device, longest: int) -> None:
     batch = made_up(config, longest, packed)
 
     def step() -> None:
-        model = build(config.model, device=device).train()  # by way of "meta", tied weights would part
+        model = build(config.model, device=device).train()  # building on "meta" would untie tied weights
         objective = task_named(config.task).objective(config.objective)
         optimiser = build_optimiser(model, config.optimiser, device)
         Stepper(model, objective, optimiser, precision, config.optimiser.clip).step([batch], 0.0)
@@ -102,10 +102,10 @@ def rehearse(config: TrainConfig, device: torch.device, longest: int) -> None:
     try:
         compile_kernels(noted(step), device)
     except BaseException:
-        fused.forget_what_works()  # which has been noted, and not tried
+        fused.forget_what_works()  # recorded, but not really tried
         raise
     step()
-    torch.cuda.empty_cache()  # recordings have memory of their own
+    torch.cuda.empty_cache()  # recordings have their own memory
 
 
 def made_up(config: TrainConfig, longest: int, packed: bool) -> Batch:
@@ -125,7 +125,7 @@ def made_up(config: TrainConfig, longest: int, packed: bool) -> Batch:
 
 
 def noted(work: Callable[[], None]) -> Kernels:
-    """The kernels that work would compile; they are neither compiled nor run, and what they give is junk."""
+    """The kernels that `work` would compile; they are neither compiled nor run, and results are garbage."""
     found: Kernels = {}
     runtime = triton_support.triton.knobs.runtime
     before = runtime.jit_cache_hook
@@ -133,7 +133,7 @@ def noted(work: Callable[[], None]) -> Kernels:
     def note(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
         function, what = fn.jit_function, compile["specialization_data"]
         found[id(function), what] = function, what
-        return True  # go on without it
+        return True  # continue without it
 
     runtime.jit_cache_hook = note
     try:
@@ -144,18 +144,18 @@ def noted(work: Callable[[], None]) -> Kernels:
 
 
 def compile_kernels(kernels: Kernels, device: torch.device) -> None:
-    """All of them, side by side, with the code that launches them."""
+    """Compile all kernels in parallel, with the code that launches them."""
 
     def made(one: tuple[Any, str]) -> Any:
         function, what = one
         with torch.cuda.device(device):
-            return function.preload(what).run  # asking for that makes it
+            return function.preload(what).run  # accessing `run` builds the launcher
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:
         list(pool.map(made, kernels.values()))
 
 
 def compile_engine(config: TrainConfig) -> None:
-    """The decoding engine for CPUs, where it can run the model and this machine has no such library yet."""
+    """Compile the CPU decoding engine, if it supports the model and is not yet compiled here."""
     if native.supports(build(config.model, device="meta"), "meta") is None:
         native.why_not()

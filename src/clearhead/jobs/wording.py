@@ -1,8 +1,8 @@
-"""From phrases that a person types to the settings that decoding works with.
+"""From phrases that a user types to the settings of decoding.
 
-What is banned, required or ends a text stays text. A bias is one of tokens, and one word may be several: many
-vocabularies have a token for it at the beginning of a text and another one behind a space. Choices and the
-prefix are written as the tokenizer divides them. Knows nothing about searches.
+Banned and required phrases and stop texts stay text. A bias applies to tokens, and one word may have several:
+many vocabularies have one token for it at the start of a text and another after a space. Choices and the
+prefix are written as the tokenizer divides them. Knows nothing about search.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROBE = "a"  # any word will do
 
 @dataclass(frozen=True)
 class Phrases:
-    """What is asked of texts, in words."""
+    """Constraints on the output, as phrases."""
 
     ban: Sequence[str] = ()
     bias: Sequence[tuple[str, float]] = ()
@@ -34,7 +34,7 @@ class Phrases:
 
 
 def settings_of(phrases: Phrases, tokenizer: Tokenizer, continues: bool) -> dict[str, Any]:
-    """Settings of `Options`; `continues`: texts go on from prompts, so a choice may begin with a space."""
+    """Settings of `Options`; `continues`: texts continue prompts, so a choice may start with a space."""
     if not all(phrase.strip() for phrase in (*phrases.ban, *phrases.include)):
         raise UserError("A banned or required text must not be empty.")
     found: dict[str, Any] = {
@@ -53,9 +53,9 @@ def settings_of(phrases: Phrases, tokenizer: Tokenizer, continues: bool) -> dict
 
 
 def spellings(tokenizer: Tokenizer, phrase: str) -> list[Ids]:
-    """The ids of a phrase at the beginning of a text, behind a space, and before one, as far as they differ.
+    """The ids of a phrase at the start of a text, after a space, and before one, without duplicates.
 
-    A spelling that contains another one is left out: what is banned inside it is banned already.
+    A spelling that contains another one is left out: banning the shorter one bans it already.
 
     >>> spellings(Tokenizer.words("the cat sat"), "cat sat")
     [(5, 6)]
@@ -70,7 +70,7 @@ def spellings(tokenizer: Tokenizer, phrase: str) -> list[Ids]:
 
 
 def single(tokenizer: Tokenizer, word: str) -> list[int]:
-    """The ids that are this word by themselves: its spellings, or the token of that very name.
+    """The single ids that are this word: its spellings, or the token with exactly that name.
 
     >>> single(Tokenizer.words("the cat"), "cat")
     [5]
@@ -87,7 +87,7 @@ def single(tokenizer: Tokenizer, word: str) -> list[int]:
 
 
 def beginning(tokenizer: Tokenizer, text: str) -> Ids:
-    """The ids of a text's first words; where words keep the space after them, so does the last one."""
+    """The ids of a text's first words; if words keep the space after them, so does the last one."""
     plain = text.rstrip()
     if not plain:
         raise UserError("A prefix must not be empty: leave out --prefix.")
@@ -97,13 +97,13 @@ def beginning(tokenizer: Tokenizer, text: str) -> Ids:
 
 
 def whole(tokenizer: Tokenizer, text: str, continues: bool) -> list[Ids]:
-    """The ids of a text that stands alone; behind a prompt also those with a space before it."""
+    """The ids of a text on its own; after a prompt, also those with a space before it."""
     forms = [text, f" {text}"] if continues and not text[:1].isspace() else [text]
     return [_writable(tokenizer, tuple(ids), text) for ids in tokenizer.encode_batch(forms)]
 
 
 def _behind_a_word(tokenizer: Tokenizer, phrase: str) -> Ids:
-    """What a phrase adds to a text with a word and a space before it; nothing where that cannot be told."""
+    """The ids that a phrase adds after a word and a space; empty if they cannot be separated."""
     together = tokenizer.encode(f"{PROBE} {phrase}")
     for before in (PROBE, f"{PROBE} "):
         ids = tokenizer.encode(before)
@@ -119,7 +119,7 @@ def _writable(tokenizer: Tokenizer, ids: Ids, text: str) -> Ids:
 
 
 def _refuse_contradictions(phrases: Phrases, found: dict[str, Any]) -> None:
-    """What is both required and banned can be seen before anything is written."""
+    """Refuse phrases that are both required and banned, before anything is written."""
     wanted = [("--include", phrase) for phrase in phrases.include]
     wanted += [("--prefix", phrases.prefix)] if "prefix" in found else []
     for option, phrase in wanted:

@@ -1,7 +1,7 @@
-"""A bundle from disk made ready to write, and lines of text led through it to where they go.
+"""Loads a bundle for writing, and runs lines of text through it.
 
-Everything that can be asked in vain is refused before the first word is written. Which lines, which settings,
-which form and which place are handed in.
+Impossible requests are refused before the first word is written. The caller passes in the lines, the
+settings, the format and the destination.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def ready(
     draft: Path | None = None,
     continues: bool | None = None,
 ) -> Writer:
-    """The bundle in `folder`, ready; `continues` says that it is to go on from prompts, or to translate.
+    """The bundle in `folder`, ready to write; `continues`: it continues prompts, otherwise it translates.
 
-    `draft`: the folder of a smaller bundle whose guesses help.
+    `draft`: the folder of a smaller bundle that drafts for it.
     """
     kind: Dtype = _one_of(dtype, get_args(Dtype), "number format")
     how: Way = _one_of(way, get_args(Way), "way")
@@ -70,7 +70,7 @@ def ready(
 
 
 def _refuse_other_kind(bundle: Bundle, continues: bool) -> None:
-    """A sentence that names the right command, where a bundle does not do what is asked."""
+    """Raise an error that names the right command, if a bundle does not do what is asked."""
     family, head = bundle.config.family, bundle.config.head.kind
     command = "translate" if translates(bundle) else "generate" if family == "decoder" else ""
     command = "label" if family == "encoder" or head != "none" else command
@@ -81,7 +81,7 @@ def _refuse_other_kind(bundle: Bundle, continues: bool) -> None:
 
 
 def refuse_impossible(writer: Writer, options: Options) -> None:
-    """A sentence for settings that contradict each other or this vocabulary, whatever the text is."""
+    """Raise an error for settings that contradict each other or this vocabulary, whatever the text."""
     if isinstance(writer, DraftedWriter) and (options.beam > 1 or options.nbest > 1 or options.contrastive):
         raise UserError(
             "--draft works for a single text, greedy or sampled, and not for beam or contrastive search: "
@@ -96,7 +96,7 @@ def refuse_impossible(writer: Writer, options: Options) -> None:
 def digest_of(folder: Path, bundle: Bundle) -> str:
     """What tells one model from another: the checksums of its files, or their sizes and times.
 
-    `bundle` is what was read from there; of a run that has not finished, its notes say all.
+    `bundle` is what was loaded from there; for an unfinished run, its notes are enough.
     """
     known: Any
     if "unfinished" in bundle.metadata:
@@ -120,8 +120,8 @@ def write_lines(
 ) -> None:
     """Write an answer for each line into the sink, in order, with a progress line on a terminal.
 
-    `total`: how many lines there are, if that is known. Ctrl-C, a polite kill and an error leave what was
-    done where a later run goes on.
+    `total`: the number of lines, if known. After Ctrl-C, SIGTERM or an error, a later run can resume from
+    what was done.
     """
     told: set[str] = set()
     begun = False
@@ -135,7 +135,7 @@ def write_lines(
                         _say(sentence)
                 sink.add(format.render(answer), answer.digest)
                 if isinstance(sink, Stream) and not lines.ready():
-                    sink.flush()  # whoever sends the next line may be waiting for the answer to this one
+                    sink.flush()  # the sender of the next line may be waiting for this answer
                 begun = True
                 bar.advance()
         if lines.problem is not None:
@@ -152,7 +152,7 @@ def write_lines(
 
 
 def refuse_long_prompt(writer: Writer, number: int, prompt: str) -> None:
-    """A sentence for a line that leaves no position to go on at."""
+    """Raise an error for a prompt that leaves no position to continue at."""
     positions = positions_of(writer.config)
     if (
         positions is None
@@ -169,7 +169,7 @@ def refuse_long_prompt(writer: Writer, number: int, prompt: str) -> None:
 
 
 def _notices(answer: Answer, writer: Writer) -> Iterator[tuple[str, str]]:
-    """What must be said, once in a run, of a line that is not read as it stands, by a name for each."""
+    """Notices, once per run, about a line that is not read as it is, each with a name."""
     best = answer.written[0]
     if best.parts > 1:
         yield (
@@ -188,7 +188,7 @@ def _notices(answer: Answer, writer: Writer) -> Iterator[tuple[str, str]]:
 
 
 def _bar(sink: Sink, total: int | None) -> AbstractContextManager[Bar]:
-    """No bar among the lines themselves."""
+    """A progress bar, unless it would mix with the lines themselves."""
     if isinstance(sink, Stream) and sink.at_once:
         return nullcontext(Bar(None, None))
     label = "Writing" if sink.done.lines == 0 else f"Resuming at line {sink.done.lines + 1:,}"
@@ -197,8 +197,8 @@ def _bar(sink: Sink, total: int | None) -> AbstractContextManager[Bar]:
 
 @contextmanager
 def _polite_kill() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that what was done is kept."""
-    if threading.current_thread() is not threading.main_thread():  # elsewhere signals cannot be handled
+    """Make SIGTERM end the block as Ctrl-C does, so what was done is kept."""
+    if threading.current_thread() is not threading.main_thread():  # other threads cannot handle signals
         yield
         return
 
