@@ -1,4 +1,4 @@
-"""Whole models, put together from the parts in `nn`: configs, families, presets, decoding state."""
+"""Whole models, assembled from the parts in `nn`: configs, families, presets, decoding state."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ FAMILIES: dict[str, Callable[[ModelConfig], nn.Module]] = {
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """Leaves tensors as they are made.
+    """Leaves tensors uninitialised.
 
     On "meta" there is nothing to fill, but filling with random numbers still loads torch's compiler,
     which takes seconds.
@@ -73,7 +73,7 @@ def build(what: str | ModelConfig, *, device: str | torch.device | None = None, 
         except RuntimeError as error:
             if place.type != "meta":
                 raise
-            raise UserError(  # "meta" has no memory that could be short: a size is beyond 64 bits
+            raise UserError(  # "meta" cannot run out of memory: a size exceeds 64 bits
                 f"No machine can hold a model of this size (width {config.width}, vocabulary "
                 f"{config.vocabulary}, {config.layers} layers): make it smaller."
             ) from error
@@ -188,11 +188,11 @@ def _llama(
     }
 
 
-# GPT-3's table has two known quirks: XL's 24 heads of 128 do not make its width of 2,048 and do not give its
-# 1.3 billion parameters either (16 heads do, and that is used here); 13B's width of 5,140 is not 40 heads of
-# 128, which free head sizes allow to be built exactly as printed.
+# GPT-3's table has two known quirks: XL's 24 heads of 128 do not multiply to its width of 2,048, nor give its
+# 1.3 billion parameters (16 heads do, and are used here); 13B's width of 5,140 is not 40 heads of 128, but
+# free head sizes allow it to be built exactly as printed.
 PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": _transformer(2, 32, 64, 4, 0.0, 100),  # for examples and tests: builds at once
+    "tiny": _transformer(2, 32, 64, 4, 0.0, 100),  # for examples and tests: builds instantly
     "base": _transformer(6, 512, 2048, 8, 0.1, 37_000),
     "big": _transformer(6, 1024, 4096, 16, 0.3, 37_000),
     "gpt3-small": _gpt(12, 768, 12, 64),

@@ -1,7 +1,7 @@
-"""The settings of a model: which family, how large, and how its dials stand.
+"""The settings of a model: its family, its size, and its options.
 
-One config describes every family; the parts' own settings stand in the configs
-of the parts (`attention`, `feedforward`, …), each beside its code.
+One config describes every family; the settings of each part are in its own config
+(`attention`, `feedforward`, …), next to its code.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from clearhead.nn.layers import EmbeddingConfig, FeedForwardConfig, NormConfig
 from clearhead.nn.parts import AnyAttention, AnyFeedForward
 from clearhead.nn.positions import PositionConfig
 
-# at most 2,000, twice the deepest published: a mistyped number should not be a build that never ends
+# at most 2,000, twice the deepest published: a typo should not start a build that never ends
 Layers = Annotated[int, Bounds(1, 2000)]
 
-# Parts that can be taken out: the families that have them, and what they are called.
+# Parts that can be removed: the families that have them, and their names.
 _HAVE = {
     "residual": ("encoder-decoder", "encoder", "decoder", "vision"),
     "cross_attention": ("encoder-decoder",),
@@ -35,7 +35,7 @@ _NAMES = {
 }
 
 Family = Literal["encoder-decoder", "encoder", "decoder", "vision", "recurrent", "convolutional"]
-NO_TRANSFORMERS = ("recurrent", "convolutional")  # the settings of attention, feed-forward, norm lie idle
+NO_TRANSFORMERS = ("recurrent", "convolutional")  # ignore attention, feedforward and norm settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class HeadConfig(Config):
 
     @property
     def of_text(self) -> bool:
-        """Whether the head says one thing of a whole text."""
+        """Whether the head gives one result for a whole text."""
         return self.kind in ("classify", "number")
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class HeadConfig(Config):
             )
 
     def refuse_unfit(self, family: str) -> None:
-        """A sentence for a head that makes no sense on this family."""
+        """Raise an error for a head that makes no sense on this family."""
         if self.kind == "none" or family in ("encoder", "vision"):
             return
         if family in NO_TRANSFORMERS or not self.of_text:
@@ -137,7 +137,7 @@ class ConvolutionConfig(Config):
 
     @property
     def of_decoder(self) -> int:
-        """Tokens that a convolution of the decoder reads."""
+        """The number of tokens that a convolution of the decoder reads."""
         return self.kernel if self.decoder_kernel is None else self.decoder_kernel
 
 
@@ -162,7 +162,7 @@ class LayerRule(Config):
     feedforward: AnyFeedForward | None = None
 
     def means(self, stack: str, layer: int) -> bool:
-        """Whether the rule is about this layer."""
+        """Whether the rule applies to this layer."""
         inside = self.first <= layer and (self.last is None or layer <= self.last)
         return self.stack in ("both", stack) and inside and (layer - self.first) % self.every == 0
 
@@ -208,7 +208,7 @@ class ModelConfig(Config):
 
     def __post_init__(self) -> None:
         for name, one in type(self).__dataclass_fields__.items():
-            kind = one.default_factory  # of a part's settings: their class
+            kind = one.default_factory  # the class of a part's settings
             if isinstance(kind, type) and not isinstance(getattr(self, name), kind):
                 raise UserError(f"'{name}' must be an {kind.__name__}; for plain data use from_dict.")
         super().__post_init__()
@@ -240,7 +240,7 @@ class ModelConfig(Config):
 
     @cached_property
     def text_limit(self) -> int | None:
-        """Most tokens of a text, where learned positions or an attention's `max_length` set a bound."""
+        """The longest text in tokens, if learned positions or an attention's `max_length` limit it."""
         if self.family == "recurrent":
             return None
         found = [self.position.max_length] if self.position.name == "learned" else []
@@ -249,7 +249,7 @@ class ModelConfig(Config):
         return min(found, default=None)
 
     def _refuse_idle(self) -> None:
-        """Parts cannot be taken out of a family that has none of them."""
+        """Refuse to remove parts from a family that does not have them."""
         for name, families in _HAVE.items():
             if not getattr(self, name) and self.family not in families:
                 known = " or ".join(f"'{family}'" for family in families)
@@ -295,12 +295,12 @@ class ModelConfig(Config):
     def unusual_parts(self) -> str | None:
         """What a model has besides multi-head attention and dense feed-forwards, all alike, and one label.
 
-        For whoever reads these two settings alone and would be wrong about such a model.
+        For callers that read only these two settings and would be wrong about such a model.
         """
         return self.unusual_beside()
 
     def unusual_beside(self, *known: str) -> str | None:
-        """As `unusual_parts`, for whoever also knows parts of these kinds."""
+        """Like `unusual_parts`, for callers that also support parts of these kinds."""
         for kind in (self.attention.kind, self.feedforward.kind):
             if kind not in ("multihead", "dense", *known):
                 return f"parts of the kind '{kind}'"

@@ -1,19 +1,19 @@
 """The convolutional encoder-decoder (ConvS2S, Gehring et al. 2017): no recurrence, and no self-attention.
 
-Each layer reads a few neighbouring tokens, so that a stack of L layers with kernels of K tokens sees
+Each layer reads a few neighbouring tokens, so a stack of L layers with kernels of K tokens sees
 L·(K−1)+1 of them. With e and g the embedded source and target tokens:
 
     encoder   x ← √½ (x + GLU(convolution(x)))                     GLU(a, b) = a ∘ σ(b)
     decoder   v = GLU(convolution over this token and the K−1 before it)
-              d = √½ (W v + g)                                     what is asked of the source
+              d = √½ (W v + g)                                     the query to the source
               c = W′ Σ_j softmax_j(d·z_j / √E) · √½ (z_j + e_j) · √S    z: the encoder's output
               x ← √½ (x + √½ (v + c))
 
-The factors √½ keep the variance of sums, √S that of a mean of S tokens. 1/√E is ours: the paper's embeddings
-begin at a tenth of the size of ours, and with ours plain products would begin with one-hot weights. (The
-paper's weight normalisation, another width inside the layers, and gradients of the encoder divided by the
-number of attentions are left out.) The same interface as the Transformer's encoder-decoder. In decoding, a
-layer remembers the last K−1 tokens that it read, however long the text gets.
+The factors √½ preserve the variance of sums, √S that of a mean of S tokens. 1/√E is ours: the paper's
+embeddings start at a tenth of the size of ours, and with ours plain products would start with one-hot
+weights. (Left out are the paper's weight normalisation, a separate width inside the layers, and dividing the
+encoder's gradients by the number of attentions.) The same interface as the Transformer's encoder-decoder. In
+decoding, a layer keeps the last K−1 tokens that it read, however long the text gets.
 
 Shapes: B rows, S source tokens, T target tokens, E width, K tokens of a kernel.
 """
@@ -45,7 +45,7 @@ HALF = math.sqrt(0.5)
 class Window(TensorState):
     """The last K−1 tokens that a decoder's convolution has read; zeros before the first.
 
-    What has left the window is forgotten, so that it cannot be cut back to an earlier length.
+    Tokens outside the window are gone, so it cannot be truncated to an earlier length.
     """
 
     _slots: ClassVar = {"last": 0}
@@ -54,7 +54,7 @@ class Window(TensorState):
         self.last = last  # (B, K−1, E)
 
     def append(self, x: Tensor, tokens: Tokens) -> Tensor:
-        """New tokens (B, T, E) behind the last ones, (B, K−1+T, E); padding does not enter the window."""
+        """New tokens (B, T, E) after the last ones, (B, K−1+T, E); padding does not enter the window."""
         whole, kept = torch.cat([self.last, x], dim=1), self.last.shape[1]
         if tokens.real is None:
             self.last = whole[:, x.shape[1] :]
@@ -65,7 +65,7 @@ class Window(TensorState):
 
 
 class ConvolutionalSource(Source):
-    """The encoder's output, which is compared with, and what is mixed: it and the words, √½ (z + e)."""
+    """The encoder's output as keys, and the values: its sum with the words, √½ (z + e)."""
 
     _slots: ClassVar = {**Source._slots, "values": 1}
 
@@ -82,13 +82,13 @@ class ConvolutionalSource(Source):
 
 
 class GatedConvolution(nn.Module):
-    """GLU(convolution(x)): twice the width out of K tokens, of which one half gates the other."""
+    """GLU(convolution(x)): twice the width from K tokens; one half gates the other."""
 
     def __init__(self, width: int, kernel: int, dropout: float) -> None:
         super().__init__()
         self.kernel = kernel
         self.weights = nn.Conv1d(width, 2 * width, kernel)
-        # The paper's: half of the variance goes through the gate, and dropout raises it.
+        # As in the paper: half of the variance passes the gate, and dropout raises it.
         nn.init.normal_(self.weights.weight, std=math.sqrt(4 * (1 - dropout) / (kernel * width)))
         nn.init.zeros_(self.weights.bias)  # type: ignore[arg-type]
 
@@ -106,7 +106,7 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
-        """(B, S, E) to (B, S, E); `padding` (B, S, 1) is read as zeros, as what lies beyond the ends is."""
+        """(B, S, E) to (B, S, E); `padding` (B, S, 1) is read as zeros, like positions beyond the ends."""
         read = self.dropout(x if padding is None else x.masked_fill(padding, 0.0))
         side = self.convolution.kernel // 2
         found: Tensor = self.convolution(F.pad(read, (0, 0, side, side)))
@@ -114,7 +114,7 @@ class EncoderLayer(nn.Module):
 
 
 class SourceAttention(nn.Module):
-    """One head that asks the source for what a layer needs, knowing the word that it stands at."""
+    """One head that queries the source, with the current word added to its query."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class SourceAttention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: Tensor, words: Tensor, source: ConvolutionalSource) -> tuple[Tensor, Tensor]:
-        """What is found for x (B, T, E), and the weights (B, 1, T, S)."""
+        """The context for x (B, T, E), and the weights (B, 1, T, S)."""
         asked = (self.query(x) + words) * (HALF / math.sqrt(x.shape[-1]))
         scores = (asked @ source.memory.transpose(1, 2)).unsqueeze(1)
         asking, there = (Tokens.padded(one.shape[1], device=x.device) for one in (x, source.memory))
@@ -131,7 +131,7 @@ class SourceAttention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """A convolution over this token and those before it, then a look at the source, in one residual."""
+    """A convolution over this token and those before it, then attention to the source, in one residual."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class DecoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def new_state(self, rows: int, like: Tensor) -> Window:
-        """What it remembers before the first token."""
+        """The state before the first token."""
         return Window(like.new_zeros(rows, self.convolution.kernel - 1, like.shape[-1]))
 
     def forward(
@@ -187,7 +187,7 @@ class Convolutional(nn.Module):
         state: DecoderState | None = None,
         look: Look | None = None,
     ) -> ModelOutput:
-        """As the Transformer's encoder-decoder; packed ids are laid out in rows for the convolutions."""
+        """Like the Transformer's encoder-decoder; packed ids are unpacked into rows for the convolutions."""
         if target.dim() == 1:
             return row_by_row(self, source, target, source_lengths, target_lengths, state, look)
         if state is None:

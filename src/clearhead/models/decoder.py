@@ -1,6 +1,6 @@
 """The decoder-only model (GPT, Llama): each token sees those before it and predicts the next.
 
-With a head it labels texts instead: the last token, which has read them all, gives the class or the number.
+With a head it labels texts instead: the last token, which has seen all others, gives the class or number.
 
 Shapes: B rows, T tokens, E model width.
 """
@@ -29,7 +29,7 @@ from clearhead.nn.tokens import Lengths
 
 
 class Decoder(nn.Module):
-    """Token ids to scores for the next token at each position, or to what the head says of the text."""
+    """Token ids to scores for the next token at each position, or to the head's output for the text."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Decoder(nn.Module):
         table = TokenEmbedding(config.vocabulary, config.width, config.embedding.scale)
         self.embedding = input_embedding(config, table)
         self.decoder = Stack(config, config.layers, causal=True)
-        self.projects = config.head.kind == "none"  # may be asked for hidden states without scores
+        self.projects = config.head.kind == "none"  # can return hidden states without scores
         if self.projects:
             self.output = Output(table, config.embedding)
         else:
@@ -59,9 +59,9 @@ class Decoder(nn.Module):
     ) -> ModelOutput:
         """Scores for the token after each given one; with a head, those of the text and `pooled` (B, E).
 
-        `mask` takes the place of the causal mask (a `Prefix` or a `Window`, say); padding is hidden in any
-        case. `scores=False`: they are left to whoever has `projection`. With a state, `tokens` are the next
-        ones of each row, `lengths` how many of them are real.
+        `mask` replaces the causal mask (by a `Prefix` or a `Window`, say); padding is hidden in any case.
+        `scores=False`: the caller computes them from `projection`. With a state, `tokens` are the next ones
+        of each row, and `lengths` how many of them are real.
         """
         seen = (Causal() if self.config.causal_mask else Everything()) if mask is None else mask
         if state is None:

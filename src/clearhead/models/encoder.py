@@ -1,6 +1,6 @@
-"""Encoders alone: of texts (BERT), and of images cut into patches, each of them a token (ViT).
+"""Encoder-only models: for texts (BERT), and for images cut into patches, each of them a token (ViT).
 
-Every token sees every other; out come hidden states, a pooled vector, and what a head says.
+Every token sees every other; the outputs are hidden states, a pooled vector, and the head's scores.
 
 Shapes: B rows or images, T tokens, C channels, P patches, E model width.
 """
@@ -48,9 +48,9 @@ class Encoder(nn.Module):
         look: Look | None = None,
         places: Tensor | None = None,
     ) -> ModelOutput:
-        """Hidden states (B, T, E), `pooled` (B, E), and `logits` where there is a head.
+        """Hidden states (B, T, E), `pooled` (B, E), and `logits` if there is a head.
 
-        `places` (B, K): of padded rows, those tokens alone that a head is to score.
+        `places` (B, K): the tokens of padded rows that a head scores, and no others.
         """
         ids, where, seen = as_rows(tokens, lengths)
         if mask is not None:
@@ -80,7 +80,7 @@ class Vision(nn.Module):
         self.head = Head(config, None)
 
     def forward(self, images: Tensor, *, look: Look | None = None) -> ModelOutput:
-        """`hidden` (B, 1+P, E), `pooled` (B, E), `logits` (B, classes) where there is a head."""
+        """`hidden` (B, 1+P, E), `pooled` (B, E), `logits` (B, classes) if there is a head."""
         image = self.config.image
         if images.dim() != 4 or images.shape[1:] != (image.channels, image.size, image.size):
             wanted = f"(batch, {image.channels}, {image.size}, {image.size})"

@@ -1,11 +1,11 @@
 """The original Transformer: an encoder reads the source, a decoder writes the target.
 
 One `forward` serves training (the whole target in one masked pass) and decoding
-(a few new tokens and a state): a state changes where tokens begin and what is
-remembered, nothing else. With a head it labels texts as BART does: the text goes
-to both sides, and the decoder's last token, which has read all of it, gives the
-class or the number. (BART's decoder reads it shifted right: hand it in so for the
-same numbers.)
+(a few new tokens and a state): a state only changes where tokens start and what is
+remembered. With a head it labels texts as BART does: the text goes to both sides,
+and the decoder's last token, which has seen all of it, gives the class or the
+number. (BART's decoder reads it shifted right: pass it in shifted for the same
+numbers.)
 
 Shapes: B rows, S source tokens, T target tokens, E model width.
 """
@@ -36,7 +36,7 @@ from clearhead.nn.tokens import Lengths, Tokens
 
 
 class EncoderDecoder(nn.Module):
-    """Source ids and target ids to scores over the target vocabulary, or to what the head says of a text."""
+    """Source ids and target ids to scores over the target vocabulary, or to the head's output for a text."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class EncoderDecoder(nn.Module):
         self.encoder = Stack(config, config.layers, causal=False)
         self.decoder = Stack(config, config.depth_of_decoder, causal=True, cross=config.cross_attention)
         self.causal = Causal() if config.causal_mask else Everything()
-        self.projects = config.head.kind == "none"  # may be asked for hidden states without scores
+        self.projects = config.head.kind == "none"  # can return hidden states without scores
         if self.projects:
             self.output = Output(target, config.embedding)
         else:
@@ -71,7 +71,7 @@ class EncoderDecoder(nn.Module):
 
         Training: source and the target shifted right. Decoding: `state = model.begin(source)`, then
         `forward(None, new_tokens, state=state)` as often as needed. Packed ids (one dimension) need lengths.
-        With `scores=False` the scores are left to whoever has `projection`.
+        With `scores=False` the caller computes scores from `projection`.
         """
         if state is not None:
             if source is not None:
@@ -129,7 +129,7 @@ class EncoderDecoder(nn.Module):
         if target.dim() != 2:
             raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
         sources, source_count = state.source.memory.shape[:2]
-        shared = len(target) != sources  # a beam's rows read one memory
+        shared = len(target) != sources  # a beam's rows share one memory
         asking = Tokens.padded(target.numel() // sources, device=target.device) if shared else None
         tokens, keys, visible = state.next_tokens(target, lengths)
         around = Surroundings(

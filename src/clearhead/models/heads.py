@@ -1,4 +1,4 @@
-"""What stands on a stack: pooling, and heads for classes and numbers of texts, tags, and masked words.
+"""On top of a stack: pooling, and heads for classification, regression, tagging, and masked words.
 
 Shapes: B texts, R rows, T tokens, K of them that are scored, E model width.
 """
@@ -18,13 +18,13 @@ from clearhead.nn.layers import ACTIVATIONS, Dropout, Output, TokenEmbedding, bu
 from clearhead.nn.look import Look
 from clearhead.nn.tokens import Tokens
 
-NEVER = -1e4  # exp of it is 0 beside any score that a model gives, and half precision holds it
+NEVER = -1e4  # its exp is 0 next to any score of a model, and half precision can represent it
 
 
 def pool(x: Tensor, tokens: Tokens, how: str) -> Tensor:
     """One vector for each text, (B, E): its first token, its last real one, or the mean of the real ones."""
     if tokens.lengths is not None:
-        # A text without tokens has no first one and no mean: its vector is 0, as a mean over padding is.
+        # A text without tokens has no first one and no mean: its vector is 0, like a mean over padding.
         chosen = {"first": slice(0, 1), "last": slice(-1, None), "mean": slice(None)}[how]
         pieces = [piece[chosen] for piece in x[0].split(list(tokens.lengths))]
         return torch.stack([piece.sum(0) / max(len(piece), 1) for piece in pieces])
@@ -42,7 +42,7 @@ def pool(x: Tensor, tokens: Tokens, how: str) -> Tensor:
 
 
 def _pool_segments(x: Tensor, tokens: Tokens, how: str) -> Tensor:
-    """The same for packed tokens (N, E) whose boundaries the device knows; 0 for a text without tokens."""
+    """The same for packed tokens (N, E) with boundaries on the device; 0 for a text without tokens."""
     begin, end = tokens.offsets[:-1].long(), tokens.offsets[1:].long()
     filled = (end > begin).unsqueeze(1)
     if how == "mean":
@@ -54,7 +54,7 @@ def _pool_segments(x: Tensor, tokens: Tokens, how: str) -> Tensor:
 
 
 class Head(nn.Module):
-    """Pools the hidden states and scores classes or words, or gives a number, as its config says."""
+    """Pools the hidden states and scores classes or words, or gives a number, by its config."""
 
     def __init__(self, config: ModelConfig, table: TokenEmbedding | None) -> None:
         super().__init__()
@@ -97,9 +97,9 @@ class Head(nn.Module):
         extras: Extras | None = None,
         places: Tensor | None = None,
     ) -> ModelOutput:
-        """All that a model with this head returns for its last hidden states (R, T, E).
+        """Everything that a model with this head returns for its last hidden states (R, T, E).
 
-        With `places` (R, K) hidden states and scores are of these tokens alone, (R, K, …).
+        With `places` (R, K), hidden states and scores are only of these tokens, (R, K, …).
         """
         pooled = self.pooled(x, tokens)
         if places is not None:
@@ -112,9 +112,9 @@ class Head(nn.Module):
 
 
 def columns_apart(scores: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Scores (…, sum of sizes) of several columns one below the other, short ones filled up.
+    """Scores (…, sum of sizes) of several columns, one below the other, with short ones padded.
 
-    A filler's score is so low that its probability is exactly 0, and finite, since 0 · ∞ is none.
+    The score of padding is so low that its probability is exactly 0, but finite, since 0 · ∞ is NaN.
 
     >>> columns_apart(torch.tensor([1.0, 2.0, 3.0]), [1, 2]).tolist()
     [[1.0, -10000.0], [2.0, 3.0]]

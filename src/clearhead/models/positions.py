@@ -9,7 +9,7 @@ from clearhead.nn.positions import Position, build_position
 
 
 class LayerPositions:
-    """One scheme for all layers whose attentions are alike, one for each layer, or none in the layers."""
+    """One scheme for all layers with the same attention, one for each layer, or none in the layers."""
 
     def __init__(self, config: ModelConfig, causal: bool) -> None:
         self.config, self.causal = config, causal
@@ -17,7 +17,7 @@ class LayerPositions:
         self.shared = {attention: _position(config, attention, causal)}
 
     def of(self, attention: AttentionConfig) -> Position:
-        """For the next layer, which has this attention."""
+        """The scheme for the next layer, which has this attention."""
         if attention not in self.shared:
             self.shared[attention] = _position(self.config, attention, self.causal)
         shared = self.shared[attention]

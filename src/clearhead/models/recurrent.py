@@ -1,18 +1,18 @@
 """The baseline the Transformer replaced: a recurrent encoder-decoder, with attention or without.
 
 The encoder is a plain RNN, a GRU or an LSTM that reads the source (both ways by default); the
-decoder writes token by token, and before each token looks at all encoder states:
+decoder writes token by token, and before each token attends to all encoder states:
 
     c_t = attention(query s_{t−1}, keys and values h_1 … h_S)
     s_t = cell([embedding(y_t); c_t], s_{t−1})
     logits = tanh(W [s_t; c_t; embedding(y_t)]) · embeddingᵀ
 
-Without attention there is no c_t: the decoder begins in the state in which the encoder ended, and that one
-vector is all it knows of the source (Sutskever et al. 2014). With it, it begins in the mean of all states.
+Without attention there is no c_t: the decoder starts in the final state of the encoder, and that one vector
+is all it knows about the source (Sutskever et al. 2014). With it, it starts in the mean of all states.
 
-The same interface as the Transformer's encoder-decoder, so that tables can
-compare them. Work per token is constant, but the steps of a sequence cannot run
-in parallel: that is what the comparison shows.
+It has the same interface as the Transformer's encoder-decoder, so the two can be
+compared. Work per token is constant, but the steps of a sequence cannot run in
+parallel: that is what the comparison shows.
 
 Shapes: B rows, S source tokens, T target tokens, E width, M memory width.
 """
@@ -39,7 +39,7 @@ from clearhead.nn.state import refuse_unknown_state
 from clearhead.nn.tokens import Lengths, Tokens, row_lengths
 
 BLOCK = 64  # the history grows by this many steps
-# The encoder, a cell of the decoder, and how many vectors each cell carries on: an LSTM's are two.
+# The encoder, a cell of the decoder, and how many state vectors a cell has: an LSTM has two.
 CELLS: dict[str, tuple[type[nn.RNNBase], type[nn.RNNCellBase], int]] = {
     "rnn": (nn.RNN, nn.RNNCell, 1),
     "gru": (nn.GRU, nn.GRUCell, 1),
@@ -49,7 +49,7 @@ READERS: dict[str, Any] = {"rnn": torch.rnn_tanh, "gru": torch.gru, "lstm": torc
 
 
 class RecurrentState(Source):
-    """The source's states and every hidden state so far, so that a row can be cut back to any length."""
+    """The source's states and every hidden state so far, so a row can be truncated to any length."""
 
     _slots: ClassVar = {**Source._slots, "past": 1, "length": 0}
 
@@ -64,7 +64,7 @@ class RecurrentState(Source):
 
     @property
     def hidden(self) -> Tensor:
-        """Each row's present hidden state, (B, K)."""
+        """Each row's current hidden state, (B, K)."""
         return self.past[torch.arange(len(self.length), device=self.length.device), self.length]
 
     def append(self, steps: Tensor, lengths: Lengths | None) -> None:
@@ -127,12 +127,12 @@ class Recurrent(nn.Module):
         state: RecurrentState | None = None,
         look: Look | None = None,
     ) -> ModelOutput:
-        """As the Transformer's encoder-decoder; packed ids are laid out in rows for the recurrence."""
+        """Like the Transformer's encoder-decoder; packed ids are unpacked into rows for the recurrence."""
         if target.dim() == 1:
             return row_by_row(self, source, target, source_lengths, target_lengths, state, look)
         if target_lengths is not None:
             rows, count = target.shape
-            row_lengths(target_lengths, rows, count, target.device)  # refuses those that cannot be
+            row_lengths(target_lengths, rows, count, target.device)  # refuses impossible ones
         fresh = state is None
         if state is None:
             source = needed_source(source, target, source_lengths, target_lengths)
@@ -156,7 +156,7 @@ class Recurrent(nn.Module):
         """Read the source once; the state from which decoding starts."""
         rows, count = source.shape
         if source_lengths is not None:
-            row_lengths(source_lengths, rows, count, source.device)  # refuses those that cannot be
+            row_lengths(source_lengths, rows, count, source.device)  # refuses impossible ones
         check_ids(source, len(self.source_embedding.weight))
         x = self.dropout(self.source_embedding(source))
         lengths = None if source_lengths is None else torch.as_tensor(source_lengths, device=source.device)
@@ -228,7 +228,7 @@ class Recurrent(nn.Module):
         return hidden, torch.stack(steps, dim=1), torch.cat(looked, dim=2) if looked else None
 
     def _cell(self, cell: nn.Module, x: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of one layer: its output, and what it carries on, (B, parts, E)."""
+        """One step of one layer: its output, and its new state, (B, parts, E)."""
         if self.parts == 1:
             hidden = cast(Tensor, cell(x, carried[:, 0]))
             return hidden, hidden.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""A stack of Transformer layers, for every family but the recurrent one, and what goes in and comes out.
+"""A stack of Transformer layers, for every Transformer family, with its inputs and outputs.
 
 A layer's forward is the paper's figure, read from below:
 
@@ -43,20 +43,20 @@ from clearhead.nn.tokens import Boundaries, Lengths, Tokens, row_lengths
 
 @dataclass
 class ModelOutput:
-    """The result of a forward pass; what a model does not have is None."""
+    """The result of a forward pass; fields that a model does not have are None."""
 
     logits: Tensor | None = None  # (B, T, vocabulary), (N, vocabulary) packed, (B, classes), (B, 1): a number
     hidden: Tensor | None = None  # last hidden states, (B, T, E) or (N, E)
     pooled: Tensor | None = None  # one vector for each text, (B, E)
     memory: Tensor | None = None  # the encoder's output in an encoder-decoder
-    state: Any = None  # where step-by-step decoding goes on
-    extras: Extras | None = None  # in training, from parts that have more to say than their result
-    # what makes scores of `hidden` where there are none: a weight (vocabulary, E) and a bias
+    state: Any = None  # the state from which decoding continues
+    extras: Extras | None = None  # in training, from parts with auxiliary outputs
+    # what turns `hidden` into scores if there are none: a weight (vocabulary, E) and a bias
     projection: tuple[Tensor, Tensor | None] | None = None
 
 
 def scored(output: Output, x: Tensor, look: Look | None, scores: bool = True) -> ModelOutput:
-    """Scores over the vocabulary for the last hidden states; or these and what makes scores of them."""
+    """Scores over the vocabulary for the last hidden states; or these and the projection to scores."""
     if not scores:
         return ModelOutput(hidden=output.scaled(x), projection=(output.weight, output.bias))
     logits = output(x)
@@ -66,7 +66,7 @@ def scored(output: Output, x: Tensor, look: Look | None, scores: bool = True) ->
 
 
 def as_rows(ids: Tensor, lengths: Lengths | None, what: str = "tokens") -> tuple[Tensor, Tokens, Mask]:
-    """ids (R, T), where they stand, and the mask that hides padding."""
+    """ids (R, T), their positions, and the mask that hides padding."""
     if ids.dim() == 1:
         if lengths is None:
             raise UserError(f"Packed {what} (one dimension) need the length of each sequence: give lengths.")
@@ -87,7 +87,7 @@ def as_rows(ids: Tensor, lengths: Lengths | None, what: str = "tokens") -> tuple
 def refuse_unlike(
     source: Tensor, target: Tensor, source_lengths: Lengths | None, target_lengths: Lengths | None
 ) -> None:
-    """Source and target belong together row by row, or packed sequence by packed sequence."""
+    """Refuse sources and targets that do not match row by row, or packed sequence by sequence."""
     if source.dim() != target.dim():
         raise UserError("Source and target must be both packed (one dimension) or both in rows (two).")
     if source.dim() == 2 and len(source) != len(target):
@@ -100,25 +100,25 @@ def refuse_unlike(
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is the same for all layers in one pass: where tokens stand, what they may see."""
+    """What all layers share in one pass: the positions of tokens, and what they may see."""
 
     tokens: Tokens
     mask: Mask
-    keys: Tokens | None = None  # with a state: where all keys stand, past and new; None: as `tokens`
+    keys: Tokens | None = None  # with a state: the positions of all keys, past and new; None: as `tokens`
     memory: Tensor | None = None  # (R, S, E) the encoder's output
     memory_tokens: Tokens | None = None
     memory_mask: Mask | None = None
-    asking: Tokens | None = None  # queries of the memory, where several rows share a source; None: `tokens`
-    # What is made once for all layers of this one pass. A layer that is computed again in the backward
-    # pass needs a fresh one, or it would skip what it made the first time.
+    asking: Tokens | None = None  # queries of the memory, if several rows share a source; None: `tokens`
+    # What is computed once for all layers of this one pass. A layer that is recomputed in the backward pass
+    # needs a fresh one, or it would skip what it computed the first time.
     memo: dict[Hashable, Any] = field(default_factory=dict)
 
 
 class Layer(nn.Module):
-    """Self-attention, cross-attention where there is one, feed-forward; a residual connection around each."""
+    """Self-attention, cross-attention if any, feed-forward; a residual connection around each."""
 
     def __init__(self, config: ModelConfig, attention: Any, cross_attention: Any, feedforward: Any) -> None:
-        """The parts are rows of `nn/parts.py`, or whatever does what is asked of them there."""
+        """The parts are rows of `nn/parts.py`, or anything with the interface described there."""
         super().__init__()
         around = Residual if config.residual else NoResidual
         self.attention = attention
@@ -134,7 +134,7 @@ class Layer(nn.Module):
 
     @property
     def gives_extras(self) -> bool:
-        """Whether a part has more to say than its result."""
+        """Whether a part has auxiliary outputs."""
         parts = (self.attention, self.cross_attention, self.feedforward)
         return any(getattr(part, "gives_extras", False) for part in parts)
 
@@ -172,7 +172,7 @@ class Layer(nn.Module):
 
         def attend_to_memory(y: Tensor) -> Any:
             asking = around.tokens if around.asking is None else around.asking
-            # Rows that share a source ask it as if they were further queries of one row.
+            # Rows that share a source query it as if they were more queries of one row.
             found = self.cross_attention(
                 y if around.asking is None else y.reshape(-1, asking.count, y.shape[-1]),
                 around.memory,
@@ -201,9 +201,9 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Layers one above the other, and a last norm where the config wants one.
+    """Layers on top of each other, and a final norm if the config has one.
 
-    A causal stack is called "decoder", any other "encoder": so in `layer_pattern`, `Look` and `Extras`.
+    `layer_pattern`, `Look` and `Extras` call a causal stack "decoder" and any other "encoder".
     """
 
     def __init__(self, config: ModelConfig, layers: int, *, causal: bool, cross: bool = False) -> None:
@@ -218,19 +218,19 @@ class Stack(nn.Module):
             self.layers.append(Layer(config, attention, looking, build_feedforward(feed, config.width)))
         self.gives_extras = any(layer.gives_extras for layer in self.layers)
         self.recomputes = (
-            False  # in training: keep what goes into a layer, and compute it again for gradients
+            False  # in training: store the inputs of layers, and recompute the rest for gradients
         )
         final = config.norm.place == "pre" if config.norm.final is None else config.norm.final
         self.norm = build_norm(config.norm, config.width) if final else None
 
     def new_state(self, source: Source | None = None) -> DecoderState:
-        """An empty past: what each layer's parts remember before the first token."""
+        """An empty past: the state of each layer's parts before the first token."""
         layers = [layer for layer in self.layers if isinstance(layer, Layer)]
         cross = [layer.cross_attention.new_memory() for layer in layers if layer.cross_attention is not None]
         return DecoderState([layer.attention.new_state() for layer in layers], cross, source)
 
     def refuse_foreign(self, state: object) -> None:
-        """Say so when a state was begun by another model."""
+        """Refuse a state that was created by another model."""
         refuse_unknown_state(state, DecoderState)
         assert isinstance(state, DecoderState)
         if len(state.own) != len(self.layers):
@@ -252,7 +252,7 @@ class Stack(nn.Module):
             look = look.at(self.name)
             look.give("embedding", x)
         residual: Any = self.layers[0].attention_residual
-        if may_fuse(self.norm or residual.norm, x, look):  # norms take sums in, or give them twice
+        if may_fuse(self.norm or residual.norm, x, look):  # fused norms take in sums, or also return them
             x = Pending(x)
         for i, layer in enumerate(self.layers):
             own = None if state is None else state.own[i]
@@ -278,14 +278,14 @@ class Stack(nn.Module):
 
 
 def _afresh(layer: Layer, x: Any, around: Surroundings, look: Look | None) -> Any:
-    """A layer with a memo of its own: what it made the first time is made again with it."""
+    """Run a layer with its own memo, so everything it computed the first time is recomputed."""
     return layer(x, replace(around, memo={}), None, None, look)
 
 
 def recompute_activations(model: nn.Module) -> None:
-    """From now on a model in training keeps what goes into each layer, and computes the rest again backward.
+    """From now on a model in training stores the input of each layer, and recomputes the rest backward.
 
-    Activations then take memory for one layer, and a step a third more time; gradients are the same.
+    Activations then take memory for one layer, and a step takes a third more time; gradients are the same.
     """
     for module in model.modules():
         if isinstance(module, Stack):
@@ -293,5 +293,5 @@ def recompute_activations(model: nn.Module) -> None:
 
 
 def new_extras(*stacks: Stack) -> Extras | None:
-    """Where the parts put what they have to say besides their result: while training, if one of them has."""
+    """Collects the parts' auxiliary outputs; None outside training, or if no part has any."""
     return Extras() if any(stack.training and stack.gives_extras for stack in stacks) else None

@@ -1,7 +1,7 @@
-"""What a decoder remembers between steps: all its layers' states, its source, and how far each row has come.
+"""A decoder's state between steps: all its layers' states, its source, and the length of each row.
 
-Beam search and a server see `reorder(rows)`, `join(other)`, `take(rows)`, `to(device)`, `lengths` and, for
-states that can be cut, `truncate(length)`. Rows may have different lengths.
+Beam search and a server use `reorder(rows)`, `join(other)`, `take(rows)`, `to(device)`, `lengths` and, for
+states that support it, `truncate(length)`. Rows may have different lengths.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from clearhead.nn.attention.masks import Everything, Mask, Padding
 from clearhead.nn.state import Cuttable, State, TensorState, all_but, refuse_unknown_state
 from clearhead.nn.tokens import Lengths, Tokens, can_be_checked, row_lengths
 
-BLOCK = 64  # a GPU is asked for the longest row after this many slots
+BLOCK = 64  # query a GPU for the longest row only after this many slots
 
 
 class Source(TensorState):
-    """What the encoder made of B sources, and how much of each is real."""
+    """The encoder's output for B sources, and how much of each is real."""
 
     _slots: ClassVar = {"memory": 1, "memory_lengths": 0}
 
@@ -36,7 +36,7 @@ class Source(TensorState):
         return Everything() if self.memory_lengths is None else Padding(self.memory_lengths)
 
     def join(self, other: Self) -> None:
-        """Take in another's sources behind one's own; lengths are needed once not all are equally long."""
+        """Append another's sources; lengths are needed once not all are equally long."""
         refuse_unknown_state(other, type(self))
         unequal = self.memory.shape[1] != other.memory.shape[1]
         if unequal or self.memory_lengths is not None or other.memory_lengths is not None:
@@ -52,9 +52,9 @@ class Source(TensorState):
 
 
 class DecoderState:
-    """The past of a decoding run. Made by `model.begin(…)`, handed to each `forward`, changed in place.
+    """The past of a decoding run. Created by `model.begin(…)`, passed to each `forward`, changed in place.
 
-    `own` and `cross` are what the layers' self-attentions and cross-attentions gave, one for each layer.
+    `own` and `cross` are the states of the layers' self-attentions and cross-attentions, one for each layer.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class DecoderState:
 
     @property
     def bytes(self) -> int:
-        """Memory that the layers' states and the source hold now."""
+        """The memory that the layers' states and the source currently hold."""
         return sum(one.bytes for one in self._parts())
 
     def _parts(self) -> list[State]:
@@ -87,7 +87,7 @@ class DecoderState:
         return torch.full((rows,), self.slots, device=device)
 
     def next_tokens(self, ids: Tensor, lengths: Lengths | None) -> tuple[Tokens, Tokens, Mask]:
-        """Where the next tokens stand (ids (B, T), of which `lengths` are real), and all keys after them.
+        """The positions of the next tokens (ids (B, T), `lengths` of them real), and of all keys then.
 
         The mask hides the slots past each row's end.
         """
@@ -104,7 +104,7 @@ class DecoderState:
         return tokens, keys, Padding(self._lengths_after(ids, tokens))
 
     def advance(self, ids: Tensor, tokens: Tokens) -> None:
-        """Take note that ids (B, T) have been added, at the places that `next_tokens` gave."""
+        """Record that ids (B, T) have been added, at the positions from `next_tokens`."""
         if self.ragged is not None or tokens.real is not None:
             self.ragged = self._lengths_after(ids, tokens)
         self.rows, self.device, self.slots = len(ids), ids.device, self.slots + ids.shape[1]
@@ -114,9 +114,9 @@ class DecoderState:
         return self.lengths(len(ids), ids.device) + (ids.shape[1] if tokens.real is None else tokens.real)
 
     def _tighten(self) -> None:
-        """Bring `slots` down to the longest row: while rows differ, it has counted padding as well.
+        """Reduce `slots` to the longest row: while rows differ, it has counted padding as well.
 
-        A GPU would be waited for, so there it is done only now and then.
+        On a GPU this waits for the device, so it is done only now and then.
         """
         if self.ragged is None or torch.compiler.is_compiling():
             return
@@ -124,14 +124,14 @@ class DecoderState:
             self.slots = int(self.ragged.max()) if len(self.ragged) else 0
             self._look_at = self.slots + BLOCK
             for own in self.own:
-                if isinstance(own, Cuttable):  # others have never taken padding in
+                if isinstance(own, Cuttable):  # others have never stored padding
                     own.truncate(self.slots)
 
     def reorder(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Row i becomes what row `rows[i]` was; rows may be repeated or left out.
 
-        With `sources`, source j becomes what source `sources[j]` was, and afterwards equally many rows that
-        stand together share each source: a beam's rows read one memory. Without it, sources go with rows.
+        With `sources`, source j becomes what source `sources[j]` was, and afterwards equally many adjacent
+        rows share each source: a beam's rows read one memory. Without it, sources follow their rows.
         """
         for own in self.own:
             own.reorder(rows)
@@ -142,7 +142,7 @@ class DecoderState:
         self.rows = len(rows)
 
     def join(self, other: DecoderState) -> None:
-        """Take in the rows of another state behind one's own; they may have other lengths and sources."""
+        """Append the rows of another state; they may have other lengths and sources."""
         refuse_unknown_state(other, DecoderState)
         if [type(part) for part in self._parts()] != [type(part) for part in other._parts()]:
             raise UserError("States of different models cannot be joined.")
@@ -161,7 +161,7 @@ class DecoderState:
         return self.lengths(self.rows, self.device)
 
     def take(self, rows: Tensor, sources: Tensor | None = None) -> DecoderState:
-        """These rows leave, as a state of their own; the others close up. `sources` go as in `reorder`."""
+        """Split off these rows as a new state; the others close up. `sources` as in `reorder`."""
         taken, stay = copy.copy(self), all_but(rows, self.rows)
         gone = rows if sources is None else sources
         taken.own = [own.take(rows) for own in self.own]
@@ -184,7 +184,7 @@ class DecoderState:
 
     @property
     def uncuttable(self) -> str | None:
-        """Why tokens cannot be taken back, as a sentence; None: they can."""
+        """Why tokens cannot be removed again, as a sentence; None: they can."""
         for number, own in enumerate(self.own):
             if not isinstance(own, Cuttable):
                 return (

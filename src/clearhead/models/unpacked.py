@@ -1,4 +1,4 @@
-"""Packed tokens in models that go row by row: laid out in rows, computed, and packed again."""
+"""Packed tokens in models that work row by row: unpacked into rows, computed, and packed again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def row_by_row(
     state: object,
     look: Look | None,
 ) -> ModelOutput:
-    """What a model with a source and a target makes of packed ids, whose rows the host has to know."""
+    """Run a model with a source and a target on packed ids, whose lengths the host must know."""
     if state is not None:
         raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
     source = needed_source(source, target, source_lengths, target_lengths)
-    as_rows(source, source_lengths, "source tokens")  # refuses lengths that cannot be
+    as_rows(source, source_lengths, "source tokens")  # refuses impossible lengths
     as_rows(target, target_lengths, "target tokens")
     sizes = {"memory": source_lengths, "target": target_lengths}
     plain = {
@@ -47,7 +47,7 @@ def row_by_row(
 def needed_source(
     source: Tensor | None, target: Tensor, source_lengths: Lengths | None, target_lengths: Lengths | None
 ) -> Tensor:
-    """The source of a pass that has no state to take it from; refused where there is none, or a misfit."""
+    """The source of a pass without a state; refused if it is missing or does not fit."""
     if source is None:
         raise UserError("Without a state, the model needs a source.")
     refuse_unlike(source, target, source_lengths, target_lengths)
@@ -55,6 +55,6 @@ def needed_source(
 
 
 def refuse_second_source(source: Tensor | None) -> None:
-    """A pass that goes on with a state has its source there."""
+    """Refuse a source in a pass with a state, which already has one."""
     if source is not None:
         raise UserError("The state already holds the source: give source=None together with a state.")
