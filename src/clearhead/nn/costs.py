@@ -1,10 +1,10 @@
-"""What the parts of a layer cost, in matrix products, in kept activations and in what they remember.
+"""The cost of a layer's parts: matrix products, stored activations, and the size of decoding states.
 
 Each kind of part states its own costs (`Costs`, in a row of `parts.py`); the planner sums over the layers.
-A product of (m, k) with (k, n) is 2·m·k·n FLOPs, as `torch.utils.flop_counter` counts; what is done number by
-number (softmax, norms, activations, additive attention's tanh) counts 0 there and here. Kept is what autograd
-saves for the backward pass, with a fused attention kernel that never keeps the matrix of weights, without
-activation checkpointing or a compiler that would recompute. Knows nothing of time, devices or whole models.
+A product of (m, k) with (k, n) is 2·m·k·n FLOPs, as `torch.utils.flop_counter` counts; elementwise operations
+(softmax, norms, activations, additive attention's tanh) count 0 there and here. `kept` is what autograd saves
+for the backward pass, with a fused attention kernel that never stores the matrix of weights, without
+activation checkpointing or a compiler that would recompute. Knows nothing about time, devices or models.
 
 Shapes: R rows, T queries, S keys, H heads, Q/K/V sizes of one head, E model width.
 """
@@ -32,11 +32,11 @@ Kind = Literal["weights", "scores", "vocabulary"]
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product of a training step, or several alike.
+    """One matrix product of a training step, or several of the same size.
 
     `gradients`: the backward pass is one more product of the same size for each operand that needs a
-    gradient. `scores` are the products whose size grows with queries × keys; of these a causal mask leaves
-    the share `visible`, and a fused kernel computes those marked `recomputed` again on the way back.
+    gradient. `scores` are the products whose size grows with queries × keys; a causal mask leaves the share
+    `visible` of these, and a fused kernel recomputes those marked `recomputed` in the backward pass.
     """
 
     part: str
@@ -54,7 +54,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Sight:
-    """Who looks at whom in one attention layer: R rows of T queries at S keys."""
+    """The queries and keys of one attention layer: R rows of T queries and S keys."""
 
     rows: int
     queries: int
@@ -68,19 +68,19 @@ class Sight:
 
     @property
     def visible(self) -> float:
-        """The share of pairs a causal mask leaves: itself and what came before."""
+        """The share of pairs that a causal mask leaves: each token and those before it."""
         return (self.keys + 1) / (2 * self.keys) if self.causal else 1.0
 
 
 @dataclass(frozen=True)
 class Storage:
-    """How numbers lie in memory: bytes of one, and whether PyTorch's CPU kernels are at work."""
+    """How numbers are stored: bytes of one, and whether PyTorch's CPU kernels are used."""
 
     item: int
     on_cpu: bool
 
     def dropped(self, share: float) -> int:
-        """Bytes dropout keeps for each number: which were dropped (on the CPU, as numbers)."""
+        """Bytes that dropout stores for each number: its mask (on the CPU, as numbers)."""
         if share == 0:
             return 0
         return self.item if self.on_cpu else 1
@@ -88,22 +88,22 @@ class Storage:
 
 @dataclass(frozen=True)
 class Costs:
-    """What one kind of part costs."""
+    """The costs of one kind of part."""
 
-    # given the name to tell them under, the part, and who looks at whom
+    # given the name to report, the part, and its queries and keys
     products: Callable[[str, Any, Sight], Iterator[Product]]
     kept: Callable[[Any, Sight, Storage], int]  # bytes for the backward pass
-    state: Callable[[Any, int], int] = lambda part, tokens: 0  # numbers remembered of a row of so many tokens
-    idle: Callable[[Any], int] = lambda part: 0  # parameters that one token has nothing to do with
+    state: Callable[[Any, int], int] = lambda part, tokens: 0  # numbers in the state of a row
+    idle: Callable[[Any], int] = lambda part: 0  # parameters that a token does not use
 
 
 def linear(part: str, layer: nn.Linear, tokens: int, kind: Kind = "weights") -> Product:
-    """`x W`, W (in, out), for so many tokens."""
+    """`x W`, W (in, out), for this many tokens."""
     return Product(part, kind, 2 * tokens * layer.in_features * layer.out_features)
 
 
 def score_products(part: str, score: Score, heads: int, key_size: int, sight: Sight) -> Iterator[Product]:
-    """What a score multiplies before the softmax; its own matrices act on each query or key once."""
+    """The products of a score before the softmax; its own matrices act on each query or key once."""
     queries, keys = sight.rows * sight.queries * heads, sight.rows * sight.keys * heads
     size = key_size
     if isinstance(score, Bilinear):
@@ -117,7 +117,7 @@ def score_products(part: str, score: Score, heads: int, key_size: int, sight: Si
 
 
 def position_products(part: str, layer: MultiHeadAttention, sight: Sight) -> Iterator[Product]:
-    """Schemes that multiply the query with a vector for each of the T + S − 1 distances."""
+    """The products of schemes that multiply the query by a vector for each of the T + S − 1 distances."""
     scheme, heads, size = layer.position, layer.config.heads, layer.config.key_size
     distances = sight.queries + sight.keys - 1
     if isinstance(scheme, (Shaw, TransformerXL)):
@@ -145,7 +145,7 @@ def attention_products(part: str, layer: MultiHeadAttention, sight: Sight) -> It
 
 
 def feedforward_products(part: str, layer: FeedForward, sight: Sight) -> Iterator[Product]:
-    """Two matrices for each token, three where there is a gate."""
+    """Two matrices for each token, three with a gate."""
     tokens = sight.rows * sight.queries
     if layer.gate is not None:
         yield linear(part, layer.gate, tokens)
@@ -154,12 +154,12 @@ def feedforward_products(part: str, layer: FeedForward, sight: Sight) -> Iterato
 
 
 def feedforward_kept(layer: FeedForward, sight: Sight, storage: Storage) -> int:
-    """The inner activations: before and after each step that needs them to go back."""
+    """The inner activations: before and after each step whose backward pass needs them."""
     gated, share = layer.gate is not None, layer.dropout.p
-    own = 2 if layer.activation is ACTIVATIONS["quick_gelu"] else 1  # that one keeps its sigmoid as well
+    own = 2 if layer.activation is ACTIVATIONS["quick_gelu"] else 1  # this one stores its sigmoid as well
     if layer.activation in KEEPS_ONLY_ITS_RESULT and (gated or share == 0):
-        own = 0  # the next step keeps the same numbers
-    copies = own + (2 if gated else 0) + 1  # both factors of the gate, and what W₂ is multiplied with
+        own = 0  # the next step stores the same numbers
+    copies = own + (2 if gated else 0) + 1  # both factors of the gate, and W₂'s input
     each = storage.item * copies + storage.dropped(share)
     return sight.rows * sight.queries * layer.inner.out_features * each
 
@@ -178,7 +178,7 @@ def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     numbers = queries * heads * size + keys * groups * (size + (value if tiled or matrix else size))
     if matrix:
         pairs = 0 if _made_again(layer, sight, storage) else sight.pairs * heads
-        # Dropout, and the reference where a mask may leave a row empty, change the softmax's result: a copy.
+        # Dropout, and the reference if a mask may leave a row empty, change the softmax's result: a copy.
         copied = config.dropout > 0 or (layer.kernel == "reference" and sight.causal)
         numbers += queries * heads * value + pairs * (2 if copied else 1)
         numbers += pairs * storage.dropped(config.dropout) // storage.item
@@ -193,13 +193,13 @@ def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
 
 
 def _is_tiled(layer: MultiHeadAttention) -> bool:
-    """Whether the tiled kernel serves the layer: asked for, or the fused ones cannot."""
+    """Whether the tiled kernel computes the layer: by name, or because the fused ones cannot."""
     fused = layer.score.is_product and layer.config.softcap is None and not layer.position.adds_values
     return layer.kernel == "tiled" or (layer.kernel != "reference" and not fused)
 
 
 def _keeps_matrix(layer: MultiHeadAttention, storage: Storage) -> bool:
-    """Whether the (R, H, T, S) weights are kept: asked for, or the CPU has no fused kernel for this."""
+    """Whether the (R, H, T, S) weights are stored: by name, or because the CPU has no fused kernel."""
     if layer.kernel == "reference":
         return True
     if not storage.on_cpu or _is_tiled(layer):
@@ -208,7 +208,7 @@ def _keeps_matrix(layer: MultiHeadAttention, storage: Storage) -> bool:
 
 
 def _made_again(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> bool:
-    """Whether so many biases are made in runs, and again on the way back, instead of being kept."""
+    """Whether biases are so large that they are computed in runs, and recomputed in the backward pass."""
     if layer.kernel == "reference" or not layer.position.has_bias:
         return False
     rows = 1 if layer.position.elementwise_bias else sight.rows  # a bias by distance serves all rows
@@ -217,14 +217,14 @@ def _made_again(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> bo
 
 
 def result_lies_as_queries_came(layer: MultiHeadAttention, sight: Sight) -> bool:
-    """The kernel's result is laid out as its queries; rotated or multiplied ones lie head by head."""
+    """The kernel's result has its queries' layout; rotated or multiplied ones are stored head by head."""
     rotated = layer.position.turns
     masked_apart = layer.position.has_bias and sight.causal
     return layer.score.compares_directly and not rotated and not masked_apart
 
 
 def _score_kept(layer: MultiHeadAttention, sight: Sight) -> int:
-    """Numbers a score with matrices of its own keeps: the queries, or queries and keys, it maps."""
+    """Numbers that a score with its own matrices stores: the queries, or queries and keys, it maps."""
     config, heads = layer.config, layer.config.heads
     if isinstance(layer.score, Bilinear):
         return sight.rows * sight.queries * heads * config.query_size
@@ -234,10 +234,10 @@ def _score_kept(layer: MultiHeadAttention, sight: Sight) -> int:
 
 
 def _position_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> int:
-    """Bytes a bias costs beside the matrix: the bias itself for the kernel, and what it is made from."""
+    """Bytes that a bias costs besides the matrix: the bias itself for the kernel, and its inputs."""
     scheme, heads, size = layer.position, layer.config.heads, layer.config.key_size
     if not scheme.has_bias or _is_tiled(layer) or _made_again(layer, sight, storage):
-        return 0  # the tiled kernel makes a block's bias again as it needs it
+        return 0  # the tiled kernel recomputes a block's bias as needed
     table = sight.queries * sight.keys * heads
     numbers = 0 if _keeps_matrix(layer, storage) else table * (1 if scheme.elementwise_bias else sight.rows)
     distances = sight.queries + sight.keys - 1
@@ -247,13 +247,13 @@ def _position_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
         numbers += heads * size * distances  # the vectors
     if isinstance(scheme, TransformerXL):
         numbers += sight.rows * sight.keys * heads * size + heads * distances * scheme.width
-    learned = bool(list(scheme.parameters()))  # then it is kept which of its numbers a mask has hidden
+    learned = bool(list(scheme.parameters()))  # then the mask on its numbers is stored
     learned_index = (ID + 1 if scheme.elementwise_bias else 1) if learned else 0
     return numbers * storage.item + sight.queries * sight.keys * learned_index
 
 
 def shared_bias(layer: Any, sight: Sight, storage: Storage) -> int:
-    """Bytes that `attention_kept` counts and all like layers share: a bias by distance, made once a pass."""
+    """Bytes that `attention_kept` counts but equal layers share: a bias by distance, computed once a pass."""
     scheme = getattr(layer, "position", None)
     if scheme is None or not scheme.has_bias or not scheme.elementwise_bias or scheme.per_layer:
         return 0
@@ -263,7 +263,7 @@ def shared_bias(layer: Any, sight: Sight, storage: Storage) -> int:
 
 
 def keys_and_values(layer: MultiHeadAttention, tokens: int) -> int:
-    """Numbers that tokens leave behind in an attention layer."""
+    """Numbers that tokens take in the cache of an attention layer."""
     return tokens * (layer.key.out_features + layer.value.out_features)
 
 

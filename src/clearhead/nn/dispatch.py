@@ -1,11 +1,11 @@
-"""How tokens come to their experts and back: three ways with one result.
+"""How tokens get to their experts and back: three implementations with the same result.
 
 - `loop`: expert by expert, each with the tokens that chose it: the readable reference;
-- `segments`: choices sorted by expert, and a product for each run of them; the host learns the runs' lengths;
+- `segments`: choices sorted by expert, and a product for each run of them; the host reads the runs' lengths;
 - `grouped`: the same with one call for all runs (`torch.nn.functional.grouped_mm`), whose lengths stay on
-  the device, so that a GPU is never waited for and steps can be recorded.
+  the device, so the host never waits for a GPU and steps can be recorded.
 
-A choice of expert E, one more than there are, is nobody's: it adds nothing and gets no gradient.
+A choice of expert E, one beyond the last, belongs to no expert: it adds nothing and gets no gradient.
 
 Shapes: N tokens, E experts, K chosen for a token, C = N·K choices, D model width, F inner width.
 """
@@ -22,12 +22,12 @@ BYTES = 16  # rows of matrices in a grouped product must be multiples of this
 
 
 class Nets(Protocol):
-    """What is asked of experts."""
+    """The interface of experts."""
 
     inner: Any  # (E, F, D)
 
     def nets(self, x: Tensor, product: Any) -> Tensor:
-        """Their nets on rows."""
+        """The experts' nets applied to rows."""
 
 
 class Dispatch(Protocol):
@@ -37,7 +37,7 @@ class Dispatch(Protocol):
         """x (N, D), chosen and weights (N, K), to (N, D)."""
 
     def fits(self, matrices: Tensor, x: Tensor) -> bool:
-        """Whether it can compute this, and fast."""
+        """Whether it can compute this, and does so fast."""
 
 
 class Loop:
@@ -71,12 +71,12 @@ class Sorted:
         somebodys = (number < count).unsqueeze(-1)
         rows = torch.where(somebodys, _spread(x, order, back), 0)  # (C, D)
         out = self.results(experts, rows, ends)
-        # what lies behind the last run is whatever memory held: it must be left out, not multiplied away
+        # after the last run comes uninitialised memory: leave it out, do not multiply it by 0
         out = torch.where(somebodys, out, 0) * _spread(weights.reshape(-1, 1), order, back)
         return _gather(out, order, back, len(x))
 
     def results(self, experts: Nets, rows: Tensor, ends: Tensor) -> Tensor:
-        """What experts make of their runs of rows, (C, D); behind the last run stands anything."""
+        """The experts' outputs for their runs of rows, (C, D); arbitrary after the last run."""
         return experts.nets(rows, self.product(ends, len(rows)))
 
     def product(self, ends: Tensor, choices: int) -> Any:
@@ -93,10 +93,10 @@ class Sorted:
 
 
 class Grouped(Sorted):
-    """As `Sorted`, with one product for all runs."""
+    """Like `Sorted`, with one product for all runs."""
 
     def fits(self, matrices: Tensor, x: Tensor) -> bool:
-        """PyTorch multiplies bf16 in groups on both devices, and float32 on a CPU, in rows of 16 bytes."""
+        """PyTorch's grouped product takes bf16 on both devices, and float32 on a CPU, in rows of 16 bytes."""
         known = x.dtype == torch.bfloat16 or (x.dtype == torch.float32 and x.device.type == "cpu")
         same = x.dtype == matrices.dtype and not torch.is_autocast_enabled(x.device.type)
         return known and same and all(size * x.element_size() % BYTES == 0 for size in matrices.shape[1:])

@@ -1,4 +1,4 @@
-"""What a mixture of experts costs: the router, the chosen experts and the shared ones, for each token.
+"""The cost of a mixture of experts: the router, the chosen experts and the shared ones, for each token.
 
 Shapes: N tokens, E experts, K chosen for a token, D model width, F inner width of an expert.
 """
@@ -43,9 +43,9 @@ def experts_kept(layer: Experts, sight: Sight, storage: Storage) -> int:
         own = 0
     copies = own + (2 if gated else 0) + 1
     rows = storage.item * (inner * copies + 2 * width) + storage.dropped(share) * inner
-    rows += 1 + storage.item + 2 * ID  # whether it is anybody's, its weight, and the order there and back
+    rows += 1 + storage.item + 2 * ID  # whether it is real, its weight, and the order there and back
     if config.dispatch == "loop":
-        rows += storage.item * width  # what is added to the sum, which sorted choices gather instead
+        rows += storage.item * width  # what is added to the sum; sorted choices are gathered instead
     routing = tokens * (config.experts * FLOAT * (2 if config.z_loss else 1) + config.chosen * ID)
     if config.normalise:
         routing += tokens * (config.chosen + 1) * FLOAT

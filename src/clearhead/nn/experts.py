@@ -1,18 +1,18 @@
-"""Mixture of experts: many feed-forward nets, of which a router chooses a few for each token.
+"""Mixture of experts: a router chooses a few of many feed-forward nets for each token.
 
     s = softmax(x W_r)   or   σ(x W_r)            one score for each expert
     chosen = the K best of s + b                  b balances the load; it is used for the choice only
     g = s[chosen], divided by their sum, · scale
-    y = Σ g_i · expert_i(x)  +  shared(x)         shared: experts that every token passes (DeepSeekMoE)
+    y = Σ g_i · expert_i(x)  +  shared(x)         shared: experts that process every token (DeepSeekMoE)
 
-Experts have no capacity: no token is ever dropped, and what a token gets does not depend on the others.
-Padding is not routed. With one expert, chosen always, this is the dense feed-forward.
+Experts have no capacity limit: no token is ever dropped, and a token's output does not depend on the others.
+Padding is not routed. With a single expert, always chosen, this is the dense feed-forward.
 
-Three ways to keep the load even, alone or together: `balance_loss` (Switch Transformer: E · Σ f_i P_i, with f
-the share of choices and P the mean score of an expert; 1 where both are even), `z_loss` (ST-MoE: the square
-of log Σ exp of the router's logits, which keeps them small), and `bias_rate` (arXiv 2408.15664): after each
+Three ways to balance the load, alone or together: `balance_loss` (Switch Transformer: E · Σ f_i P_i, with f
+the share of choices and P the mean score of an expert; 1 if both are even), `z_loss` (ST-MoE: the square of
+log Σ exp of the router's logits, which keeps them small), and `bias_rate` (arXiv 2408.15664): after each
 update b grows by that much for experts with less than the mean load and shrinks for those with more, without
-any gradient. Whoever trains counts the load of all batches and ranks of an update and moves b
+any gradient. The training loop counts the load of all batches and ranks of an update and moves b
 (`training/balance.py`).
 
 Shapes: N tokens, E experts, K chosen for a token, D model width, F inner width of an expert.
@@ -34,8 +34,8 @@ from clearhead.nn.extras import Extras
 from clearhead.nn.layers import ACTIVATIONS, Dropout, FeedForward, FeedForwardConfig
 from clearhead.nn.tokens import Tokens
 
-ROUND = 8  # an inner width that nobody chose is a multiple of this, as fast products want it
-TINY = 1e-20  # keeps a sum of scores that all are 0 from dividing by 0
+ROUND = 8  # a default inner width is a multiple of this, for fast products
+TINY = 1e-20  # avoids a division by 0 if all scores are 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +88,16 @@ class ExpertsConfig(FeedForwardConfig):
 
 
 class Routing(NamedTuple):
-    """Which experts each token passes, and by how much each counts."""
+    """The experts of each token, and their weights."""
 
     logits: Tensor  # (N, E)
     scores: Tensor  # (N, E)
-    chosen: Tensor  # (N, K) numbers of experts
+    chosen: Tensor  # (N, K) indices of experts
     weights: Tensor  # (N, K)
 
 
 class Router(nn.Module):
-    """Chooses experts. Everything is float32 at least: a choice must not hang on the rounding of bf16."""
+    """Chooses experts. Everything is float32 at least: a choice must not depend on the rounding of bf16."""
 
     balance: Tensor
 
@@ -105,7 +105,7 @@ class Router(nn.Module):
         super().__init__()
         self.config = config
         self.project = nn.Linear(width, config.experts, bias=False)
-        # moved by training without a gradient; part of the model, because it decides who is chosen
+        # adjusted by training without a gradient; part of the model, because it affects the choice
         self.register_buffer("balance", torch.zeros(config.experts))
 
     def forward(self, x: Tensor) -> Routing:
@@ -123,7 +123,7 @@ class Router(nn.Module):
         return Routing(logits, scores, chosen, weights * config.scale)
 
     def _within_groups(self, ranked: Tensor) -> Tensor:
-        """What experts are ranked by, −∞ outside the best groups; a group is worth its two best."""
+        """The scores for ranking, −∞ outside the best groups; a group's score is the sum of its two best."""
         groups, kept = self.config.groups, self.config.groups_chosen
         if kept == groups:
             return ranked
@@ -135,7 +135,7 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """The chosen experts' results, weighted and summed, and those of the shared ones."""
+    """The chosen experts' outputs, weighted and summed, plus those of the shared ones."""
 
     gives_extras = True
 
@@ -144,7 +144,7 @@ class Experts(nn.Module):
         self.config = config
         count, inner = config.experts, config.inner(width)
         self.router = Router(width, config)
-        # one net's matrices are (out, in), as a linear layer's
+        # one net's matrices are (out, in), like a linear layer's
         self.gate = nn.Parameter(torch.empty(count, inner, width)) if config.gated else None
         self.inner = nn.Parameter(torch.empty(count, inner, width))
         self.output = nn.Parameter(torch.empty(count, width, inner))
@@ -156,7 +156,7 @@ class Experts(nn.Module):
                 nn.init.xavier_uniform_(one)
 
     def _shared_config(self, inner: int) -> FeedForwardConfig:
-        """The shared experts side by side: the sum of several nets is one of their whole width."""
+        """The shared experts as one net: the sum of several nets is one net of their total width."""
         config = self.config
         return FeedForwardConfig(
             width=config.shared * inner,
@@ -167,20 +167,20 @@ class Experts(nn.Module):
         )
 
     def stacked_weights(self) -> list[nn.Parameter]:
-        """Those that hold a matrix for each expert."""
+        """The parameters that hold a matrix for each expert."""
         return [one for one in (self.gate, self.inner, self.output) if one is not None]
 
     def residual_weights(self) -> list[Tensor]:
-        """Those that write to the residual stream; of the shared experts, they are named by these."""
+        """The weights that write to the residual stream; the shared experts list their own."""
         return [self.output]
 
     def forward(self, x: Tensor, tokens: Tokens | None = None, extras: Extras | None = None) -> Tensor:
-        """(…, D) to (…, D). `tokens`: where x stands, so that padding is left out."""
+        """(…, D) to (…, D). `tokens`: the positions of x, so padding is left out."""
         flat = x.reshape(-1, x.shape[-1])
         routing = self.router(flat)
         real = real_places(tokens, x)
         chosen = routing.chosen
-        if real is not None:  # one number above all experts: nobody's
+        if real is not None:  # one index beyond all experts: no expert
             chosen = chosen.masked_fill(~real.unsqueeze(-1), self.config.experts)
         out = self.dispatch(flat)(self, flat, chosen, routing.weights.to(flat.dtype)).view_as(x)
         if self.shared is not None:
@@ -190,7 +190,7 @@ class Experts(nn.Module):
         return out
 
     def nets(self, x: Tensor, product: Any) -> Tensor:
-        """Experts' nets on rows, with `product(x, weights)` for what multiplies rows with their matrices."""
+        """The experts' nets on rows; `product(x, weights)` multiplies rows by their matrices."""
         if self.gate is None:
             hidden = self.activation(product(x, self.inner))
         else:
@@ -198,7 +198,7 @@ class Experts(nn.Module):
         return product(self.dropout(hidden), self.output)  # type: ignore[no-any-return]
 
     def dispatch(self, x: Tensor, matrices: Tensor | None = None) -> Dispatch:
-        """How tokens come to these experts' matrices, or to some of them."""
+        """How tokens get to these experts' matrices, or to some of them."""
         name = self.config.dispatch
         if name == "auto":
             fast = DISPATCHES["grouped"].fits(self.inner if matrices is None else matrices, x)
@@ -206,7 +206,7 @@ class Experts(nn.Module):
         return DISPATCHES[name]
 
     def _tell(self, extras: Extras, routing: Routing, real: Tensor | None) -> None:
-        """The load of each expert, and the losses that have a weight."""
+        """Report the load of each expert, and the losses with a weight."""
         config, experts = self.config, self.config.experts
         choices = routing.chosen.flatten()
         load = torch.zeros(experts + 1, dtype=routing.scores.dtype, device=choices.device)
@@ -230,10 +230,10 @@ class Experts(nn.Module):
 
 
 def real_places(tokens: Tokens | None, x: Tensor) -> Tensor | None:
-    """(N,): which rows of x, (R, T, D), are no padding; None: all of them."""
+    """(N,): which rows of x, (R, T, D), are not padding; None: all of them."""
     real = None if tokens is None else tokens.real
     if tokens is not None and tokens.boundaries is not None:
-        real = tokens.boundaries.real  # behind them is filler
+        real = tokens.boundaries.real  # filler follows them
     return (
         None if real is None else (torch.arange(x.shape[-2], device=x.device) < real.unsqueeze(-1)).flatten()
     )

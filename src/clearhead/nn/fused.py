@@ -1,10 +1,10 @@
-"""Products fused for NVIDIA GPUs, and whether kernels of our own serve.
+"""Products fused for NVIDIA GPUs, and whether our own kernels can be used.
 
-    linear         f(x Wᵀ + b), with f nothing, ReLU or GELU; backward one kernel makes the gradient before f
-                   and sums up that of b on its way
+    linear         f(x Wᵀ + b), with f nothing, ReLU or GELU; backward, one kernel computes the gradient
+                   before f and sums up that of b at the same time
 
-Written out, each is a handful of operations, each of which reads and writes whole activations. Nothing waits
-for the device, and nothing compiled depends on the number of tokens. Equals the readable definitions in
+Written out, each is a handful of operations that read and write whole activations. Nothing waits for the
+device, and nothing compiled depends on the number of tokens. Equals the readable definitions in
 `layers.py` up to rounding. Knows nothing about models.
 
 Shapes: N tokens, E width.
@@ -26,11 +26,11 @@ from clearhead.nn.triton_support import kernel, on, tl, triton
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 8192
 _WORKS: dict[torch.device, bool] = {}
-SUM_ROWS, SUM_STEPS = 16, 16  # of a program that sums up columns: rows at a time, and how many times
+SUM_ROWS, SUM_STEPS = 16, 16  # of a program that sums columns: rows at a time, and how many times
 
 
 def fits(x: Tensor) -> bool:
-    """Can these activations (…, E) take the fused way?"""
+    """Can the fused kernels take these activations (…, E)?"""
     return (
         triton is not None
         and x.is_cuda
@@ -42,22 +42,22 @@ def fits(x: Tensor) -> bool:
 
 
 def works(device: torch.device) -> bool:
-    """Whether Triton works on a device; a compiler cannot try it, and takes what was found before."""
+    """Whether Triton works on a device; torch.compile cannot try it, and uses the earlier result."""
     if device not in _WORKS and not torch.compiler.is_compiling():
         _WORKS[device] = _tried(device)
     return _WORKS.get(device, False)
 
 
 def forget_what_works() -> None:
-    """Let Triton be tried again."""
+    """Try Triton again on the next call."""
     _WORKS.clear()
 
 
 def _tried(device: torch.device) -> bool:
-    """Triton needs a C compiler, Python's headers and a GPU that is not too old."""
+    """Try Triton, which needs a C compiler, Python's headers and a GPU that is not too old."""
     try:
         _differentiated(torch.ones(2, 16, device=device, dtype=torch.bfloat16), None, "none")
-    except Exception as error:  # whatever it is, there is a way without
+    except Exception as error:  # whatever it is, there is a path without Triton
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(f"Triton does not work here, so training uses the slower path: {reason}", stacklevel=2)
         return False
@@ -73,7 +73,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str = "none") ->
 
 @torch.library.custom_op("clearhead::linear", mutates_args=())
 def _linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """The result; and what goes into the activation, where the slope cannot be told from what comes out."""
+    """The result, and the activation's input if the slope does not follow from its output."""
     if activation == "relu":
         return torch._addmm_activation(bias, x, weight.t()), x.new_empty(0)
     inner = torch.addmm(bias, x, weight.t())
@@ -99,9 +99,9 @@ def _before_activation(dy: Tensor, seen: Tensor | None, activation: str) -> tupl
 
 
 def _differentiated(dy: Tensor, seen: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
-    """The gradient before the activation, and its sum over the tokens, in float32 within.
+    """The gradient before the activation, and its sum over the tokens, internally in float32.
 
-    `seen` is what tells the slope. Without an activation the gradient is dy itself, and left empty here.
+    `seen` determines the slope. Without an activation the gradient is dy itself, and left empty here.
     """
     dy = dy.contiguous()
     dx = dy.new_empty(0) if seen is None else torch.empty_like(dy)
@@ -111,13 +111,13 @@ def _differentiated(dy: Tensor, seen: Tensor | None, activation: str) -> tuple[T
 
 
 def _room_for_sums(dy: Tensor, width: int) -> Tensor:
-    """(programs, width) for what each program sums up of so many columns."""
+    """Memory (programs, width) for each program's sums of columns."""
     programs = triton.cdiv(len(dy), SUM_ROWS * SUM_STEPS)
     return torch.empty(programs, width, dtype=torch.float32, device=dy.device)
 
 
 def _sum_up(dy: Tensor, seen: Tensor | None, dx: Tensor | None, sums: Tensor, activation: str) -> None:
-    """Write the gradient before the activation, if anybody wants it, and its sums; rows may lie apart."""
+    """Write the gradient before the activation, if requested, and its sums; rows may be strided."""
     rows, width = dy.shape
     columns = 256
     with on(dy.device):
@@ -134,7 +134,7 @@ def _(dy: Tensor, seen: Tensor | None, activation: str) -> tuple[Tensor, Tensor]
 
 
 def linear_in_parts(x: Tensor, weight: Tensor, bias: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-    """Parts of `x Wᵀ + b` of such sizes, whose gradients come apart: joining them sums up that of b."""
+    """Parts of `x Wᵀ + b` with separate gradients: concatenating those also sums up that of b."""
     found: tuple[Tensor, ...] = _Parts.apply(x, weight, bias, sizes)  # type: ignore[no-untyped-call]
     return found
 
@@ -164,7 +164,7 @@ class _Parts(torch.autograd.Function):
 
 
 def finished(sums: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum over programs of what each has summed up, (programs, E) in float32."""
+    """The total of the programs' sums, (programs, E) in float32."""
     programs, width = sums.shape
     out = torch.empty(width, dtype=dtype, device=sums.device)
     columns, whole = 16, max(256, triton.next_power_of_2(programs))
@@ -180,7 +180,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     x, weight, _, ctx.activation = inputs
     out, inner = output
     ctx.mark_non_differentiable(inner)
-    ctx.set_materialize_grads(False)  # nobody makes zeros for what has no gradient
+    ctx.set_materialize_grads(False)  # no zeros for outputs without a gradient
     seen = {"none": None, "relu": out}.get(ctx.activation, inner)
     ctx.save_for_backward(x, weight, seen)
 
@@ -203,7 +203,7 @@ _linear.register_autograd(_differentiate, setup_context=_keep)
 @kernel
 def _share(z: tl.tensor, quick: tl.constexpr) -> Any:
     """½ (1 + tanh u) = σ(2u), u = √(2/π) (z + 0.044715 z³): GELU is z times this."""
-    if quick:  # by a reciprocal that may be off by its last bit, which is cheaper than a division
+    if quick:  # by a reciprocal that may be off in its last bit, which is cheaper than a division
         down = 1 + tl.exp2(-2.302208198144325 * z * (1 + 0.044715 * z * z))  # 2 √(2/π) / ln 2
         share = tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [down], dtype=tl.float32, is_pure=True, pack=1
@@ -215,7 +215,7 @@ def _share(z: tl.tensor, quick: tl.constexpr) -> Any:
 
 @kernel
 def _slope(seen: tl.tensor, activation: tl.constexpr, quick: tl.constexpr) -> Any:
-    """The slope of an activation: of ReLU by its result, of GELU by what goes in."""
+    """The slope of an activation: of ReLU from its output, of GELU from its input."""
     if activation == "relu":
         found = tl.where(seen > 0, 1.0, 0.0)
     elif activation == "gelu":  # z Φ(z)
@@ -249,7 +249,7 @@ def _slope_and_sum(
         row = ((tl.program_id(0) * steps + step) * each + tl.arange(0, each)).to(tl.int64)[:, None]
         inside = (row < rows) & (column[None, :] < width)
         slope = tl.load(dy + row * dy_stride + column[None, :], mask=inside, other=0.0).to(tl.float32)
-        if activation != "none":  # what tells the slope lies as the result does
+        if activation != "none":  # `seen` has the layout of the result
             known = tl.load(seen + row * dx_stride + column[None, :], mask=inside, other=0.0)
             slope *= _slope(known.to(tl.float32), activation, known.dtype == tl.bfloat16)
         if writes:

@@ -1,10 +1,10 @@
 """Dropout, residual sum and norm as one kernel for NVIDIA GPUs: norm(x + dropout(added)).
 
-One kernel forward and one backward, which draws the same dropout again instead of keeping it, and sums up the
-norm's own gradients on its way. Written out it is five operations, each of which reads and writes whole
-activations: at the widths of a translator they cost a quarter of a step. What dropout draws comes from
-PyTorch's own generator on the device, so a recorded step draws anew at every replay. Equals the readable
-definition in `layers.py` up to rounding. Knows nothing about models.
+One kernel forward and one backward, which draws the same dropout again instead of storing it, and sums up the
+norm's own gradients at the same time. Written out it is five operations that read and write whole
+activations: at the widths of a translator they cost a quarter of a step. Dropout draws from PyTorch's own
+generator on the device, so a recorded step draws new numbers at every replay. Equals the readable definition
+in `layers.py` up to rounding. Knows nothing about models.
 
 Shapes: N tokens, E width.
 """
@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 from clearhead.nn.fused import finished
 from clearhead.nn.triton_support import kernel, on, tl, triton
 
-ELEMENTS = 2048  # that a program holds at a time
-STEPS = 16  # backward, how many times a program goes on: it sums up the gradients of parameters on its way
+ELEMENTS = 2048  # per program at a time
+STEPS = 16  # blocks that a program processes backward, summing up the gradients of parameters
 
 
 def draw_seed(x: Tensor) -> Tensor:
@@ -39,8 +39,8 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`total = x + dropout(added + shift)` of x and added (…, E); its layer norm, and itself.
 
-    A share `p` is dropped. Unless it is said to be a `stream` that goes on, the total has no gradient of its
-    own. `shift` (E,) is the bias of the product that made `added`, whose gradient costs nothing here.
+    A share `p` is dropped. Unless `stream` is set, because the residual stream continues, the total has no
+    gradient of its own. `shift` (E,) is the bias of the product that gave `added`; its gradient is free here.
     """
     seed = draw_seed(x) if p > 0 else None
     y, total, _, _ = _add_norm(_flat(x), _flat(added), weight, bias, seed, shift, p, eps, stream)
@@ -50,7 +50,7 @@ def add_norm(
 def add_norm_twice(
     x: Tensor, added: Any, weight: Tensor, bias: Tensor, p: float, eps: float, shift: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The norm of `add_norm` as two tensors in the same memory, whose gradients are added up on the way."""
+    """The norm of `add_norm` as two tensors in the same memory, whose gradients the kernel adds up."""
     seed = draw_seed(x) if p > 0 else None
     settings = weight, bias, seed, shift, p, eps
     one, two = _Twice.apply(_flat(x), _flat(added), *settings)  # type: ignore[no-untyped-call]
@@ -72,7 +72,7 @@ class _Twice(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # asked for once: what is recomputed can be read only once
+        saved = ctx.saved_tensors  # read once: recomputed activations can be read only once
         given = [slope for slope in slopes if slope is not None] or [torch.zeros_like(saved[0])]
         other = given[1] if len(given) > 1 else None
         found = _add_norm_backward(given[0], other, True, *saved, ctx.p, ctx.shifted)
@@ -91,7 +91,7 @@ def _add_norm_forward(
     x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, p: float, eps: float,
     shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The norm of the sum, the sum, and its mean and 1/deviation row by row."""
+    """The norm of the sum, the sum, and the mean and 1/deviation of each row."""
     rows, width = x.shape
     y, total = torch.empty_like(x), torch.empty_like(x)
     mean, rstd = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))
@@ -116,9 +116,9 @@ def _add_norm_backward(
     dy: Tensor, other: Tensor | None, before: bool, total: Tensor, mean: Tensor, rstd: Tensor,
     weight: Tensor, seed: Tensor | None, p: float, shifted: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x, of what is added, and, end to end, of the norm's weight and bias and the shift.
+    """The gradients of x, of `added`, and, concatenated, of the norm's weight and bias and the shift.
 
-    There may be an `other` gradient: of the norm's result, too (`before`), or of the sum.
+    There may be an `other` gradient: also of the norm's result (`before`), or of the sum.
     """
     rows, width = total.shape
     dy = dy.contiguous()
@@ -146,7 +146,7 @@ def _(
 
 
 def _room_for_gradients(total: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Of x, and of what is added, which is the same where nothing is dropped."""
+    """Memory for the gradients of x and of `added`, which are the same without dropout."""
     return torch.empty_like(total), total.new_empty(0 if seed is None else total.shape)
 
 
@@ -154,7 +154,7 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
     _, _, weight, _, seed, shift, p, _, stream = inputs
     _, total, mean, rstd = output
     ctx.mark_non_differentiable(*([] if stream else [total]), mean, rstd)
-    ctx.set_materialize_grads(False)  # nobody makes zeros for what has no gradient
+    ctx.set_materialize_grads(False)  # no zeros for outputs without a gradient
     ctx.save_for_backward(total, mean, rstd, weight, seed)
     ctx.p, ctx.stream, ctx.shifted = p, stream, shift is not None
 
@@ -162,7 +162,7 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 def _differentiate(
     ctx: Any, dy: Tensor | None, dtotal: Tensor | None, *_: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # asked for once: what is recomputed can be read only once
+    saved = ctx.saved_tensors  # read once: recomputed activations can be read only once
     dy = torch.zeros_like(saved[0]) if dy is None else dy
     given = dtotal if ctx.stream else None
     found = _add_norm_backward(dy, given, False, *saved, ctx.p, ctx.shifted)
@@ -186,9 +186,9 @@ def _launch(width: int) -> tuple[int, int, int]:
 
 
 def _launch_backward(width: int) -> tuple[int, int, int, int]:
-    """The same for backward, where each row has a warp, so that sums over a row and over rows need no other.
+    """The same for backward, where each row has one warp, so sums over a row and over rows need no other.
 
-    And how many rows a program has on their way from memory at a time.
+    And how many rows a program loads ahead from memory.
     """
     whole = max(64, triton.next_power_of_2(width))
     return whole // 4, 1, max(1, whole // 1024), 4 if width >= 1024 else 3
@@ -318,7 +318,7 @@ def _passed_on(
     other: tl.tensor, dx: tl.tensor, dadded: tl.tensor, start: tl.tensor, columns: tl.tensor,
     inside: tl.tensor, dropping: tl.constexpr, place: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """Write a quarter of the gradients of x and of what was added; the latter's sum over the rows."""
+    """Write a quarter of the gradients of x and of `added`; return the latter's sum over the rows."""
     found = (g - first[:, None] - normal * second[:, None]) * rstd[:, None]
     if place == "behind":
         found += _read(other, start, columns, inside)

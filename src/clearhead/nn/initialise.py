@@ -1,4 +1,4 @@
-"""How weights begin."""
+"""Initialisation of weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ InitialisationName = Literal["xavier", "he", "scaled"]
 
 
 def initialise(model: nn.Module, kind: InitialisationName, layers: int) -> None:
-    """Set linear weights and embeddings anew, biases to 0; norms, scores and positions keep theirs.
+    """Reset linear weights and embeddings, and biases to 0; norms, scores and positions keep theirs.
 
     - `xavier`: uniform, variance 2 / (in + out), the original Transformer;
-    - `he`: normal, variance 2 / in, which keeps variance through ReLU;
+    - `he`: normal, variance 2 / in, which preserves variance through ReLU;
     - `scaled`: normal 0.02; projections that write to the residual stream 0.02 / √(2·layers).
     """
     for module in model.modules():
@@ -30,7 +30,7 @@ def initialise(model: nn.Module, kind: InitialisationName, layers: int) -> None:
         if isinstance(module, (TokenEmbedding, Output)) and kind == "scaled":
             nn.init.normal_(module.weight, std=0.02)
     if kind == "scaled":
-        # Each of the 2·layers sub-layers adds to one stream: shrink each so that the sum keeps its size.
+        # Each of the 2·layers sub-layers adds to one stream: shrink each so that the sum keeps its scale.
         for module in model.modules():
             for weight in getattr(module, "residual_weights", list)():
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * layers))

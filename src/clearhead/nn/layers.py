@@ -1,4 +1,4 @@
-"""What a layer has besides attention, and how tokens enter and leave a model.
+"""The parts of a layer besides attention, and a model's input and output embeddings.
 
     norm           layer  (x − μ) / √(σ² + ε) · γ + β             rms    x / √(mean(x²) + ε) · γ
     residual       post   norm(x + dropout(f(x)))                 the original Transformer
@@ -29,16 +29,16 @@ from clearhead.nn.pending import Apart, Pending
 from clearhead.nn.positions.base import Position
 from clearhead.nn.tokens import Tokens, can_be_checked
 
-LANES, VALUES = 4, 2**16  # elements that one draw of 64 bits serves, and values that each of them can have
+LANES, VALUES = 4, 2**16  # elements per draw of 64 bits, and possible values of each
 
 
 class Dropout(nn.Dropout):
     """`nn.Dropout` with cheaper randomness on the CPU; its state and its settings are the same.
 
-    On a CPU the random numbers are what costs: PyTorch draws one of 64 bits for each element, on one core,
-    and a training step of a small model spends an eighth of its time there. Here one draw serves four
-    elements with 16 bits each, so p is rounded to a multiple of 2⁻¹⁶, and the rest grows by exactly what
-    that p asks for.
+    On a CPU the random numbers are the cost: PyTorch draws 64 bits for each element, on one core, and a
+    training step of a small model spends an eighth of its time there. Here one draw serves four elements with
+    16 bits each, so p is rounded to a multiple of 2⁻¹⁶, and the other elements are scaled by exactly the
+    factor for that p.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class NormConfig(Config):
 
 
 class RMSNorm(nn.Module):
-    """Divides by the root mean square; no mean is taken off, nothing is added."""
+    """Divides by the root mean square, without subtracting a mean or adding a bias."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Residual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def takes_apart(self, x: Tensor | Pending, look: Look | None) -> bool:
-        """Whether what a sub-layer adds to x may come without its last bias."""
+        """Whether a sub-layer's output may come without its last bias."""
         if isinstance(x, Pending):
             return may_fuse(self.norm, x.stream, look)
         return not self.norm_first and may_fuse(self.norm, x, look)
@@ -109,9 +109,9 @@ class Residual(nn.Module):
     def forward(
         self, x: Tensor | Pending, sublayer: Callable[[Tensor], Tensor], look: Look | None = None
     ) -> Any:
-        """x and what the sub-layer adds to it; `look` is offered that contribution.
+        """x plus the sub-layer's output; `look` is offered that contribution.
 
-        Given a sum that is pending, the result is one, too, where norm and sum fuse.
+        Given a pending sum, the result is one, too, if norm and sum fuse.
         """
         dropped = self.dropout.p if self.training else 0.0
         if isinstance(x, Pending):
@@ -131,23 +131,23 @@ class Residual(nn.Module):
 
 
 def may_fuse(norm: nn.Module | None, x: Tensor, look: Look | None) -> bool:
-    """Whether dropout, sum and this norm can be one kernel: in training on a GPU, where nobody looks in."""
+    """Whether dropout, sum and this norm can be one kernel: in training on a GPU, without a look."""
     if not x.is_cuda or look is not None or not torch.is_grad_enabled() or type(norm) is not nn.LayerNorm:
         return False
     return is_plain(norm) and norm.weight.dtype == x.dtype and norm.bias is not None and fuses(x)
 
 
 def fuses(x: Tensor) -> bool:
-    """Whether kernels of our own serve these activations, which are on a GPU."""
-    from clearhead.nn import fused  # imports Triton and registers GPU operators, so only where used
+    """Whether our own kernels can take these activations, which are on a GPU."""
+    from clearhead.nn import fused  # imports Triton and registers GPU operators, so only if used
 
     return fused.fits(x)
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether a module with a weight may be computed by its parameters alone.
+    """Whether a module with a weight can be computed from its parameters alone.
 
-    Not where somebody hooked in, or spread its weight over processes.
+    Not if it has hooks, or its weight is sharded over processes.
     """
     return type(module.weight) is nn.Parameter and not (
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
@@ -155,7 +155,7 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def project_apart(module: nn.Linear, x: Tensor, apart: bool) -> Any:
-    """As `project`; the bias is left to the caller who asks for it `apart`."""
+    """Like `project`; with `apart` the caller adds the bias."""
     if apart and type(module) is nn.Linear and is_plain(module) and module.bias is not None:
         return Apart(F.linear(x, module.weight), module.bias)
     return project(module, x)
@@ -185,7 +185,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "tanh": torch.tanh,
 }
-FUSED = ("relu", "gelu", "gelu_tanh")  # in training on a GPU, with the product before them
+FUSED = ("relu", "gelu", "gelu_tanh")  # in training on a GPU, with the product before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def residual_weights(self) -> list[Tensor]:
-        """Those that write to the residual stream."""
+        """The weights that write to the residual stream."""
         return [self.output.weight]
 
     def forward(self, x: Tensor, apart: bool = False) -> Any:
@@ -240,7 +240,7 @@ class FeedForward(nn.Module):
         return project_apart(self.output, self.dropout(hidden), apart)
 
     def _fuses(self, x: Tensor) -> bool:
-        """Whether the first product has its activation inside: in training on a GPU."""
+        """Whether the first product includes its activation: in training on a GPU."""
         if not x.is_cuda or self.gate is not None or self.config.activation not in FUSED:
             return False
         inner = self.inner
@@ -279,7 +279,7 @@ class TokenEmbedding(nn.Module):
 
 
 class InputEmbedding(nn.Module):
-    """Tokens, positions and token types added up, as the first layer sees them."""
+    """The sum of tokens, positions and token types: the input of the first layer."""
 
     def __init__(
         self, table: TokenEmbedding, position: Position, config: EmbeddingConfig, norm: NormConfig
@@ -309,7 +309,7 @@ class InputEmbedding(nn.Module):
 
 
 def check_ids(ids: Tensor, count: int, what: str = "Token id", among: str = "") -> None:
-    """A sentence instead of an index error, where looking costs nothing."""
+    """Raise a readable error instead of an index error, if checking costs nothing."""
     if ids.dtype.is_floating_point:
         raise UserError(f"{what}s must be whole numbers, not {ids.dtype}.")
     if can_be_checked(ids):
@@ -321,7 +321,7 @@ def check_ids(ids: Tensor, count: int, what: str = "Token id", among: str = "") 
 
 
 class Output(nn.Module):
-    """Scores over the vocabulary. Tied: the embedding's own weight is used and none is added."""
+    """Scores over the vocabulary. Tied: uses the embedding's own weight and adds none."""
 
     def __init__(self, table: TokenEmbedding, config: EmbeddingConfig) -> None:
         super().__init__()
@@ -337,5 +337,5 @@ class Output(nn.Module):
         return F.linear(self.scaled(x), self.weight, self.bias)
 
     def scaled(self, x: Tensor) -> Tensor:
-        """(…, E), as the weight is multiplied with it."""
+        """(…, E), the input of the product with the weight."""
         return x * self.factor if self.factor != 1.0 else x

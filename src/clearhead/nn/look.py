@@ -1,9 +1,9 @@
 """Looking inside: named taps on the tensors of a forward pass.
 
-A `Look` is handed to `forward`; every part asks it whether a name is wanted and
-gives the tensor if so. Names are paths such as `encoder.0.self.weights` or
+A `Look` is passed to `forward`; every part asks it whether a name is wanted and
+if so records the tensor. Names are paths such as `encoder.0.self.weights` or
 `decoder.3.output`; patterns use `*`. Attention weights are recomputed exactly
-for the layers and heads asked for, while the fast kernel goes on serving the
+for the layers and heads asked for, while the fast kernel still computes the
 output: looking never changes what the model returns.
 """
 
@@ -44,12 +44,12 @@ class Look:
         return inner
 
     def wants(self, name: str) -> bool:
-        """Whether some pattern asks for this name; costly tensors are only made if so."""
+        """Whether some pattern asks for this name; expensive tensors are only computed if so."""
         self._offered.add(self._prefix + name)
         return any(fnmatchcase(self._prefix + name, pattern) for pattern in self._wanted)
 
     def asks(self, name: str) -> bool:
-        """The same for a tensor that only patterns which end in its own name ask for, and not `*`."""
+        """The same for a tensor that needs a pattern ending in its own name; a bare `*` is not enough."""
         named = [pattern for pattern in self._wanted if pattern.rpartition(".")[2] == name]
         return any(fnmatchcase(self._prefix + name, pattern) for pattern in named) and self.wants(name)
 

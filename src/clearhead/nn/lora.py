@@ -1,7 +1,7 @@
-"""LoRA: a linear layer that learns a change of low rank, W + (α / r) · B A, while W itself rests.
+"""LoRA: a linear layer that learns a low-rank update, W + (α / r) · B A, while W itself is frozen.
 
-While it trains, a layer computes both paths. Whoever looks at the model folds the change into W first, for
-a while (`folded`) or for good (`fold`), so that nobody else has to know of such layers.
+In training, a layer computes both paths. To use the model otherwise, fold the update into W first,
+temporarily (`folded`) or permanently (`fold`), so no other code has to know about such layers.
 
 Shapes: r rank, I features in, O features out.
 """
@@ -18,17 +18,17 @@ from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
 
-A, B = ".lora_a", ".lora_b"  # how the names of the two factors end, behind that of their layer
+A, B = ".lora_a", ".lora_b"  # suffixes of the two factors' names, after that of their layer
 
 
 class LoraLinear(nn.Linear):
-    """`x (W + s · B A)ᵀ + b` with A (r, I) and B (O, r); B is 0 at first, so that nothing has changed yet."""
+    """`x (W + s · B A)ᵀ + b` with A (r, I) and B (O, r); B starts at 0, so the layer starts unchanged."""
 
     def __init__(self, own: nn.Linear, rank: int, scale: float) -> None:
         super().__init__(own.in_features, own.out_features, own.bias is not None, device="meta")
         self.weight, self.bias = own.weight, own.bias
         self.scale = scale
-        self.is_folded = False  # W has the change in it
+        self.is_folded = False  # W includes the update
         self.lora_a = nn.Parameter(own.weight.new_empty(rank, own.in_features))
         self.lora_b = nn.Parameter(own.weight.new_zeros(own.out_features, rank))
         nn.init.normal_(self.lora_a, std=own.in_features**-0.5)
@@ -65,13 +65,13 @@ def attach(model: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
 
 
 def layers_of(model: nn.Module) -> list[LoraLinear]:
-    """The layers that learn in this way."""
+    """The layers with a LoRA update."""
     return [module for module in model.modules() if isinstance(module, LoraLinear)]
 
 
 @contextmanager
 def folded(model: nn.Module) -> Iterator[None]:
-    """Within the block every W has its change in it; afterwards W is back, bit for bit."""
+    """Within the block every W includes its update; afterwards W is restored, bit for bit."""
     layers = layers_of(model)
     with torch.no_grad():
         kept = [layer.weight.detach().clone() for layer in layers]
@@ -88,7 +88,7 @@ def folded(model: nn.Module) -> Iterator[None]:
 
 
 def fold(model: nn.Module) -> None:
-    """Put plain linear layers in place of these, with the change in their weights."""
+    """Replace these by plain linear layers, with the update in their weights."""
     for name, module in list(model.named_modules()):
         if isinstance(module, LoraLinear):
             plain = nn.Linear(module.in_features, module.out_features, module.bias is not None, device="meta")
@@ -100,7 +100,7 @@ def fold(model: nn.Module) -> None:
 
 
 def merged(tensors: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """Weights by name with each change in the weight it belongs to.
+    """Weights by name, with each update merged into its weight.
 
     >>> parts = {"x.weight": torch.eye(2), "x.lora_a": torch.ones(1, 2), "x.lora_b": torch.ones(2, 1)}
     >>> merged(parts, 0.5)["x.weight"].tolist()

@@ -1,8 +1,8 @@
-"""A sub-layer without its residual connection, to show what the connection is for.
+"""A sub-layer without its residual connection, to show what the connection is good for.
 
     post   norm(dropout(f(x)))                pre   dropout(f(norm(x)))
 
-In place of `Residual` in `layers.py`, with the same parameters by the same names.
+Replaces `Residual` of `layers.py`, with the same parameters by the same names.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from clearhead.nn.pending import Pending
 
 
 class NoResidual(Residual):
-    """What the sub-layer gives takes the place of what went into it."""
+    """The sub-layer's output replaces its input."""
 
     def takes_apart(self, x: Tensor | Pending, look: Look | None) -> bool:
-        """Nothing is added to anything, so no bias can be left to a sum."""
+        """False: there is no sum that could add the bias."""
         return False
 
     def forward(
         self, x: Tensor | Pending, sublayer: Callable[[Tensor], Tensor], look: Look | None = None
     ) -> Any:
-        """The sub-layer's result alone; `look` is offered it as `added`."""
+        """Only the sub-layer's output; `look` is offered it as `added`."""
         x = x.total() if isinstance(x, Pending) else x
         found = self.dropout(sublayer(self.norm(x) if self.norm_first else x))
         if look is not None:

@@ -1,14 +1,14 @@
-"""The parts that a layer is made of, by the kind their config names.
+"""The parts of a layer, by the kind that their config names.
 
-A layer asks of an attention `forward(x, memory, *, mask, queries, keys, state, memo, look)`, `new_state()`
-for what it remembers, and `new_memory()` if it can look at a source; of a feed-forward, `forward(x)`. Either
-has its `config`, may name its `residual_weights()`, which some initialisations shrink, and those that hold a
-matrix for each of several nets, `stacked_weights()`. It may set `gives_extras = True`: then a feed-forward is
-also told the `tokens` it works on, because padding must not enter a loss, and while training either is given
-`extras`. An attention that cannot hide what lies ahead sets `may_be_causal = False`.
+An attention needs `forward(x, memory, *, mask, queries, keys, state, memo, look)`, `new_state()` for its
+decoding state, and `new_memory()` if it can attend to a source; a feed-forward needs `forward(x)`. Either has
+its `config`, and may name its `residual_weights()`, which some initialisations shrink, and those that hold a
+matrix for each of several nets, `stacked_weights()`. It may set `gives_extras = True`: then a feed-forward
+also gets the `tokens` it works on, because padding must not enter a loss, and in training either gets
+`extras`. An attention that cannot hide the future sets `may_be_causal = False`.
 
-A kind of your own is its config (a subclass of the multi-head or the dense one with another `kind`), its
-class, and its costs: one row.
+To add your own kind, write its config (a subclass of the multi-head or the dense one with another `kind`),
+its class, and its costs: one row.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from clearhead.nn.positions import Position
 
 @dataclass(frozen=True, kw_only=True)
 class NoFeedForwardConfig(FeedForwardConfig):
-    """Layers without a feed-forward net: attention alone, for comparison. The other settings lie idle."""
+    """Layers without a feed-forward net: attention only, for comparison. The other settings are ignored."""
 
     kind: Literal["none"] = "none"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One row: the settings of a kind of part, how it is made from them, and what it costs."""
+    """One row: the settings of a kind of part, how to build it from them, and its costs."""
 
     config: type[Config]
-    # attention: (config, position); feed-forward: (width, config), or None where there is none
+    # attention: (config, position); feed-forward: (width, config), or None without one
     build: Callable[..., nn.Module | None]
     costs: Costs
 
@@ -95,13 +95,13 @@ def feedforward_kind(name: str) -> Kind:
     return _row(FEEDFORWARDS, "feed-forward", name)
 
 
-# Settings in which `kind` says whose settings the others are.
+# Settings whose `kind` determines the other settings.
 AnyAttention = Annotated[AttentionConfig, Kinds(lambda name: attention_kind(name).config)]
 AnyFeedForward = Annotated[FeedForwardConfig, Kinds(lambda name: feedforward_kind(name).config)]
 
 
 def build_attention(config: AttentionConfig, position: Position | None = None, causal: bool = False) -> Any:
-    """The attention that a config names; without a position scheme for one that looks at a source."""
+    """The attention that a config names; cross-attention has no position scheme."""
     part = attention_kind(config.kind).build(config, position)
     if position is None and not hasattr(part, "new_memory"):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Sums that are put off: on a GPU, in training, the norm that comes next adds them up in its own kernel."""
+"""Deferred sums: in training on a GPU, the next norm adds them up in its own kernel."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from torch.nn import functional as F
 
 
 class Apart(NamedTuple):
-    """A product without the bias that belongs to it: whoever adds it up adds the bias as well."""
+    """A product without its bias, which the following sum must add."""
 
     product: Tensor
     bias: Tensor
 
 
 class Pending(NamedTuple):
-    """A residual stream, and what is yet to be added to it: the norm that comes next does both in one kernel.
+    """A residual stream, and what is still to be added to it: the next norm does both in one kernel.
 
-    A stack on a GPU hands it from sub-layer to sub-layer while training. Where the norm comes last nothing is
-    left to add, but the stream comes twice, so that the gradients of the sub-layer and of the sum around it
+    In training, a stack on a GPU passes it from sub-layer to sub-layer. With post-norm nothing is left to
+    add, but the stream is passed twice, so that the gradients of the sub-layer and of the sum around it
     meet in the norm's kernel.
     """
 
     stream: Tensor
     added: Tensor | Apart | None = None
-    dropped: float = 0.0  # the share of `added` that dropout takes away
+    dropped: float = 0.0  # the share of `added` that dropout removes
     seen: Tensor | None = None  # the stream again, for the next sub-layer
 
     def normed(self, norm: Any, stream: bool = True) -> tuple[Tensor, Tensor]:
-        """The norm of the sum, and the sum, which has a gradient of its own if the stream goes on."""
+        """The norm of the sum, and the sum, which has its own gradient if the stream continues."""
         if self.added is None:
             return norm(self.total()), self.stream
-        from clearhead.nn import fused_norm  # registers GPU operators, so only where used
+        from clearhead.nn import fused_norm  # registers GPU operators, so only if used
 
         added, shift = self.added if isinstance(self.added, Apart) else (self.added, None)
         settings = norm.weight, norm.bias, self.dropped, norm.eps
         return fused_norm.add_norm(self.stream, added, *settings, stream, shift)
 
     def normed_twice(self, norm: Any) -> Pending:
-        """The norm of the sum, as the stream that goes on."""
+        """The norm of the sum, as the stream that continues."""
         if torch.compiler.is_compiling():
             return Pending(self.normed(norm, stream=False)[0])
         from clearhead.nn import fused_norm

@@ -1,10 +1,10 @@
-"""What a part of a layer remembers between steps: one protocol, and a base for states that are a few tensors.
+"""The state of a layer's part between steps: one protocol, and a base for states that are a few tensors.
 
-A part that remembers has `new_state()`. Nobody else looks inside a state: a search reorders its rows, an
-engine joins, takes and moves them, and the part itself appends. `append` differs from part to part; each is
-handed the new `Tokens`, which say how many of them are real, because padding must not enter a running sum.
+A part with a state has `new_state()`. No other code looks inside a state: a search reorders its rows, an
+engine joins, takes and moves them, and the part itself appends. `append` differs from part to part; each gets
+the new `Tokens`, which say how many of them are real, because padding must not enter a running sum.
 
-Only some states can be cut back to an earlier length, and are `Cuttable`: keys and values can, a sum cannot.
+Only some states can be truncated to an earlier length, and are `Cuttable`: keys and values can, a sum cannot.
 
 Shapes: B rows, which are the first dimension of every tensor.
 """
@@ -23,38 +23,38 @@ from clearhead.base.errors import UserError
 
 
 class State(Protocol):
-    """What a part remembers of B rows."""
+    """A part's state for B rows."""
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
 
     def join(self, other: Any) -> None:
-        """Take in the rows of another state of this kind, behind one's own."""
+        """Append the rows of another state of this kind."""
 
     def take(self, rows: Tensor) -> Self:
-        """These rows leave, as a state of their own, in the order given; the others close up."""
+        """Split off these rows as a new state, in the order given; the others close up."""
 
     def to(self, device: torch.device | str) -> Self:
         """Move to a device, in place; returns itself."""
 
     @property
     def bytes(self) -> int:
-        """Memory that it holds now, buffers included."""
+        """The memory it currently holds, buffers included."""
 
 
 @runtime_checkable
 class Cuttable(Protocol):
-    """A state that can also forget its last tokens."""
+    """A state that can also remove its last tokens."""
 
     def truncate(self, length: int) -> None:
-        """Forget everything from position `length` on."""
+        """Remove everything from position `length` on."""
 
 
 class TensorState:
-    """A state made of tensors: subclasses name them in `_slots`, and say only how new tokens are added.
+    """A state made of tensors: subclasses name them in `_slots`, and define only how new tokens are added.
 
     `_slots` gives for each tensor the dimension along which it grows, or 0 if it does not grow. A tensor is
-    None until the first tokens have passed.
+    None before the first tokens.
     """
 
     _slots: ClassVar[Mapping[str, int]] = {}
@@ -71,7 +71,7 @@ class TensorState:
             setattr(self, name, tensor.index_select(0, rows))
 
     def join(self, other: Self) -> None:
-        """Take in the rows of another state of this kind, behind one's own."""
+        """Append the rows of another state of this kind."""
         refuse_unknown_state(other, type(self))
         for name, slots in self._slots.items():
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -81,8 +81,8 @@ class TensorState:
                 setattr(self, name, stacked(mine, theirs, slots))
 
     def take(self, rows: Tensor) -> Self:
-        """These rows leave, as a state of their own, in the order given; the others close up."""
-        taken = copy.copy(self)  # `reorder` makes new tensors, so nothing stays shared
+        """Split off these rows as a new state, in the order given; the others close up."""
+        taken = copy.copy(self)  # `reorder` creates new tensors, so nothing stays shared
         taken.reorder(rows)
         for name, tensor in self._tensors():
             setattr(self, name, tensor.index_select(0, all_but(rows, len(tensor))))
@@ -96,12 +96,12 @@ class TensorState:
 
     @property
     def bytes(self) -> int:
-        """Memory that it holds now, buffers included."""
+        """The memory it currently holds, buffers included."""
         return sum(tensor.numel() * tensor.element_size() for _, tensor in self._tensors())
 
 
 def refuse_unknown_state(state: object, *known: type) -> None:
-    """Say so when a part is handed a state that it cannot use, instead of ignoring what it holds."""
+    """Refuse a state that a part cannot use, instead of ignoring its contents."""
     if not isinstance(state, known):
         wanted = " or ".join(f"'{kind.__name__}'" for kind in known)
         raise UserError(

@@ -1,4 +1,4 @@
-"""Where tokens stand: the one description of a layout that masks, positions and kernels share.
+"""The positions of tokens: the one description of a layout that masks, positions and kernels share.
 
 Two layouts, one object:
 
@@ -29,14 +29,14 @@ from clearhead.base.errors import UserError
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Packed sequences that only the device has to know: where each begins, and how long one may be at most.
+    """Packed sequences whose boundaries only the device knows: where each starts, and the maximum length.
 
-    The host waits for nothing, and one recorded or compiled pass serves all lengths.
+    The host never waits, and one recorded or compiled pass serves all lengths.
     """
 
-    offsets: Tensor  # (sequences + 1,) int32, from 0 to the number of tokens; every token lies in a sequence
+    offsets: Tensor  # (sequences + 1,) int32, from 0 to the number of tokens; every token is in a sequence
     longest: int
-    real: Tensor | None = None  # 0-d: how many tokens there are before the filler of a fixed shape; None: all
+    real: Tensor | None = None  # 0-d: the number of tokens before the filler of a fixed shape; None: all
 
     def __len__(self) -> int:
         return self.offsets.shape[0] - 1
@@ -49,11 +49,11 @@ Lengths = Sequence[int] | Tensor | Boundaries  # of each row, or of each packed 
 class Place:
     """Coordinates of query or key tokens, shaped to broadcast against each other as (R, H, T, S)."""
 
-    row: Tensor | None  # inside a fused kernel, the row at hand; None: all rows, along the first axis
-    index: Tensor  # where the token lies in its row: its position when padded, its flat place when packed
+    row: Tensor | None  # inside a fused kernel, the current row; None: all rows, along the first axis
+    index: Tensor  # the token's index in its row: its position when padded, its flat index when packed
     position: Tensor
     segment: Tensor | None
-    run: slice | None = None  # `index` as a slice, where it is one and the same run for all rows
+    run: slice | None = None  # `index` as a slice, if it is the same run for all rows
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class Tokens:
     """
 
     position: Tensor  # (R, T) index of each token in its own sequence
-    extent: int  # every position is below this; known without looking at the tensor
-    start: int | None = None  # positions are start, start+1, ... in every row, where that is known
+    extent: int  # every position is below this; known without reading the tensor
+    start: int | None = None  # positions are start, start+1, ... in every row, if known
     segment: Tensor | None = None  # (R, T) sequence of each token; None: the row is the sequence
     sequences: tuple[int, ...] | Boundaries | None = (
-        None  # packed: the length of each segment, or where it is
+        None  # packed: the length of each segment, or its boundaries
     )
-    index_start: int = 0  # where these tokens begin in their row (they may be a slice of it)
+    index_start: int = 0  # where these tokens start in their row (they may be a slice of it)
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    # What a scheme computes from the positions alone, once for all layers of a pass.
+    # What a scheme computes only from the positions, once for all layers of a pass.
     real: Tensor | None = None  # (R,) padded: how many tokens of each row are not padding; None: all
 
     @classmethod
@@ -89,13 +89,13 @@ class Tokens:
         device: torch.device | str | None = None,
         real: Tensor | None = None,
     ) -> Tokens:
-        """Rows that all stand at `start, start+1, …`: the plain case."""
+        """Rows with the positions `start, start+1, …`: the plain case."""
         position = torch.arange(start, start + length, device=device).unsqueeze(0)
         return cls(position, start + length, start, real=real)
 
     @classmethod
     def ragged(cls, starts: Tensor, length: int, extent: int, real: Tensor | None = None) -> Tokens:
-        """Rows that begin at different positions, as when rows of a batch have different pasts."""
+        """Rows that start at different positions, as when rows of a batch have different pasts."""
         steps = torch.arange(length, device=starts.device)
         return cls(starts.unsqueeze(1) + steps, extent, real=real)
 
@@ -112,13 +112,13 @@ class Tokens:
         segment = torch.repeat_interleave(torch.arange(len(sizes), device="cpu"), counts)
         begins = torch.tensor([0, *accumulate(sizes)][:-1], device="cpu")
         position = torch.arange(sum(sizes), device="cpu") - begins[segment]
-        # Made on the host, where the lengths are, so that a GPU is sent it and never waited for.
+        # Created on the host, where the lengths are: it is sent to a GPU without waiting for it.
         both = torch.stack([position, segment]).unsqueeze(1).to(device or torch.get_default_device())
         return cls(both[0], max(sizes), None, both[1], sizes)
 
     @classmethod
     def bounded(cls, boundaries: Boundaries, count: int) -> Tokens:
-        """Packed sequences of which the host knows the boundaries' tensor and the number of tokens alone.
+        """Packed sequences of which the host knows only the boundaries' tensor and the number of tokens.
 
         >>> Tokens.bounded(Boundaries(torch.tensor([0, 2, 5], dtype=torch.int32), 3), 5).position
         tensor([[0, 1, 0, 1, 2]])
@@ -139,21 +139,21 @@ class Tokens:
 
     @property
     def lengths(self) -> tuple[int, ...] | None:
-        """Packed: the length of each segment, where the host knows it."""
+        """Packed: the length of each segment, if the host knows it."""
         return self.sequences if isinstance(self.sequences, tuple) else None
 
     @property
     def boundaries(self) -> Boundaries | None:
-        """Packed: where segments begin, where the device alone knows it."""
+        """Packed: where segments start, if only the device knows it."""
         return self.sequences if isinstance(self.sequences, Boundaries) else None
 
     @property
     def is_packed(self) -> bool:
-        """Whether these are whole packed segments of which it is known where each begins."""
+        """Whether these are whole packed segments with known boundaries."""
         return self.sequences is not None
 
     def longest_segment(self) -> int:
-        """Packed: no segment is longer."""
+        """Packed: the maximum length of a segment."""
         return max(self.lengths) if self.lengths is not None else self.extent
 
     @property
@@ -162,9 +162,9 @@ class Tokens:
         return self.position.shape[1]
 
     def longest(self) -> int:
-        """The least number that every position is below; looked up where `extent` is only a bound.
+        """The smallest number that every position is below; read from the device if `extent` is only a bound.
 
-        Rows that begin at different positions know no more than a bound, and on a GPU looking costs a wait.
+        Rows that start at different positions have only a bound, and on a GPU reading it means waiting.
         """
         if self.start is not None or self.segment is not None or self.position.numel() == 0:
             return self.extent
@@ -172,7 +172,7 @@ class Tokens:
 
     @property
     def offsets(self) -> Tensor:
-        """Packed: where each segment begins, and the end of the last one, as int32 `(segments + 1,)`."""
+        """Packed: where each segment starts, and the end of the last one, as int32 `(segments + 1,)`."""
         if self.boundaries is not None:
             return self.boundaries.offsets
         if self.lengths is None:
@@ -189,8 +189,8 @@ class Tokens:
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def __getitem__(self, part: slice) -> Tokens:
-        """A run of these tokens, as kernels that work block by block need it."""
-        # As `part.indices` gives them for a slice that counts up, in a form every compiler can follow.
+        """A run of these tokens, for kernels that work block by block."""
+        # Like `part.indices` for an ascending slice, in a form that every compiler can follow.
         begin = part.start or 0
         end = self.count if part.stop is None else min(part.stop, self.count)
         start = None if self.start is None else self.start + begin
@@ -230,7 +230,7 @@ def row_lengths(lengths: Lengths, rows: int, width: int, device: torch.device) -
 
 
 def can_be_checked(values: Tensor) -> bool:
-    """Whether looking at the numbers costs nothing: a GPU would be waited for, a compiler broken."""
+    """Whether reading the numbers costs nothing: on a GPU it waits, in a compiled graph it breaks it."""
     return values.device.type == "cpu" and values.numel() > 0 and not torch.compiler.is_compiling()
 
 

@@ -1,6 +1,6 @@
-"""Triton where there is one, and how all of our kernels are compiled and launched.
+"""Triton if installed, and how all of our kernels are compiled and launched.
 
-`triton` and `tl` are None elsewhere, and nothing that needs them is called then.
+Otherwise `triton` and `tl` are None, and nothing that needs them is called.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["kernel", "on", "tl", "triton"]
 
 
 def on(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be the tensors' own."""
+    """Make a device current: Triton launches there, not on the tensors' own device."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compiled by Triton, where there is one, and not anew for other rows or another alignment of a view."""
+    """Compile by Triton, if installed, but not again for other row counts or alignments."""
     if triton is None:
         return function
     names = function.__annotations__

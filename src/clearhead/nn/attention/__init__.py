@@ -1,4 +1,4 @@
-"""Attention: one room, five dials. Start with `multihead.py`, then `problem.py` and `kernels.py`."""
+"""Attention: one module, five dials. Start with `multihead.py`, then `problem.py` and `kernels.py`."""
 
 from __future__ import annotations
 

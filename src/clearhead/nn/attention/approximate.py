@@ -1,9 +1,9 @@
-"""What cheaper attentions share: whole texts in rows, masks that hide keys, and the way in and out.
+"""What cheaper attentions share: whole texts in rows, masks that hide keys, and the input and output paths.
 
 Exact attention mixes the values of a text by softmax(q kᵀ), an approximation by something that costs less
-than n² and is still linear in the values. A subclass of `ApproximateAttention` says how, for rows of whole
-texts. Here stand the projections before it, packed tokens as rows, what cannot work together, and looking:
-the weights shown are those that the approximation itself mixes by, of every query and key.
+than n² and is still linear in the values. A subclass of `ApproximateAttention` defines how, for rows of whole
+texts. This file has the projections before it, the unpacking of packed tokens, checks of what cannot work
+together, and inspection: the weights shown are those of the approximation itself, for every query and key.
 
 Shapes: B rows, H heads, G key/value heads, T queries, S keys, N packed tokens, V value size.
 """
@@ -31,7 +31,7 @@ Mix = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 class ApproximateAttention(MultiHeadAttention, ABC):
     """Self-attention over whole texts, by other means than a softmax over all pairs."""
 
-    may_be_causal = True  # whether it can hide what lies ahead
+    may_be_causal = True  # whether it can hide the future
 
     def __init__(self, config: AttentionConfig, position: Position | None = None) -> None:
         if position is None:
@@ -84,14 +84,14 @@ class ApproximateAttention(MultiHeadAttention, ABC):
         keys: Tokens | None = None,
         heads: list[int] | None = None,
     ) -> Tensor:
-        """(B, heads, T, S): what the values are mixed by. Its rows need not add up to 1."""
+        """(B, heads, T, S): the weights of the values. Their rows need not sum to 1."""
         _, _, v, mix = self._read(x, mask, queries)
         return _of_heads(mix(_units(v)), heads)
 
     def _read(
         self, x: Tensor, mask: Mask | None, queries: Tokens | None
     ) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
-        """q, k and v (1 or B, ·, T or N, ·), and what mixes values like these."""
+        """q, k and v (1 or B, ·, T or N, ·), and the function that mixes such values."""
         why = "it compares queries with summaries of many keys"
         causal, rest = hidden_keys(self.config, mask, why)
         if causal and not self.may_be_causal:
@@ -111,13 +111,13 @@ class ApproximateAttention(MultiHeadAttention, ABC):
         return q, k, v, mix
 
     def _projected(self, x: Tensor, queries: Tokens | None) -> tuple[Tensor, Tensor, Tensor, Tokens]:
-        """q, k and v, turned by their positions, and where they stand."""
+        """q, k and v, rotated by their positions, and the tokens."""
         problem = self.problem(x, queries=queries)
         return problem.q, problem.k, problem.v, problem.queries
 
 
 def _units(v: Tensor) -> Tensor:
-    """Values that tell keys apart: of the key s, the s-th unit vector."""
+    """Values that identify keys: for key s, the s-th unit vector."""
     return torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:3], -1)
 
 
@@ -126,7 +126,7 @@ def _of_heads(mixed: Tensor, heads: Any) -> Tensor:
 
 
 def refuse_biases(config: AttentionConfig, position: Position) -> None:
-    """Say which position scheme needs scores of single pairs, which are never made."""
+    """Refuse a position scheme that needs scores of single pairs, which are never computed."""
     if position.has_bias or position.adds_values:
         raise UserError(
             f"Attention of the kind '{config.kind}' and the position scheme '{type(position).__name__}' "
@@ -136,7 +136,7 @@ def refuse_biases(config: AttentionConfig, position: Position) -> None:
 
 
 def refuse_settings(config: AttentionConfig, names: tuple[str, ...], why: str) -> None:
-    """Say which setting of exact attention has no meaning here."""
+    """Refuse a setting of exact attention that has no meaning here."""
     usual = AttentionConfig()
     for name in names:
         if getattr(config, name) != getattr(usual, name):
@@ -160,7 +160,7 @@ def hidden_keys(config: AttentionConfig, mask: Mask | None, why: str) -> tuple[b
 
 
 def seen_keys(parts: list[Mask], queries: Tokens, keys: Tokens) -> Tensor | None:
-    """(B, 1, S, 1): keys that are real and that no mask hides; None: all."""
+    """(B, 1, S, 1): keys that are real and not masked; None: all."""
     query, key = places(queries, keys)
     head = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=keys.position.device)
     found = None
@@ -176,7 +176,7 @@ def seen_keys(parts: list[Mask], queries: Tokens, keys: Tokens) -> Tensor | None
 def by_rows(
     mix: Mix, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, queries: Tokens, keys: Tokens
 ) -> Tensor:
-    """Mix rows of whole texts: padded ones as they are, packed ones laid out as rows and packed again."""
+    """Mix rows of whole texts: padded ones as they are, packed ones unpacked into rows and packed again."""
     if not queries.is_packed or queries.segment is None:
         return mix(q, k, v, seen)
     seen = torch.ones_like(k[:, :1, :, :1], dtype=torch.bool) if seen is None else seen
@@ -185,7 +185,7 @@ def by_rows(
 
 
 def _in_rows(x: Tensor, tokens: Tokens) -> Tensor:
-    """Packed (1, H, N, D) as one row for each sequence; what lies behind its end is 0."""
+    """Packed (1, H, N, D) as one row for each sequence; zeros after its end."""
     assert tokens.sequences is not None
     assert tokens.segment is not None
     rows = x.new_zeros(len(tokens.sequences), tokens.longest_segment(), x.shape[1], x.shape[3])
@@ -199,5 +199,5 @@ def spread(x: Tensor, heads: int) -> Tensor:
 
 
 def exact(x: Tensor) -> Tensor:
-    """In float32 at least."""
+    """x in float32 at least."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

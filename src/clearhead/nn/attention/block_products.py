@@ -1,13 +1,13 @@
-"""The block-sparse kernel where a score is a plain product: few passes over few numbers.
+"""The block-sparse kernel for scores that are plain products: few passes over little memory.
 
-For each block of queries Q with the keys K and values V it can see, M being 0 or −∞ as the mask says:
+For each block of queries Q with the keys K and values V it can see, with M 0 or −∞ by the mask:
 
     S = Q Kᵀ·scale + M      P = softmax(S)      O = P V
     dV += Pᵀ dO      dS = P ∘ (dO Vᵀ − D)      dQ = dS K·scale      dK += dSᵀ Q·scale
 
-The backward pass makes P again, and D = rowsum(dO ∘ O).
+The backward pass recomputes P, and D = rowsum(dO ∘ O).
 
-M is part of the first product, and is made once for all blocks that lie alike, as those of a window do.
+M is part of the first product, and is computed once for all blocks with the same layout, as in a window.
 
 Shapes: B rows times heads, N queries, S keys, D head size, V value size; t and s of a block.
 """
@@ -24,7 +24,7 @@ from torch.autograd.function import FunctionCtx
 from clearhead.nn.attention.problem import Problem, inputs_of
 from clearhead.nn.attention.spans import Block, by_distance
 
-SCORES = 2**17  # so many scores for each thread stay in its cache
+SCORES = 2**17  # this many scores per thread stay in its cache
 
 
 def is_plain(problem: Problem) -> bool:
@@ -60,7 +60,7 @@ class _Plan:
         return [slice(at, min(at + step, count)) for at in range(0, count, step)]
 
     def mask(self, block: Block) -> tuple[Tensor | None, Tensor | None]:
-        """What is added to a block's scores, (1 or B, t, s), and which queries see nothing; None: nothing."""
+        """What is added to a block's scores, (1 or B, t, s), and which queries see nothing; None: none."""
         key = tuple((span.start - block.rows.start, span.stop - block.rows.start) for span in block.spans)
         key = (block.rows.stop - block.rows.start, *key)
         if not self.alike:
@@ -88,7 +88,7 @@ class _Plan:
 
 
 def _some(x: Tensor | None, group: slice) -> Tensor | None:
-    """Of what belongs to each row and head, or to all."""
+    """The slice of a tensor that has an entry for each row and head, or one for all."""
     return x if x is None or len(x) == 1 else x[group]
 
 
@@ -145,7 +145,7 @@ class _Products(torch.autograd.Function):
 
 
 def _add(total: Tensor, group: slice, spans: Sequence[slice], part: Tensor) -> None:
-    """Add gradients to the places of their keys."""
+    """Add gradients at the positions of their keys."""
     begin = 0
     for span in spans:
         end = begin + span.stop - span.start

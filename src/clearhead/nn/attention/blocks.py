@@ -1,10 +1,10 @@
 """Exact attention that computes only what the mask can show: a window of w keys costs O(n·w), not O(n²).
 
-Queries are taken a block at a time. `spans.py` says which keys a block can see at all; scores are made for
-those alone, the mask's rule hides the pairs among them that it must, and the softmax sees whole rows. Nothing
-but inputs and result is kept: the backward pass makes each block again and adds its gradients where the keys
-stand, so that memory grows with n. Plain products have a quick way of their own (`block_products.py`); here
-every score, bias, soft cap and dropout works without a formula. Equals `reference` always.
+Queries are taken a block at a time. `spans.py` says which keys a block can see at all; scores are computed
+for those alone, the mask's rule hides pairs among them, and the softmax sees whole rows. Only inputs and
+result are stored: the backward pass recomputes each block and adds its gradients at the positions of the
+keys, so memory grows with n. Plain products have a fast path (`block_products.py`); here every score, bias,
+soft cap and dropout works, by autograd. Equals `reference` always.
 
 | mask                               | time          | memory |
 |------------------------------------|---------------|--------|
@@ -30,11 +30,11 @@ from clearhead.nn.attention.packed import flash_unsupported, varlen
 from clearhead.nn.attention.problem import Problem, masked_softmax
 from clearhead.nn.attention.spans import Block, visible_spans
 
-QUERIES = 128  # of a block: more compute what the mask then hides, fewer make small products
+QUERIES = 128  # per block: with more, much is computed and then masked; with fewer, products are small
 
 
 def blocks_of(problem: Problem, size: int = QUERIES) -> list[Block]:
-    """The blocks of a problem; every key for each where it is not known where the tokens stand."""
+    """The blocks of a problem; each has all keys if the positions of tokens are unknown."""
     queries, keys, count = problem.queries, problem.keys, problem.q.shape[2]
     if queries.lengths is not None and keys.lengths is not None and problem.mask.by_position:
         pairs = zip(queries.bounds(), keys.bounds(), strict=True)
@@ -61,7 +61,7 @@ def _placed(
 
 
 def pays(problem: Problem) -> bool:
-    """Whether blocks leave out so many keys that `auto` chooses them: half of what causal attention sees."""
+    """Whether blocks skip enough keys for `auto` to choose them: half of what causal attention sees."""
     queries, keys = problem.queries, problem.keys
     if queries.lengths is not None and keys.lengths is not None and problem.mask.by_position:
         sizes = list(zip(queries.lengths, keys.lengths, strict=True))
@@ -74,14 +74,14 @@ def pays(problem: Problem) -> bool:
         return False
     last = (queries.start or 0) + count
     at_end = visible_spans(problem.mask, last - QUERIES, last - 1, width + (keys.start or 0))
-    if 2 * sum(end - begin for begin, end in at_end) > width:  # quickly said of most masks
+    if 2 * sum(end - begin for begin, end in at_end) > width:  # a cheap test for most masks
         return False
     found = problem.once_a_pass("blocks", lambda: blocks_of(problem))
     return 4 * sum(block.pairs for block in found) <= sum(a * b for a, b in sizes)
 
 
 def blocks(problem: Problem, size: int = QUERIES) -> Tensor:
-    """Attention by blocks of queries, each with the keys it can see; on a GPU, flash's own where it can."""
+    """Attention by blocks of queries, each with the keys it can see; on a GPU, by flash if possible."""
     if problem.q.is_cuda and problem.score.is_product and flash_unsupported(problem) is None:
         return varlen(problem)
     if size == QUERIES:
@@ -98,7 +98,7 @@ def blocks(problem: Problem, size: int = QUERIES) -> Tensor:
 
 @dataclass
 class _Walk:
-    """What forward and backward share: the blocks, the dropped weights, and how numbers are cast."""
+    """What forward and backward share: the blocks, the dropped weights, and the autocast state."""
 
     problem: Problem
     blocks: Sequence[Block]
@@ -111,7 +111,7 @@ class _Walk:
         self.cast = (kind, torch.get_autocast_dtype(kind)) if on else None
 
     def as_called(self) -> torch.autocast:
-        """Autocast as it was when attention was called: backward may come after its `with` block."""
+        """Autocast as it was when attention was called: backward may run after its `with` block."""
         return torch.autocast(
             *(self.cast or ("cpu", torch.bfloat16)), enabled=self.cast is not None, cache_enabled=False
         )
@@ -131,7 +131,7 @@ class _Walk:
         return sum(mixed[1:], mixed[0])
 
     def _kept(self, weights: Tensor, block: Block) -> Tensor:
-        """Dropout's factors: the same ones each time the block is made."""
+        """Dropout's factors: the same ones each time the block is computed."""
         share = self.problem.dropout
         generator = torch.Generator(weights.device).manual_seed(self.seed + block.rows.start)
         drawn = torch.rand(weights.shape, generator=generator, device=weights.device)
@@ -139,7 +139,7 @@ class _Walk:
 
 
 def _together(parts: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor | None:
-    """Who may look in all spans, side by side."""
+    """The masks of all spans, concatenated."""
     if len(parts) == 1 or all(allowed is None for _, allowed in parts):
         return parts[0][1]
     masks = [

@@ -1,15 +1,15 @@
 """Memory-compressed attention (Liu et al. 2018): a strided convolution shortens keys and values.
 
-    k_j = W_K · [k_{(j+1)s−K} … k_{(j+1)s−1}]      block j of s tokens, read by a kernel of K; so for values
+    k_j = W_K · [k_{(j+1)s−K} … k_{(j+1)s−1}]      block j of s tokens, by a kernel of K; likewise values
 
-A block stands at the last position that it reads. A causal mask therefore hides it from every query that
-would see its own future in it, and positions and biases act on blocks as they do on tokens. The first s − 1
-queries of a causal text see no block and get 0 from the layer; layers of local attention beside it
-(`layer_pattern`) see what lies nearer than a block. Without a causal mask the last block may be short: what
-it lacks, and padding, is read as 0. n tokens cost O(n² / s). Equals exact attention when the stride is 1
+A block has the position of the last token that it reads. A causal mask therefore hides it from every query
+that would see its own future in it, and positions and biases act on blocks as they do on tokens. The first
+s − 1 queries of a causal text see no block and get 0 from the layer; layers of local attention next to it
+(`layer_pattern`) see what is nearer than a block. Without a causal mask the last block may be short: missing
+tokens, and padding, are read as 0. n tokens cost O(n² / s). Equals exact attention when the stride is 1
 and the convolution the identity.
 
-Decoding remembers the blocks, and the last K − 1 keys and values, from which the next one is made.
+The decoding state holds the blocks, and the last K − 1 keys and values, which the next block needs.
 
 Shapes: B rows, G key/value heads, T tokens, N blocks, K tokens that a block reads, D head size.
 """
@@ -65,12 +65,12 @@ class CompressedConfig(AttentionConfig):
 
     @property
     def reads(self) -> int:
-        """Tokens that a block is made from."""
+        """The number of tokens that a block is computed from."""
         return self.kernel_size or self.stride
 
 
 class Convolution(nn.Module):
-    """A convolution over the tokens of each head; its taps lie side by side in one matrix for each."""
+    """A convolution over the tokens of each head, with its taps side by side in one matrix per head."""
 
     def __init__(self, heads: int, reads: int, size: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Convolution(nn.Module):
 class Blocks(Growing):
     """Compressed keys and values so far, and the last tokens that the next block may read.
 
-    It cannot be cut back: the tokens that an earlier block was made from are gone.
+    It cannot be truncated: the tokens of earlier blocks are gone.
     """
 
     _slots: ClassVar = {"k": 2, "v": 2, "recent_k": 0, "recent_v": 0}
@@ -105,7 +105,7 @@ class Blocks(Growing):
         self.recent_v: Tensor | None = None
 
     def read(self, name: str, x: Tensor, plan: Step) -> Tensor:
-        """What each new block reads, (B, G, N, K, D), of new tokens and recent ones; keeps the last ones."""
+        """What each new block reads, (B, G, N, K, D), from new and recent tokens; keeps the last ones."""
         past: Tensor | None = getattr(self, name)
         if past is None:
             past = x.new_zeros(*x.shape[:2], plan.index.shape[-1] - 1, x.shape[3])
@@ -122,11 +122,11 @@ class Blocks(Growing):
 
 @dataclass(frozen=True)
 class Step:
-    """Which blocks new tokens begin, go on with or end; those that lack tokens are made again later."""
+    """Which blocks new tokens start, continue or complete; incomplete ones are recomputed later."""
 
     numbers: Tokens  # of the blocks
-    places: Tokens  # where they stand
-    index: Tensor  # (1 or B, N, K) which of the recent and the new tokens each reads
+    places: Tokens  # their positions
+    index: Tensor  # (1 or B, N, K) which of the recent and new tokens each reads
     kept: Tensor  # (1 or B, K − 1) which of them are the last
 
     @classmethod
@@ -150,15 +150,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Cut:
-    """Whole texts in blocks: where these stand, and for packed texts what each reads."""
+    """Whole texts in blocks: their positions, and for packed texts what each reads."""
 
     places: Tokens
     index: Tensor | None = None  # (N·K,) packed: tokens
-    within: Tensor | None = None  # (N, K, 1) packed: whether they are of the block's own text
+    within: Tensor | None = None  # (N, K, 1) packed: whether they belong to the block's own text
 
     @classmethod
     def of(cls, tokens: Tokens, reads: int, stride: int) -> Cut:
-        """Blocks of all texts, the last one of each filled up."""
+        """Blocks of all texts, the last one of each padded."""
         device = tokens.position.device
         if not tokens.is_packed:
             numbers = Tokens.padded(-(-tokens.count // stride), device=device)
@@ -177,7 +177,7 @@ class Cut:
         reading = position.unsqueeze(1) + torch.arange(1 - reads, 1, device=device)
         within = (reading >= 0) & (reading < lengths[text].unsqueeze(1))
         index = (tokens.offsets[text].unsqueeze(1) + reading).clamp(0, tokens.count - 1)
-        segment = torch.where(found < len(lengths), found, -1)  # filler belongs to nobody
+        segment = torch.where(found < len(lengths), found, -1)  # filler belongs to no text
         places = Tokens(position[None], tokens.extent + stride, None, segment[None])
         return cls(places, index.flatten(), within.unsqueeze(-1))
 
@@ -191,7 +191,7 @@ class Cut:
 
 
 def _at_ends(numbers: Tokens, stride: int) -> Tokens:
-    """Blocks, by their numbers, as tokens that stand where each ends."""
+    """Blocks, by number, as tokens at the position where each ends."""
     return Tokens(numbers.position * stride + stride - 1, numbers.extent * stride)
 
 
@@ -222,7 +222,7 @@ class CompressedAttention(MultiHeadAttention):
         self.compress_value = Convolution(config.groups, config.reads, config.value_size)
 
     def new_state(self) -> Any:
-        """What is remembered of the tokens so far: nothing yet."""
+        """An empty decoding state."""
         return Blocks()
 
     def problem(
@@ -236,7 +236,7 @@ class CompressedAttention(MultiHeadAttention):
         state: State | None = None,
         memo: dict[Hashable, Any] | None = None,
     ) -> Problem:
-        """As multi-head attention's, with blocks for keys."""
+        """Like multi-head attention's, with blocks as keys."""
         memo = {} if memo is None else memo
         raw = super().problem(x, memory, queries=queries, memo=memo)
         reads, stride, causal, padding = self.config.reads, self.config.stride, *_read(mask)
@@ -244,7 +244,7 @@ class CompressedAttention(MultiHeadAttention):
 
         def once(what: str, make: Callable[[], Made]) -> Made:
             if (what, *made) not in memo:
-                memo[what, *made] = make(), (raw.queries, mask)  # kept: no id returns
+                memo[what, *made] = make(), (raw.queries, mask)  # kept alive, so ids stay unique
             found: Made = memo[what, *made][0]
             return found
 
@@ -273,13 +273,13 @@ class CompressedAttention(MultiHeadAttention):
         return dataclasses.replace(raw, k=k, v=v, keys=places, mask=seen)
 
     def _keys_values(self, x: Tensor, tokens: Tokens, both: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-        """Not turned yet: blocks are."""
+        """Without rotation: blocks are rotated instead."""
         k, v = (split_heads(one, self.config.groups) for one in both or (self.key(x), self.value(x)))
         return k, v
 
 
 def _read(mask: Mask | None) -> tuple[bool, Tensor | None]:
-    """Whether a mask is causal, and if not, how long rows are; other masks are refused."""
+    """Whether a mask is causal, and if not, the lengths of rows; other masks are refused."""
     parts = () if mask is None else mask.parts
     lengths = None
     for part in parts:
@@ -291,11 +291,11 @@ def _read(mask: Mask | None) -> tuple[bool, Tensor | None]:
                 f"seen whole or not at all. Use Causal() and Padding(lengths)."
             )
     causal = any(isinstance(part, Causal) for part in parts)
-    return causal, None if causal else lengths  # real queries see nothing behind them anyway
+    return causal, None if causal else lengths  # real queries see nothing after them anyway
 
 
 def _of_blocks(causal: bool, lengths: Tensor | None, stride: int) -> Mask:
-    """The mask on blocks: those that have ended, or those that hold a real token."""
+    """The mask on blocks: complete ones, or those with a real token."""
     if causal:
         return Causal()
     return Everything() if lengths is None else Padding((lengths + stride - 1) // stride * stride)

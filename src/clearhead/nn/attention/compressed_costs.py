@@ -1,4 +1,4 @@
-"""What memory-compressed attention costs: multi-head attention's with fewer keys, and the convolutions."""
+"""The cost of memory-compressed attention: multi-head attention with fewer keys, and the convolutions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clearhead.nn.costs import Costs, Product, Sight, Storage, attention_kept, l
 
 
 def _of_blocks(layer: CompressedAttention, sight: Sight) -> Sight:
-    """The same queries, which look at blocks."""
+    """The same queries, attending to blocks."""
     return replace(sight, keys=-(-sight.keys // layer.config.stride))
 
 
@@ -27,18 +27,18 @@ def _products(part: str, layer: CompressedAttention, sight: Sight) -> Iterator[P
 
 
 def _kept(layer: CompressedAttention, sight: Sight, storage: Storage) -> int:
-    """Beside what attention to blocks keeps, what each convolution reads, and which blocks a query sees."""
+    """What attention to blocks stores, the inputs of the convolutions, and the mask on blocks."""
     config, blocks = layer.config, _of_blocks(layer, sight)
     numbers = sight.rows * blocks.keys * config.reads * config.groups * (config.key_size + config.value_size)
     spelt = sight.causal and config.stride > 1 and not layer.position.has_bias
     if spelt and layer.kernel in ("auto", "sdpa") and config.dropout == 0:
-        most = RUN_ELEMENTS["cpu" if storage.on_cpu else "cuda"]  # beyond, masks are made again
+        most = RUN_ELEMENTS["cpu" if storage.on_cpu else "cuda"]  # beyond this, masks are recomputed
         numbers += blocks.pairs if sight.queries * blocks.keys <= most else 0
     return attention_kept(layer, blocks, storage) + numbers * storage.item
 
 
 def _remembered(layer: CompressedAttention, tokens: int) -> int:
-    """The blocks, of which the last may lack tokens, and the tokens that the next one may read."""
+    """The blocks, the last maybe incomplete, and the tokens that the next one may read."""
     config = layer.config
     each = config.groups * (config.key_size + config.value_size)
     return (-(-tokens // config.stride) + config.reads - 1) * each

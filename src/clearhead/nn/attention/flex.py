@@ -1,8 +1,8 @@
-"""A kernel compiled for this very score, bias and mask: PyTorch's flex attention (GPU).
+"""A kernel compiled for exactly this score, bias and mask: PyTorch's flex attention (GPU).
 
-Masks are rules on a pair of tokens and the position biases that can be are
-functions of a pair as well, so both run inside the fused kernel, and blocks that
-the mask hides are skipped. The first call of each kind compiles. Equals
+Masks are rules on a pair of tokens, and so are position biases where possible:
+both run inside the fused kernel, which skips blocks that the mask hides.
+The first call of each kind compiles. Equals
 `reference`.
 """
 
@@ -20,15 +20,15 @@ from clearhead.nn.attention.blocks import blocks_of, pays
 from clearhead.nn.attention.problem import Problem
 from clearhead.nn.tokens import Place, Tokens
 
-# Its special kernel for few queries finds no valid form for some grouped heads; the plain one always does.
+# Its special kernel for few queries has no valid configuration for some grouped heads; the plain one does.
 KERNEL_OPTIONS = {"BACKEND": "TRITON"}
 BLOCK = 128  # queries and keys of a block
-RUN = 2**20  # the mask of a run of queries may hold this many numbers while blocks are sought
-LONG = 2**22  # from this many scores a head on, compiling pays under `auto`
+RUN = 2**20  # the mask of a run of queries may hold this many numbers while finding blocks
+LONG = 2**22  # from this many scores per head on, compiling pays off under `auto`
 
 
 def unsupported(problem: Problem) -> str | None:
-    """Why flex cannot serve this problem, as the end of a sentence."""
+    """Why flex cannot compute this problem, as the end of a sentence."""
     if problem.dropout > 0:
         return "it does not support dropout"
     if problem.position.has_bias and not problem.position.elementwise_bias:
@@ -59,7 +59,7 @@ def _visible_blocks(problem: Problem) -> list[Tensor]:
     """Which blocks of keys each block of queries sees in part, and which it sees whole.
 
     For either: how many, (rows, heads, blocks of queries), and which ones first. PyTorch's own function
-    for this makes the whole n×n mask; here it is made for a run of queries at a time.
+    for this creates the whole n×n mask; here it is created for a run of queries at a time.
     """
     if problem.mask.sparse and pays(problem):
         return _blocks_in_spans(problem)
@@ -89,7 +89,7 @@ def _visible_blocks(problem: Problem) -> list[Tensor]:
 
 
 def _blocks_in_spans(problem: Problem) -> list[Tensor]:
-    """The same where a mask says itself how little it shows: no pair is asked, and all blocks count as partly
+    """The same if a mask itself knows how little it shows: no pair is tested, and all blocks count as partly
     seen, which costs less than finding those that are seen whole.
     """
     columns = -(-problem.k.shape[2] // BLOCK)
@@ -109,7 +109,7 @@ def flex(problem: Problem) -> Tensor:
     run, block_mask = _compiled()
     queries, keys, position, softcap = problem.queries, problem.keys, problem.position, problem.softcap
     mask = problem.mask.to(problem.q.device)
-    hiding = problem.mask.to(problem.q.device, detached=True)  # flex hides by what needs no gradient alone
+    hiding = problem.mask.to(problem.q.device, detached=True)  # flex masks only by tensors without a gradient
     masked, special = bool(mask.parts), position.has_bias or mask.has_bias or softcap is not None
 
     def may_look(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def flex(problem: Problem) -> Tensor:
                 seq_lengths=(q.shape[2], k.shape[2]),
             ),
         )
-    # Each kind of mask and bias is compiled by itself, and a process may well use more than eight.
+    # Each kind of mask and bias is compiled separately, and a process may use more than eight.
     with torch._dynamo.config.patch(recompile_limit=256):
         out: Tensor = run(
             q.contiguous(),

@@ -1,4 +1,4 @@
-"""Several projections of the same tokens as one product, which training on a GPU is faster with.
+"""Several projections of the same tokens as one product, which is faster in training on a GPU.
 
 So is its backward pass. Knows nothing about heads or attention.
 """
@@ -15,7 +15,7 @@ from clearhead.nn.layers import fuses, is_plain
 def pays(*parts: nn.Module) -> bool:
     """Whether these projections should be one product, on a GPU: only in training, and if they are plain.
 
-    Kernels read 16 bytes at a time, so each part must begin at a multiple of them.
+    Kernels read 16 bytes at a time, so each part must start at a multiple of them.
     """
     return (
         torch.is_grad_enabled()
@@ -30,9 +30,9 @@ def project_together(x: Tensor, *parts: nn.Linear) -> list[Tensor]:
     weights: list[Tensor] = [part.weight for part in parts]
     weight = torch.cat(weights)
     if biases and fuses(x):
-        from clearhead.nn import fused  # registers GPU operators, so only where used
+        from clearhead.nn import fused  # registers GPU operators, so imported only if used
 
-        if len(x) > 1 and not torch.compiler.is_compiling():  # of rows, gradients come apart
+        if len(x) > 1 and not torch.compiler.is_compiling():  # padded rows have separate gradients
             return list(fused.linear_in_parts(x, weight, torch.cat(biases), [len(w) for w in weights]))
         whole = fused.linear(x, weight, torch.cat(biases))
     else:

@@ -2,7 +2,7 @@
 
 | kernel    | what it does                                             | where |
 |-----------|----------------------------------------------------------|-------|
-| reference | makes the whole weight matrix; the definition, kept for ever | everywhere |
+| reference | computes the whole weight matrix; the definition, kept for ever | everywhere |
 | tiled     | FlashAttention's algorithm in readable PyTorch (`tiled.py`) | everywhere |
 | blocks    | only the keys that the mask can show: O(n·w) under a window (`blocks.py`) | everywhere |
 | sdpa      | PyTorch's fused kernels, never the n×n matrix             | everywhere |
@@ -11,15 +11,15 @@
 | flex      | a kernel compiled for this score, bias and mask (`flex.py`) | GPU |
 | auto      | a fused one that computes the problem exactly, else tiled | everywhere |
 
-`unsupported(name, problem)` says in half a sentence why a kernel cannot serve a
-problem; a kernel that was asked for by name then refuses with that sentence.
+`unsupported(name, problem)` says in a clause why a kernel cannot compute a
+problem; a kernel chosen by name then refuses with that clause.
 
-`sdpa` never makes the n×n matrix, whatever the mask or the bias: plain causal and
-unmasked attention go to PyTorch's function as they are, anything else is handed over in
-runs of queries small enough that a run's mask and bias stay small. On a CPU a run
-under a window is given the keys it can see and no others, so that the cost grows
-with the window and not with the text. Rows that may look at nothing are given
-something to look at and then set to 0, because fused kernels disagree on what an
+`sdpa` never creates the n×n matrix, whatever the mask or the bias: plain causal and
+unmasked attention go to PyTorch's function as they are, anything else in runs of
+queries small enough that a run's mask and bias stay small. On a CPU a run under a
+window is given only the keys it can see, so the cost grows with the window and not
+with the text. Rows that may attend to nothing are given something to attend to and
+then set to 0, because fused kernels disagree on what an
 empty row means. All equal `reference`.
 """
 
@@ -44,11 +44,11 @@ from clearhead.nn.attention.tiled import tiled
 
 Kernel = Callable[[Problem], Tensor]
 
-# A run's mask or bias may hold this many numbers: little beside a laptop's memory, or beside a GPU's,
-# where few long runs are faster.
+# A run's mask or bias may hold this many numbers: little compared with a laptop's memory, or a GPU's, where
+# few long runs are faster.
 RUN_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
 SHORTEST_BAND, LONGEST_BAND = 64, 512  # queries of a run under a window: about half the window, between these
-LONG_ROWS = 256  # from so many queries on, training takes cuDNN's kernel where it may
+LONG_ROWS = 256  # from this many queries on, training takes cuDNN's kernel if allowed
 FASTEST = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -58,9 +58,9 @@ FASTEST = [
 
 
 def prefers_cudnn(problem: Problem) -> bool:
-    """Whether cuDNN's kernel serves a plain mask: on long rows in training, where it is enabled.
+    """Whether cuDNN's kernel computes a plain mask: on long rows in training, if it is enabled.
 
-    It is twice as fast as the flash kernel and compiles two seconds for each shape, so whoever trains in many
+    It is twice as fast as the flash kernel but compiles for two seconds for each shape, so training in many
     shapes disables it (`torch.backends.cuda`).
     """
     q = problem.q
@@ -75,7 +75,7 @@ def _may_be_cudnn(q: Tensor) -> bool:
 
 @contextmanager
 def _without_cudnn() -> Iterator[None]:
-    """Outside training nearly every call has a shape of its own, which cuDNN would compile for in vain."""
+    """Disable cuDNN: outside training nearly every call has a new shape, which it would compile for."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
@@ -93,7 +93,7 @@ def reference(problem: Problem) -> Tensor:
 
 
 def sdpa(problem: Problem) -> Tensor:
-    """`scaled_dot_product_attention`, segment by segment when packed and the mask reads positions alone."""
+    """`scaled_dot_product_attention`, segment by segment if packed and the mask depends only on positions."""
     ever_new = _may_be_cudnn(problem.q) and not problem.q.requires_grad
     with _without_cudnn() if ever_new else nullcontext():
         if problem.queries.lengths is None or problem.keys.lengths is None or not problem.mask.by_position:
@@ -112,7 +112,7 @@ def _sdpa_rows(problem: Problem) -> Tensor:
     if len(runs) == 1:
         return _run(problem, inputs, *runs[0])
     outputs = []
-    # The backward pass would keep every run's mask, together n×n as a rule: make them again instead.
+    # The backward pass would store every run's mask, usually n×n together: recompute them instead.
     again = torch.is_grad_enabled() and mask_size(problem, runs) > _budget(problem)
     for queries, keys in runs:
         if again:
@@ -123,7 +123,7 @@ def _sdpa_rows(problem: Problem) -> Tensor:
 
 
 def sdpa_runs(problem: Problem) -> list[tuple[slice, slice]]:
-    """Which queries go to the kernel together, and which keys they are given."""
+    """Which queries go to the kernel together, and with which keys."""
     count, width = problem.q.shape[2], problem.k.shape[2]
     reach = band(problem)
     if reach is None:
@@ -134,7 +134,7 @@ def sdpa_runs(problem: Problem) -> list[tuple[slice, slice]]:
     before, after = reach
     step = min(max(shortest_band(problem), (before + after) // 2), LONGEST_BAND, count)
     step = min(step, _run_length(problem, min(step + before + after, width)))
-    ahead = (problem.queries.start or 0) - (problem.keys.start or 0)  # of the first key is the first query
+    ahead = (problem.queries.start or 0) - (problem.keys.start or 0)  # from first key to first query
     runs = []
     for at in range(0, count, step):
         end = min(at + step, count)
@@ -145,11 +145,11 @@ def sdpa_runs(problem: Problem) -> list[tuple[slice, slice]]:
 
 
 def band(problem: Problem) -> tuple[int, int] | None:
-    """How far each way a query sees, where a window on a CPU hides enough keys to leave them out."""
+    """How far a query sees to either side, if a window on a CPU hides enough keys to skip them."""
     queries, keys = problem.queries, problem.keys
     if problem.q.device.type != "cpu" or queries.segment is not None:
         return None
-    if queries.start is None or keys.start is None or problem.q.shape[2] == 0:  # where they are is not known
+    if queries.start is None or keys.start is None or problem.q.shape[2] == 0:  # positions are unknown
         return None
     parts = problem.mask.parts
     windows = [part for part in parts if isinstance(part, Window)]
@@ -163,7 +163,7 @@ def band(problem: Problem) -> tuple[int, int] | None:
 
 
 def shortest_band(problem: Problem) -> int:
-    """Fewest queries of a run under a window: more where few rows and heads are to keep many threads busy."""
+    """The fewest queries of a run under a window: more if few rows and heads must keep many threads busy."""
     rows, heads = problem.q.shape[:2]
     share = max(1, 4 * torch.get_num_threads() // max(rows * heads, 1))
     return min(SHORTEST_BAND * share, LONGEST_BAND)
@@ -174,21 +174,21 @@ def _budget(problem: Problem) -> int:
 
 
 def mask_size(problem: Problem, runs: Sequence[tuple[slice, slice]]) -> int:
-    """Numbers in the masks or biases of all runs together."""
+    """The total size of the masks or biases of all runs."""
     each = _mask_rows(problem)
     return sum(each * (rows.stop - rows.start) * (keys.stop - keys.start) for rows, keys in runs)
 
 
 def _mask_rows(problem: Problem) -> int:
-    """How many times a pair of positions stands in a mask or bias: for each row and head that differ."""
+    """How many entries a mask or bias has per pair of positions: one for each row and head that differ."""
     heads = problem.q.shape[1] if problem.position.has_bias else problem.mask.heads
-    # A bias by distance is the same for all rows that stand alike; one that needs the query never is.
+    # A bias by distance is the same for all rows with the same positions; one that needs the query never is.
     alike = problem.position.elementwise_bias and problem.queries.start is not None
     return heads * (problem.mask.rows if alike else problem.q.shape[0])
 
 
 def plain_mask(problem: Problem) -> str | None:
-    """'all' or 'causal' where the kernel knows the mask itself, else None."""
+    """'all' or 'causal' if the kernel supports the mask itself, else None."""
     queries, keys = problem.queries, problem.keys
     if queries.segment is not None:
         return None
@@ -202,12 +202,12 @@ def plain_mask(problem: Problem) -> str | None:
     if queries.start is None or keys.start is None:
         return None
     if queries.start >= keys.extent - 1:
-        return "all"  # one new token sees all that came before it
+        return "all"  # one new token sees everything before it
     return "causal" if queries.start == keys.start else None
 
 
 def _run_length(problem: Problem, width: int) -> int:
-    """How many queries a run may have that is given so many keys."""
+    """How many queries a run with this many keys may have."""
     if not problem.position.has_bias and not problem.mask.depends_on_query:
         return problem.q.shape[2]
     return max(1, _budget(problem) // max(_mask_rows(problem) * width, 1))
@@ -225,7 +225,7 @@ def _run(problem: Problem, inputs: Inputs, rows: slice, keys: slice) -> Tensor:
 
 
 def _mask_and_bias(problem: Problem, rows: slice, keys: slice) -> tuple[Tensor | None, Tensor | None]:
-    """The kernel's `attn_mask` for some queries and keys, and which queries may look at nothing."""
+    """The kernel's `attn_mask` for some queries and keys, and which queries may attend to nothing."""
     count, width = problem.q.shape[2], problem.k.shape[2]
     queries = problem.queries if rows == slice(0, count) else problem.queries[rows]
     seen = problem.keys if keys == slice(0, width) else problem.keys[keys]
@@ -247,7 +247,7 @@ def _mask_and_bias(problem: Problem, rows: slice, keys: slice) -> tuple[Tensor |
 
 def short(problem: Problem) -> Tensor:
     """Packed sequences of at most 128 tokens, each held whole."""
-    from clearhead.nn.attention import short as kernel  # imports Triton, registers operators: only where used
+    from clearhead.nn.attention import short as kernel  # imports Triton, registers operators: only if used
 
     return kernel.short(problem)
 
@@ -286,7 +286,7 @@ def unsupported(name: str, problem: Problem) -> str | None:
 
 
 def choose(problem: Problem) -> str:
-    """The kernel that `auto` stands for: fused where one is exact, tiled otherwise."""
+    """The kernel that `auto` chooses: a fused one if exact, tiled otherwise."""
     if unsupported("varlen", problem) is None:
         return "varlen" if unsupported("short", problem) else "short"
     if (
@@ -303,14 +303,14 @@ def choose(problem: Problem) -> str:
 
 
 def worthwhile(problem: Problem) -> bool:
-    """Whether flex pays: long, and not something the plain fused kernel already does at full speed."""
+    """Whether flex pays off: a long problem that the plain fused kernel does not compute at full speed."""
     special = problem.softcap is not None or problem.position.has_bias or plain_mask(problem) is None
     return special and problem.q.shape[2] * problem.k.shape[2] >= flex_kernel.LONG
 
 
 def served_by(problem: Problem, kernel: str | Kernel = "auto") -> str:
-    """Which kernel computes a problem on a GPU, as a run's log names it: with what PyTorch's function uses
-    inside.
+    """Which kernel computes a problem on a GPU, as named in a run's log, including the one that PyTorch's
+    function uses inside.
     """
     if callable(kernel):
         return getattr(kernel, "__name__", "own")
@@ -327,7 +327,7 @@ def served_by(problem: Problem, kernel: str | Kernel = "auto") -> str:
 
 
 def attend(problem: Problem, kernel: str | Kernel = "auto") -> Tensor:
-    """Compute a problem with a kernel given by name, or with one of your own as a function."""
+    """Compute a problem with a kernel given by name, or with your own function."""
     if callable(kernel):
         return kernel(problem)
     if kernel == "auto":

@@ -1,13 +1,13 @@
-"""Multi-head latent attention (DeepSeek-V2): keys and values of all heads are made from one small vector.
+"""Multi-head latent attention (DeepSeek-V2): keys and values of all heads come from one small vector.
 
-    c, r = norm(x W_DKV), rotate(x W_KR)          a latent and one shared key: all that is remembered
+    c, r = norm(x W_DKV), rotate(x W_KR)          a latent and one shared key: the whole cache
     q, p = split(x W_Q), p = rotate(p)            or x W_DQ, normed, W_UQ: queries compressed as well
     expanded   k = (c W_UK, r), v = c W_UV        each head's own keys and values: training, long prompts
     absorbed   q W_UKᵀ and p against (c, r)       one key head for all, its values the latents: decoding
 
-Both forms are the same sum in another order, because W_UK stands between a query and a latent and W_UV
-behind the weighted sum of latents. Absorbed, a step reads the latents alone and never makes a key; expanded,
-a pair costs less. Which is cheaper depends on how many queries and keys there are, so `forward` counts.
+Both forms are the same sum in another order, because W_UK is between a query and a latent, and W_UV after the
+weighted sum of latents. Absorbed, a step reads only the latents and never computes a key; expanded, a pair
+costs less. Which is cheaper depends on the number of queries and keys, so `forward` counts.
 
 Shapes: B rows, T queries, S keys, H heads, E model width, L latent size, K size of a head's key without
 position, R size of the rotated part, V value size.
@@ -36,7 +36,7 @@ from clearhead.nn.positions.base import Position
 from clearhead.nn.state import State, refuse_unknown_state
 from clearhead.nn.tokens import Tokens
 
-NORM_EPS = 1e-6  # of the norms of latents, whatever the model's own norms have
+NORM_EPS = 1e-6  # of the norms of latents, whatever the model's own norms use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class LatentConfig(AttentionConfig):
 
     @property
     def latent_size(self) -> int:
-        """Size of what keys and values are made from."""
+        """Size of the latent of keys and values."""
         return self.latent_dim or 4 * self.content_size
 
     @property
@@ -106,7 +106,7 @@ class SharedKeys(Score):
 
 @dataclass(frozen=True)
 class Absorbed(Problem):
-    """Queries of all heads that look at one key head, which is never copied."""
+    """Queries of all heads that attend to one key head, which is never copied."""
 
     def spread(self, kv: Tensor, heads: Tensor | None = None) -> Tensor:
         return kv
@@ -122,7 +122,7 @@ def _times(x: Tensor, shared: Tensor) -> Tensor:
 
 
 class LatentAttention(nn.Module):
-    """Self-attention that remembers one latent for each token.
+    """Self-attention that caches one latent for each token.
 
     >>> attention = LatentAttention(LatentConfig(width=32, heads=4, latent_dim=8))
     >>> attention(torch.randn(2, 5, 32)).shape
@@ -173,7 +173,7 @@ class LatentAttention(nn.Module):
         return [self.output.weight]
 
     def new_state(self) -> Latents:
-        """What is remembered of the tokens so far: nothing yet."""
+        """An empty decoding state."""
         return Latents()
 
     def forward(
@@ -247,10 +247,10 @@ class LatentAttention(nn.Module):
         return torch.cat([x[..., :-size], self.position.rotate(x[..., -size:], tokens)], -1)
 
     def _absorbing_is_cheaper(self, queries: int, keys: int) -> bool:
-        """Multiplications of both forms, by head: latents' matrices, and pairs of queries and keys."""
+        """Compare the multiplications per head of both forms: matrices on latents, and query-key pairs."""
         config = self.config
         if type(self.key) is not nn.Linear or type(self.value) is not nn.Linear:
-            return False  # such as LoRA's, whose weight is not all that it multiplies with
+            return False  # such as LoRA's, whose weight is only a part of the product
         matrices = config.latent_size * (config.content_size + config.value_size)
         absorbed = queries * (matrices + keys * (2 * config.latent_size + config.position_size))
         return absorbed < keys * matrices + queries * keys * (config.key_size + config.value_size)
@@ -265,7 +265,7 @@ class LatentAttention(nn.Module):
         return Problem(q=q, k=k, v=v, score=self.score, **around)
 
     def _absorbed(self, q: Tensor, latent: Tensor, around: dict[str, Any]) -> Problem:
-        """Queries as latents see them: multi-query attention with one key head, whose values are latents."""
+        """Queries projected to latents: multi-query attention with one key head, whose values are latents."""
         content, turned = q.split([self.config.content_size, self.config.position_size], -1)
         q = torch.cat([per_head(content, _by_head(self.key, self.config.heads)), turned], -1)
         v = latent[..., : self.config.latent_size]
@@ -277,7 +277,7 @@ class LatentAttention(nn.Module):
     def absorbed_weights(self) -> tuple[Tensor, Tensor]:
         """W_UK in the queries' matrix, (H · (L + R), ·), and W_UV in the output's, (E, H · L).
 
-        For whoever computes the absorbed form with matrices alone; they are larger than those they replace.
+        For engines that compute the absorbed form with plain matrices, which are larger than the originals.
         """
         heads, size = self.config.heads, self.config.content_size
         own = _by_head(self.query, heads).float()  # (H, K + R, E)
@@ -287,7 +287,7 @@ class LatentAttention(nn.Module):
         return query, torch.einsum("ehv,hvl->ehl", output, value).flatten(1)
 
     def _around(self, queries: Tokens, keys: Tokens, mask: Mask | None, memo: Any) -> dict[str, Any]:
-        """What a problem is beside q, k and v."""
+        """The fields of a problem besides q, k and v."""
         return {
             "queries": queries,
             "keys": keys,

@@ -1,6 +1,6 @@
-"""What latent attention costs: its matrix products, what it keeps for the backward pass, what it remembers.
+"""The cost of latent attention: its matrix products, what it stores for the backward pass, and its cache.
 
-Training goes the expanded way, so products of pairs are those of multi-head attention with the same heads.
+Training uses the expanded form, so products of pairs are those of multi-head attention with the same heads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _products(part: str, layer: LatentAttention, sight: Sight) -> Iterator[Produ
 
 
 def _kept(layer: LatentAttention, sight: Sight, storage: Storage) -> int:
-    """As multi-head attention, and each latent: as the norm takes it, scaled, and multiplied with."""
+    """As multi-head attention, and each latent: before the norm, after it, and as a product's input."""
     each = layer.config.position_size * storage.item
     for norm in (layer.norm, layer.query_norm):
         if norm is not None:

@@ -3,12 +3,12 @@
     out_t = φ(q_t) Σ φ(k_s) v_sᵀ / φ(q_t) Σ φ(k_s)      φ(x) = elu(x) + 1 > 0
 
 It equals exact attention when the score of a pair is log φ(q)·φ(k): the weights of a softmax over such scores
-are these quotients. The sums do not depend on the query, so n tokens cost O(n·F·V), and a step of decoding
-O(F·V), in memory as in time, however long the text is. Behind a causal mask the sums are prefix sums, made
-in chunks: pairs inside of a chunk are compared directly, and what lies before it is one sum.
+are these quotients. The sums do not depend on the query, so n tokens cost O(n·F·V), and a decoding step
+O(F·V), in memory as in time, however long the text is. With a causal mask the sums are prefix sums, computed
+in chunks: pairs inside a chunk are compared directly, and everything before it is one sum.
 
 Shapes: B rows, H heads, T queries, S keys, F features, V value size, N chunks of C tokens. Sums are
-(B, H, F, V + 1): values have a 1 at their end, whose sum is the quotient's lower part.
+(B, H, F, V + 1): values have a 1 appended, whose sum is the denominator.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LinearConfig(AttentionConfig):
 
 
 def refuse_settings_of_scores(config: AttentionConfig, further: tuple[str, ...] = ()) -> None:
-    """Say which setting is about scores or weights, which sums never make."""
+    """Refuse a setting about scores or weights, which sums never compute."""
     names = ("score", "score_rank", "softcap", "dropout", "kernel", "query_dim", *further)
     refuse_settings(config, names, "it sums feature vectors and computes neither scores nor weights")
 
@@ -84,7 +84,7 @@ class FeatureScore(Score):
 
 
 class RunningSum(TensorState):
-    """Σ φ(k) (v, 1)ᵀ over the real tokens of each row: of constant size, and it cannot be cut."""
+    """Σ φ(k) (v, 1)ᵀ over the real tokens of each row: of constant size, and it cannot be truncated."""
 
     _slots: ClassVar = {"sums": 0}
 
@@ -93,7 +93,7 @@ class RunningSum(TensorState):
 
 
 class LinearAttention(MultiHeadAttention):
-    """Attention of self or of a source by sums of feature vectors.
+    """Self- or cross-attention by sums of feature vectors.
 
     >>> from clearhead import masks
     >>> attention = LinearAttention(LinearConfig(width=32, heads=4))
@@ -110,7 +110,7 @@ class LinearAttention(MultiHeadAttention):
         return FeatureScore()
 
     def new_state(self) -> Any:
-        """What is remembered of the tokens so far: nothing yet."""
+        """An empty decoding state."""
         return RunningSum()
 
     def forward(
@@ -130,7 +130,7 @@ class LinearAttention(MultiHeadAttention):
         past = None if state is None or isinstance(state, Memory) else state
         if past is not None:
             refuse_unknown_state(past, type(self.new_state()), Memory)
-            keys = None  # the new ones alone: those of the past are in the sums
+            keys = None  # only the new ones: the past is in the sums
         causal, rest = self._read_mask(mask, memory is not None, past is not None)
         source = None if past is not None else state
         problem = self.problem(x, memory, mask=mask, queries=queries, keys=keys, state=source, memo=memo)
@@ -142,7 +142,7 @@ class LinearAttention(MultiHeadAttention):
             return self._mixed(exact(q), exact(k), exact(v), seen, causal, past)
 
         q, k, v = problem.q, problem.spread(problem.k), problem.spread(problem.v)
-        with torch.autocast(x.device.type, enabled=False):  # long sums need all digits
+        with torch.autocast(x.device.type, enabled=False):  # long sums need full precision
             mixed = by_rows(mix, q, k, v, seen, problem.queries, problem.keys).to(v.dtype)
         return projected(self, x, mixed, look, None, apart)
 
@@ -163,7 +163,7 @@ class LinearAttention(MultiHeadAttention):
         return causal, rest
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, past: Any) -> Tensor:
-        """(B, H, T, V): the quotients of sums; where nothing is seen, 0."""
+        """(B, H, T, V): the quotients of sums; 0 if nothing is seen."""
         q, k = self._features(q, k, seen, past)
         v = F.pad(v, (0, 1), value=1.0)
         if causal:
@@ -177,7 +177,7 @@ class LinearAttention(MultiHeadAttention):
         return found[..., :-1] / below.masked_fill(below == 0, 1.0)
 
     def _features(self, q: Tensor, k: Tensor, seen: Tensor | None, past: Any) -> tuple[Tensor, Tensor]:
-        """Feature vectors of queries and keys; those of keys that nobody sees are 0."""
+        """Feature vectors of queries and keys; those of masked keys are 0."""
         k = self.score.keys(k)
         return self.score.queries(q), k if seen is None else k * seen
 
@@ -185,7 +185,7 @@ class LinearAttention(MultiHeadAttention):
 def prefix_sums(
     q: Tensor, k: Tensor, v: Tensor, start: Tensor | None = None, *, last: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """`q_t · (start + Σ_{s ≤ t} k_s v_sᵀ)` for every t, and where it is asked for, the last of the sums."""
+    """`q_t · (start + Σ_{s ≤ t} k_s v_sᵀ)` for every t, and on request the last of the sums."""
     length = q.shape[2]
     if length == 1 and last:  # a step of decoding
         sums = k.mT @ v if start is None else start + k.mT @ v
@@ -204,7 +204,7 @@ def prefix_sums(
 
 
 def _in_chunks(x: Tensor, size: int) -> Tensor:
-    """(B, H, T, D) as (B, H, N, C, D), zeros behind the end; contiguous, so that products share one copy."""
+    """(B, H, T, D) as (B, H, N, C, D), zeros after the end; contiguous, so products share one copy."""
     short = -x.shape[2] % size
     chunks: Tensor = (F.pad(x, (0, 0, 0, short)) if short else x).contiguous().unflatten(2, (-1, size))
     return chunks

@@ -1,4 +1,4 @@
-"""What attention by sums of features costs: linear attention and Performer.
+"""The cost of attention by sums of features: linear attention and Performer.
 
 Shapes: R rows, T queries, S keys, H heads, F features, V value size, C tokens of a chunk.
 """
@@ -14,7 +14,7 @@ from clearhead.nn.costs import Costs, Product, Sight, Storage, linear
 
 
 def _chunks(tokens: int) -> tuple[int, int]:
-    """How many chunks so many tokens make, and of what size."""
+    """The number and size of chunks for this many tokens."""
     size = max(1, min(CHUNK, tokens))
     return -(-tokens // size), size
 
@@ -42,14 +42,14 @@ def _products(part: str, layer: LinearAttention, sight: Sight) -> Iterator[Produ
         yield Product(part, "weights", 2 * (queries + keys) * heads * features * values)
         return
     chunks, chunk = _chunks(sight.queries)
-    places = sight.rows * heads * chunks * chunk  # with the empty ones of the last chunk
+    places = sight.rows * heads * chunks * chunk  # including the empty ones of the last chunk
     yield Product(part, "weights", 2 * places * chunk * (features + values))
     if chunks > 1:
         yield Product(part, "weights", 2 * 2 * places * features * values)
 
 
 def _kept(layer: LinearAttention, sight: Sight, storage: Storage) -> int:
-    """Features, values, sums and both parts of the quotient, and what features are made from."""
+    """Features, values, sums and both parts of the quotient, and the inputs of the features."""
     heads = layer.config.heads
     features, values, size = _sizes(layer)
     queries, keys = sight.rows * sight.queries * heads, sight.rows * sight.keys * heads
@@ -63,7 +63,7 @@ def _kept(layer: LinearAttention, sight: Sight, storage: Storage) -> int:
         places = sight.rows * heads * chunks * chunk
         numbers += places * (2 * features + values + chunk)
         if random and places != queries:
-            numbers += 2 * queries * features  # the same without the last chunk's empty places
+            numbers += 2 * queries * features  # the same without the last chunk's empty positions
         if chunks > 1:
             numbers += sight.rows * heads * chunks * features * values
     return numbers * storage.item + queries

@@ -1,11 +1,11 @@
-"""Linformer: keys and values projected along the text's length, then exact attention over what is left.
+"""Linformer: keys and values projected along the text's length, then exact attention over the result.
 
-    out = softmax(q (Eᵀk)ᵀ / √d) (Fᵀv)        E, F learnt, one row for each position, r columns
+    out = softmax(q (Eᵀk)ᵀ / √d) (Fᵀv)        E, F learned, one row for each position, r columns
 
-A query looks at r mixtures of the text instead of its n tokens, so n tokens cost O(n · r), in time as in
-memory. It equals exact attention when r = n and both projections are the identity. A mixture holds tokens
-from everywhere, the future included, so this is for encoders. Every position has a row of its own, so no
-text may be longer than `max_length`; padding enters no mixture.
+A query attends to r mixtures of the text instead of its n tokens, so n tokens cost O(n · r), in time as in
+memory. It equals exact attention when r = n and both projections are the identity. A mixture contains tokens
+from everywhere, the future included, so this is for encoders. Every position has its own row, so no text may
+be longer than `max_length`; padding enters no mixture.
 
 Shapes: B rows, H heads, G key/value heads, T tokens, r mixtures, P heads that have projections.
 """
@@ -73,7 +73,7 @@ class Projection(nn.Module):
 
 
 def _reset(projection: Tensor) -> None:
-    """Uniform, so that a mixture of a text of `max_length` tokens has the variance of one token."""
+    """Uniform, so a mixture of a text of `max_length` tokens has the variance of one token."""
     bound = math.sqrt(3.0 / projection.shape[1])
     nn.init.uniform_(projection, -bound, bound)
 
@@ -92,7 +92,7 @@ class LinformerAttention(ApproximateAttention):
     def __init__(self, config: LinformerConfig, position: Position | None = None) -> None:
         super().__init__(config, position)
         self.project_keys: nn.Parameter | None = None  # E (P, n, r)
-        self.project_values: nn.Parameter | None = None  # F, where it is not E
+        self.project_values: nn.Parameter | None = None  # F, unless it is E
         if config.share == "layers":
             self.projection = Projection(config.max_length, config.projected)
             return
@@ -113,7 +113,7 @@ class LinformerAttention(ApproximateAttention):
         return attend(self.to_mixtures(q, k, v, seen), self.kernel)
 
     def to_mixtures(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Problem:
-        """The problem that is computed: queries (B, H, T, ·) that look at mixtures (B, G, r, ·)."""
+        """The problem to compute: queries (B, H, T, ·) that attend to mixtures (B, G, r, ·)."""
         k, v = self._within(k, v, seen)
         of_keys, of_values = self.projections
         return Problem(
@@ -130,7 +130,7 @@ class LinformerAttention(ApproximateAttention):
         )
 
     def _within(self, k: Tensor, v: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Keys and values without padding, and no more of them than there are rows to project them with."""
+        """Keys and values without padding, and at most as many as there are rows to project them with."""
         longest = self.config.max_length
         if k.shape[2] > longest:
             if seen is None or bool(seen[:, :, longest:].any()):
@@ -145,7 +145,7 @@ class LinformerAttention(ApproximateAttention):
 
 
 def share_between_layers(model: nn.Module) -> None:
-    """Give layers whose settings say so one projection, those of equal sizes the same."""
+    """Let layers configured to share have one projection per size."""
     first: dict[torch.Size, Projection] = {}
     for part in model.modules():
         if isinstance(part, LinformerAttention) and part.config.share == "layers":

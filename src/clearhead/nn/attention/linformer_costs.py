@@ -1,4 +1,4 @@
-"""What attention to mixtures of tokens costs: exact attention's products with r keys, and the projections.
+"""The cost of attention to mixtures of tokens: exact attention's products with r keys, and the projections.
 
 Shapes: R rows, T queries, H heads, G key/value heads, r projected length.
 """
@@ -27,7 +27,7 @@ def _products(part: str, layer: LinformerAttention, sight: Sight) -> Iterator[Pr
 
 
 def _kept(layer: LinformerAttention, sight: Sight, storage: Storage) -> int:
-    """What exact attention to r keys keeps, and the keys and values that are mixed."""
+    """What exact attention to r keys stores, and the keys and values that are mixed."""
     config = layer.config
     mixed = sight.rows * sight.keys * config.groups * (config.key_size + config.value_size)
     return attention_kept(layer, replace(sight, keys=config.projected), storage) + mixed * storage.item

@@ -1,8 +1,8 @@
-"""Masks that leave most pairs out: patterns of sparse attention, each with the spans it can show.
+"""Masks that hide most pairs: patterns of sparse attention, each with the spans it can show.
 
-With the kernel `blocks` a pattern costs what its spans hold and not n² (`spans.py`). Combine them with `&`
-and `|`: `Window(255) | Strided(4, unit=64)`, behind `Causal() &`, is a sparse Transformer's, and
-`Window(256, 256) | Global(1)` Longformer's. Each equals exact attention where it hides nothing: `Local` from
+With the kernel `blocks` a pattern costs the size of its spans and not n² (`spans.py`). Combine them with `&`
+and `|`: `Causal() & (Window(255) | Strided(4, unit=64))` is a sparse Transformer's, and
+`Window(256, 256) | Global(1)` Longformer's. Each equals exact attention when it hides nothing: `Local` from
 size = n on, `Strided` with stride 1, `Global` with n positions.
 """
 
@@ -37,7 +37,7 @@ class Local(Mask):
         return query.position // self.size == key.position // self.size
 
     def spans(self, first: int, last: int, width: int) -> list[tuple[int, int]]:
-        """The blocks that a run of queries lies in."""
+        """The blocks that contain a run of queries."""
         return [(first // self.size * self.size, (last // self.size + 1) * self.size)]
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class Strided(Mask):
         return apart % self.stride == 0
 
     def spans(self, first: int, last: int, width: int) -> list[tuple[int, int]]:
-        """The units that lie a whole number of strides from one of the run's."""
+        """The units at a whole number of strides from one of the run's."""
         own = range(first // self.unit, last // self.unit + 1)
         if len(own) >= self.stride:
             return [(0, width)]
@@ -102,7 +102,7 @@ class Global(Mask):
         return (query.position < self.count) | (key.position < self.count)
 
     def spans(self, first: int, last: int, width: int) -> list[tuple[int, int]]:
-        """Everything for a run with a global position in it, else the global ones."""
+        """Everything if a run contains a global position, else the global ones."""
         return [(0, width if first < self.count else self.count)]
 
     def __repr__(self) -> str:

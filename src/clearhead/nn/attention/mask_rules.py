@@ -1,7 +1,7 @@
-"""Who may look at whom: masks as named objects. True = may look, everywhere.
+"""Which queries may attend to which keys: masks as named objects. True = may attend, everywhere.
 
-A mask is a rule on one query and one key: given where both stand it says
-whether the query may look. The same rule makes the whole matrix, one block of
+A mask is a rule on one query and one key: given the positions of both it says
+whether the query may attend. The same rule gives the whole matrix, one block of
 it, or runs inside a fused kernel. Masks combine: with `&` a key is visible if
 every mask allows it, with `|` if one of them does. A `Bias` holds numbers that
 are added to the scores. Knows nothing about scores or kernels.
@@ -37,10 +37,10 @@ class Mask:
 
     depends_on_query = True  # False: a key is hidden from all queries or from none
     by_position = False  # True: the rule compares positions and reads nothing else
-    sparse = False  # True: it knows spans of keys that a run of queries cannot see (`spans.py`)
-    has_table = False  # True: it is spelt out, query by query and key by key (a `Boolean` or `Bias` is in it)
+    sparse = False  # True: it knows which spans of keys a run of queries cannot see (`spans.py`)
+    has_table = False  # True: it is an explicit table of queries and keys (contains a `Boolean` or `Bias`)
     has_bias = False  # True: it adds numbers to the scores
-    heads = 1  # how many heads the mask tells apart; 1: all see the same
+    heads = 1  # how many heads the mask distinguishes; 1: all see the same
     rows = 1  # and how many rows
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Mask:
         raise UserError(f"The mask {type(self).__name__} has no rule: define rule(query, key, head).")
 
     def number(self, query: Place, key: Place, head: Tensor) -> Tensor:
-        """What is added to the score of a pair, finite; asked for only where `has_bias`."""
+        """The finite number added to the score of a pair; only called if `has_bias`."""
         return torch.zeros_like(query.position)
 
     @property
@@ -72,9 +72,9 @@ class Mask:
         return f"{type(self).__name__}()"
 
     def allowed(self, queries: Tokens, keys: Tokens, heads: Tensor | None = None) -> Tensor | None:
-        """The rule over whole sides, as bool broadcastable to (R, H, T, S); None if all is visible.
+        """The rule for all queries and keys, as bool broadcastable to (R, H, T, S); None if all is visible.
 
-        Packed tokens see their own segment only, whatever the mask says.
+        Packed tokens only see their own segment, whatever the mask.
         """
         query, key = places(queries, keys)
         visible = self.rule(query, key, _heads(heads, query)) if self.parts else None
@@ -84,21 +84,21 @@ class Mask:
         return visible
 
     def bias(self, queries: Tokens, keys: Tokens, heads: Tensor | None = None) -> Tensor | None:
-        """What is added to the scores, broadcastable to (R, H, T, S); None if nothing is."""
+        """The numbers added to the scores, broadcastable to (R, H, T, S); None if there are none."""
         if not self.has_bias:
             return None
         query, key = places(queries, keys)
         return self.number(query, key, _heads(heads, query))
 
     def placed(self, queries: Tokens, keys: Tokens) -> Mask:
-        """The mask for these queries and keys; one that is spelt out must fit them, or is refused."""
+        """The mask for these queries and keys; an explicit table that does not fit them is refused."""
         return self
 
     def matrix(self, queries: int, keys: int | None = None, *, start: int | None = None) -> Tensor:
-        """The mask as a bool tensor (R, H, T, S), R and H being 1 where the rule does not depend on them.
+        """The mask as a bool tensor (R, H, T, S); R and H are 1 if the rule does not depend on them.
 
         With fewer queries than keys the queries are the last ones, as in step-by-step decoding,
-        unless `start` says where they begin (a `Boolean` spells its rows out and begins at 0).
+        unless `start` says where they start (a `Boolean` has explicit rows and starts at 0).
 
         >>> Causal().matrix(2, 3)[0, 0].int()
         tensor([[1, 1, 0],
@@ -119,7 +119,7 @@ class Mask:
         return *sides, torch.arange(self.heads, device=device)
 
     def to(self, device: torch.device | str, detached: bool = False) -> Mask:
-        """The same mask with its data on a device; needed only where a kernel reads the data itself."""
+        """The same mask with its data on a device; needed only if a kernel reads the data itself."""
         moved = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -136,13 +136,13 @@ class Mask:
     # --- other libraries' conventions ---------------------------------------------------------
 
     def to_sdpa(self, queries: int, keys: int | None = None) -> Tensor:
-        """`attn_mask` for `scaled_dot_product_attention`: bool, True = may look, as ours; or numbers."""
+        """`attn_mask` for `scaled_dot_product_attention`: bool, True = may attend, like ours; or numbers."""
         return self.to_additive(queries, keys) if self.has_bias else self.matrix(queries, keys)
 
     def to_additive(
         self, queries: int, keys: int | None = None, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """0 (or a `Bias`'s number) where a query may look and −∞ where it may not: the lectures' form."""
+        """0 (or a `Bias`'s number) where a query may attend and −∞ where it may not: the lectures' form."""
         matrix, numbers = self.matrix(queries, keys), self.bias(*self._sides(queries, keys, None))
         added = torch.zeros((), device=matrix.device) if numbers is None else numbers
         return torch.where(matrix, added, -torch.inf).to(dtype)
@@ -150,7 +150,7 @@ class Mask:
     def to_torch_mha(self, heads: int, queries: int, keys: int | None = None) -> Tensor:
         """`attn_mask` for `nn.MultiheadAttention`, whose polarity is the opposite: True = hidden; or numbers.
 
-        (T, S) when rows and heads agree, else (rows · heads, T, S).
+        (T, S) if all rows and heads agree, else (rows · heads, T, S).
         """
         hidden = self.to_additive(queries, keys) if self.has_bias else ~self.matrix(queries, keys)
         rows, own_heads = hidden.shape[:2]
@@ -206,7 +206,7 @@ class Several(Mask):
 
 
 class All(Several):
-    """Several masks combined by `&`: visible only where each of them allows it; with none, everything is."""
+    """Several masks combined by `&`: visible only if all of them allow it; with none, everything is."""
 
     def rule(self, query: Place, key: Place, head: Tensor) -> Tensor:
         return reduce(and_, [part.rule(query, key, head) for part in self.of])
@@ -229,7 +229,7 @@ class Everything(All):
 
 
 class Either(Several):
-    """Several masks combined by `|`: visible where at least one of them allows it.
+    """Several masks combined by `|`: visible if at least one of them allows it.
 
     >>> from clearhead.nn.attention.masks import Prefix, Window
     >>> print((Window(before=0) | Prefix(1) & Window(before=2)).show(4))
@@ -248,7 +248,7 @@ class Either(Several):
 
 
 class Causal(Mask):
-    """No looking ahead: a query sees its own position and those before it."""
+    """No look-ahead: a query sees its own position and those before it."""
 
     by_position = True
 
@@ -257,7 +257,7 @@ class Causal(Mask):
 
 
 class Padding(Mask):
-    """Hides what is past the end of each row.
+    """Hides positions past the end of each row.
 
     Takes `lengths` (one per row), or `keep`, a bool (rows, keys) tensor with True at the real tokens.
 
@@ -272,7 +272,7 @@ class Padding(Mask):
     def __init__(self, lengths: Sequence[int] | Tensor | None = None, *, keep: Tensor | None = None) -> None:
         if (lengths is None) == (keep is None):
             raise UserError("Padding takes either lengths or keep, not both.")
-        # a tensor stays the very object it is, by which kernels know whose padding this is
+        # a tensor stays the same object, by which kernels identify the padding
         given = lengths is None or isinstance(lengths, Tensor)
         self.lengths: Tensor | None = lengths if given else torch.as_tensor(lengths)  # type: ignore[assignment]
         self.keep = None if keep is None else keep.bool()
@@ -290,14 +290,14 @@ class Padding(Mask):
 
 
 def _heads(heads: Tensor | None, query: Place) -> Tensor:
-    """Head numbers, shaped (1, H, 1, 1); the first alone where no head differs."""
+    """Head numbers, shaped (1, H, 1, 1); only the first if no head differs."""
     if heads is None:
         heads = torch.zeros(1, dtype=torch.long, device=query.position.device)
     return heads[None, :, None, None]
 
 
 def row_of(place: Place, rows: int) -> Tensor:
-    """Which row of a mask's own data (it has `rows` of them) to read: one row of data serves all."""
+    """Which row of a mask's own data (it has `rows` of them) to read: a single row serves all."""
     if place.row is None:
         return torch.arange(rows, device=place.index.device)[:, None, None, None]
     return place.row if rows > 1 else torch.zeros_like(place.row)

@@ -1,8 +1,8 @@
 """All masks by name: rules (`mask_rules.py`), patterns (`mask_patterns.py`), tables, and conversions.
 
-A mask that is spelt out is a table, of True and False or of numbers, and must
-fit the queries and keys it is used for. Other libraries' masks become ours with
-`from_additive` and `from_torch_mha`; the ways back are methods of every mask.
+An explicit mask is a table, of booleans or of numbers, and must fit the queries
+and keys it is used for. Convert other libraries' masks with `from_additive` and
+`from_torch_mha`; every mask has methods for the reverse.
 
     >>> from clearhead import masks
     >>> print((masks.Window(0) | masks.Padding([1])).show(3))
@@ -126,7 +126,7 @@ class Boolean(Mask):
     """
 
     has_table = True
-    first_query: int | Tensor = 0  # the position of the first row; (R,) where every row's is another
+    first_query: int | Tensor = 0  # the position of the first row; (R,) if rows differ
     first_key: int | Tensor = 0
 
     def __init__(self, visible: Sequence[Sequence[bool]] | Tensor) -> None:
@@ -173,11 +173,11 @@ class Boolean(Mask):
         return moved
 
     def _read(self, table: Tensor, query: Place, key: Place, head: Tensor, past: bool | float) -> Tensor:
-        """What the table says of these queries and keys; of keys before its first column, `past`."""
+        """The table's entries for these queries and keys; `past` for keys before its first column."""
         table = table.to(key.index.device)
         first_query, first_key, one = self.first_query, self.first_key, table.shape[2] == 1
         if query.run and key.run and isinstance(first_query, int) and isinstance(first_key, int):
-            # Slices where there are some: reading single places takes longer, and its gradient much longer.
+            # Slices where possible: indexing takes longer, and its gradient much longer.
             asked = slice(0, 1) if one else slice(query.run.start - first_query, query.run.stop - first_query)
             begin, end = key.run.start - first_key, key.run.stop - first_key
             if asked.stop > table.shape[2] or end > table.shape[3]:
@@ -196,7 +196,7 @@ class Boolean(Mask):
         found = table[row_of(key, len(table)), head, i, j.clamp(0, table.shape[3] - 1)]
         if isinstance(first_key, int) and first_key == 0:
             return found
-        # Behind a row's last column lie slots that other rows have filled and this one has not.
+        # After a row's last column come slots that other rows have filled but this one has not.
         hidden = False if table.dtype == torch.bool else -torch.inf
         return torch.where(j < 0, past, torch.where(j < table.shape[3], found, hidden))
 
@@ -227,7 +227,7 @@ class Bias(Boolean):
         return self._read(self.table, query, key, head, 0.0) > -torch.inf
 
     def number(self, query: Place, key: Place, head: Tensor) -> Tensor:
-        # Hidden pairs get 0, so that no kernel meets −∞ − (−∞), whose result and gradient are NaN.
+        # Hidden pairs get 0, so no kernel computes −∞ − (−∞), whose result and gradient are NaN.
         found = self._read(self.table, query, key, head, 0.0)
         return found.masked_fill(found == -torch.inf, 0.0)
 

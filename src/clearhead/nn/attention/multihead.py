@@ -2,10 +2,10 @@
 
     q, k, v = project(x), project(memory), project(memory)      what is projected
     q, k    = rotate(q), rotate(k)                              where it is
-    out     = kernel(score, bias, mask)(q, k, v) W_O            how alike, who may look, how computed
+    out     = kernel(score, bias, mask)(q, k, v) W_O            how similar, what is visible, how computed
 
 Self- and cross-attention, one or many heads, grouped or shared keys and values, and step-by-step decoding
-with a state are all this one path. Usable alone, in anybody's model. Knows nothing about layers or models.
+with a state are all this one path. Usable on its own, in any model. Knows nothing about layers or models.
 
 Shapes: B rows, T queries, S keys, N packed tokens, H heads, G key/value heads,
 E model width, Q/K/V sizes of one head.
@@ -103,7 +103,7 @@ class AttentionConfig(Config):
 
     @property
     def factor(self) -> float:
-        """What products of queries and keys are multiplied by: 1/√d in the scaled dot product, else 1."""
+        """The factor on products of queries and keys: 1/√d in the scaled dot product, else 1."""
         if self.scale is not None:
             return self.scale
         return 1.0 / math.sqrt(self.key_size) if self.score == "scaled_dot" else 1.0
@@ -146,7 +146,7 @@ class MultiHeadAttention(nn.Module):
         self._refuse_impossible_pairs()
 
     def _refuse_impossible_pairs(self) -> None:
-        """Say at once, not in the first forward pass, which two dials cannot work together."""
+        """Refuse dials that do not work together now, not in the first forward pass."""
         if self.config.kernel not in ("auto", *KERNELS):
             known = nearest(self.config.kernel, ["auto", *KERNELS])
             raise UserError(f"There is no attention kernel '{self.config.kernel}': {known}")
@@ -175,7 +175,7 @@ class MultiHeadAttention(nn.Module):
         refuse(whole, kernel, scheme, "the bias needs the whole query", "kernel 'auto', 'sdpa' or 'tiled'")
 
     def residual_weights(self) -> list[Tensor]:
-        """Those that write to the residual stream."""
+        """The weights that write to the residual stream."""
         return [self.output.weight]
 
     def new_state(self) -> KeyValues:
@@ -296,7 +296,7 @@ def projected(part: Any, x: Tensor, mixed: Tensor, look: Look | None, by: Proble
 
 
 def show(problem: Problem, look: Look) -> None:
-    """Give the tensors and stages of a problem that somebody looks at."""
+    """Record the tensors and stages of a problem that `look` asks for."""
     for name, tensor in (("q", problem.q), ("k", problem.k), ("v", problem.v)):
         look.give(name, tensor)
     for name in ("scaled", "scores", "masked", "weights"):
@@ -321,7 +321,7 @@ def as_rows(x: Tensor, tokens: Tokens | None) -> tuple[Tensor, Tokens]:
 
 
 def _refuse_unequal(queries: Tokens, keys: Tokens) -> None:
-    """Packed queries look at the packed sequence of the same number: there must be as many of both."""
+    """Packed queries attend to the packed sequence of the same index: there must be as many of both."""
     sides = queries.sequences, keys.sequences
     if sides[0] is not None and sides[1] is not None and len(sides[0]) != len(sides[1]):
         raise UserError(

@@ -1,8 +1,8 @@
-"""Nyströmformer: the matrix of weights approximated from its rows and columns at a few landmarks.
+"""Nyströmformer: the attention matrix approximated from its rows and columns at a few landmarks.
 
     softmax(q kᵀ) ≈ softmax(q k̃ᵀ) · softmax(q̃ k̃ᵀ)⁺ · softmax(q̃ kᵀ)      scores times 1/√d throughout
 
-The landmarks q̃ and k̃ are the means of m segments of a text, as equally long as can be, and the
+The landmarks q̃ and k̃ are the means of m segments of a text, as equal in length as possible; the
 pseudo-inverse ⁺ is found by iteration. So n tokens cost O(n · m + m³) in time and O(n · m + m²) in memory.
 It equals exact attention when every token is a landmark, m ≥ n, up to the error of the iteration: A A⁺ A = A.
 The landmarks are means over the whole text, the future included, so this is for encoders. A convolution over
@@ -54,7 +54,7 @@ class NystromConfig(AttentionConfig):
 
 
 class NystromAttention(ApproximateAttention):
-    """Self-attention of an encoder by way of landmarks.
+    """Self-attention of an encoder through landmarks.
 
     >>> attention = NystromAttention(NystromConfig(width=32, heads=4, landmarks=3), Position())
     >>> attention(torch.randn(2, 5, 32)).shape
@@ -74,10 +74,10 @@ class NystromAttention(ApproximateAttention):
             )
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool) -> Tensor:
-        # heads one after the other, so that products, means and their gradients share one copy
+        # contiguous heads, so products, means and their gradients share one copy
         k, v = (spread(one, self.config.heads).contiguous() for one in (k, v))
         q = (q * self.config.factor).contiguous()
-        with torch.autocast(q.device.type, enabled=False):  # an inverse needs all digits
+        with torch.autocast(q.device.type, enabled=False):  # an inverse needs full precision
             mixed = self._by_landmarks(exact(q), exact(k), exact(v), seen).to(v.dtype)
         if self.convolution is None:
             return mixed
@@ -92,7 +92,7 @@ class NystromAttention(ApproximateAttention):
         """Factors of the weights, (B, H, T, m), (B, H, m, m), (B, H, m, T), from scaled q."""
         index, held = segments(self.config.landmarks, q, seen)
         q_marks, k_marks = _means(q, index, held), _means(k, index, held)
-        here = None  # (B,1,m,1): landmarks that stand for some token; None: all of them
+        here = None  # (B,1,m,1): landmarks with at least one token; None: all of them
         if seen is not None or q.shape[2] < self.config.landmarks:
             here = held.any(-1)[:, None, :, None]
         keys = here if seen is None or here is None else here & seen.mT
@@ -103,10 +103,10 @@ class NystromAttention(ApproximateAttention):
 
 
 def segments(landmarks: int, x: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(B or 1, m, c): the tokens of each row's m segments, and which of them there are.
+    """(B or 1, m, c): the tokens of each row's m segments, and which of them exist.
 
-    Segments are as equally long as can be, over the tokens that are seen; where these are fewer than
-    landmarks, some segments are empty.
+    Segments divide the visible tokens as equally as possible; if there are fewer tokens than landmarks, some
+    segments are empty.
     """
     count, device = x.shape[2], x.device
     order = torch.arange(count, device=device).unsqueeze(0)
@@ -121,7 +121,7 @@ def segments(landmarks: int, x: Tensor, seen: Tensor | None) -> tuple[Tensor, Te
 
 
 def _means(x: Tensor, index: Tensor, held: Tensor) -> Tensor:
-    """(B, H, m, D): the mean of each segment of x (B, H, T, D); of an empty one, 0."""
+    """(B, H, m, D): the mean of each segment of x (B, H, T, D); 0 for an empty one."""
     rows, heads, _, size = x.shape
     taken = x.gather(2, index.flatten(1)[:, None, :, None].expand(rows, heads, -1, size))
     taken = taken.unflatten(2, index.shape[1:]).masked_fill(~held[:, None, ..., None], 0.0)  # (B,H,m,c,D)
@@ -130,10 +130,10 @@ def _means(x: Tensor, index: Tensor, held: Tensor) -> Tensor:
 
 
 def pseudo_inverse(a: Tensor, iterations: int) -> Tensor:
-    """Of each (m, m) matrix of weights, by an iteration of the third order (Razavi et al. 2014).
+    """The pseudo-inverse of each (m, m) matrix of weights, by a third-order iteration (Razavi et al. 2014).
 
-    Rows of weights add up to 1 at most, so the transpose divided by the largest sum of a column is a start
-    from which it converges.
+    Rows of weights sum to at most 1, so it converges from the transpose divided by the largest column
+    sum.
     """
     largest = a.sum(-2).amax(-1)[..., None, None]
     z = a.mT / largest.masked_fill(largest == 0, 1.0)

@@ -1,4 +1,4 @@
-"""What attention by way of landmarks costs.
+"""The cost of attention through landmarks.
 
 Shapes: R rows, T tokens, H heads, K and V sizes of one head, m landmarks.
 """
@@ -29,7 +29,7 @@ def _kept(layer: NystromAttention, sight: Sight, storage: Storage) -> int:
     config, tokens = layer.config, sight.queries
     key, value, marks = config.key_size, config.value_size, config.landmarks
     item = max(storage.item, 4)  # in float32 at least
-    numbers = tokens * (2 * key + 2 * value)  # and W_O's input
+    numbers = tokens * (2 * key + 2 * value)  # including W_O's input
     numbers += 2 * tokens * marks + marks * (2 * key + 2 * value)
     numbers += marks**2 * (2 + 6 * config.iterations)
     return sight.rows * config.heads * numbers * item

@@ -33,7 +33,7 @@ def varlen_window(problem: Problem) -> tuple[int, int] | None:
         else:
             return None
     if (back, ahead) != (-1, -1) and not _alike(problem.queries, problem.keys):
-        return None  # flash kernels count from the end where the lengths differ, we from the beginning
+        return None  # if lengths differ, flash kernels count from the end, we from the beginning
     return back, ahead
 
 
@@ -46,10 +46,10 @@ def _alike(queries: Tokens, keys: Tokens) -> bool:
 
 
 def is_needless(part: Mask, problem: Problem) -> bool:
-    """Whether a mask hides padding that no real query sees anyway: it lies behind every one of them.
+    """Whether a mask only hides padding that no real query sees anyway, because it comes after all of them.
 
-    Under a causal mask that is so wherever rows end in padding. What queries of padding then get is another
-    number, and nobody's: `Tokens.real` says that they are padding.
+    With a causal mask this holds whenever rows end in padding. Padding queries then get another number, which
+    does not matter: `Tokens.real` marks them as padding.
     """
     if not isinstance(part, Padding) or part.lengths is None or problem.queries is not problem.keys:
         return False
@@ -83,7 +83,7 @@ def varlen(problem: Problem) -> Tensor:
 
 
 def _rows(tokens: Tokens, rows: int) -> tuple[Tensor, int]:
-    """Rows as packed segments of one length: where each begins, and the length."""
+    """Rows as packed segments of one length: where each starts, and the length."""
     ends = torch.arange(rows + 1, dtype=torch.int32, device=tokens.position.device) * tokens.count
     return ends, tokens.count
 
@@ -91,7 +91,7 @@ def _rows(tokens: Tokens, rows: int) -> tuple[Tensor, int]:
 @cache
 def _varlen_kernel() -> tuple[Callable[..., Tensor], bool]:
     """The kernel, and whether this PyTorch's version of it has grouped heads (from 2.12 on)."""
-    from torch.nn.attention.varlen import varlen_attn  # registers GPU operators, so only where used
+    from torch.nn.attention.varlen import varlen_attn  # registers GPU operators, so imported only if used
 
     kernel: Callable[..., Any] = varlen_attn
     return kernel, "enable_gqa" in inspect.signature(kernel).parameters

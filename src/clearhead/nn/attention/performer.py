@@ -1,11 +1,11 @@
-"""Performer (FAVOR+): the softmax's weights, approximated by sums of positive random features.
+"""Performer (FAVOR+): softmax weights, approximated by sums of positive random features.
 
     exp(q·k) = E[φ(q)·φ(k)],   φ(x) = exp(ω x − |x|²/2)      ω drawn from a normal distribution
 
 It equals exact attention when there are infinitely many features; with m of them the error falls as 1/√m.
-The directions ω are orthogonal in blocks of the head's size, which makes the error smaller. They are drawn
-when the layer is made, from the run's seed, and saved with the weights. Cost and memory are those of linear
-attention with F = m features: O(n·m·V), and O(m·V) for a step of decoding.
+The directions ω are orthogonal in blocks of the head's size, which reduces the error. They are drawn when the
+layer is created, from the run's seed, and saved with the weights. Time and memory are those of linear
+attention with F = m features: O(n·m·V), and O(m·V) for a decoding step.
 
 Shapes: B rows, H heads, T queries, S keys, K head size, F features.
 """
@@ -24,7 +24,7 @@ from clearhead.nn.attention.linear import FeatureScore, LinearAttention, Running
 from clearhead.nn.attention.multihead import AttentionConfig
 from clearhead.nn.attention.scores import ALL_HEADS, Heads
 
-LOWEST = -1e30  # the peak of no keys at all
+LOWEST = -1e30  # the peak without any keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class RandomFeatures(FeatureScore):
     """φ(x) = exp(ω x − |x|²/2), x being a query or a key times the root of the score's factor.
 
     A query's features are divided by the largest of them, a head's keys' by the largest of all: quotients
-    do not change, and no number is too large.
+    do not change, and no number overflows.
     """
 
     directions: Tensor  # (F, K)
@@ -66,9 +66,7 @@ class RandomFeatures(FeatureScore):
         self.register_buffer("directions", found)
 
     def queries(self, q: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
-        logs = (q * self.root) @ self.directions.to(
-            q.dtype
-        ).mT  # a query's |x|²/2 is in both parts of the quotient
+        logs = (q * self.root) @ self.directions.to(q.dtype).mT  # a query's |x|²/2 cancels in the quotient
         return (logs - logs.detach().amax(-1, keepdim=True)).exp()
 
     def keys(self, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
@@ -82,20 +80,20 @@ class RandomFeatures(FeatureScore):
 
 
 def orthogonal_directions(count: int, size: int) -> Tensor:
-    """(count, size): as independent normal rows, but those of a block of `size` rows are orthogonal."""
+    """(count, size): like independent normal rows, but orthogonal within each block of `size` rows."""
     blocks = -(-count // size)
     turned, upper = torch.linalg.qr(torch.randn(blocks, size, size, device="cpu"))
     # QR fixes a column's sign by its first number. Uniform directions need R's diagonal positive instead;
     # without this the average over many features is not the softmax.
     turned = turned * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    # Rows of a normal matrix are as long as these, whatever their direction.
+    # Lengths as those of the rows of a normal matrix, independent of direction.
     lengths = torch.randn(blocks * size, size, device="cpu").norm(dim=1, keepdim=True)
     found: Tensor = (turned.mT.flatten(0, 1) * lengths)[:count]
     return found
 
 
 class PeakedSum(RunningSum):
-    """Sums of features that are divided by the largest so far, whose logarithm is kept beside them."""
+    """Sums of features, divided by the largest so far, whose logarithm is stored with them."""
 
     _slots: ClassVar = {"sums": 0, "peak": 0}
 
@@ -113,7 +111,7 @@ class PeakedSum(RunningSum):
 
 
 class PerformerAttention(LinearAttention):
-    """Attention of self or of a source by positive orthogonal random features.
+    """Self- or cross-attention by positive orthogonal random features.
 
     >>> from clearhead import masks
     >>> attention = PerformerAttention(PerformerConfig(width=32, heads=4, features=16))
@@ -128,7 +126,7 @@ class PerformerAttention(LinearAttention):
         return RandomFeatures(self.config)
 
     def new_state(self) -> Any:
-        """What is remembered of the tokens so far: nothing yet."""
+        """An empty decoding state."""
         return PeakedSum()
 
     def _features(self, q: Tensor, k: Tensor, seen: Tensor | None, past: Any) -> tuple[Tensor, Tensor]:

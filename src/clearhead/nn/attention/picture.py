@@ -1,10 +1,10 @@
-"""Pictures of who may look at whom, and of how much: as text, SVG and PNG.
+"""Pictures of masks and of attention weights: as text, SVG and PNG.
 
-A row is a position that looks (a query), a column one that is looked at (a
-key). `text`, `svg` and `png` draw a boolean matrix; `heat_text`, `heat_svg` and
-`heat_png` draw weights on a colour scale that stays in order for colour-blind
-eyes and in grey print. The same matrix always gives the same picture. Takes
-anything with rows and columns and needs no torch.
+A row is a query, a column a key. `text`, `svg` and `png` draw a boolean matrix;
+`heat_text`, `heat_svg` and `heat_png` draw weights on a colour scale that stays
+in order for colour-blind readers and in grey print. The same matrix always gives
+the same picture. Takes anything with rows and columns and needs no
+torch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FRAME: Colour = (208, 208, 208)
 MAY_LOOK: Colour = (31, 78, 121)
 MAY_NOT: Colour = (245, 245, 245)
 
-# Five points of the viridis scale, dark to light; between them colours are mixed in a straight line.
+# Five points of the viridis scale, dark to light; colours between them are interpolated linearly.
 SCALE: tuple[Colour, ...] = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 
 
 def text(matrix: Any, rows: Labels = None, columns: Labels = None, title: str = "") -> str:
-    """A boolean matrix as text: █ may look, · may not.
+    """A boolean matrix as text: █ may attend, · may not.
 
     >>> print(text([[1, 0], [1, 1]], rows=["I", "am"], columns=["I", "am"]))
        I  am
@@ -44,7 +44,7 @@ def text(matrix: Any, rows: Labels = None, columns: Labels = None, title: str = 
 
 
 def svg(matrix: Any, rows: Labels = None, columns: Labels = None, title: str = "", cell: int = 24) -> str:
-    """A boolean matrix as an SVG document: dark may look, light may not."""
+    """A boolean matrix as an SVG document: dark may attend, light may not."""
     allowed = _boolean(matrix)
     notes = numpy.where(allowed, "may look", "may not look")
     return _svg(_mask_colours(allowed), notes, rows, columns, title, cell)
@@ -65,7 +65,7 @@ def draw(matrix: Any, title: str, file: str | Path | None) -> str:
 
 
 def png(matrix: Any, cell: int = 16) -> bytes:
-    """A boolean matrix as the bytes of a PNG file: dark may look, light may not."""
+    """A boolean matrix as the bytes of a PNG file: dark may attend, light may not."""
     return _png(_mask_colours(_boolean(matrix)), cell)
 
 
@@ -93,7 +93,7 @@ def heat_svg(
 ) -> str:
     """Weights as an SVG document, dark for the low end of `span` to light for the high end.
 
-    `span=None` stretches the scale over what the matrix holds.
+    `span=None` stretches the scale over the values of the matrix.
     """
     weights = _numbers(matrix)
     notes = numpy.array([[f"{value:.4g}" for value in row] for row in weights], dtype=object)
@@ -138,10 +138,10 @@ def _svg(
 
 
 def svg_names(rows: Sequence[str], columns: Sequence[str], cell: int) -> tuple[str, int, int]:
-    """The names around a map as SVG elements, and where its first cell begins: left, top."""
-    # eight units a letter are enough for type of twelve units
+    """The names around a map as SVG elements, and where its first cell starts: left, top."""
+    # eight units per letter are enough at a font size of twelve
     left, top = (10 + 8 * max(map(len, names), default=0) for names in (rows, columns))
-    half = cell // 2 + 4  # to the base line of a name in the middle of its cell
+    half = cell // 2 + 4  # to the baseline of a name centred in its cell
     parts = [
         f'<text x="{left - 5}" y="{top + i * cell + half}" text-anchor="end">{html.escape(name)}</text>'
         for i, name in enumerate(rows)
@@ -155,7 +155,7 @@ def svg_names(rows: Sequence[str], columns: Sequence[str], cell: int) -> tuple[s
 
 
 def svg_cells(colours: NDArray[numpy.uint8], notes: NDArray[Any], left: int, top: int, cell: int) -> str:
-    """The cells of a map as SVG elements; each says its note when the mouse rests on it."""
+    """The cells of a map as SVG elements; each shows its note as a tooltip."""
     cells = "\n".join(
         f'<rect x="{left + j * cell}" y="{top + i * cell}" width="{cell}" height="{cell}" '
         f'fill="{svg_colour(colours[i, j])}"><title>{html.escape(str(note))}</title></rect>'
@@ -168,7 +168,7 @@ def _png(colours: NDArray[numpy.uint8], cell: int) -> bytes:
     """Cells of `cell` by `cell` dots with a one-dot frame around each, as 8-bit RGB."""
     if cell < 1:
         raise UserError(f"A cell of a picture needs at least one pixel, not {cell}.")
-    from PIL import Image  # here, so that masks and models do not wait for it
+    from PIL import Image  # imported here, so masks and models do not wait for it
 
     height, width = colours.shape[:2]
     step = cell + 1
@@ -201,7 +201,7 @@ def _boolean(matrix: Any) -> NDArray[numpy.bool_]:
 
 
 def _numbers(matrix: Any) -> NDArray[numpy.float64]:
-    """Any matrix as numbers; `tolist` also brings tensors from other devices and formats here."""
+    """Any matrix as numbers; `tolist` also converts tensors of other devices and dtypes."""
     plain = matrix.tolist() if hasattr(matrix, "tolist") else matrix
     try:
         values = numpy.asarray(plain, dtype=numpy.float64)
@@ -224,7 +224,7 @@ def _names(labels: Labels, count: int, kind: str) -> list[str]:
 
 
 def svg_colour(colour: Sequence[int] | NDArray[numpy.uint8]) -> str:
-    """Red, green and blue as SVG and CSS write them.
+    """Red, green and blue in the notation of SVG and CSS.
 
     >>> svg_colour(SCALE[0])
     '#440154'

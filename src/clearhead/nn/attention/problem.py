@@ -1,11 +1,11 @@
 """One attention problem: everything a kernel may need, and the one definition of its scores.
 
-A kernel is a function `kernel(problem) -> (R, H, T, V)`. The problem knows how
-to give the final scores of any block of queries and keys (`block`), so a kernel
-that works in tiles and one that makes the whole matrix share each line of the
+A kernel is a function `kernel(problem) -> (R, H, T, V)`. The problem can compute
+the final scores of any block of queries and keys (`block`), so a kernel that works
+in tiles and one that computes the whole matrix share each line of the
 definition:
 
-    score(q, k)  →  + position bias  →  soft cap  →  + the mask's numbers  →  hidden where it says so
+    score(q, k)  →  + position bias  →  soft cap  →  + the mask's numbers  →  −∞ where it hides
 
 Shapes: R rows, H heads, G key/value heads, T queries, S keys, K key size, V value size.
 """
@@ -32,17 +32,17 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """What a layer's weights are, whatever the tokens: the same in every pass."""
+    """How a layer defines its weights, whatever the tokens: the same in every pass."""
 
-    score: Score  # how alike queries and keys are
-    position: Position  # where tokens stand
-    softcap: float | None = None  # the bound that scores bend towards
+    score: Score  # how similar queries and keys are
+    position: Position  # the position scheme
+    softcap: float | None = None  # the bound of the scores
     dropout: float = 0.0  # the share of weights set to 0; none outside training
 
 
 @dataclass(frozen=True)
 class Problem(Definition):
-    """What is asked of a kernel: a definition, and tokens. Nothing here is a choice of how to compute it."""
+    """The input of a kernel: a definition, and tokens. Nothing here decides how to compute it."""
 
     q: Tensor  # (R, H, T, Q)
     k: Tensor  # (R, G, S, K)
@@ -67,7 +67,7 @@ class Problem(Definition):
     def similarity(
         self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, heads: Tensor | None = None
     ) -> Tensor:
-        """The scores of a block before the mask: with the positions' bias and the soft cap."""
+        """The scores of a block before the mask, with the position bias and the soft cap."""
         chosen: Tensor | slice = slice(None) if heads is None else heads
         k = self.spread(k, heads)
         scores = self.score.pairs(q, k, chosen)
@@ -79,35 +79,35 @@ class Problem(Definition):
         return scores
 
     def allowed(self, queries: Tokens, keys: Tokens, heads: Tensor | None = None) -> Tensor | None:
-        """Who may look, for some queries and keys; (R, 1 or h, t, s), None if all may."""
+        """The mask for some queries and keys, (R, 1 or h, t, s); None if everything is visible."""
         return self.mask.allowed(queries, keys, self._numbered(heads))
 
     def added(self, queries: Tokens, keys: Tokens, heads: Tensor | None = None) -> Tensor:
-        """What the mask adds to the scores of some queries and keys; only for a mask that `has_bias`."""
+        """The numbers that the mask adds to some scores; only for a mask that `has_bias`."""
         numbers = self.mask.bias(queries, keys, self._numbered(heads))
         assert numbers is not None
         return numbers
 
     def _numbered(self, heads: Tensor | None) -> Tensor | None:
-        """Head numbers for a mask that tells heads apart."""
+        """Head numbers for a mask that distinguishes heads."""
         if heads is None and self.mask.heads > 1:
             return torch.arange(self.q.shape[1], device=self.q.device)
         return heads
 
     def once_a_pass(self, kind: str, make: Callable[[], Made]) -> Made:
-        """Make something that depends on mask, positions and tokens alone, once for all layers of a pass."""
+        """Compute something that depends only on mask, positions and tokens, once for all layers."""
         if self.memo is None:
             return make()
-        scheme = id(self.position) if self.position.has_bias else None  # all that add nothing are alike
+        scheme = id(self.position) if self.position.has_bias else None  # all without a bias are alike
         key = (kind, id(self.mask), scheme, id(self.queries), id(self.keys))
         if key not in self.memo:
-            # Kept with what it was made from, so that no other object can come by the same id meanwhile.
+            # Stored with its inputs, so no other object can get the same id meanwhile.
             self.memo[key] = make(), (self.mask, self.position, self.queries, self.keys)
         made: Made = self.memo[key][0]
         return made
 
     def mix(self, weights: Tensor, v: Tensor, queries: Tokens, keys: Tokens) -> Tensor:
-        """The values averaged by (R, H, t, s) weights, and what the position scheme adds to them."""
+        """The values averaged by (R, H, t, s) weights, plus what the position scheme adds to them."""
         mixed = weights @ self.spread(v)
         added = self.position.values(weights, queries, keys)
         return mixed if added is None else mixed + added
@@ -120,7 +120,7 @@ class Problem(Definition):
         return kv if group == 1 else kv.repeat_interleave(group, dim=1)
 
     def parameters(self) -> list[Tensor]:
-        """What the scores depend on besides q and k; a kernel with its own backward must serve these."""
+        """What the scores depend on besides q and k; a kernel's own backward must return their gradients."""
         own: list[Tensor] = [*self.score.parameters(), *self.position.parameters(), *self.mask.tensors()]
         return [tensor for tensor in own if tensor.requires_grad]
 
@@ -138,9 +138,9 @@ class Problem(Definition):
         )
 
     def stage(self, name: str, heads: list[int] | None = None) -> Tensor:
-        """One stage of the definition, (R, h, T, S), for all heads or for the chosen ones alone.
+        """One stage of the definition, (R, h, T, S), for all heads or only the chosen ones.
 
-        `scaled`: how alike queries and keys are; `scores`: with the positions' bias and the soft cap;
+        `scaled`: the plain similarity; `scores`: with the position bias and the soft cap;
         `masked`: with the mask's numbers, and −∞ where it hides; `weights`: their softmax.
         """
         q, chosen = self.q, None
@@ -162,15 +162,15 @@ class Problem(Definition):
         return masked_softmax(scores, allowed)
 
     def weights(self, heads: list[int] | None = None) -> Tensor:
-        """The exact attention weights (R, h, T, S) of all heads, or of the chosen ones alone."""
+        """The exact attention weights (R, h, T, S) of all heads, or only of the chosen ones."""
         return self.stage("weights", heads)
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """Softmax over the keys that count; a row with none of them is 0, with gradient 0, never NaN.
+    """Softmax over the visible keys; a row without any is 0, with gradient 0, never NaN.
 
-    Computed in float32 at least. Such a row is given finite scores first, because
-    the derivative of a softmax over −∞ alone is NaN even where its result is thrown away.
+    Computed in float32 at least. Such a row first gets finite scores, because the
+    derivative of a softmax over −∞ alone is NaN even if its result is not used.
     """
     exact = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     if allowed is None:
@@ -184,11 +184,11 @@ NO_MASK = Everything()
 
 
 class Inputs:
-    """q, k and v as the fused kernel wants them: one head size, heads spread where it has no groups."""
+    """q, k and v for a fused kernel: one head size, and key heads repeated if it does not support groups."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, grouped: bool) -> None:
         self.value_dim = v.shape[-1]
-        size = max(q.shape[-1], self.value_dim)  # zeros at the end change no product
+        size = max(q.shape[-1], self.value_dim)  # appended zeros do not change products
         self.q, self.k, self.v = (_widened(x, size) for x in (q, k, v))
         self.scale, self.dropout, self.grouped = scale, dropout, grouped
 
@@ -210,7 +210,7 @@ class Inputs:
 
 
 def _widened(x: Tensor, size: int) -> Tensor:
-    """Zeros at the end of each head's features; padding by nothing would still copy."""
+    """Append zeros to each head's features; padding by 0 would still copy."""
     return x if x.shape[-1] == size else F.pad(x, (0, size - x.shape[-1]))
 
 

@@ -1,9 +1,9 @@
-"""What attention within a window remembers: the last keys and values, and those of global tokens.
+"""The cache of attention within a window: the last keys and values, and those of global tokens.
 
-The token at position p lies in slot p while there is room, and later takes the slot of the token that is W
-positions further back, which no query can see any more. Where a slot's token stands follows from how long
-its row is, so that a mask's rule and a position's bias need nothing else. Memory is bounded, and a step costs
-the same however long the text is.
+The token at position p is in slot p while there is space, and later replaces the token W positions before
+it, which no query can see any more. A slot's position follows from the length of its row, so a mask's rule
+and a position's bias need nothing else. Memory is bounded, and a step costs the same however long the text
+is.
 
 Shapes: B rows, G key/value heads, T new tokens, S slots in use, D head size.
 """
@@ -25,7 +25,7 @@ from clearhead.nn.tokens import Tokens
 class RecentKeyValues(TensorState):
     """Keys and values of the first `first` tokens, and of the last `window` ones among the others.
 
-    It cannot be cut back: what a token has taken the place of is gone.
+    It cannot be truncated: overwritten tokens are gone.
     """
 
     _slots: ClassVar = {"k": 2, "v": 2}
@@ -38,10 +38,10 @@ class RecentKeyValues(TensorState):
     def append(
         self, k: Tensor, v: Tensor, tokens: Tokens, memo: dict[Hashable, Any]
     ) -> tuple[Tensor, Tensor, Tokens]:
-        """Store new ones; return all that new queries can see, (B, G, S, ·), and where they stand."""
+        """Store new ones; return all that new queries can see, (B, G, S, ·), and their positions."""
         key = "recent", self.window, self.first, id(tokens)
         if key not in memo:
-            memo[key] = _Step.of(tokens, self.window, self.first), tokens  # kept: no id returns
+            memo[key] = _Step.of(tokens, self.window, self.first), tokens  # kept alive, so ids stay unique
         step: _Step = memo[key][0]
         past = None if self.k is None or self.v is None else (self.k, self.v)
         new_k, new_v = self._written("k", k, step), self._written("v", v, step)
@@ -53,7 +53,7 @@ class RecentKeyValues(TensorState):
         return k, v, step.keys
 
     def _written(self, name: str, x: Tensor, step: _Step) -> Tensor:
-        """The slots in use after new tokens have taken theirs."""
+        """The slots in use after storing new tokens."""
         buffer: Tensor | None = getattr(self, name)
         have = 0 if buffer is None else buffer.shape[2]
         if buffer is None or have < step.used:
@@ -78,12 +78,12 @@ class RecentKeyValues(TensorState):
 
 @dataclass(frozen=True)
 class _Step:
-    """Where new tokens go, for all layers of a pass."""
+    """The slots of new tokens, for all layers of a pass."""
 
-    keys: Tokens  # where the keys stand that new queries can see
+    keys: Tokens  # the positions of the keys that new queries can see
     used: int  # slots in use afterwards
     past: int  # and before
-    slot: int | Tensor | None  # of one token for each row, or for all; None: there are several tokens
+    slot: int | Tensor | None  # of one token per row, or for all rows; None: several tokens
     source: Tensor  # (1 or B, S) which new token each slot takes …
     source_is_new: Tensor  # … where it takes one
 
@@ -91,7 +91,7 @@ class _Step:
     def of(cls, tokens: Tokens, window: int, first: int) -> _Step:
         position, count, room = tokens.position, tokens.count, window + first
         used, past = min(tokens.extent, room), min(tokens.extent - count, room)
-        far = tokens.extent + room  # what is further ahead than a window reaches is hidden by it
+        far = tokens.extent + room  # positions ahead of the window's reach are hidden by it
         begin = position[:, :1]
         real = count if tokens.real is None else tokens.real.unsqueeze(1)
         held, filled = _held(begin + real - 1, used, window, first)

@@ -1,21 +1,21 @@
-"""Reformer: each token is compared with those alone that a random hash puts near it (LSH attention).
+"""Reformer: each token is compared only with those that a random hash puts near it (LSH attention).
 
-    k = q / rms(q)           queries and keys are the same vectors, keys of one length
-    bucket = argmax [q R, −q R]                     R random: vectors of like direction share a bucket
+    k = q / rms(q)           queries and keys are the same vectors, with keys normalised
+    bucket = argmax [q R, −q R]                     R random: vectors of similar direction share a bucket
 
-Tokens are sorted by their buckets and cut into chunks. A chunk is compared with itself and with its
-neighbours, which may be those of another round at either end. Several rounds of hashing are mixed by their
-softmaxes' sums. A token looks at itself only where it can look at nothing else. So n tokens cost
+Tokens are sorted by bucket and cut into chunks. A chunk is compared with itself and with its neighbours,
+which at either end may belong to another round. Several rounds of hashing are combined by the sums of their
+softmaxes. A token attends to itself only if it can attend to nothing else. So n tokens cost
 O(rounds · n · chunk), and sorting them O(n log n).
 
-It equals exact attention with shared queries and keys (and without looking at oneself) when one chunk holds
-the text, or in a single round when a chunk and its neighbours do. R is drawn when the layer is made, from the
-run's seed, and saved with the weights. Which keys a token sees depends on the whole text, those after it
-included, although a causal mask hides them. In decoding, therefore, where the rest is unknown, tokens look
-exactly at all that came before: O(n) for a step, from a cache of keys and values.
+It equals exact attention with shared queries and keys (and without attending to oneself) when one chunk holds
+the text, or in a single round when a chunk and its neighbours do. R is drawn when the layer is created, from
+the run's seed, and saved with the weights. Which keys a token sees depends on the whole text, including later
+tokens, even if a causal mask hides those. In decoding the rest is unknown, so tokens attend exactly to
+everything before them: O(n) for a step, from a cache of keys and values.
 
 Shapes: B rows, H heads, T tokens, K and V sizes of one head, h rounds, N chunks of all rounds, c tokens of a
-chunk, w chunks that one chunk looks at.
+chunk, w chunks that one chunk attends to.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from clearhead.nn.positions.base import Position
 from clearhead.nn.state import State, refuse_unknown_state
 from clearhead.nn.tokens import Place, Tokens
 
-ITSELF = -1e5  # the score of a token with itself: 0 beside any other, 1 where it is alone
-NOWHERE = 2**40  # where padding stands
-EPS = 1e-6  # below a vector's mean square
+ITSELF = -1e5  # the score of a token with itself: weight 0 next to any other, 1 if alone
+NOWHERE = 2**40  # the position of padding
+EPS = 1e-6  # added to a vector's mean square
 SHARED = "queries and keys are the same vectors and are compared within chunks"
 
 
@@ -81,7 +81,7 @@ class ReformerConfig(AttentionConfig):
 
     @property
     def looked_at(self) -> int:
-        """Chunks that one chunk looks at, itself included."""
+        """Chunks that one chunk attends to, itself included."""
         return 1 + self.before + self.after
 
 
@@ -95,7 +95,7 @@ class ButItself(Mask):
 
 
 class ReformerAttention(ApproximateAttention):
-    """Self-attention among tokens that hash alike, causal or not.
+    """Self-attention among tokens with similar hashes, causal or not.
 
     >>> attention = ReformerAttention(ReformerConfig(width=32, heads=4, chunk=4), Position())
     >>> attention(torch.randn(2, 11, 32)).shape
@@ -126,7 +126,7 @@ class ReformerAttention(ApproximateAttention):
         look: Look | None = None,
         apart: bool = False,
     ) -> Any:
-        """Attend from x to itself, or exactly to itself and what the state holds; returns the shape of x."""
+        """Attend from x to itself, or exactly to itself and the state; returns the shape of x."""
         if state is None or memory is not None:
             return super().forward(x, memory, mask=mask, queries=queries, look=look, apart=apart)
         problem = self._continued(x, mask, queries, keys, state)
@@ -137,7 +137,7 @@ class ReformerAttention(ApproximateAttention):
     def _continued(
         self, x: Tensor, mask: Mask | None, queries: Tokens | None, keys: Tokens | None, state: State
     ) -> Problem:
-        """Exact attention from new tokens to all so far, behind a causal mask."""
+        """Exact attention from new tokens to all so far, with a causal mask."""
         refuse_unknown_state(state, KeyValues)
         assert isinstance(state, KeyValues)
         causal, _ = hidden_keys(self.config, mask, SHARED)
@@ -177,7 +177,7 @@ class ReformerAttention(ApproximateAttention):
         return found if seen is None else found.masked_fill(~seen, 0.0)
 
     def _by_rounds(self, q: Tensor, k: Tensor, v: Tensor, at: Tensor, causal: bool) -> Tensor:
-        """(B, H, T, V) of whole chunks; tokens stand `at` (B, H, 1, T)."""
+        """(B, H, T, V) of whole chunks; `at` (B, H, 1, T) are the tokens' positions."""
         real = at[:, 0, 0] < NOWHERE
         order = self._sorted(q, real)  # (B,H,h,T)
         order = order.unsqueeze(-1)
@@ -197,7 +197,7 @@ class ReformerAttention(ApproximateAttention):
 
     @torch.no_grad()
     def _sorted(self, q: Tensor, real: Tensor) -> Tensor:
-        """(B, H, h, T): in each round the tokens by their buckets, and those in one by their places."""
+        """(B, H, h, T): in each round the tokens sorted by bucket, and within one by position."""
         found, behind = self.buckets(q)
         return found.masked_fill(~real[:, None, None], behind).argsort(dim=-1, stable=True)
 
@@ -217,7 +217,7 @@ class ReformerAttention(ApproximateAttention):
     ) -> tuple[Tensor, Tensor]:
         """Chunks of queries (B, H, N, c, ·) with their keys (B, H, N, w·c, ·); and the logarithm of all sums.
 
-        Tokens stand `at` (B, H, N, c), their keys at `others` (B, H, N, w·c).
+        Queries have positions `at` (B, H, N, c), keys `others` (B, H, N, w·c).
         """
         scores = exact((q * self.config.factor) @ k.mT)  # (B,H,N,c,w·c)
         query, key = at.unsqueeze(-1), others.unsqueeze(-2)
@@ -231,10 +231,10 @@ class ReformerAttention(ApproximateAttention):
 
 
 def neighbours(config: ReformerConfig, real: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """For each neighbour that chunks look at, (B, N): which it is, who looks at this chunk, whether to look.
+    """For each neighbour that chunks attend to, (B, N): its index, who attends to this chunk, and whether.
 
-    The chunks of all rounds stand in a circle, without those that hold padding alone (`real` (B, T) says what
-    does not). No chunk is looked at twice, and a text of one chunk has no neighbours.
+    The chunks of all rounds form a circle, without those that hold only padding (`real` (B, T) marks the
+    rest). No chunk is attended to twice, and a text of one chunk has no neighbours.
     """
     each = real.shape[1] // config.chunk
     own = (real.sum(1, keepdim=True) + config.chunk - 1) // config.chunk  # (B,1) chunks of a round
@@ -257,8 +257,8 @@ def neighbours(config: ReformerConfig, real: Tensor) -> list[tuple[Tensor, Tenso
 
 
 class Reordered(torch.autograd.Function):
-    """x in another order along one dimension. Its gradient is put back in order, which adds nothing up, so it
-    is as quick and as repeatable, and x itself need not be kept.
+    """x in another order along one dimension. Its gradient is reordered back, without summing, so it is as
+    fast and as deterministic, and x itself need not be stored.
     """
 
     @staticmethod
@@ -286,6 +286,6 @@ def _in_chunks(x: Tensor, order: Tensor, back: Tensor, size: int) -> Tensor:
 
 
 def _moved(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
-    """Chunks (B, H, N, c, D), each in place of the one that looks at it."""
+    """Chunks (B, H, N, c, D), each in place of the one that attends to it."""
     order, back = (one[:, None, :, None, None] for one in (index, back))
     return _reordered(x, order, back, 2)

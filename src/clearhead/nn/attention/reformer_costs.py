@@ -1,6 +1,6 @@
-"""What attention among tokens that hash alike costs.
+"""The cost of attention among tokens with similar hashes.
 
-Shapes: R rows, T tokens, H heads, K and V sizes of one head, c tokens of a chunk, w chunks that one looks at.
+Shapes: R rows, T tokens, H heads, K and V sizes of one head, c tokens of a chunk, w chunks that one sees.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from clearhead.nn.costs import FLOAT, ID, Costs, Product, Sight, Storage, linear
 
 
 def _chunks(layer: ReformerAttention, sight: Sight) -> tuple[int, int, int]:
-    """Rounds, tokens of each with those that fill the last chunk, and keys that each is compared with."""
+    """Rounds, tokens of each including padding of the last chunk, and keys that each is compared with."""
     config, tokens = layer.config, sight.queries
     if tokens <= config.chunk:
         return 1, tokens, tokens
@@ -33,13 +33,13 @@ def _products(part: str, layer: ReformerAttention, sight: Sight) -> Iterator[Pro
 
 
 def _kept(layer: ReformerAttention, sight: Sight, storage: Storage) -> int:
-    """Queries, keys, values and result in every round, scores and weights of all chunks, who sees whom."""
+    """Queries, keys, values and result in every round, scores and weights of all chunks, and their masks."""
     config = layer.config
     rounds, tokens, keys = _chunks(layer, sight)
     key, value, item = config.key_size, config.value_size, storage.item
     hashed = sight.queries > config.chunk
     looked = config.looked_at if hashed else 1
-    numbers = sight.queries * (key + 1 + value)  # W_O's input among them
+    numbers = sight.queries * (key + 1 + value)  # including W_O's input
     numbers += rounds * tokens * (key + looked * (key + value) + 1)
     if rounds > 1:
         numbers += rounds * tokens * (value + 1)

@@ -1,7 +1,7 @@
-"""How alike a query and a key are: the five scores of the lectures, one class each.
+"""How similar a query and a key are: the five scores of the lectures, one class each.
 
 Each maps queries and keys (or leaves them as they are) and then compares pairs.
-All but the additive one compare by a dot product, so fused kernels can do it;
+All but the additive one compare by a dot product, which fused kernels can compute;
 `pairs` is the whole definition, used by the reference and the tiled kernel.
 
 Shapes: R rows, H heads, T queries, S keys, Q query size, K key size (of one head).
@@ -24,13 +24,13 @@ ALL_HEADS = slice(None)
 class Score(nn.Module):
     """Base. A score first maps queries and keys, each once, then compares every pair.
 
-    Where `is_product`, comparing is `scale · q·k` of the mapped ones, which fused kernels compute.
+    If `is_product`, the comparison is `scale · q·k` of the mapped ones, which fused kernels compute.
     """
 
     is_product = True
     compares_directly = True  # q and k live in one space, as rotations and relative positions need
     scale = 1.0
-    maps = False  # `queries` or `keys` does something
+    maps = False  # `queries` or `keys` is not the identity
 
     def __init_subclass__(cls) -> None:
         cls.maps = cls.queries is not Score.queries or cls.keys is not Score.keys
@@ -80,7 +80,7 @@ class Bilinear(Score):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Begin near the scaled dot product: a random map whose scores have about unit variance."""
+        """Start near the scaled dot product: a random map whose scores have about unit variance."""
         nn.init.normal_(self.weight, std=1.0 / math.sqrt(self.weight.shape[1] * self.weight.shape[2]))
 
     def queries(self, q: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
@@ -99,7 +99,7 @@ class ReducedRank(Score):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Each factor keeps variance; the product over `rank` terms is brought back to one."""
+        """Each factor preserves variance; the product over `rank` terms is scaled back to one."""
         rank = self.query.shape[2]
         for factor in (self.query, self.key):
             nn.init.normal_(factor, std=1.0 / math.sqrt(factor.shape[1] * math.sqrt(rank)))
@@ -125,7 +125,7 @@ class Additive(Score):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Unit variance into the tanh and about unit variance out of it."""
+        """Unit variance before the tanh and about unit variance after it."""
         for factor in (self.query, self.key):
             nn.init.normal_(factor, std=1.0 / math.sqrt(2 * factor.shape[1]))
         nn.init.normal_(self.combine, std=1.0 / math.sqrt(self.combine.shape[1]))
@@ -143,7 +143,7 @@ class Additive(Score):
 
 Builder = Callable[[int, int, int, int], Score]
 
-# Name → how to make it from (heads, query_dim, key_dim, rank or hidden size).
+# Name → how to build it from (heads, query_dim, key_dim, rank or hidden size).
 SCORES: dict[str, Builder] = {
     "dot": lambda heads, query, key, rank: Dot(),
     "scaled_dot": lambda heads, query, key, rank: ScaledDot(key),
@@ -156,7 +156,7 @@ SCORES: dict[str, Builder] = {
 def build_score(
     name: str, heads: int, query_dim: int, key_dim: int, rank: int, scale: float | None = None
 ) -> Score:
-    """A score by name, with a factor of one's own where `scale` is given; dot products need one size."""
+    """A score by name, with its own factor if `scale` is given; dot products need equal sizes."""
     if name not in SCORES:
         raise UserError(f"There is no score '{name}': {nearest(name, SCORES)}")
     if name in ("dot", "scaled_dot") and query_dim != key_dim:

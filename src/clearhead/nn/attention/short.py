@@ -2,8 +2,8 @@
 
 PyTorch's variable-length kernel is built for long sequences: it works in tiles of 128 × 128 and makes three
 passes backward. A sentence is shorter than a tile. Here a program holds one sequence's queries, keys and
-values whole, so nothing is computed twice or added up between programs, and backward is one pass; the result
-is the same at every run. Boundaries are tensors: nothing waits, and one recorded step serves all lengths.
+values whole, so nothing is computed twice or summed between programs, and backward is one pass; the result is
+the same at every run. Boundaries are tensors: nothing waits, and one recorded step serves all lengths.
 Equals `reference`.
 
 Shapes: N packed tokens, H heads, D head size, R sequences.
@@ -54,9 +54,9 @@ def short(problem: Problem) -> Tensor:
 
 
 def _joint(q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
-    """k and v, or q too, as (N, parts, H, D) where they are parts of one product and nothing else is in it.
+    """k and v, or q too, as (N, parts, H, D) if they are parts of one product and nothing else is in it.
 
-    Their gradients are then written as one tensor, and nobody has to put them together.
+    Their gradients are then written as one tensor, without concatenation.
     """
     if torch.compiler.is_compiling() or k._base is None or v._base is not k._base:
         return None
@@ -71,7 +71,7 @@ def _joint(q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
 
 
 def _parts(q: Tensor | None, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v (N, H, D), of which k may hold the others."""
+    """q, k and v (N, H, D); k may contain the others."""
     if v is not None:
         assert q is not None
         return _rows(q), _rows(k), _rows(v)
@@ -107,7 +107,7 @@ def _short_backward(
     d_out: Tensor, q: Tensor | None, k: Tensor, v: Tensor | None, out: Tensor, logsum: Tensor,
     q_bounds: Tensor, k_bounds: Tensor, longest: int, scale: float, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, k and v; empty ones of those that are not given."""
+    """The gradients of q, k and v; empty for those that are not given."""
     queries, keys, values = _parts(q, k, v)
     d_out = _rows(d_out)
     grads: tuple[Tensor, Tensor, Tensor] = _room_for_gradients(d_out, q, k, v)
@@ -133,12 +133,12 @@ def _room_for_gradients(
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, q_bounds, k_bounds, *ctx.settings = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # nobody makes zeros for what has no gradient
+    ctx.set_materialize_grads(False)  # no zeros for outputs without a gradient
     ctx.save_for_backward(q, k, v, *output, q_bounds, k_bounds)
 
 
 def _differentiate(ctx: Any, d_out: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # asked for once, as activations that are computed again can be read only once
+    saved = ctx.saved_tensors  # read once: recomputed activations can be read only once
     found = _short_backward(d_out, *saved, *ctx.settings)
     slopes = (None if one is None else slope for one, slope in zip(saved[:3], found, strict=True))
     return *slopes, None, None, None, None, None
@@ -160,13 +160,13 @@ def _launch(longest: int) -> tuple[int, int]:
 
 # -- what runs on the device ---------------------------------------------------------------------------
 #
-# Rows of q, k, v and their gradients may lie apart by any stride (they are parts of one projection); the rest
+# Rows of q, k, v and their gradients may have any stride (they are parts of one projection); everything else
 # is contiguous. Every token belongs to a sequence, so all results are written.
 
 
 @kernel
 def _tokens(bounds: tl.tensor, block: tl.constexpr) -> Any:
-    """The tokens of this program's sequence, and which of them there are."""
+    """The tokens of this program's sequence, and which of them exist."""
     row = tl.load(bounds + tl.program_id(0)) + tl.arange(0, block)
     return row, row < tl.load(bounds + tl.program_id(0) + 1)
 
@@ -214,7 +214,7 @@ def _forward(
     seen = _visible(in_q, in_k, block, causal)
     scores = tl.where(seen, tl.dot(queries, tl.trans(keys)) * scale, float("-inf"))
     highest = tl.max(scores, 1)
-    highest = tl.where(highest == float("-inf"), 0.0, highest)  # a query that sees nothing
+    highest = tl.where(highest == float("-inf"), 0.0, highest)  # for a query that sees nothing
     p = tl.exp(scores - highest[:, None])
     total = tl.sum(p, 1)
     total = tl.where(total == 0.0, 1.0, total)

@@ -1,12 +1,12 @@
-"""Which keys a run of queries can see at all: a mask's sight as a few spans of positions.
+"""Which keys a run of queries can see at all: a mask's visibility as a few spans of positions.
 
-A mask is a rule on one pair, and asking every pair costs n². For rules that compare positions the answer for
+A mask is a rule on one pair, and testing every pair costs n². For rules that compare positions the answer for
 a whole run of queries follows from its first and its last position: a window sees a span around the run, a
-prefix one at the beginning. Spans may hold more than is visible, never less; a kernel computes what lies in
-them, asks the rule about those pairs alone, and leaves the rest out.
+prefix one at the beginning. Spans may hold more than is visible, never less; a kernel computes only what is
+inside them, and applies the rule to those pairs.
 
-A mask of your own says so by a method `spans(first, last, width)` and `sparse = True`; one that
-says nothing may see everything.
+Your own mask can define a method `spans(first, last, width)` and `sparse = True`; a mask without them may see
+everything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Block:
 
 
 def by_distance(mask: Mask) -> bool:
-    """Whether a pair's visibility follows from how far apart the two stand, so that blocks are alike."""
+    """Whether a pair's visibility depends only on its distance, so blocks are alike."""
     if isinstance(mask, Several):
         return all(by_distance(part) for part in mask.of)
     return isinstance(mask, (Causal, Window)) or getattr(mask, "by_distance", False)
@@ -72,13 +72,13 @@ def visible_spans(mask: Mask, first: int, last: int, width: int) -> list[Span]:
 
 
 def _both(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
-    """What lies in a span of either list."""
+    """The intersection of two lists of spans."""
     pairs = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
     return [(begin, end) for begin, end in pairs if begin < end]
 
 
 def _joined(spans: Sequence[Span], width: int, gap: int = 0) -> list[Span]:
-    """In order, cut to the width, and those that touch as one."""
+    """Sorted, clipped to the width, with touching spans merged."""
     joined: list[Span] = []
     for begin, end in sorted((max(begin, 0), min(end, width)) for begin, end in spans):
         if begin >= end:

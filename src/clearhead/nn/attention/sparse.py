@@ -1,20 +1,20 @@
 """Multi-head attention within a pattern: a window, blocks, strides and global tokens, as settings of a layer.
 
-The pattern joins the mask that the layer is given, so that a decoder's stays causal; nothing else differs
-from multi-head attention. Decoding remembers what a later token can still see: without a stride, the last
-keys and values and those of the global tokens (`recent.py`). With `layer_pattern` layers have patterns that
-differ. Equals exact attention when the pattern hides nothing, as a window does that is as long as the text.
+The pattern is combined with the mask that the layer is given, so a decoder's stays causal; nothing else
+differs from multi-head attention. The decoding state holds what a later token can still see: without a
+stride, the last keys and values and those of the global tokens (`recent.py`). With `layer_pattern`, layers
+can have different patterns. Equals exact attention when the pattern hides nothing, as with a long window.
 
 | setting                    | a query sees                                     | time           |
 |----------------------------|--------------------------------------------------|----------------|
 | `window` w                 | itself and w − 1 positions each way              | O(n · w)       |
 | `local` w                  | its own block of w positions                     | O(n · w)       |
 | `stride` s, of `unit`s     | every s-th unit from its own on                  | O(n² / s)      |
-| `global_tokens` g, beside  | the first g, which see all                       | O(n · g) more  |
+| `global_tokens` g, besides | the first g, which see all                       | O(n · g) more  |
 
-With `global_projections` (Longformer's) the global tokens look at all others with queries, keys and values of
-their own; how others look at them stays. That is for encoders. It equals attention without them where
-these projections are the same.
+With `global_projections` (Longformer's) the global tokens attend to all others with their own queries, keys
+and values; how others attend to them does not change. That is for encoders. It equals attention without them
+if these projections are the same.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ class SparseConfig(AttentionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class WithGlobals(Problem):
-    """A problem, and that of the global tokens among its queries, whose result takes their places."""
+    """A problem, and that of the global tokens among its queries, whose result replaces theirs."""
 
     of_globals: Problem
-    places: Tensor  # (g,) where they stand among the queries
+    places: Tensor  # (g,) their indices among the queries
 
     def stage(self, name: str, heads: list[int] | None = None) -> Tensor:
         return super().stage(name, heads).index_copy(2, self.places, self.of_globals.stage(name, heads))
@@ -128,12 +128,12 @@ class SparseAttention(MultiHeadAttention):
             )
 
     def new_state(self) -> Any:
-        """What is remembered of the tokens so far: nothing yet."""
+        """An empty decoding state."""
         window = self.config.longest_window
         return super().new_state() if window is None else RecentKeyValues(window, self.config.global_tokens)
 
     def forward(self, x: Tensor, memory: Tensor | None = None, **given: Any) -> Any:
-        """As multi-head attention's; global tokens may have looked with projections of their own."""
+        """Like multi-head attention's; global tokens may have their own projections."""
         if not self.config.global_projections:
             return super().forward(x, memory, **given)
         look, apart = given.pop("look", None), given.pop("apart", False)
@@ -156,7 +156,7 @@ class SparseAttention(MultiHeadAttention):
         state: State | None = None,
         memo: dict[Hashable, Any] | None = None,
     ) -> Problem:
-        """As multi-head attention's, with the pattern in the mask."""
+        """Like multi-head attention's, with the pattern in the mask."""
         memo = {} if memo is None else memo
         joined = self._joined(mask, memo)
         if isinstance(state, RecentKeyValues):
@@ -170,7 +170,7 @@ class SparseAttention(MultiHeadAttention):
     def _with_globals(
         self, x: Tensor, found: Problem, mask: Mask | None, memo: dict[Hashable, Any]
     ) -> Problem:
-        """The problem with the global tokens' own beside it: they see all that the layer's mask shows."""
+        """The problem together with that of the global tokens, which see everything in the layer's mask."""
         if mask is not None and any(isinstance(part, Causal) for part in mask.parts):
             raise UserError(
                 "global_projections and a causal mask cannot work together: use them in an encoder, "
@@ -179,7 +179,7 @@ class SparseAttention(MultiHeadAttention):
         tokens = found.queries
         key = "global tokens", self.config.global_tokens, id(tokens)
         if key not in memo:
-            memo[key] = *_globals(tokens, self.config.global_tokens), tokens  # kept: no id returns
+            memo[key] = *_globals(tokens, self.config.global_tokens), tokens  # kept alive
         places, asking = memo[key][:2]
         rows, heads = x.unsqueeze(0) if x.dim() == 2 else x, self.config.heads
         own = dataclasses.replace(
@@ -196,13 +196,13 @@ class SparseAttention(MultiHeadAttention):
         """Both masks, as one object for all layers of a pass that have the same pattern."""
         key = ("pattern", id(mask), repr(self.pattern))
         if key not in memo:
-            memo[key] = (self.pattern if mask is None else mask & self.pattern), mask  # kept: no id returns
+            memo[key] = (self.pattern if mask is None else mask & self.pattern), mask  # kept alive
         joined: Mask = memo[key][0]
         return joined
 
 
 def _globals(tokens: Tokens, count: int) -> tuple[Tensor, Tokens]:
-    """Which tokens are global, and where they stand."""
+    """Which tokens are global, and their positions."""
     if tokens.segment is None:
         places = torch.arange(min(count, tokens.count), device=tokens.position.device)
         return places, tokens[: len(places)]

@@ -1,4 +1,4 @@
-"""What attention within a pattern costs: multi-head attention's, with the pairs that its kernel computes.
+"""The cost of attention within a pattern: multi-head attention's, for the pairs that its kernel computes.
 
 Shapes: R rows, H heads, T queries, S keys.
 """
@@ -33,7 +33,7 @@ from clearhead.nn.tokens import Tokens
 
 @dataclass(frozen=True)
 class Shown(Sight):
-    """Who looks at whom, where a kernel computes less than all pairs."""
+    """The pairs of an attention layer, if a kernel computes fewer than all."""
 
     shown: int = 0  # pairs of one row
 
@@ -47,7 +47,7 @@ class Shown(Sight):
 
 
 def computed(layer: SparseAttention, sight: Sight) -> Sight:
-    """The pairs in the blocks that the pattern shows, where `auto` would leave the others out."""
+    """The pairs in the blocks that the pattern shows, if `auto` would skip the others."""
     if layer.kernel not in ("auto", "blocks"):
         return sight
     mask = Causal() & layer.pattern if sight.causal else layer.pattern
@@ -77,13 +77,13 @@ def _of_globals(layer: SparseAttention, sight: Sight) -> Sight:
 
 
 def _kept(layer: SparseAttention, sight: Sight, storage: Storage) -> int:
-    """What all tokens keep within the pattern, and what global ones keep with projections of their own."""
+    """What all tokens store within the pattern, and what global ones store for their own projections."""
     own = attention_kept(layer, _of_globals(layer, sight), storage) if layer.config.global_projections else 0
     return _within_pattern(layer, sight, storage) + own
 
 
 def _within_pattern(layer: SparseAttention, sight: Sight, storage: Storage) -> int:
-    """As multi-head attention; on a CPU, blocks keep no sums, and PyTorch's kernel keeps its masks."""
+    """As multi-head attention; on a CPU, blocks store no sums, and PyTorch's kernel stores its masks."""
     config, places = layer.config, sight.rows * sight.queries
     found = attention_kept(layer, sight, storage)
     if not storage.on_cpu or config.dropout > 0 or layer.kernel not in ("auto", "sdpa", "blocks"):
@@ -95,10 +95,10 @@ def _within_pattern(layer: SparseAttention, sight: Sight, storage: Storage) -> i
         heads, key, value = config.heads, config.key_size, config.value_size
         return places * storage.item * (heads * (key + 2 * value) + config.groups * (key + value))
     if served != "sdpa" or layer.position.has_bias:
-        return found  # which counts the bias that the mask is put into
+        return found  # this counts the bias that includes the mask
     runs = sdpa_runs(problem)
     pairs = sum((rows.stop - rows.start) * (keys.stop - keys.start) for rows, keys in runs)
-    if len(runs) == 1 or mask_size(problem, runs) <= RUN_ELEMENTS["cpu"]:  # else they are made again
+    if len(runs) == 1 or mask_size(problem, runs) <= RUN_ELEMENTS["cpu"]:  # else they are recomputed
         found += sight.rows * pairs * storage.item
     found += places  # which queries see nothing: their results are set to 0, in a copy
     if config.key_size == config.value_size and result_lies_as_queries_came(layer, sight):
@@ -107,7 +107,7 @@ def _within_pattern(layer: SparseAttention, sight: Sight, storage: Storage) -> i
 
 
 def _asked(layer: SparseAttention, sight: Sight) -> Problem:
-    """What kernels are asked, with tensors that take no memory."""
+    """The problem for a kernel, with tensors that take no memory."""
     q, k = (
         torch.empty(()).expand(sight.rows, heads, tokens, layer.config.key_size)
         for heads, tokens in ((layer.config.heads, sight.queries), (layer.config.groups, sight.keys))

@@ -1,10 +1,10 @@
-"""What an attention layer remembers between steps.
+"""An attention layer's state between decoding steps.
 
-`KeyValues` holds the keys and values of self-attention and grows as tokens come, and so does `Latents`, the
-one vector for each token that latent attention makes both from; `Memory` holds those of cross-attention,
-computed once. A row's tokens always lie
-at slots 0, 1, 2, … whatever the other rows hold, so there is no padding inside
-the state and rows of different lengths decode together.
+`KeyValues` holds the keys and values of self-attention and grows with the tokens, and so does `Latents`, the
+one vector per token from which latent attention computes both; `Memory` holds those of cross-attention,
+computed once. A row's tokens are always in slots 0, 1, 2, … whatever the other
+rows hold, so there is no padding inside the state and rows of different lengths
+decode together.
 
 Shapes: B rows, G key/value heads, T new tokens, S slots in use, D head size, L and R sizes of a latent and of
 a rotated key.
@@ -27,13 +27,13 @@ class Growing(TensorState):
     """Tensors (B, G, capacity, ·) that hold vectors in slots 0, 1, 2, …, in buffers that grow by blocks."""
 
     def __init__(self) -> None:
-        self.slots = 0  # no row has more than this many
+        self.slots = 0  # no row has more
 
     def _store(self, tokens: Tokens, **new: Tensor) -> tuple[Tensor, ...]:
         """Write new vectors (B, G, T, ·) at their positions; return all of them, (B, G, S, ·).
 
-        What a row writes past its real length is never seen (it lies ahead of every real query) and
-        is overwritten by the row's next token.
+        What a row writes past its real length is never seen (it is ahead of every real query) and is
+        overwritten by the row's next token.
         """
         slots = max(self.slots, tokens.extent)
         for name, x in new.items():
@@ -51,7 +51,7 @@ class Growing(TensorState):
         have = 0 if old is None else old.shape[2]
         if old is not None and slots <= have:
             return old
-        capacity = max(-(-slots // BLOCK) * BLOCK, have + have // 2)  # half as much again: few copies
+        capacity = max(-(-slots // BLOCK) * BLOCK, have + have // 2)  # grows by half: few copies
         buffer = new.new_zeros(*new.shape[:2], capacity, new.shape[3])
         if old is not None:
             buffer[:, :, :have] = old
@@ -59,16 +59,16 @@ class Growing(TensorState):
         return buffer
 
     def join(self, other: Self) -> None:
-        """Take in another's rows behind one's own."""
+        """Append another's rows."""
         super().join(other)
         self.slots = max(self.slots, other.slots)
 
 
 class PerToken(Growing):
-    """A slot for each token, so that the last ones can be forgotten."""
+    """A slot for each token, so the last ones can be removed."""
 
     def truncate(self, length: int) -> None:
-        """Forget everything from position `length` on."""
+        """Remove everything from position `length` on."""
         self.slots = min(self.slots, length)
 
 
@@ -89,7 +89,7 @@ class KeyValues(PerToken):
 
 
 class Latents(PerToken):
-    """Latent attention's one vector for each token so far: the latent, and the rotated key beside it."""
+    """Latent attention's one vector for each token so far: the latent, followed by the rotated key."""
 
     _slots: ClassVar = {"latent": 2}
 

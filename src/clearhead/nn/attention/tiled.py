@@ -1,12 +1,12 @@
 """FlashAttention's algorithm in readable PyTorch: exact attention without the n×n matrix.
 
-Forward, for each block of queries, walking over the blocks of keys:
+Forward, for each block of queries, in a loop over the blocks of keys:
 
     m ← max(m, rowmax(S))            running maximum
     P = exp(S − m)                   this block's weights, not yet normalised
     l ← l·exp(m_old − m) + rowsum(P) running sum
     O ← O·exp(m_old − m) + P V       running result, rescaled
-    at the end   O ← O / l           and keep only L = m + log l for the backward pass
+    at the end   O ← O / l           and store only L = m + log l for the backward pass
 
 Backward: nothing of size n×n was stored, so each block's weights are recomputed
 from L, `P = exp(S − L)`, and with `D = rowsum(dO ∘ O)`:
@@ -14,7 +14,7 @@ from L, `P = exp(S − L)`, and with `D = rowsum(dO ∘ O)`:
     dV, dP from O = P V        dS = P ∘ (dP − D)        dQ, dK and parameters from S
 
 The first and the last step are left to autograd on the recomputed block, so every
-score, bias and soft cap works here without a formula of its own. Equals
+score, bias and soft cap works here without its own formula. Equals
 `reference` always.
 """
 
@@ -48,12 +48,12 @@ def tiled(problem: Problem, query_block: int = QUERY_BLOCK, key_block: int = KEY
 
 
 def _recording(tensor: Tensor) -> bool:
-    """Is a CUDA graph being captured? Then no value can be looked at, and what the host draws is fixed."""
+    """Is a CUDA graph being captured? Then no value can be read, and the host's random draws are fixed."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 class _Walk:
-    """The order of blocks, and what is computed in each; forward and backward take the same walk."""
+    """The order of blocks, and what is computed in each; forward and backward use the same order."""
 
     def __init__(self, problem: Problem, query_block: int, key_block: int, seed: int) -> None:
         self.problem, self.seed = problem, seed
@@ -66,9 +66,9 @@ class _Walk:
         self.cast = (kind, torch.get_autocast_dtype(kind)) if self.autocast else ("cpu", torch.bfloat16)
 
     def as_called(self) -> torch.autocast:
-        """Autocast as it was when attention was called: backward may come after its `with` block has ended.
+        """Autocast as it was when attention was called: backward may run after its `with` block has ended.
 
-        Casts are not kept: one that forward made without gradients would serve backward, and lose them.
+        Casts are not cached: backward would reuse one that forward made without gradients, and lose them.
         """
         return torch.autocast(*self.cast, enabled=self.autocast, cache_enabled=False)
 

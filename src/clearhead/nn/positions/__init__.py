@@ -1,4 +1,4 @@
-"""Where a token stands: every position scheme of the lectures, and how to get one by name."""
+"""Positions of tokens: every position scheme of the lectures, and how to get one by name."""
 
 from __future__ import annotations
 

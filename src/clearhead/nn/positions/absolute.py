@@ -18,8 +18,8 @@ def sinusoid(position: Tensor, width: int, base: float = 10_000.0, layout: str =
     """`PE(pos, 2i) = sin(pos / base^(2i/d))`, `PE(pos, 2i+1) = cos(…)`, for any (also negative) positions.
 
     `layout="halves"` puts all sines first and all cosines after them, as Marian and Transformer-XL
-    do: the same numbers in another order. The angle is computed in float64, because float32 has lost
-    a tenth of a degree by position 10,000; for a device that has no float64, on the host.
+    do: the same numbers in another order. The angle is computed in float64, because float32 is off by
+    a tenth of a degree at position 10,000; on the host, for a device without float64.
     """
     position = position.to(exact_place(position.device))
     even = torch.arange(0, width, 2, device=position.device, dtype=torch.float64)
@@ -51,14 +51,14 @@ class Sinusoidal(Position):
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
         if tokens.segment is None or tokens.extent >= tokens.count:
             return x + sinusoid(tokens.position, x.shape[-1], self.base, self.layout).to(x.dtype).to(x.device)
-        # packed: each position once, and not for every token that stands there
+        # packed: each position once, not for every token
         every = torch.arange(tokens.extent, device=tokens.position.device)
         table = sinusoid(every, x.shape[-1], self.base, self.layout).to(x.dtype).to(x.device)
         return x + table[tokens.position]
 
 
 class Learned(Position):
-    """A trainable vector for each position below `max_length`; there is nothing past it."""
+    """A trainable vector for each position below `max_length`, and none beyond."""
 
     in_embedding = True
 
@@ -69,7 +69,7 @@ class Learned(Position):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small against the word embeddings, as GPT-2 and BERT begin."""
+        """Small compared with the word embeddings, as in GPT-2 and BERT."""
         nn.init.normal_(self.table, std=0.02)
 
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
@@ -79,5 +79,5 @@ class Learned(Position):
                 f"This model has learned positions for {self.max_length} tokens and was given "
                 f"{longest}: shorten the text, or use sinusoidal or rotary positions."
             )
-        # A row that ends in padding may be counted past the end; what stands there is never used.
+        # Positions of padding may be past the end; they are never used.
         return x + self.table[tokens.position.clamp(max=self.max_length - 1)]

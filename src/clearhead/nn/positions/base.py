@@ -1,7 +1,7 @@
-"""What a position scheme is: three places where it may touch a sequence, and one exception.
+"""The interface of a position scheme: three places where it may act on a sequence, and one exception.
 
 - `embed`: adds something to the embeddings before the first layer;
-- `rotate`: turns queries and keys before they are compared (and stored);
+- `rotate`: rotates queries and keys before they are compared (and cached);
 - `bias`: adds something to the scores;
 - `values`: adds something to the values, in the one published scheme that does.
 
@@ -20,15 +20,15 @@ from clearhead.nn.tokens import Tokens
 
 
 class Position(nn.Module):
-    """Base, and by itself the scheme "none": order is not told to the model at all."""
+    """Base, and by itself the scheme "none": the model gets no information about order."""
 
     needs_comparable = False  # True: queries and keys must be compared directly (dot, scaled dot)
     in_embedding = False  # True: acts in `embed` alone, so attention layers need not hold it
     per_layer = False  # True: every layer learns its own; False: one object serves all layers
     elementwise_bias = True  # the bias can be computed pair by pair inside a fused kernel
-    has_bias = False  # `bias` does something
-    adds_values = False  # `values` does something
-    turns = False  # `rotate` does something
+    has_bias = False  # `bias` is implemented
+    adds_values = False  # `values` is implemented
+    turns = False  # `rotate` is implemented
     max_length: int | None = None
 
     def __init_subclass__(cls) -> None:
@@ -40,29 +40,29 @@ class Position(nn.Module):
         return x
 
     def rotate(self, x: Tensor, tokens: Tokens) -> Tensor:
-        """x (R, H, T, D), queries or keys, turned by their positions."""
+        """x (R, H, T, D), queries or keys, rotated by their positions."""
         return x
 
     def bias(
         self, q: Tensor, k: Tensor, queries: Tokens, keys: Tokens, scale: float, heads: Tensor | slice
     ) -> Tensor | None:
-        """What is added to the scores, (R, H, T, S) or broadcastable to it; None for nothing.
+        """The bias on the scores, (R, H, T, S) or broadcastable to it; None for nothing.
 
         `scale` is the score's own factor (1/√d for the scaled dot product), for schemes whose
-        definition lies inside it; `heads` says which heads q and k hold.
+        bias is inside it; `heads` says which heads q and k hold.
         """
         return None
 
     def values(self, weights: Tensor, queries: Tokens, keys: Tokens) -> Tensor | None:
-        """What positions add to the result, given (R, H, T, S) weights: (R, H, T, V); None for nothing.
+        """What positions add to the output, given (R, H, T, S) weights: (R, H, T, V); None for nothing.
 
-        Only Shaw's scheme has this, and fused kernels, which never make the weights, cannot do it.
+        Only Shaw's scheme has this, and fused kernels, which never store the weights, cannot do it.
         """
         return None
 
     def pair_bias(self, distance: Tensor, head: Tensor) -> Tensor:
         """The bias of one pair as a function of key position − query position, for fused kernels.
 
-        Only where `elementwise_bias`: the bias depends on the distance and the head alone.
+        Only if `elementwise_bias`: the bias depends only on the distance and the head.
         """
         return torch.zeros_like(distance)

@@ -37,7 +37,7 @@ class PositionConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a scheme may need to know of the model around it."""
+    """What a scheme may need to know about its model."""
 
     width: int | None = None
     heads: int | None = None
@@ -46,8 +46,8 @@ class Sizes:
     causal: bool = False
 
 
-# Name → how to make it from the config, a function that gives a size or says that it is missing, and whether
-# no token looks ahead. A new scheme is its class and one row here.
+# Name → how to build it from the config, a function that returns a size or says that it is missing, and
+# whether the model is causal. A new scheme is its class and one row here.
 POSITIONS: dict[str, Callable[[PositionConfig, Callable[[str], int], bool], Position]] = {
     "none": lambda config, size, causal: Position(),
     "sinusoidal": lambda config, size, causal: Sinusoidal(config.base, config.layout),

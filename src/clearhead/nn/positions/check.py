@@ -1,17 +1,17 @@
-"""Is a position scheme any good? Checks the three things the lectures ask of one.
+"""Is a position scheme any good? Checks the three properties that the lectures ask for.
 
 - **unique**: no two positions get the same signal;
 - **consistent**: a position gets the same signal whatever the length of the text;
 - **bounded**: the signal does not grow with the length.
 
-What a scheme's signal is depends on where it acts: the vector that `embed` adds,
-a fixed vector after `rotate`, or, for schemes that act through `bias`, what is
-added to the scores of fixed queries and keys. Those are seen as a function of the
-distance, so for them read "distance" for "position".
+A scheme's signal depends on where it acts: the vector that `embed` adds, a fixed
+vector after `rotate`, or, for schemes that act through `bias`, what is added to the
+scores of fixed queries and keys. A bias is a function of the distance, so for
+it read "distance" for "position".
 
-The verdicts are measured up to a length, not proved; each comes with its witness.
+The verdicts are measured up to a length, not proved; each comes with its evidence.
 Signals count as the same within a tolerance, which the report states: by default
-what float32 can no longer tell apart beside the largest signal.
+the resolution of float32 at the largest signal.
 
 Shapes: P positions or distances, C numbers of one signal, T tokens.
 """
@@ -35,9 +35,9 @@ from clearhead.nn.tokens import Tokens
 
 Encode = Callable[[int], Tensor]  # length → one row for each position, (length, C) or (length,)
 
-SAME = 2.0**-23  # of the largest signal: what differs by less is the same to float32
-GROWTH = 1.25  # far signals this many times as large as the largest near one are growing
-PROBES = 8  # fixed queries and keys to ask a bias with: one alone might not tell two distances apart
+SAME = 2.0**-23  # of the largest signal: smaller differences are below float32's resolution
+GROWTH = 1.25  # signals grow if far ones are this many times the largest near one
+PROBES = 8  # fixed queries and keys to probe a bias: one alone might not distinguish two distances
 
 T_MAX, FEATURES = 1024, 64  # of the third candidate
 
@@ -45,8 +45,8 @@ T_MAX, FEATURES = 1024, 64  # of the third candidate
 def slow_cosines(t_max: int, features: int) -> Encode:
     """The tutorial's third candidate: cos(t(k+1)/(T_max·d)) in the features k = 0 … d−1, T_max fixed.
 
-    Up to T_max every angle lies within 0 and 1, where the cosine falls strictly: no two positions coincide.
-    But the nearest, 0 and 1, are only 1 − cos(1/T_max) apart, which bfloat16 cannot hold.
+    Up to T_max every angle is between 0 and 1, where the cosine falls strictly: no two positions coincide.
+    But the nearest, 0 and 1, are only 1 − cos(1/T_max) apart, which bfloat16 cannot represent.
     """
     speeds = torch.arange(1, features + 1).double() / (t_max * features)
     return lambda length: torch.cos(torch.arange(length).double()[:, None] * speeds)
@@ -74,15 +74,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class PositionReport:
-    """What `check_position` found; `print` it, or ask `if report.unique:`."""
+    """The result of `check_position`; `print` it, or test `if report.unique:`."""
 
     scheme: str
-    kind: str  # what is told apart: "position" or "distance"
+    kind: str  # what is distinguished: "position" or "distance"
     longest: int  # measured up to this length
     unique: Verdict
     consistent: Verdict
     bounded: Verdict
-    tolerance: float = SAME  # of the largest signal: signals nearer than that count as the same
+    tolerance: float = SAME  # of the largest signal: closer signals count as the same
     note: str = ""
 
     def __str__(self) -> str:
@@ -167,7 +167,7 @@ def _by_name(
         return CANDIDATES[name]
     if name not in POSITIONS:
         raise UserError(f"There is no position scheme '{name}': {nearest(name, [*POSITIONS, *CANDIDATES])}")
-    with torch.random.fork_rng(devices=[]):  # the report is the same each time, and nobody's draws change
+    with torch.random.fork_rng(devices=[]):  # reproducible, and leaves the global random state alone
         torch.manual_seed(0)
         return position(name, width=width, heads=heads, head_dim=head_dim, causal=causal, **settings)
 
@@ -183,7 +183,7 @@ def _name(encode: Encode) -> str:
 def _signals(
     scheme: Position | Encode, length: int, head_dim: int, width: int, causal: bool
 ) -> list[_Signals]:
-    """The signals of a text of this length; relative ones as seen from its first, middle and last token."""
+    """The signals of a text of this length; relative ones from its first, middle and last token."""
     if not isinstance(scheme, Position):
         value = torch.as_tensor(scheme(length)).detach().double()
         if value.dim() not in (1, 2) or len(value) != length:
@@ -207,7 +207,7 @@ def _signals(
 
 
 def _bias_signals(scheme: Position, length: int, at: int, size: int, causal: bool) -> _Signals:
-    """What the token at one place adds to its scores with all others: (P distances, probes · heads)."""
+    """The biases between the token at one position and all others: (P distances, probes · heads)."""
     query, key = _draw(PROBES, 1, 1, size), _draw(PROBES, 1, 1, size, seed=1).expand(-1, -1, length, -1)
     queries, keys = Tokens.padded(1, start=at), Tokens.padded(length)
     bias = scheme.bias(query, key, queries, keys, 1.0, slice(None))
@@ -223,7 +223,7 @@ def _draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def _own_size(scheme: Position) -> int | None:
-    """The vector size a scheme was built for, where it has one; a table of numbers takes any."""
+    """The vector size a scheme was built for, if it has one; a table of numbers takes any."""
     vectors = [parameter.shape[-1] for parameter in scheme.parameters()]
     return scheme.head_dim if isinstance(scheme, Rotary) else vectors[0] if vectors else None
 
@@ -236,7 +236,7 @@ def _peak(texts: list[_Signals]) -> float:
 
 
 def _unique(texts: list[_Signals], kind: str, causal: bool, tolerance: float) -> Verdict:
-    """In the longest text, are all signals apart?"""
+    """In the longest text, do all signals differ?"""
     longest = max(text.length for text in texts)
     views = [text for text in texts if text.length == longest]
     every = torch.cat([view.where for view in views])
@@ -251,7 +251,7 @@ def _unique(texts: list[_Signals], kind: str, causal: bool, tolerance: float) ->
         gap, a, b = float(apart[a, b]), *sorted((int(where[a]), int(where[b])))
         reason = f"the nearest two {kind}s, {a} and {b}, are {gap:.2g} apart"
         return Verdict(True, reason, {"first": a, "second": b, "gap": gap})
-    # of all that coincide, the pair nearest to the beginning is the easiest to believe
+    # of all that coincide, report the pair nearest to the beginning
     far = where.abs().unsqueeze(0) + where.abs().unsqueeze(1) + (~same).double() * 10 * longest
     a, b = divmod(int(far.argmin()), len(where))
     a, b = sorted((int(where[a]), int(where[b])), key=abs)
@@ -262,7 +262,7 @@ def _unique(texts: list[_Signals], kind: str, causal: bool, tolerance: float) ->
 
 
 def _consistent(texts: list[_Signals], kind: str, tolerance: float) -> Verdict:
-    """Does a position keep its signal from text to text (and a distance wherever it lies in one)?"""
+    """Does a position keep its signal from text to text (and a distance wherever it occurs)?"""
     limit, worst = tolerance * _peak(texts), 0.0
     for number, other in enumerate(texts):
         for one in texts[:number]:
@@ -283,10 +283,10 @@ def _consistent(texts: list[_Signals], kind: str, tolerance: float) -> Verdict:
 
 
 def _bounded(texts: list[_Signals], ends: bool) -> Verdict:
-    """Are far signals as small as near ones? A table that ends is bounded by its rows.
+    """Are far signals as small as near ones? A finite table is bounded by its rows.
 
-    The far ones are judged by their median: the largest of more numbers is a little larger even
-    where nothing grows.
+    The far ones are judged by their median: the maximum of more numbers is slightly larger even
+    if nothing grows.
     """
     lengths = sorted({text.length for text in texts})
     near, longest = lengths[max(len(lengths) - 2, 0)], lengths[-1]
@@ -303,5 +303,5 @@ def _bounded(texts: list[_Signals], ends: bool) -> Verdict:
 
 
 def _sizes(text: _Signals) -> Tensor:
-    """The root mean square of each signal (P,): its plain size where a signal is one number."""
+    """The root mean square of each signal (P,): the absolute value if a signal is one number."""
     return text.value.square().mean(-1).sqrt()

@@ -1,9 +1,9 @@
 """Positions that enter the scores as a bias: T5 buckets, ALiBi, Shaw, Music Transformer, Transformer-XL.
 
-T5 and ALiBi depend on the distance alone. The other three multiply the query
-with a vector for each distance; `skewed` does that with one matrix product over
-the distances and a shift of the result (Music Transformer's trick), so nothing of
-size (queries × keys × head size) is ever made.
+T5 and ALiBi depend only on the distance. The other three multiply the query by a
+vector for each distance; `skewed` does that with one matrix product over the
+distances and a shift of the result (Music Transformer's trick), so nothing of
+size (queries × keys × head size) is ever allocated.
 
 Distance is key position − query position: negative looks back.
 Shapes: R rows, H heads, T queries, S keys, D head size, N distances.
@@ -29,10 +29,10 @@ def distances(queries: Tokens, keys: Tokens) -> Tensor:
 
 
 def by_distance(numbers: Callable[[Tensor], Tensor], queries: Tokens, keys: Tokens) -> Tensor:
-    """A bias that depends on the distance alone, (R, H, T, S); `numbers` maps distances (…) to (…, H).
+    """A bias that depends only on the distance, (R, H, T, S); `numbers` maps distances (…) to (…, H).
 
-    Where positions run in order only T + S − 1 distances occur: they are computed once, and row t of the
-    matrix is a window of them. The gradient then adds up windows instead of T·S single look-ups.
+    If positions are consecutive, only T + S − 1 distances occur: they are computed once, and row t of the
+    matrix is a window of them. The gradient then sums windows instead of T·S single look-ups.
     """
     if queries.start is None or keys.start is None or keys.count == 0 or queries.count == 0:
         return numbers(distances(queries, keys)).permute(0, 3, 1, 2)
@@ -44,10 +44,10 @@ def by_distance(numbers: Callable[[Tensor], Tensor], queries: Tokens, keys: Toke
 
 
 def skewed(q: Tensor, vectors: Callable[[Tensor], Tensor], queries: Tokens, keys: Tokens) -> Tensor:
-    """`q_t · vector(distance of t and s)` for all t, s: (R, H, T, S), with O(n·d) memory beside the result.
+    """`q_t · vector(distance of t and s)` for all t, s: (R, H, T, S), with O(n·d) memory besides the result.
 
-    `vectors` maps distances (N,) to (N, D) or (H, N, D). Where positions run in order, T + S − 1
-    distances occur: one product gives (T, T+S−1) numbers, and row t holds its answers shifted by t.
+    `vectors` maps distances (N,) to (N, D) or (H, N, D). If positions are consecutive, T + S − 1
+    distances occur: one product gives (T, T+S−1) numbers, and row t holds its results shifted by t.
     Dropping the first T − 1 numbers and reading rows one number shorter undoes the shift.
     """
     if queries.start is None or keys.start is None:
@@ -70,7 +70,7 @@ def _products(q: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _gathered(q: Tensor, vectors: Callable[[Tensor], Tensor], queries: Tokens, keys: Tokens) -> Tensor:
-    """The same for rows whose positions do not run in step: look each distance up."""
+    """The same for rows whose positions are not consecutive: look up each distance."""
     extent = max(queries.extent, keys.extent)
     every = torch.arange(-extent + 1, extent, device=q.device)
     product = _products(q, vectors(every))  # (R,H,T,2·extent−1)
@@ -84,7 +84,7 @@ class T5Bias(Position):
 
     def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, causal: bool = False) -> None:
         super().__init__()
-        exact = buckets // (2 if causal else 4)  # distances below this have a bucket of their own
+        exact = buckets // (2 if causal else 4)  # distances below this have their own bucket
         if exact < 1 or max_distance <= exact:
             raise UserError(
                 f"T5 positions with {buckets} buckets and max_distance={max_distance} cannot tell long "
@@ -96,11 +96,11 @@ class T5Bias(Position):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small: at the beginning, words matter more than where they stand."""
+        """Small: at first, words matter more than their positions."""
         nn.init.normal_(self.table, std=0.02)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Which bucket a distance falls into; the causal form spends none on looking ahead."""
+        """Which bucket a distance falls into; the causal form has none for look-ahead."""
         if self.causal:
             half, ahead = self.buckets, 0
             reach = (-distance).clamp(min=0)
@@ -132,7 +132,7 @@ class ALiBi(Position):
     def slope(self, head: Tensor) -> Tensor:
         """Head h has 2^(−8(h+1)/H).
 
-        Where H is no power of two, the next lower power P is filled up, as the authors do, with every
+        If H is not a power of two, the next lower power P is extended, as the authors do, with every
         other slope of 2·P heads. Written as a formula so that it runs inside a fused kernel.
         """
         power = 2 ** math.floor(math.log2(self.heads))
@@ -155,7 +155,7 @@ class Shaw(Position):
     """Shaw et al.: `(q·k + q·a_distance)/√d`, distances clipped at `max_distance`, shared by the heads.
 
     With `value_dim` the paper's second table as well: values become `v + b_distance`. Their ablation
-    finds no gain from it, and fused kernels cannot add it, so it is not made unless asked for.
+    finds no gain from it, and fused kernels cannot add it, so it is off by default.
     """
 
     needs_comparable = True
@@ -174,13 +174,13 @@ class Shaw(Position):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As queries and keys: products of about unit variance after the scale."""
+        """Like queries and keys: products of about unit variance after scaling."""
         nn.init.normal_(self.vectors, std=self.vectors.shape[-1] ** -0.5)
         if self.value_vectors is not None:
             nn.init.normal_(self.value_vectors, std=self.value_vectors.shape[-1] ** -0.5)
 
     def vectors_for(self, distance: Tensor, heads: Tensor | slice) -> Tensor:
-        """(N, D) for the distances, those out of reach clipped to the last known ones."""
+        """(N, D) for the distances, clipped to the largest known ones."""
         return self.vectors[distance.clamp(self.first, self.last) - self.first]
 
     def bias(
@@ -191,7 +191,7 @@ class Shaw(Position):
     def values(self, weights: Tensor, queries: Tokens, keys: Tokens) -> Tensor | None:
         if self.value_vectors is None:
             return None
-        # Each query's weights are added up by distance; then one product with the table does the rest.
+        # Sum each query's weights by distance; then one product with the table does the rest.
         index = (distances(queries, keys).clamp(self.first, self.last) - self.first).unsqueeze(1)
         by_distance = weights.new_zeros(*weights.shape[:3], len(self.value_vectors))
         by_distance = by_distance.scatter_add(-1, index.expand_as(weights), weights)  # (R,H,T,N)
@@ -199,7 +199,7 @@ class Shaw(Position):
 
 
 class Music(Shaw):
-    """Music Transformer: as Shaw, but every head has its own vectors and reaches much further."""
+    """Music Transformer: like Shaw, but every head has its own vectors and a much longer reach."""
 
     def __init__(self, heads: int, head_dim: int, max_distance: int = 1024, causal: bool = False) -> None:
         super().__init__(head_dim, max_distance, causal)
@@ -213,7 +213,7 @@ class Music(Shaw):
 class TransformerXL(Position):
     """Transformer-XL: `(q·k + q·W r + u·k + v·W r)/√d` with sinusoidal r of the distance back.
 
-    u and v are the learned "what" and "where" a query looks for whatever it holds.
+    u and v are learned content and position biases, independent of the query.
     """
 
     needs_comparable = True
@@ -229,7 +229,7 @@ class TransformerXL(Position):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """W keeps variance (half of r's squared length is width/2); u and v begin near nothing."""
+        """W preserves variance (half of r's squared length is width/2); u and v start near 0."""
         nn.init.normal_(self.project, std=self.width**-0.5)
         nn.init.normal_(self.content, std=0.02)
         nn.init.normal_(self.place, std=0.02)

@@ -1,10 +1,10 @@
-"""Rotary positions: queries and keys are turned by an angle proportional to their position.
+"""Rotary positions: queries and keys are rotated by an angle proportional to their position.
 
-Two features at a time are seen as a point in the plane and turned by
-`pos · base^(−2i/d)`; the product of a turned query and a turned key then depends
-on their distance alone. The long-context scalings change the angles in ways that
-do not depend on the length of the text, so keys stored earlier stay right.
-("Dynamic" scaling, which turns all keys anew as the text grows, is left out for
+Each pair of features is a point in the plane and rotated by `pos · base^(−2i/d)`;
+the product of a rotated query and a rotated key then depends only on their
+distance. The long-context scalings change the angles in ways that do not depend
+on the length of the text, so cached keys stay valid.
+("Dynamic" scaling, which rotates all keys again as the text grows, is left out for
 that reason: with it, cached and uncached decoding differ.)
 
 Shapes: R rows, H heads, T tokens, D head size.
@@ -61,7 +61,7 @@ def frequencies(
 ) -> Tensor:
     """Angle per position of each pair of features, (D/2,), after scaling.
 
-    Made on the device that asks: a copy from the host would break the recording of a CUDA graph.
+    Created on the device that uses them: a copy from the host would break a CUDA graph capture.
     """
     even = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)
     speed = base ** -(even / head_dim)
@@ -89,9 +89,9 @@ def frequencies(
 
 
 class Rotary(Position):
-    """Turns queries and keys. `interleaved` pairs features (0,1), (2,3), …; `halves` pairs i with i + D/2.
+    """Rotates queries and keys. `interleaved` pairs features (0,1), (2,3), …; `halves` pairs i with i + D/2.
 
-    The two layouts are the same function up to a fixed order of features: Llama's published weights
+    The two layouts are the same function up to a fixed permutation of features: Llama's published weights
     use `interleaved`, the Hugging Face versions of them `halves`.
     """
 
