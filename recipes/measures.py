@@ -14,7 +14,7 @@ Test = tuple[str, str, str]  # what it is called, its sources, its targets
 class Measure:
     """How a recipe's result is found, and what it stands beside."""
 
-    what: str  # what is learnt from what
+    what: str  # what the model learns, and from what
     figure: str  # the metric that is compared, by its name in an evaluation
     published: str  # what others report, and with what
     beside: tuple[str, ...] = ()  # further metrics

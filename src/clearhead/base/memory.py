@@ -1,7 +1,7 @@
 """Memory that a finished phase no longer needs, given back to the system.
 
 What many small objects leave behind when they go is kept by the C library for
-later, and counts as ours: after a tokenizer was learnt, that is half a gigabyte.
+later, and counts as ours: after training a tokenizer, that is half a gigabyte.
 Only glibc (Linux) needs to be asked; elsewhere nothing happens.
 """
 

@@ -1,4 +1,4 @@
-"""A small bundle that holds only what was learnt on top of a base: LoRA's factors, and weights that are new.
+"""A small bundle that holds only what was learned on top of a base: LoRA's factors, and weights that are new.
 
 Its metadata names the base: the folder and the checksum of its weights. Whoever reads such a bundle gets a
 whole model, with the changes in its weights. Knows nothing about training.
@@ -27,7 +27,7 @@ NOTE = manifest.ADAPTER
 
 @dataclass(frozen=True)
 class Adapter:
-    """What was learnt, and on top of what."""
+    """What was learned, and on top of what."""
 
     base: Path
     sha256: str  # of the base's weights

@@ -29,7 +29,7 @@ class Row(NamedTuple):
     """One example as text, and the line it came from: what is read (one text, or two), and the answer.
 
     The answer is a text, the name of a class, a tag for each word (both separated by spaces), or a number.
-    A long text, or a document, that is learnt whole is a target without a source.
+    A long text, or a document, that is learned whole is a target without a source.
     """
 
     source: str

@@ -75,7 +75,7 @@ class Encoding(ABC):
     """One kind of example. It says what stands around texts, which is stored with the trained model.
 
     `two`: two texts are read together, where `columns.pairs` allows it. `given`: what stands around sources
-    of the model that a run starts from, which has learnt to expect it; None: our own convention.
+    of the model that a run starts from, which has learned to expect it; None: our own convention.
     """
 
     columns: Columns = NO_COLUMNS

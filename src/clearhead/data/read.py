@@ -40,7 +40,7 @@ _LONGEST_PIECE = 1 << 16  # characters; a longer line of plain text comes in sev
 def read_rows(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = None) -> Iterator[Row]:
     """The rows of a corpus in their order, those with an empty side included.
 
-    White space around a text is taken off, except of a stream, of which every character is learnt. There a
+    White space around a text is taken off, except of a stream, of which every character is learned. There a
     plain file is one text, and its rows, each a line with its line end, make it up when joined.
     """
     if columns.pictures:

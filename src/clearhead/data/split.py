@@ -1,4 +1,4 @@
-"""What becomes of each row: learnt from, kept apart for validation or test, or left out, and why.
+"""What becomes of each row: learned from, kept apart for validation or test, or left out, and why.
 
 Which rows are kept apart is a pure function of the texts and the seed: those whose sources come first in an
 order drawn by the seed, whatever place they have in the file. Rows that share a source stay together, and

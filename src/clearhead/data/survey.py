@@ -1,4 +1,4 @@
-"""One pass over a corpus before anything is learnt from it: what is there, and what becomes of it.
+"""One pass over a corpus before anything is learned from it: what is there, and what becomes of it.
 
 Reads every row once, keeps 33 bytes of it (three keys, two lengths, a fate), and decides at the end. The
 texts themselves are read again by whoever needs them. Knows nothing about tokens; filters that count tokens
@@ -255,7 +255,7 @@ def _check_enough(train: _Table, fates: NDArray[np.uint8], held: Mapping[int, _T
 
 
 def _labels(train: _Table, held: Mapping[int, _Table], usable: int) -> dict[str, int]:
-    """The classes or tags with their counts, in their order; refuses what cannot be learnt."""
+    """The classes or tags with their counts, in their order; refuses those that cannot be learned."""
     columns = train.columns
     if not columns.has_labels:
         return {}
@@ -303,7 +303,7 @@ def _not_classes(corpus: CorpusConfig, count: int, rows: int) -> UserError:
 def _without_cuts(
     lengths: NDArray[np.uint32], learnt: NDArray[np.bool_], spans: Sequence[slice], parts: Sequence[Part]
 ) -> NDArray[np.uint32]:
-    """The lengths of training rows, of cut ones only the part that is learnt from."""
+    """The lengths of training rows; of split ones, only the part used for training."""
     chosen = learnt.copy()
     pieces: list[int] = []
     for span, part in zip(spans, parts, strict=True):

@@ -1,4 +1,4 @@
-"""Texts with gaps, filled by models that learnt to: masked tokens scored, or hidden spans written.
+"""Texts with gaps, filled by models that learned to: masked tokens scored, or hidden spans written.
 
 A gap is written `[MASK]` in a text. A masked language model is asked for the likeliest tokens there; an
 encoder-decoder that was trained to denoise writes the span of each gap.

@@ -1,4 +1,4 @@
-"""How well hidden tokens and spans of long texts are found again, by models that learnt to fill gaps.
+"""How well hidden tokens and spans of long texts are found again, by models that learned to fill gaps.
 
 What is hidden is a function of the text alone (15 %, one seed), so that two bundles with one vocabulary are
 asked for the same tokens.

@@ -1,6 +1,6 @@
 """View 4: how a model is told where its tokens stand: tables, waves, similarity by distance, guidelines.
 
-The model's own scheme is shown with the numbers it has learnt. A scheme that is
+The model's own scheme is shown with the numbers it has learned. A scheme that is
 asked for by another name is made for the model's sizes; what such a scheme would
 have to learn is drawn by a fixed seed, and its note says so. Nothing is judged
 here: the three guidelines are checked by `nn.positions.check`.
@@ -97,7 +97,7 @@ def positions(
 
 
 def own_schemes(model: nn.Module, config: ModelConfig) -> list[_Shown]:
-    """What the model itself uses; one for each stack where both have learnt their own."""
+    """What the model itself uses; one for each stack where both have learned their own."""
     if config.family == "recurrent":
         return [_Shown("none", Position(), "A recurrent model reads in order and needs no positions.")]
     name = config.position.name
@@ -107,7 +107,7 @@ def own_schemes(model: nn.Module, config: ModelConfig) -> list[_Shown]:
         target: Any = getattr(model, "target_embedding", None)
         if target is None or not _learns(at_input):
             return [_Shown(name, at_input, "")]
-        note = "The encoder's table; the decoder has learnt one of its own."
+        note = "The encoder's table; the decoder has learned its own."
         return [_Shown(name, at_input, note), _Shown(name, target.position, "The decoder's table.")]
     found = []
     for kind in ("encoder", "decoder"):
@@ -116,7 +116,7 @@ def own_schemes(model: nn.Module, config: ModelConfig) -> list[_Shown]:
             layer = stack.layers[0]
             assert isinstance(layer, Layer)
             scheme = layer.attention.position
-            sharing = "layer 1; each layer has learnt its own" if scheme.per_layer else "for all its layers"
+            sharing = "layer 1; each layer has learned its own" if scheme.per_layer else "for all its layers"
             note = f"The {kind}'s, {sharing}." if _learns(scheme) else ""
             found.append(_Shown(name, scheme, note, causal=kind == "decoder"))
     return found if any(_learns(one.scheme) for one in found) else found[:1]

@@ -118,7 +118,7 @@ def size() -> int:
 
 
 def examples(pair: str = "en-fr") -> list[Pair]:
-    """A few sentences that show what is to be learnt, with their answers.
+    """A few sentences that show what there is to learn, with their answers.
 
     >>> examples("en-fr")[0]
     ('I love deep learning.', "J'adore l'apprentissage profond.")

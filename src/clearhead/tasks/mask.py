@@ -30,7 +30,7 @@ def _demand(facts: Facts, family: Family) -> Demand:
         family=family.name,
         why=family.why,
         tokens=tokens,
-        passes=Passes(60, 0.2, 120),  # one token in seven is learnt from in a pass
+        passes=Passes(60, 0.2, 120),  # an epoch trains on one token in seven
         rate=Rate(1e-3, 256, 0.5),
         rows=False,
         context=CONTEXT,

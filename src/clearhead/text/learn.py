@@ -29,7 +29,7 @@ from clearhead.text.unigram import learn_pieces
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(Config):
-    """How a tokenizer is learnt.
+    """How a tokenizer is trained.
 
     >>> TokenizerConfig(kind="unigram", vocabulary=4000).smallest
     260
@@ -38,7 +38,7 @@ class TokenizerConfig(Config):
     _noun: ClassVar[str] = "tokenizer"
 
     # the subword method; "characters" and "words" are for teaching, and know only what they have seen;
-    # "events" are those of music, which need not be learnt
+    # "events" are those of music, which need no training
     kind: Literal["bpe", "unigram", "wordpiece", "characters", "words", "events"] = "bpe"
     # largest number of tokens, including the four special ones; a small corpus gives fewer
     vocabulary: Count = 8000
@@ -112,7 +112,7 @@ def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def _checked(texts: Iterable[str], most: int) -> Iterator[str]:
-    """The texts that are learnt from, looked at one by one as they stream by."""
+    """The training texts, inspected one by one as they stream by."""
     empty = True
     for text in islice(texts, most):
         empty = not checked_text(text).strip() and empty

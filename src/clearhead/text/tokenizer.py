@@ -184,7 +184,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], specials: bool = False) -> str:
         """The text of some ids; special tokens are left out unless `specials` keeps them.
 
-        Any ids make a text. Where a learnt vocabulary writes a rare letter as its
+        Any ids make a text. Where a learned vocabulary writes a rare letter as its
         bytes and some of these are missing, U+FFFD stands for the incomplete letter.
 
         >>> tokenizer = Tokenizer.words("a b")

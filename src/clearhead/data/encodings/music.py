@@ -1,4 +1,4 @@
-"""Pieces of music, learnt like long texts, each chunk moved up or down by a number of semitones."""
+"""Pieces of music, learned like long texts, each chunk moved up or down by a number of semitones."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class ChunkExamples:
 
 @dataclass(frozen=True)
 class Stream(Encoding):
-    """Long texts, learnt in chunks: each place predicts the next; a chunk holds one token more than is read.
+    """Long texts, learned in chunks: each place predicts the next; a chunk holds one token more than is read.
 
     A document has `start` before it and `stop` after it; the lines of one long text follow each other with
     one `start` before the first. A `start` is read but never predicted: what comes after a document is
