@@ -188,7 +188,7 @@ class Recurrent(nn.Module):
             for direction in range(directions):
                 seen = x.gather(1, turned.expand_as(x)) if direction else x
                 weights = self.encoder.all_weights[layer * directions + direction]
-                with warnings.catch_warnings():  # cuDNN wants all weights in one piece of memory, and copies them
+                with warnings.catch_warnings():  # cuDNN wants contiguous weights, and copies them
                     warnings.filterwarnings("ignore", "RNN module weights")
                     states = read(seen, state, weights, True, 1, 0.0, self.training, False, True)[0]
                 ran.append(states.gather(1, turned.expand_as(states)) if direction else states)

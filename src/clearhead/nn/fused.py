@@ -134,7 +134,7 @@ def _(dy: Tensor, seen: Tensor | None, activation: str) -> tuple[Tensor, Tensor]
 
 
 def linear_in_parts(x: Tensor, weight: Tensor, bias: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-    """Parts of `x Wᵀ + b` with separate gradients: concatenating those also sums up that of b."""
+    """Parts of `x Wᵀ + b` of these sizes; concatenating their gradients also sums up that of b."""
     found: tuple[Tensor, ...] = _Parts.apply(x, weight, bias, sizes)  # type: ignore[no-untyped-call]
     return found
 

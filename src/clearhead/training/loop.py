@@ -56,7 +56,7 @@ class Agreed(NamedTuple):
     """What all ranks know about an update before it starts."""
 
     spent: list[tuple[float, int]]  # FLOPs and labels of batches
-    stop: bool = False  # another rank has received a signal
+    stop: bool = False  # another rank was asked to stop
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class RunFolder:
             raise UserError(f"Cannot train into '{path}': the folder '{home}' cannot be written to.")
 
     def refuse_occupied(self) -> None:
-        """Raise an error if the folder has other files, or a run that has taken a step. Hold the lock."""
+        """Raise an error if the folder has other files, or a run that has taken a step; needs the lock."""
         path = self.path
         if not path.is_dir():
             return

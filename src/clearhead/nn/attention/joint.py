@@ -32,7 +32,7 @@ def project_together(x: Tensor, *parts: nn.Linear) -> list[Tensor]:
     if biases and fuses(x):
         from clearhead.nn import fused  # registers GPU operators, so imported only if used
 
-        if len(x) > 1 and not torch.compiler.is_compiling():  # padded rows have separate gradients
+        if len(x) > 1 and not torch.compiler.is_compiling():  # gradients of rows arrive separately
             return list(fused.linear_in_parts(x, weight, torch.cat(biases), [len(w) for w in weights]))
         whole = fused.linear(x, weight, torch.cat(biases))
     else:
