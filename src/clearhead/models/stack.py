@@ -26,13 +26,7 @@ from clearhead.models.state import DecoderState, Source
 from clearhead.nn.attention import MultiHeadAttention
 from clearhead.nn.attention.masks import Everything, Mask, Padding
 from clearhead.nn.extras import Extras
-from clearhead.nn.layers import (
-    FeedForward,
-    Output,
-    Residual,
-    build_norm,
-    may_fuse,
-)
+from clearhead.nn.layers import FeedForward, Output, Residual, build_norm, may_fuse
 from clearhead.nn.look import Look
 from clearhead.nn.no_residual import NoResidual
 from clearhead.nn.parts import build_attention, build_feedforward
@@ -217,9 +211,8 @@ class Stack(nn.Module):
             looking = build_attention(source) if cross else None
             self.layers.append(Layer(config, attention, looking, build_feedforward(feed, config.width)))
         self.gives_extras = any(layer.gives_extras for layer in self.layers)
-        self.recomputes = (
-            False  # in training: store the inputs of layers, and recompute the rest for gradients
-        )
+        # in training: keep what goes into a layer, and compute it again for gradients
+        self.recomputes = False
         final = config.norm.place == "pre" if config.norm.final is None else config.norm.final
         self.norm = build_norm(config.norm, config.width) if final else None
 

@@ -72,10 +72,9 @@ class Tokens:
     extent: int  # every position is below this; known without reading the tensor
     start: int | None = None  # positions are start, start+1, ... in every row, if known
     segment: Tensor | None = None  # (R, T) sequence of each token; None: the row is the sequence
-    sequences: tuple[int, ...] | Boundaries | None = (
-        None  # packed: the length of each segment, or its boundaries
-    )
-    index_start: int = 0  # where these tokens start in their row (they may be a slice of it)
+    # packed: the length of each segment, or where it is
+    sequences: tuple[int, ...] | Boundaries | None = None
+    index_start: int = 0  # where these tokens begin in their row (they may be a slice of it)
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     # What a scheme computes only from the positions, once for all layers of a pass.
     real: Tensor | None = None  # (R,) padded: how many tokens of each row are not padding; None: all

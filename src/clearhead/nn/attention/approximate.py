@@ -11,18 +11,17 @@ Shapes: B rows, H heads, G key/value heads, T queries, S keys, N packed tokens, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.nn.attention.mask_rules import Causal, Mask
-from clearhead.nn.attention.multihead import AttentionConfig, MultiHeadAttention, projected
+from clearhead.nn.attention.multihead import AttentionConfig, Given, Mixed, MultiHeadAttention
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
-from clearhead.nn.state import State
 from clearhead.nn.tokens import Tokens, places
 
 Mix = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
@@ -46,46 +45,26 @@ class ApproximateAttention(MultiHeadAttention, ABC):
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool) -> Tensor:
         """(B, H, T, V) of whole texts; q (B, H, T, ·), k and v (B, G, T, ·), `seen` (B, 1, T, 1)."""
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | None = None,
-        queries: Tokens | None = None,
-        keys: Tokens | None = None,
-        state: State | None = None,
-        memo: dict[Hashable, Any] | None = None,
-        look: Look | None = None,
-        apart: bool = False,
-    ) -> Any:
-        """Attend from x to itself; returns the shape of x."""
-        if state is not None or memory is not None:
+    def _attended(self, x: Tensor, memory: Tensor | None, look: Look | None, given: Given) -> Mixed:
+        if given["state"] is not None or memory is not None:
             raise UserError(
                 f"Attention of the kind '{self.config.kind}' reads whole sequences, and takes neither a "
                 "state nor a source."
             )
-        q, k, v, mix = self._read(x, mask, queries)
+        q, k, v, mix = self._read(x, given["mask"], given["queries"])
         mixed = mix(v)
         if look is not None:
             for name, tensor in (("q", q), ("k", k), ("v", v)):
                 look.give(name, tensor)
             if look.wants("weights"):
                 look.give("weights", _of_heads(mix(_units(v)), look.heads("weights")))
-        return projected(self, x, mixed, look, None, apart)
+        return mixed, None
 
     def weights(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | None = None,
-        queries: Tokens | None = None,
-        keys: Tokens | None = None,
-        heads: list[int] | None = None,
+        self, x: Tensor, memory: Tensor | None = None, heads: list[int] | None = None, **given: Unpack[Given]
     ) -> Tensor:
-        """(B, heads, T, S): the weights of the values. Their rows need not sum to 1."""
-        _, _, v, mix = self._read(x, mask, queries)
+        """(B, heads, T, S): what the values are mixed by. Its rows need not add up to 1."""
+        _, _, v, mix = self._read(x, given.get("mask"), given.get("queries"))
         return _of_heads(mix(_units(v)), heads)
 
     def _read(

@@ -15,25 +15,31 @@ position, R size of the rotated part, V value size.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.base.config import Count, CountOrZero
 from clearhead.base.errors import UserError
-from clearhead.nn.attention.kernels import Kernel, attend, reference
-from clearhead.nn.attention.masks import Mask
-from clearhead.nn.attention.multihead import AttentionConfig, as_rows, projected, show, split_heads
-from clearhead.nn.attention.problem import NO_MASK, Problem
+from clearhead.nn.attention.kernels import attend, reference
+from clearhead.nn.attention.multihead import (
+    Attention,
+    AttentionConfig,
+    Given,
+    Mixed,
+    as_rows,
+    show,
+    split_heads,
+)
+from clearhead.nn.attention.problem import Problem
 from clearhead.nn.attention.scores import Score, build_score, per_head
 from clearhead.nn.attention.state import Latents
 from clearhead.nn.layers import RMSNorm
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
-from clearhead.nn.state import State, refuse_unknown_state
+from clearhead.nn.state import refuse_unknown_state
 from clearhead.nn.tokens import Tokens
 
 NORM_EPS = 1e-6  # of the norms of latents, whatever the model's own norms use
@@ -121,13 +127,15 @@ def _times(x: Tensor, shared: Tensor) -> Tensor:
     return product
 
 
-class LatentAttention(nn.Module):
-    """Self-attention that caches one latent for each token.
+class LatentAttention(Attention):
+    """Self-attention that remembers one latent for each token.
 
     >>> attention = LatentAttention(LatentConfig(width=32, heads=4, latent_dim=8))
     >>> attention(torch.randn(2, 5, 32)).shape
     torch.Size([2, 5, 32])
     """
+
+    config: LatentConfig
 
     def __init__(self, config: LatentConfig, position: Position | None = None) -> None:
         super().__init__()
@@ -149,8 +157,7 @@ class LatentAttention(nn.Module):
         self.score = build_score(config.score, *sizes, scale=config.scale)
         self.shared = SharedKeys(config.factor)
         self.position = Position() if position is None else position
-        self.kernel: str | Kernel = config.kernel
-        self.served_by = ""  # in training on a GPU, the kernel that computed the last pass
+        self.kernel = config.kernel
         self._refuse_impossible_pairs()
 
     def _refuse_impossible_pairs(self) -> None:
@@ -168,39 +175,24 @@ class LatentAttention(nn.Module):
                 f"with latents. Use kernel 'auto', 'sdpa', 'tiled' or 'reference'."
             )
 
-    def residual_weights(self) -> list[Tensor]:
-        """Those that write to the residual stream."""
-        return [self.output.weight]
-
     def new_state(self) -> Latents:
         """An empty decoding state."""
         return Latents()
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | None = None,
-        queries: Tokens | None = None,
-        keys: Tokens | None = None,
-        state: State | None = None,
-        memo: dict[Hashable, Any] | None = None,
-        look: Look | None = None,
-    ) -> Tensor:
-        """Attend from x to itself, and to what the state holds; returns the shape of x."""
+    def _attended(self, x: Tensor, memory: Tensor | None, look: Look | None, given: Given) -> Mixed:
         if memory is not None:
             raise UserError(
                 "Latent attention cannot be used as cross-attention: it only looks at its own tokens."
             )
-        rows, queries = as_rows(x, queries)
+        keys, state = given["keys"], given["state"]
+        rows, queries = as_rows(x, given["queries"])
         q, latent = self._queries(rows, queries), self._latents(rows, queries)
         if state is not None:
             refuse_unknown_state(state, Latents)
             assert isinstance(state, Latents)
             latent = state.append(latent, queries)
             keys = keys or Tokens.padded(latent.shape[2], device=x.device)
-        around = self._around(queries, keys or queries, mask, memo)
+        around = self._around(queries, keys or queries, given["mask"], given["memo"])
         absorbs = state is not None and self._absorbing_is_cheaper(q.shape[2], latent.shape[2])
         problem = self._absorbed(q, latent, around) if absorbs else self._expanded(q, latent, around)
         if look is not None:
@@ -209,23 +201,15 @@ class LatentAttention(nn.Module):
         mixed = reference(problem) if isinstance(problem, Absorbed) else attend(problem, self.kernel)
         if absorbs:  # (B,H,T,L), weighted sums of latents
             mixed = per_head(mixed, _by_head(self.value, self.config.heads).mT)
-        out: Tensor = projected(self, x, mixed, look, problem, apart=False)
-        return out
+        return mixed, problem
 
     def weights(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | None = None,
-        queries: Tokens | None = None,
-        keys: Tokens | None = None,
-        heads: list[int] | None = None,
+        self, x: Tensor, memory: Tensor | None = None, heads: list[int] | None = None, **given: Unpack[Given]
     ) -> Tensor:
         """The exact attention weights (B, heads, T, S), whatever kernel computes the output."""
-        rows, queries = as_rows(x, queries)
+        rows, queries = as_rows(x, given.get("queries"))
         q, latent = self._queries(rows, queries), self._latents(rows, queries)
-        around = self._around(queries, keys or queries, mask, None)
+        around = self._around(queries, given.get("keys") or queries, given.get("mask"), None)
         return self._expanded(q, latent, around).weights(heads)
 
     def _queries(self, x: Tensor, tokens: Tokens) -> Tensor:
@@ -285,18 +269,6 @@ class LatentAttention(nn.Module):
         query = torch.cat([key.mT @ own[:, :size], own[:, size:]], 1).flatten(0, 1)
         output = self.output.weight.float().unflatten(1, (heads, -1))  # (E, H, V)
         return query, torch.einsum("ehv,hvl->ehl", output, value).flatten(1)
-
-    def _around(self, queries: Tokens, keys: Tokens, mask: Mask | None, memo: Any) -> dict[str, Any]:
-        """The fields of a problem besides q, k and v."""
-        return {
-            "queries": queries,
-            "keys": keys,
-            "mask": NO_MASK if mask is None else mask.placed(queries, keys) if mask.has_table else mask,
-            "memo": memo,
-            "position": self.position,
-            "softcap": self.config.softcap,
-            "dropout": self.config.dropout if self.training else 0.0,
-        }
 
 
 def _by_head(layer: nn.Linear, heads: int) -> Tensor:

@@ -13,7 +13,6 @@ Shapes: B rows, H heads, T queries, S keys, F features, V value size, N chunks o
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -31,13 +30,12 @@ from clearhead.nn.attention.approximate import (
     seen_keys,
 )
 from clearhead.nn.attention.mask_rules import Mask
-from clearhead.nn.attention.multihead import AttentionConfig, MultiHeadAttention, projected, show
+from clearhead.nn.attention.multihead import AttentionConfig, Given, Mixed, MultiHeadAttention, show
 from clearhead.nn.attention.scores import ALL_HEADS, Heads, Score
 from clearhead.nn.attention.state import Memory
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
-from clearhead.nn.state import State, TensorState, refuse_unknown_state
-from clearhead.nn.tokens import Tokens
+from clearhead.nn.state import TensorState, refuse_unknown_state
 
 CHUNK = 128  # tokens that are compared directly
 
@@ -113,27 +111,13 @@ class LinearAttention(MultiHeadAttention):
         """An empty decoding state."""
         return RunningSum()
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | None = None,
-        queries: Tokens | None = None,
-        keys: Tokens | None = None,
-        state: State | None = None,
-        memo: dict[Hashable, Any] | None = None,
-        look: Look | None = None,
-        apart: bool = False,
-    ) -> Any:
-        """Attend from x to itself and what the state holds, or to `memory`; returns the shape of x."""
-        past = None if state is None or isinstance(state, Memory) else state
+    def _attended(self, x: Tensor, memory: Tensor | None, look: Look | None, given: Given) -> Mixed:
+        past = None if isinstance(given["state"], Memory) else given["state"]
         if past is not None:
             refuse_unknown_state(past, type(self.new_state()), Memory)
-            keys = None  # only the new ones: the past is in the sums
-        causal, rest = self._read_mask(mask, memory is not None, past is not None)
-        source = None if past is not None else state
-        problem = self.problem(x, memory, mask=mask, queries=queries, keys=keys, state=source, memo=memo)
+            given = {**given, "keys": None, "state": None}  # the new ones alone: the past is in the sums
+        causal, rest = self._read_mask(given["mask"], memory is not None, past is not None)
+        problem = self.problem(x, memory, **given)
         if look is not None and past is None:
             show(problem, look)
         seen = seen_keys(rest if past is None else [], problem.queries, problem.keys)
@@ -144,7 +128,7 @@ class LinearAttention(MultiHeadAttention):
         q, k, v = problem.q, problem.spread(problem.k), problem.spread(problem.v)
         with torch.autocast(x.device.type, enabled=False):  # long sums need full precision
             mixed = by_rows(mix, q, k, v, seen, problem.queries, problem.keys).to(v.dtype)
-        return projected(self, x, mixed, look, None, apart)
+        return mixed, None
 
     def _read_mask(self, mask: Mask | None, of_source: bool, continues: bool) -> tuple[bool, list[Mask]]:
         """Whether the mask is causal, and its parts that hide some keys from all queries."""

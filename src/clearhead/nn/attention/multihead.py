@@ -14,9 +14,10 @@ E model width, Q/K/V sizes of one head.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,7 @@ from clearhead.nn.state import State, refuse_unknown_state
 from clearhead.nn.tokens import Tokens
 
 ScoreName = Literal["dot", "scaled_dot", "bilinear", "reduced_rank", "additive"]
+Mixed = tuple[Tensor, Problem | None]  # (B,H,T,V), and the problem that a kernel computed, if one did
 KernelName = Literal["auto", "reference", "tiled", "blocks", "sdpa", "short", "varlen", "flex"]
 
 
@@ -114,7 +116,71 @@ class AttentionConfig(Config):
         return self.value_dim or self.key_size
 
 
-class MultiHeadAttention(nn.Module):
+class Given(TypedDict, total=False):
+    """What every kind of attention may be told beside x and its source; `forward` tells a kind all of it."""
+
+    mask: Mask | None
+    queries: Tokens | None
+    keys: Tokens | None
+    state: State | None
+    memo: dict[Hashable, Any] | None
+
+
+class Attention(nn.Module, ABC):
+    """What every kind of attention has: how it is called, and its last projection."""
+
+    config: AttentionConfig
+    position: Position
+    output: nn.Linear
+    kernel: str | Kernel
+    served_by = ""  # in training on a GPU, the kernel that computed the last pass
+
+    def residual_weights(self) -> list[Tensor]:
+        """Those that write to the residual stream."""
+        return [self.output.weight]
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | None = None,
+        queries: Tokens | None = None,
+        keys: Tokens | None = None,
+        state: State | None = None,
+        memo: dict[Hashable, Any] | None = None,
+        look: Look | None = None,
+        apart: bool = False,
+    ) -> Any:
+        """Attend from x to itself, or to `memory`; returns the shape of x.
+
+        `queries` and `keys` give the positions of the tokens; by default they are rows from position 0.
+        Packed x is (N, E) with `queries=Tokens.packed(lengths)`. With a `state`, x continues what the
+        state holds. `memo` is for a stack of layers that share mask and tokens: one dict for one pass.
+        `apart`: the last bias may be left to the caller.
+        """
+        given: Given = {"mask": mask, "queries": queries, "keys": keys, "state": state, "memo": memo}
+        mixed, problem = self._attended(x, memory, look, given)
+        return projected(self, x, mixed, look, problem, apart)
+
+    @abstractmethod
+    def _attended(self, x: Tensor, memory: Tensor | None, look: Look | None, given: Given) -> Mixed:
+        """What the last projection is of, in each kind's own way."""
+
+    def _around(self, queries: Tokens, keys: Tokens, mask: Mask | None, memo: Any) -> dict[str, Any]:
+        """What a problem is beside q, k, v and their score."""
+        return {
+            "queries": queries,
+            "keys": keys,
+            "mask": NO_MASK if mask is None else mask.placed(queries, keys) if mask.has_table else mask,
+            "memo": memo,
+            "position": self.position,
+            "softcap": self.config.softcap,
+            "dropout": self.config.dropout if self.training else 0.0,
+        }
+
+
+class MultiHeadAttention(Attention):
     """Attention over padded (B, T, E) or packed (N, E) tokens.
 
     >>> import clearhead, torch
@@ -141,8 +207,7 @@ class MultiHeadAttention(nn.Module):
         sizes = config.heads, config.query_size, config.key_size, rank
         self.score = build_score(config.score, *sizes, scale=config.scale)
         self.position = Position() if position is None else position
-        self.kernel: str | Kernel = config.kernel
-        self.served_by = ""  # in training on a GPU, the kernel that computed the last pass
+        self.kernel = config.kernel
         self._refuse_impossible_pairs()
 
     def _refuse_impossible_pairs(self) -> None:
@@ -174,10 +239,6 @@ class MultiHeadAttention(nn.Module):
         whole = self.kernel == "flex" and not self.position.elementwise_bias
         refuse(whole, kernel, scheme, "the bias needs the whole query", "kernel 'auto', 'sdpa' or 'tiled'")
 
-    def residual_weights(self) -> list[Tensor]:
-        """The weights that write to the residual stream."""
-        return [self.output.weight]
-
     def new_state(self) -> KeyValues:
         """An empty key-value cache for self-attention."""
         return KeyValues()
@@ -186,31 +247,11 @@ class MultiHeadAttention(nn.Module):
         """The cache of cross-attention: filled by the first call, read by the others."""
         return Memory()
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | None = None,
-        queries: Tokens | None = None,
-        keys: Tokens | None = None,
-        state: State | None = None,
-        memo: dict[Hashable, Any] | None = None,
-        look: Look | None = None,
-        apart: bool = False,
-    ) -> Any:
-        """Attend from x to itself, or to `memory`; returns the shape of x.
-
-        `queries` and `keys` give the positions of the tokens; by default they are rows from position 0.
-        Packed x is (N, E) with `queries=Tokens.packed(lengths)`. With a `state`, x continues what the
-        state holds. `memo` is for a stack of layers that share mask and tokens: one dict for one pass.
-        `apart`: the last bias may be left to the caller.
-        """
-        problem = self.problem(x, memory, mask=mask, queries=queries, keys=keys, state=state, memo=memo)
+    def _attended(self, x: Tensor, memory: Tensor | None, look: Look | None, given: Given) -> Mixed:
+        problem = self.problem(x, memory, **given)
         if look is not None:
             show(problem, look)
-        mixed = attend(problem, self.kernel)  # (B,H,T,V)
-        return projected(self, x, mixed, look, problem, apart)
+        return attend(problem, self.kernel), problem
 
     def problem(
         self,
@@ -235,12 +276,10 @@ class MultiHeadAttention(nn.Module):
             refuse_unknown_state(state, KeyValues, Memory)
         if isinstance(state, Memory) and state.k is not None and state.v is not None:
             k, v = state.k, state.v
-            keys = keys or Tokens.padded(k.shape[2], device=k.device)
         elif isinstance(state, KeyValues):
             if memory is not None:
                 raise UserError("Cross-attention keeps its source in new_memory(), not in new_state().")
             k, v = state.append(*self._keys_values(x, queries), queries)
-            keys = keys or Tokens.padded(k.shape[2], device=k.device)
         else:
             source, keys = (x, queries) if memory is None else as_rows(memory, keys)
             _refuse_unequal(queries, keys)
@@ -249,19 +288,8 @@ class MultiHeadAttention(nn.Module):
             k, v = self._keys_values(source, keys, both)
             if isinstance(state, Memory):
                 state.k, state.v = k, v
-        return Problem(
-            q,
-            k,
-            v,
-            queries,
-            keys,
-            NO_MASK if mask is None else mask.placed(queries, keys) if mask.has_table else mask,
-            memo,
-            score=self.score,
-            position=self.position,
-            softcap=self.config.softcap,
-            dropout=self.config.dropout if self.training else 0.0,
-        )
+        keys = keys or Tokens.padded(k.shape[2], device=k.device)
+        return Problem(q=q, k=k, v=v, score=self.score, **self._around(queries, keys, mask, memo))
 
     def _keys_values(self, x: Tensor, tokens: Tokens, both: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         k, v = (split_heads(one, self.config.groups) for one in both or (self.key(x), self.value(x)))
@@ -271,17 +299,10 @@ class MultiHeadAttention(nn.Module):
         return self.position.rotate(x, tokens) if self.position.turns else x
 
     def weights(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | None = None,
-        queries: Tokens | None = None,
-        keys: Tokens | None = None,
-        heads: list[int] | None = None,
+        self, x: Tensor, memory: Tensor | None = None, heads: list[int] | None = None, **given: Unpack[Given]
     ) -> Tensor:
         """The exact attention weights (B, heads, T, S), whatever kernel computes the output."""
-        return self.problem(x, memory, mask=mask, queries=queries, keys=keys).weights(heads)
+        return self.problem(x, memory, **given).weights(heads)
 
 
 def projected(part: Any, x: Tensor, mixed: Tensor, look: Look | None, by: Problem | None, apart: bool) -> Any:

@@ -20,7 +20,6 @@ chunk, w chunks that one chunk attends to.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,12 +32,12 @@ from clearhead.base.errors import UserError
 from clearhead.nn.attention.approximate import ApproximateAttention, exact, hidden_keys, refuse_settings
 from clearhead.nn.attention.kernels import attend
 from clearhead.nn.attention.mask_rules import Mask
-from clearhead.nn.attention.multihead import AttentionConfig, as_rows, projected, show, split_heads
+from clearhead.nn.attention.multihead import AttentionConfig, Given, Mixed, as_rows, show, split_heads
 from clearhead.nn.attention.problem import Problem
 from clearhead.nn.attention.state import KeyValues
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
-from clearhead.nn.state import State, refuse_unknown_state
+from clearhead.nn.state import refuse_unknown_state
 from clearhead.nn.tokens import Place, Tokens
 
 ITSELF = -1e5  # the score of a token with itself: weight 0 next to any other, 1 if alone
@@ -113,31 +112,17 @@ class ReformerAttention(ApproximateAttention):
             found.copy_(torch.randn(found.shape, device="cpu"))
         self.register_buffer("rotations", found)
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | None = None,
-        queries: Tokens | None = None,
-        keys: Tokens | None = None,
-        state: State | None = None,
-        memo: dict[Hashable, Any] | None = None,
-        look: Look | None = None,
-        apart: bool = False,
-    ) -> Any:
-        """Attend from x to itself, or exactly to itself and the state; returns the shape of x."""
-        if state is None or memory is not None:
-            return super().forward(x, memory, mask=mask, queries=queries, look=look, apart=apart)
-        problem = self._continued(x, mask, queries, keys, state)
+    def _attended(self, x: Tensor, memory: Tensor | None, look: Look | None, given: Given) -> Mixed:
+        if given["state"] is None or memory is not None:
+            return super()._attended(x, memory, look, given)
+        problem = self._continued(x, given)
         if look is not None:
             show(problem, look)
-        return projected(self, x, attend(problem), look, problem, apart)
+        return attend(problem), problem
 
-    def _continued(
-        self, x: Tensor, mask: Mask | None, queries: Tokens | None, keys: Tokens | None, state: State
-    ) -> Problem:
-        """Exact attention from new tokens to all so far, with a causal mask."""
+    def _continued(self, x: Tensor, given: Given) -> Problem:
+        """Exact attention from new tokens to all so far, behind a causal mask."""
+        mask, state = given["mask"], given["state"]
         refuse_unknown_state(state, KeyValues)
         assert isinstance(state, KeyValues)
         causal, _ = hidden_keys(self.config, mask, SHARED)
@@ -146,9 +131,9 @@ class ReformerAttention(ApproximateAttention):
                 "Attention of the kind 'reformer' can only continue a text with a causal mask: later "
                 "tokens are not there yet."
             )
-        q, k, v, tokens = self._projected(x, queries)
+        q, k, v, tokens = self._projected(x, given["queries"])
         k, v = state.append(k, v, tokens)
-        keys = keys or Tokens.padded(k.shape[2], device=k.device)
+        keys = given["keys"] or Tokens.padded(k.shape[2], device=k.device)
         dropout = self.config.dropout if self.training else 0.0
         plain = Position()
         return Problem(

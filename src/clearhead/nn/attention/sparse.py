@@ -35,13 +35,15 @@ from clearhead.nn.attention.kernels import attend
 from clearhead.nn.attention.masks import Causal, Global, Local, Mask, Strided, Window
 from clearhead.nn.attention.multihead import (
     AttentionConfig,
+    Given,
+    Mixed,
     MultiHeadAttention,
-    projected,
     show,
     split_heads,
 )
 from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.attention.recent import RecentKeyValues
+from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
 from clearhead.nn.state import State
 from clearhead.nn.tokens import Tokens
@@ -132,18 +134,16 @@ class SparseAttention(MultiHeadAttention):
         window = self.config.longest_window
         return super().new_state() if window is None else RecentKeyValues(window, self.config.global_tokens)
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, **given: Any) -> Any:
-        """Like multi-head attention's; global tokens may have their own projections."""
+    def _attended(self, x: Tensor, memory: Tensor | None, look: Look | None, given: Given) -> Mixed:
+        """As multi-head attention's; global tokens may have looked with projections of their own."""
         if not self.config.global_projections:
-            return super().forward(x, memory, **given)
-        look, apart = given.pop("look", None), given.pop("apart", False)
+            return super()._attended(x, memory, look, given)
         problem = self.problem(x, memory, **given)
         assert isinstance(problem, WithGlobals)
         if look is not None:
             show(problem, look)
         found = attend(problem.of_globals, self.kernel)
-        mixed = attend(problem, self.kernel).index_copy(2, problem.places, found)  # (B,H,T,V)
-        return projected(self, x, mixed, look, problem, apart)
+        return attend(problem, self.kernel).index_copy(2, problem.places, found), problem
 
     def problem(
         self,
