@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from clearhead.base.config import Beam, Config, Count, Power
+from clearhead.base.config import Count
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.data.pictures import in_words, is_picture
@@ -22,7 +22,7 @@ from clearhead.evaluation.bootstrap import Bootstrap, bootstrap_scores, bootstra
 from clearhead.evaluation.labels_and_numbers import Confusion
 from clearhead.evaluation.loss import corpus_loss
 from clearhead.evaluation.metrics import CorpusMetric
-from clearhead.text.parts import Tokenisation
+from clearhead.training.config import TestConfig
 from clearhead.training.distributed.ranks import Ranks
 
 Text = str | tuple[str, str]  # what is read: one text, or two together
@@ -31,19 +31,13 @@ Device = str | torch.device | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig(Config):
-    """How texts are written and measured."""
+class EvaluationConfig(TestConfig):
+    """How texts are written and measured: as a run's test set, or otherwise."""
 
     _noun: ClassVar[str] = "evaluation"
 
-    beam: Beam = 1  # places of the beam; 1: greedy
-    length_penalty: Power = 1.0  # the power of the length that log-probabilities are divided by
-    max_length: Count | None = None  # longest output in tokens; None: slightly longer than in training
-    tokenise: Tokenisation = "13a"  # BLEU's tokenizer; "none" for text that is already tokenised
     lowercase: bool = False  # BLEU and chrF
     loss: bool = True  # perplexity as well, which costs one more pass
-    # a language model's: tokens between the beginnings of two windows; None: windows do not overlap
-    stride: Count | None = None
     batch_tokens: Count = 4096  # source tokens of a batch that is read at once, padding included
     dtype: Dtype = "float32"  # of the weights and products while texts are written
     way: Way = "auto"  # native: by the C++ engine; torch: by PyTorch; auto: by the faster one
@@ -171,7 +165,11 @@ class Judge(ABC):
                 ranks=ranks,
             )
             metrics |= loss.metrics()
-        return replace(found, metrics=metrics, seconds=seconds, config=config)
+        return replace(found, metrics=self.told(metrics, rows), seconds=seconds, config=config)
+
+    def told(self, metrics: dict[str, float], rows: Rows) -> dict[str, float]:
+        """The figures that are reported, of those that were found."""
+        return metrics
 
     @abstractmethod
     def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:

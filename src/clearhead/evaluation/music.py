@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from clearhead.bundle.folder import Bundle
-from clearhead.evaluation.evaluate import Device, Evaluation, EvaluationConfig, Rows
+from clearhead.evaluation.evaluate import Rows
 from clearhead.evaluation.judges import LongTexts
-from clearhead.training.distributed.ranks import Ranks
 
 VOICES = 4
 
@@ -21,25 +18,13 @@ class Pieces(LongTexts):
     voices or steps alone. Every chunk of the context's length is read by itself, from its first event on.
     """
 
-    def __call__(
-        self,
-        bundle: Bundle,
-        rows: Rows,
-        config: EvaluationConfig | None = None,
-        *,
-        references: Sequence[Sequence[str]] | None = None,
-        device: Device = None,
-        show: bool = False,
-        ranks: Ranks | None = None,
-    ) -> Evaluation:
-        found = super().__call__(
-            bundle, rows, config, references=references, device=device, show=show, ranks=ranks
-        )
-        kept = {name: found.metrics[name] for name in ("nats per token", "perplexity")}
+    def told(self, metrics: dict[str, float], rows: Rows) -> dict[str, float]:
+        """In these units."""
+        kept = {name: metrics[name] for name in ("nats per token", "perplexity")}
         events = [text.split() for _, text in rows]
         voices = sum(word.startswith(("pitch", "rest")) for piece in events for word in piece)
         if voices and voices == sum(map(len, events)):
             ends = sum(1 for piece in events if piece)
             kept["nats per voice"] = kept["nats per token"] * (voices + ends) / voices
             kept["nats per time step"] = VOICES * kept["nats per voice"]
-        return replace(found, metrics=kept)
+        return kept
