@@ -11,7 +11,6 @@ S source tokens, T target tokens.
 from __future__ import annotations
 
 import base64
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,8 +23,6 @@ from clearhead.explorer.patches import plain_png
 from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Plain, packed, texts
-
-How = Literal["mean", "rollout", "alignment"]
 
 MOST_WEIGHTS = 400_000  # of one kind that are sent whole; above that the overview gets small pictures
 THUMBNAIL = 32  # rows and columns of a small picture, at most

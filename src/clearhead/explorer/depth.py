@@ -46,7 +46,7 @@ def depth(session: Session, text: str, target: str | None = None) -> Plain:
     streams = [trace[f"{stack}.embedding"], *(trace[box.steps[-1].name] for box in boxes)]  # each (T,E)
     added = [trace[f"{box.id.removesuffix('.add')}.added"] for box in boxes]
     pre = session.config.norm.place == "pre"
-    predictions, final = _predictions(session, trace, stack, boxes)
+    predictions, final = _predictions(session, trace, stack)
     return {
         "words": trace.source if stack == "encoder" else trace.target,
         "sublayers": [_described(box) for box in boxes],
@@ -73,9 +73,7 @@ def early(model: nn.Module, stream: Tensor) -> Tensor | None:
         return None if said is None else said[0]
 
 
-def _predictions(
-    session: Session, trace: Trace, stack: str, boxes: list[Box]
-) -> tuple[list[Plain], list[Plain]]:
+def _predictions(session: Session, trace: Trace, stack: str) -> tuple[list[Plain], list[Plain]]:
     """The likeliest words (or classes) after the embedding and after each layer, and the model's own."""
     if session.config.head.kind == "number":  # which is no word that could be likelier than others
         return [], []

@@ -23,9 +23,7 @@ from clearhead.jobs.finish import Finished, finish
 from clearhead.jobs.lengthen import is_lengthening, lengthen, without_plan
 from clearhead.jobs.plan import Plan, corpus_facts, decide, encoding_of, notes_of, tell, write_data
 from clearhead.jobs.recipe import Table, merged
-from clearhead.jobs.refusals import (
-    check_settings,
-)
+from clearhead.jobs.refusals import check_settings
 from clearhead.jobs.start import begin, noted_framing, read_base
 from clearhead.jobs.validate import DecodingValidator
 from clearhead.jobs.warm_up import WarmUp

@@ -13,14 +13,7 @@ from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
 from clearhead.models.positions import input_embedding
-from clearhead.models.stack import (
-    ModelOutput,
-    Stack,
-    Surroundings,
-    as_rows,
-    new_extras,
-    scored,
-)
+from clearhead.models.stack import ModelOutput, Stack, Surroundings, as_rows, new_extras, scored
 from clearhead.models.state import DecoderState
 from clearhead.nn.attention.masks import Causal, Everything, Mask
 from clearhead.nn.layers import Output, TokenEmbedding

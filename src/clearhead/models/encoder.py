@@ -14,13 +14,7 @@ from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
 from clearhead.models.positions import input_embedding, position_for_embedding
-from clearhead.models.stack import (
-    ModelOutput,
-    Stack,
-    Surroundings,
-    as_rows,
-    new_extras,
-)
+from clearhead.models.stack import ModelOutput, Stack, Surroundings, as_rows, new_extras
 from clearhead.nn.attention.masks import Everything, Mask
 from clearhead.nn.layers import Dropout, TokenEmbedding
 from clearhead.nn.look import Look

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from clearhead.models.config import ModelConfig
 from clearhead.training.sizes import Asked, Passes, Size
-from clearhead.training.sizing import Choice, Demand, Machine, Work, batch_choices, steps_for
+from clearhead.training.sizing import POOLING, Choice, Demand, Machine, Work, batch_choices, steps_for
 
 LESS = 5.0  # training from scratch takes this many times the epochs and the rate
 WIDE = 256  # a base that is narrower takes a larger share
@@ -76,11 +76,7 @@ def _head(demand: Demand) -> Iterator[Choice]:
     yield Choice("model.head.kind", demand.head, "the task")
     yield Choice("model.head.dropout", 0.1, "the usual value for a newly initialised head")
     if demand.pooling:
-        why = {
-            "mean": "every word contributes, which takes less text to learn",
-            "last": "the last position has read all others",
-        }
-        yield Choice("model.head.pooling", demand.pooling, why[demand.pooling])
+        yield Choice("model.head.pooling", demand.pooling, POOLING[demand.pooling])
 
 
 def _classes(demand: Demand) -> Iterator[Choice]:

@@ -243,8 +243,5 @@ def rate_at(config: ScheduleConfig, step: int, width: int) -> float:
         return peak
     # p, the progress from the end of the warm-up (0) to the end of the run (1)
     gone = min(1.0, (step - config.warmup) / (length - config.warmup))
-    if config.name == "cosine":
-        left = (1 + math.cos(math.pi * gone)) / 2
-    else:
-        left = 1 - gone
+    left = (1 + math.cos(math.pi * gone)) / 2 if config.name == "cosine" else 1 - gone
     return peak * (config.floor + (1 - config.floor) * left)

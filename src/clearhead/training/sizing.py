@@ -26,9 +26,13 @@ SMALL = 2_000_000  # target tokens below which a model soon memorises its corpus
 MANY_EPOCHS = 50.0  # after which a small model has memorised its corpus
 FEWEST_EPOCHS = 4.0  # a model with time for fewer is too large
 MOST_MINUTES = 1_000_000  # about two years
-MOST_STEPS = 10**9  # nobody waits for more; batches of one token would need them
-FILLED = 0.85  # share of a batch; the rest is padding
-FEWEST_EXAMPLES = 32  # in a batch of long texts: with fewer, gradients are too noisy
+MOST_STEPS = 10**9  # nobody waits for so many; a batch of one token would ask for more
+FILLED = 0.85  # of a batch; the rest is padding
+FEWEST_EXAMPLES = 32  # in a batch of long texts: with fewer, each step follows chance
+POOLING = {  # why a text's vector is made so
+    "mean": "every word contributes, which takes less text to learn",
+    "last": "the last position has read all others",
+}
 
 
 class Choice(NamedTuple):
@@ -327,11 +331,7 @@ def _model(demand: Demand, size: Size, reason: str, adds_positions: bool) -> Ite
             yield Choice("model.head.columns", list(demand.facts.tag_columns), "tags in each column")
         yield Choice("model.head.dropout", size.dropout, "the less text, the more dropout")
     if demand.pooling:
-        why = {
-            "mean": "every word contributes, which takes less text to learn",
-            "last": "the last position has read all others",
-        }
-        yield Choice("model.head.pooling", demand.pooling, why[demand.pooling])
+        yield Choice("model.head.pooling", demand.pooling, POOLING[demand.pooling])
 
 
 def batch_choices(demand: Demand, machine: Machine, tokens: int) -> Iterator[Choice]:
