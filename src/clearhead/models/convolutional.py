@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 from clearhead.models.stack import ModelOutput, as_rows
-from clearhead.models.state import DecoderState, Source
+from clearhead.models.state import DecoderState, Source, refuse_foreign
 from clearhead.models.unpacked import needed_source, refuse_second_source, row_by_row
 from clearhead.nn.attention.problem import masked_softmax
 from clearhead.nn.layers import Dropout, InputEmbedding, Output, TokenEmbedding
@@ -219,11 +219,7 @@ class Convolutional(nn.Module):
     def _source_of(self, state: DecoderState) -> ConvolutionalSource:
         refuse_unknown_state(state, DecoderState)
         refuse_unknown_state(state.source, ConvolutionalSource)
-        if len(state.own) != len(self.decoder):
-            raise UserError(
-                f"The state comes from a model with {len(state.own)} layers, and this one has "
-                f"{len(self.decoder)}: use a state that this model made."
-            )
+        refuse_foreign(state, self.decoder)
         assert isinstance(state.source, ConvolutionalSource)
         return state.source
 

@@ -14,7 +14,7 @@ from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
 from clearhead.models.positions import input_embedding
 from clearhead.models.stack import ModelOutput, Stack, Surroundings, as_rows, new_extras, scored
-from clearhead.models.state import DecoderState
+from clearhead.models.state import DecoderState, refuse_foreign
 from clearhead.nn.attention.masks import Causal, Everything, Mask
 from clearhead.nn.layers import Output, TokenEmbedding
 from clearhead.nn.look import Look
@@ -63,7 +63,7 @@ class Decoder(nn.Module):
         else:
             if tokens.dim() != 2:
                 raise UserError("Decoding with a state takes rows of tokens (two dimensions).")
-            self.decoder.refuse_foreign(state)
+            refuse_foreign(state, self.decoder.layers)
             ids = tokens
             where, keys, visible = state.next_tokens(ids, lengths)
             around = Surroundings(where, seen & visible, keys)

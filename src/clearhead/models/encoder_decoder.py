@@ -27,7 +27,7 @@ from clearhead.models.stack import (
     refuse_unlike,
     scored,
 )
-from clearhead.models.state import DecoderState, Source
+from clearhead.models.state import DecoderState, Source, refuse_foreign
 from clearhead.nn.attention.masks import Causal, Everything, Mask
 from clearhead.nn.extras import Extras
 from clearhead.nn.layers import Output, TokenEmbedding
@@ -123,7 +123,7 @@ class EncoderDecoder(nn.Module):
     def _continue(
         self, target: Tensor, lengths: Lengths | None, state: DecoderState, look: Look | None
     ) -> ModelOutput:
-        self.decoder.refuse_foreign(state)
+        refuse_foreign(state, self.decoder.layers)
         if state.source is None:
             raise UserError("The state holds no source: make it with model.begin(source).")
         if target.dim() != 2:

@@ -31,7 +31,7 @@ from clearhead.nn.look import Look
 from clearhead.nn.no_residual import NoResidual
 from clearhead.nn.parts import build_attention, build_feedforward
 from clearhead.nn.pending import Pending
-from clearhead.nn.state import State, refuse_unknown_state
+from clearhead.nn.state import State
 from clearhead.nn.tokens import Boundaries, Lengths, Tokens, row_lengths
 
 
@@ -221,16 +221,6 @@ class Stack(nn.Module):
         layers = [layer for layer in self.layers if isinstance(layer, Layer)]
         cross = [layer.cross_attention.new_memory() for layer in layers if layer.cross_attention is not None]
         return DecoderState([layer.attention.new_state() for layer in layers], cross, source)
-
-    def refuse_foreign(self, state: object) -> None:
-        """Refuse a state that was created by another model."""
-        refuse_unknown_state(state, DecoderState)
-        assert isinstance(state, DecoderState)
-        if len(state.own) != len(self.layers):
-            raise UserError(
-                f"The state comes from a model with {len(state.own)} layers, and this one has "
-                f"{len(self.layers)}: use a state that this model made."
-            )
 
     def forward(
         self,

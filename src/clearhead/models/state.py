@@ -7,7 +7,7 @@ states that support it, `truncate(length)`. Rows may have different lengths.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import ClassVar, Self
 
 import torch
@@ -208,3 +208,14 @@ class DecoderState:
         self.slots = min(self.slots, length)
         if self.ragged is not None:
             self.ragged = self.ragged.clamp(max=length)
+
+
+def refuse_foreign(state: object, layers: Sized) -> None:
+    """Say so when a state was begun by a model with another number of layers."""
+    refuse_unknown_state(state, DecoderState)
+    assert isinstance(state, DecoderState)
+    if len(state.own) != len(layers):
+        raise UserError(
+            f"The state comes from a model with {len(state.own)} layers, and this one has "
+            f"{len(layers)}: use a state that this model made."
+        )
