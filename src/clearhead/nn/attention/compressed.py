@@ -17,9 +17,9 @@ Shapes: B rows, G key/value heads, T tokens, N blocks, K tokens that a block rea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +28,11 @@ from torch.nn import functional as F
 from clearhead.base.config import Count
 from clearhead.base.errors import UserError
 from clearhead.nn.attention.mask_rules import Causal, Everything, Mask, Padding
-from clearhead.nn.attention.multihead import AttentionConfig, MultiHeadAttention, split_heads
+from clearhead.nn.attention.multihead import AttentionConfig, Given, MultiHeadAttention, split_heads
 from clearhead.nn.attention.problem import Problem
 from clearhead.nn.attention.state import Growing
 from clearhead.nn.positions.base import Position
-from clearhead.nn.state import State, refuse_unknown_state
+from clearhead.nn.state import refuse_unknown_state
 from clearhead.nn.tokens import Tokens
 
 Made = TypeVar("Made")
@@ -225,20 +225,11 @@ class CompressedAttention(MultiHeadAttention):
         """An empty decoding state."""
         return Blocks()
 
-    def problem(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | None = None,
-        queries: Tokens | None = None,
-        keys: Tokens | None = None,
-        state: State | None = None,
-        memo: dict[Hashable, Any] | None = None,
-    ) -> Problem:
-        """Like multi-head attention's, with blocks as keys."""
+    def problem(self, x: Tensor, memory: Tensor | None = None, **given: Unpack[Given]) -> Problem:
+        """As multi-head attention's, with blocks for keys."""
+        mask, state, memo = given.get("mask"), given.get("state"), given.get("memo")
         memo = {} if memo is None else memo
-        raw = super().problem(x, memory, queries=queries, memo=memo)
+        raw = super().problem(x, memory, queries=given.get("queries"), memo=memo)
         reads, stride, causal, padding = self.config.reads, self.config.stride, *_read(mask)
         made = (reads, stride, id(raw.queries), id(mask))
 

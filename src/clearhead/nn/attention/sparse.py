@@ -24,7 +24,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,6 @@ from clearhead.nn.attention.problem import NO_MASK, Problem
 from clearhead.nn.attention.recent import RecentKeyValues
 from clearhead.nn.look import Look
 from clearhead.nn.positions.base import Position
-from clearhead.nn.state import State
 from clearhead.nn.tokens import Tokens
 
 
@@ -145,26 +144,18 @@ class SparseAttention(MultiHeadAttention):
         found = attend(problem.of_globals, self.kernel)
         return attend(problem, self.kernel).index_copy(2, problem.places, found), problem
 
-    def problem(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | None = None,
-        queries: Tokens | None = None,
-        keys: Tokens | None = None,
-        state: State | None = None,
-        memo: dict[Hashable, Any] | None = None,
-    ) -> Problem:
-        """Like multi-head attention's, with the pattern in the mask."""
+    def problem(self, x: Tensor, memory: Tensor | None = None, **given: Unpack[Given]) -> Problem:
+        """As multi-head attention's, with the pattern in the mask."""
+        mask, state, memo = given.get("mask"), given.get("state"), given.get("memo")
         memo = {} if memo is None else memo
         joined = self._joined(mask, memo)
         if isinstance(state, RecentKeyValues):
-            found = super().problem(x, memory, queries=queries, memo=memo)
+            found = super().problem(x, memory, queries=given.get("queries"), memo=memo)
             k, v, keys = state.append(found.k, found.v, found.queries, memo)
             joined = joined.placed(found.queries, keys) if joined.has_table else joined
             return dataclasses.replace(found, k=k, v=v, keys=keys, mask=joined)
-        found = super().problem(x, memory, mask=joined, queries=queries, keys=keys, state=state, memo=memo)
+        given |= {"mask": joined, "memo": memo}
+        found = super().problem(x, memory, **given)
         return self._with_globals(x, found, mask, memo) if self.config.global_projections else found
 
     def _with_globals(
