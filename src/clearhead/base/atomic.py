@@ -92,7 +92,7 @@ def atomic_write_bytes(path: str | Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, target)
-        _force(target.parent)
+        force(target.parent)
     except OSError as error:
         raise UserError(f"Cannot write '{path}': {error.strerror}.") from error
     finally:
@@ -135,7 +135,7 @@ def _take_place(fresh: Path, target: Path) -> None:
         os.rename(target, aside)
         os.rename(fresh, target)
         shutil.rmtree(aside, ignore_errors=True)
-    _force(target.parent)
+    force(target.parent)
 
 
 def _take_new_place(fresh: Path, target: Path) -> None:
@@ -149,7 +149,7 @@ def _take_new_place(fresh: Path, target: Path) -> None:
             f"Cannot write the folder '{target}': something else was written there in the meantime. Try "
             "again, or choose another folder."
         ) from error
-    _force(target.parent)
+    force(target.parent)
 
 
 def _exchange(first: Path, second: Path) -> bool:
@@ -171,11 +171,12 @@ def _force_tree(folder: Path) -> None:
     for root, _, names in os.walk(folder):
         for path in (Path(root) / name for name in names):
             if path.is_file() and not path.is_symlink():  # a link to nowhere or a pipe cannot be opened
-                _force(path)
-        _force(Path(root))
+                force(path)
+        force(Path(root))
 
 
-def _force(path: Path) -> None:
+def force(path: Path) -> None:
+    """Force a file, or a folder's list of names, from memory to disk."""
     if os.name == "nt" and path.is_dir():
         return  # Windows cannot open a folder
     # Windows forces only what is open for writing; elsewhere reading is enough, and works on read-only files

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from clearhead.base import checksums
-from clearhead.base.atomic import atomic_write_text, sha256_of
+from clearhead.base.atomic import atomic_write_text, force, sha256_of
 from clearhead.base.checksums import with_checksum
 from clearhead.base.errors import UserError
 from clearhead.base.reading import Unreadable, read_json
@@ -207,7 +207,7 @@ class PartFile:
             raise _occupied(self.target)
         try:
             os.replace(self.part, self.target)
-            _force_folder(self.target.absolute().parent)
+            force(self.target.absolute().parent)
             self._file.close()
             self.note.unlink()
         except OSError as error:
@@ -320,12 +320,3 @@ def _occupied(target: Path) -> UserError:
     return UserError(
         f"The file '{target}' already exists: give another --output, or replace it with --force."
     )
-
-
-def _force_folder(folder: Path) -> None:
-    if os.name != "nt":  # Windows cannot open a folder
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
