@@ -34,9 +34,16 @@ def taps(session: Any, text: str, target: str | None, kind: str) -> torch.Tensor
     return torch.cat([look[name] for name in names])
 
 
-@pytest.mark.parametrize("kind_of_model", FAMILIES)
-def test_all_maps_are_the_taps(session_of: Make, kind_of_model: str) -> None:
-    session = session_of(kind_of_model)
+@pytest.mark.parametrize(
+    "kind_of_model, changes",
+    [
+        *((family, {}) for family in FAMILIES),
+        ("encoder-decoder", {"cross_attention": False}),
+        ("decoder", {"causal_mask": False, "residual": False, "norm__kind": "none"}),
+    ],
+)
+def test_all_maps_are_the_taps(session_of: Make, kind_of_model: str, changes: dict[str, Any]) -> None:
+    session = session_of(kind_of_model, **changes)
     target = TARGET if session.has_source else None
     found = maps.attention(session, TEXT, target)
     json.dumps(found, allow_nan=False)
@@ -109,23 +116,28 @@ def test_means_are_over_heads_and_layers(session_of: Make) -> None:
 
 
 @pytest.mark.parametrize("kind_of_model, kind", [("encoder", "encoder.self"), ("decoder", "decoder.self")])
+@pytest.mark.parametrize("residual", [True, False])
 def test_rollout_is_the_product_of_layers_with_residuals(
-    session_of: Make, kind_of_model: str, kind: str
+    session_of: Make, kind_of_model: str, kind: str, residual: bool
 ) -> None:
-    session = session_of(kind_of_model, layers=3)
+    session = session_of(kind_of_model, layers=3, residual=residual)
     first, second, third = taps(session, TEXT, None, kind).double().mean(1)
-    eye = torch.eye(len(first)).double()
-    wanted = (third + eye) / 2 @ ((second + eye) / 2) @ ((first + eye) / 2)
+    if residual:
+        first, second, third = ((one + torch.eye(len(one))) / 2 for one in (first, second, third))
+    wanted = third @ second @ first
     found = maps.summary(session, TEXT, kind=kind, how="rollout")
     torch.testing.assert_close(unpacked(found["weights"]), wanted.float())
     torch.testing.assert_close(unpacked(found["weights"]).sum(-1), torch.ones(len(first)))
     part = maps.summary(session, TEXT, kind=kind, how="rollout", layer=0)
-    torch.testing.assert_close(unpacked(part["weights"]), ((first + eye) / 2).float())
+    torch.testing.assert_close(unpacked(part["weights"]), first.float())
+    assert ("no residual connections" in found["note"]) != residual
 
 
-def test_cross_rollout_is_the_product_over_both_stacks(session_of: Make) -> None:
+@pytest.mark.parametrize("residual", [True, False])
+def test_cross_rollout_is_the_product_over_both_stacks(session_of: Make, residual: bool) -> None:
     """All tokens of both sides as one long vector of shares, each sub-layer as one large matrix."""
-    session = session_of()
+    session = session_of(residual=residual)
+    kept = 0.5 if residual else 0.0
     reading, own, cross = (taps(session, TEXT, TARGET, kind).double().mean(1) for kind in session.kinds)
     sources, targets = reading.shape[-1], own.shape[-1]
     eye = torch.eye(sources + targets).double()
@@ -133,8 +145,8 @@ def test_cross_rollout_is_the_product_over_both_stacks(session_of: Make) -> None
 
     def sublayer(block: torch.Tensor, rows: slice, columns: slice) -> torch.Tensor:
         step = eye.clone()
-        step[rows, rows] /= 2
-        step[rows, columns] += block / 2
+        step[rows, rows] *= kept
+        step[rows, columns] += block * (1 - kept)
         return step
 
     read, write = slice(0, sources), slice(sources, None)

@@ -29,6 +29,11 @@ SHAPES = [
     ("encoder", "post", {"head__pooling": "mean", "head__pooler": True}),
     ("encoder", "pre", {"head__kind": "tag"}),
     ("encoder", "post", {"head__kind": "mlm"}),
+    ("encoder-decoder", "pre", {"residual": False}),
+    ("encoder-decoder", "post", {"residual": False}),
+    ("decoder", "pre", {"norm__kind": "none"}),
+    ("decoder", "post", {"feedforward__kind": "none", "causal_mask": False}),
+    ("encoder-decoder", "pre", {"cross_attention": False}),
 ]
 
 
@@ -45,7 +50,9 @@ def test_norms_and_stream(session_of: Make, kind: str, place: str, changes: dict
     found, taps = depth(session, TEXT), seen(session)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     stack = "encoder" if kind == "encoder" else "decoder"
-    parts = ["self", "cross", "feedforward"] if kind == "encoder-decoder" else ["self", "feedforward"]
+    across = kind == "encoder-decoder" and changes.get("cross_attention", True)
+    parts = ["self", *(["cross"] if across else []), "feedforward"]
+    parts = parts[:-1] if changes.get("feedforward__kind") == "none" else parts
     assert [(one["layer"], one["kind"]) for one in found["sublayers"]] == [
         (i, p) for i in (0, 1) for p in parts
     ]
@@ -55,14 +62,16 @@ def test_norms_and_stream(session_of: Make, kind: str, place: str, changes: dict
     for number, one in enumerate(found["sublayers"]):
         added = taps[f"{one['name']}.added"]
         assert torch.equal(norms[number], added.norm(dim=-1))
-        x = x + added
+        x = x + added if session.config.residual else added
         if place == "pre":
             assert torch.allclose(stream[number + 1], x.norm(dim=-1), rtol=1e-5)
     for layer in (0, 1):
         assert torch.equal(stream[(layer + 1) * len(parts)], taps[f"{stack}.{layer}.output"].norm(dim=-1))
     trace = session.trace(TEXT)
     assert found["words"] == (trace.source if stack == "encoder" else trace.target)
-    assert ("x + f(norm(x))" in found["note"]) == (place == "pre")
+    said = {"pre": "f(norm(x))", "post": "f(x)"}["post" if session.config.norm.kind == "none" else place]
+    said = f"x + {said}" if session.config.residual else said
+    assert f"x ← {said}" in found["note"].replace("norm(x +", "x +").replace("norm(f(x))", "f(x)")
 
 
 @pytest.mark.parametrize("kind, place, changes", SHAPES)

@@ -135,6 +135,18 @@ def test_depth_is_the_view_s(session: Session, page: str) -> None:
     assert equal(said, torch.tensor(tops))
 
 
+def test_parts_that_were_taken_out_are_named_and_not_told_of(session_of: Make) -> None:
+    out = {"residual": False, "causal_mask": False, "cross_attention": False, "norm__kind": "none"}
+    session = session_of("encoder-decoder", **out)
+    page = explain(session, TEXT, TARGET)
+    read = Read(page)
+    assert "residual connections, cross-attention, causal mask, norms" in read.text
+    assert "each word looks at all of them, without a causal mask" in read.text
+    assert "x ← f(x)" in read.text
+    assert equal(read.values("Norm of the stream"), unpacked(depth(session, TEXT, TARGET)["stream"]))
+    assert not [one for one in ("Alignment", "residual stream", "those before it") if one in read.text]
+
+
 def test_every_step_of_the_run_is_told(session: Session, page: str) -> None:
     read, steps = Read(page), run(session, TEXT, Asked(shown=5))["steps"]
     told = read.values("Every step, and what the model found most likely")

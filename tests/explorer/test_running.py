@@ -29,7 +29,9 @@ MAKERS = {
     "separate": (lambda: translator(separate=True), SOURCE),
     "recurrent": (lambda: translator(family="recurrent"), SOURCE),
     "decoder": (writer, PROMPT),
+    "no cross-attention": (lambda: translator(cross_attention=False), SOURCE),
 }
+UNMASKED = {"unmasked": (lambda: writer(causal_mask=False), PROMPT)}  # steps otherwise than it reads
 SESSIONS: dict[str, Session] = {}
 WAYS = [
     Asked(),
@@ -43,7 +45,7 @@ WAYS = [
 
 def session_of(kind: str) -> Session:
     if kind not in SESSIONS:
-        SESSIONS[kind] = Session(MAKERS[kind][0](), kind)
+        SESSIONS[kind] = Session((MAKERS | UNMASKED)[kind][0](), kind)
     return SESSIONS[kind]
 
 
@@ -234,10 +236,10 @@ def test_a_tree_that_nobody_could_look_at_is_thinned(monkeypatch: pytest.MonkeyP
         ]
 
 
-@pytest.mark.parametrize("kind", ["encoder-decoder", "decoder"])
+@pytest.mark.parametrize("kind", ["encoder-decoder", "decoder", "unmasked"])
 @pytest.mark.parametrize("asked", [WAYS[0], WAYS[4]], ids=["greedy", "beam"])
 def test_passes_and_keys_are_counted_as_the_model_makes_them(kind: str, asked: Asked) -> None:
-    session, text = session_of(kind), MAKERS[kind][1]
+    session, text = session_of(kind), (MAKERS | UNMASKED)[kind][1]
     seen: list[tuple[int, int, int]] = []  # rows, new tokens, keys that were there
 
     def watch(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -253,13 +255,18 @@ def test_passes_and_keys_are_counted_as_the_model_makes_them(kind: str, asked: A
     assert written["passes"] == len(seen)
     assert written["rows"] == [rows for rows, _, _ in seen]
     assert written["cached"] == [there for _, _, there in seen]
-    pairs = [rows * sum(there + 1 + place for place in range(new)) for rows, new, there in seen]
+    masked = kind != "unmasked"
+    pairs = [
+        rows * sum(there + (1 + place if masked else new) for place in range(new))
+        for rows, new, there in seen
+    ]
     assert written["attended"] == sum(pairs)
     assert written["uncached"] >= written["attended"]
     learned = cost["training"]
-    mask = torch.ones(learned["positions"], learned["positions"]).tril()
+    mask = torch.ones(learned["positions"], learned["positions"])
+    mask = mask.tril() if masked else mask
     assert learned == {"passes": 1, "positions": len(mask), "attended": int(mask.sum())}
-    if asked.strategy == "greedy":  # the same pairs, whether at once or one after another
+    if asked.strategy == "greedy" and masked:  # the same pairs, whether at once or one after another
         assert learned["attended"] == written["attended"]
 
 

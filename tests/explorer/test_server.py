@@ -155,6 +155,8 @@ def test_models_lectures_and_training(client: TestClient, sessions: dict[str, Se
         "vocabulary": first.config.vocabulary,
         "position": "sinusoidal",
         "norm": "post-layer",
+        "sublayer": "norm(x + f(x))",
+        "without": [],
         "has_source": True,
         "kinds": ["encoder.self", "decoder.self", "decoder.cross"],
         "limit": 512,

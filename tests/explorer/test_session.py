@@ -18,7 +18,10 @@ from clearhead.decoding.text_requests import opening, read_sources
 from clearhead.explorer import reading
 from clearhead.explorer.session import KEPT, Session
 from clearhead.models import build
+from clearhead.models.config import LayerRule
 from clearhead.text.tokenizer import Tokenizer
+
+from ..nn.own_parts import TellingConfig, add
 
 Make = Callable[..., Any]
 TEXT = "the cat sleeps ."
@@ -107,8 +110,20 @@ def test_learned_positions_set_the_limit(bundle_of: Make) -> None:
 def test_bundles_that_cannot_be_explored() -> None:
     with pytest.raises(UserError, match="no tokenizer"):
         Session(Bundle(build("tiny")))
-    with pytest.raises(UserError, match="cannot show a model with no residual"):
-        Session(Bundle(build("tiny", residual=False), Tokenizer.words("a")))
+    for changes, sentence in (
+        ({"family": "convolutional"}, "cannot show convolutional models"),
+        ({"family": "recurrent", "recurrent__attention": "none"}, "this one has no attention"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            Session(Bundle(build("tiny", **changes), Tokenizer.words("a")))
+
+
+def test_kinds_of_parts_that_nobody_can_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    add(monkeypatch)
+    own = TellingConfig()
+    for changes in ({"feedforward": own}, {"layer_pattern": (LayerRule(first=1, feedforward=own),)}):
+        with pytest.raises(UserError, match="cannot show a model with parts of the kind 'telling'"):
+            Session(Bundle(build("tiny", **changes), Tokenizer.words("a")))
 
 
 def test_the_callers_model_stays_as_it_is(bundle_of: Make) -> None:

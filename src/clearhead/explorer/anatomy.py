@@ -1,7 +1,8 @@
 """A model taken apart: every box of its drawing, the tensors inside each, and the arrows between them.
 
 Built from the model that is there, whatever its settings: an encoder-decoder, a decoder or an encoder; norm
-before or after; any position scheme. A model that is no Transformer has no boxes.
+before or after; any position scheme. A part that the model lacks has neither box nor arrow, and a
+model that is no Transformer has no boxes at all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from clearhead.explorer.cheaper_attention_steps import any_attention_steps
 from clearhead.explorer.embedding_and_output import embedding_boxes, final_norm, head_boxes, word_boxes
 from clearhead.explorer.expert_steps import expert_steps
 from clearhead.explorer.steps import Arrow, Axis, Box, Get, Step
-from clearhead.explorer.sublayers import CAUSAL, Looking, Place, add_steps, feedforward_steps, norm_steps
+from clearhead.explorer.sublayers import CAUSAL, Looking, Place, closing_steps, feedforward_steps, norm_steps
 from clearhead.models.config import ModelConfig
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder import Encoder
@@ -34,6 +35,7 @@ class Anatomy:
 
     boxes: list[Box] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
+    after: dict[str, str] = field(default_factory=dict)  # sub-layer, such as decoder.1.cross → x after it
 
     @property
     def steps(self) -> dict[str, Step]:
@@ -124,13 +126,14 @@ class _Tower:
         for number, layer in enumerate(stack.layers):
             assert isinstance(layer, Layer)
             self._layer(number, layer)
-        if stack.norm is not None:
+        if stack.norm is not None and self.config.norm.kind != "none":
             norm = final_norm(self.stack, self.stream, self.wide, self.config)
             self.box = self.found.put([norm], self.box)
         return self.box
 
     def _layer(self, number: int, layer: Layer) -> None:
-        mask, rule = (Causal(), CAUSAL) if self.stack == "decoder" else (None, None)
+        hides = self.stack == "decoder" and self.config.causal_mask
+        mask, rule = (Causal(), CAUSAL) if hides else (None, None)
         looking = Looking(layer.attention, self.tokens, None, mask, rule)
         self._sublayer(number, "self", layer.attention_residual, looking, layer)
         if layer.cross_attention is not None and layer.cross_residual is not None and self.memory is not None:
@@ -142,10 +145,9 @@ class _Tower:
     def _sublayer(
         self, number: int, part: str, residual: Residual, looking: Looking | None, layer: Layer
     ) -> None:
-        """The boxes of one sub-layer: norm first or last, the sub-layer itself, the sum."""
-        path = f"{self.stack}.{number}.{part}"
-        after = f"{self.stack}.{number}.output" if looking is None else f"{path}.output"
-        place = Place(path, self.stream, after, self.tokens, self.config, self.get)
+        """The boxes of one sub-layer: the norm, first or last, the sub-layer itself, the sum."""
+        path, adds = f"{self.stack}.{number}.{part}", self.config.residual
+        place = Place(path, self.stream, self.tokens, self.config, self.get)
         if looking is None:
             net, kind, label = layer.feedforward, "feedforward", LABELS[part]
             inside = expert_steps(place, net) if isinstance(net, Experts) else feedforward_steps(place, net)
@@ -157,11 +159,14 @@ class _Tower:
             boxes.insert(
                 0, Box(f"{path}.norm", "Norm", "norm", self.stack, number, norm_steps(place, residual))
             )
-        label = "Add" if place.first else "Add & Norm"
-        boxes.append(Box(f"{path}.add", label, "add", self.stack, number, add_steps(place, residual)))
+        closing = [name for name, there in (("Add", adds), ("Norm", place.last)) if there]
+        if closing:
+            kind, label, inside = closing[0].lower(), " & ".join(closing), closing_steps(place, residual)
+            boxes.append(Box(f"{path}.{kind}", label, kind, self.stack, number, inside))
         begin, self.box = self.box, self.found.put(boxes, self.box)
         width = self.config.width
-        self.found.arrows.append(Arrow(begin, self.box, [self.tokens[1], width], "residual"))
+        if adds:
+            self.found.arrows.append(Arrow(begin, self.box, [self.tokens[1], width], "residual"))
         if looking is not None and looking.memory is not None and self.memory is not None:
             self.found.arrows.append(Arrow(self.memory[0], path, [looking.keys[1], width], "memory"))
-        self.stream = after
+        self.stream = self.found.after[path] = place.after

@@ -93,7 +93,7 @@ def summary(
     """Many maps as one; `layer` counts from 0 (in the note from 1), None leaves it to the way of summing up.
 
     - `mean`: over the heads of a layer, or of all layers;
-    - `rollout`: attention followed through the layers up to `layer`, residual connections included;
+    - `rollout`: attention followed through the layers up to `layer`, with the residual connections there are;
     - `alignment`: cross-attention of the layer that follows words best, by the token that is written.
     """
     if how not in HOWS:
@@ -110,7 +110,7 @@ def summary(
         note = f"The mean over {over}."
     elif how == "rollout":
         weights = rollout(trace, kind, layers - 1 if layer is None else layer)
-        note = _ROLLOUT_NOTES["cross" if kind == "decoder.cross" else "self"]
+        note = _ROLLOUT_NOTES["cross" if kind == "decoder.cross" else "self", session.config.residual]
         followed = session.kinds if kind == "decoder.cross" else [kind]
         if not all(are_shares(one) for name in followed for one in _layers(trace, name)):
             note = f"{note} {SHARES}"
@@ -136,16 +136,27 @@ def thumbnails(weights: Tensor) -> Tensor:
 
 # --- rollout ------------------------------------------------------------------------------------
 
-_ROLLOUT_NOTES = {
-    "self": (
+_MIXED = (
+    "and the layers' matrices are multiplied. A row shows which input tokens a token's final vector would "
+    "come from if layers did nothing but mix."
+)
+_ROLLOUT_NOTES = {  # by kind of attention, with residual connections and without
+    ("self", True): (
         "Attention rollout (Abnar & Zuidema 2020): each layer counts as half residual connection and "
-        "half mean over the heads, and the layers' matrices are multiplied. A row shows which input "
-        "tokens a token's final vector would come from if layers did nothing but mix."
+        f"half mean over the heads, {_MIXED}"
     ),
-    "cross": (
+    ("self", False): (
+        "Attention rollout (Abnar & Zuidema 2020): this model has no residual connections, so each layer "
+        f"counts as the mean over its heads, {_MIXED}"
+    ),
+    ("cross", True): (
         "Attention rollout through both stacks: each attention counts for half and the residual "
         "connection for the other half, and what comes from the encoder is traced back to the source "
         "tokens. Rows are scaled to sum to 1, so they leave out what comes from the target itself."
+    ),
+    ("cross", False): (
+        "Attention rollout through both stacks. This model has no residual connections, so all that leaves "
+        "a cross-attention comes from the encoder, and is traced back to the source tokens."
     ),
 }
 
@@ -156,7 +167,7 @@ def rollout(trace: Trace, kind: str, last: int) -> Tensor:
         return _cross_rollout(trace, last)
     mixed = torch.eye(len(trace.sides(kind)[0]), dtype=torch.float64)
     for weights in _heads_averaged(trace, kind)[: last + 1]:
-        mixed = _with_residual(weights) @ mixed
+        mixed = _mixing(trace, weights) @ mixed
     return mixed
 
 
@@ -164,7 +175,8 @@ def _cross_rollout(trace: Trace, last: int) -> Tensor:
     """What of each decoder place comes from each source token.
 
     Every place holds a share of each target token and a share of each source token, all adding up to 1.
-    Self-attention mixes both kinds of shares alike; cross-attention halves them and adds source shares.
+    Self-attention mixes both kinds of shares alike; cross-attention halves them and adds source shares, or
+    puts these in their place where there are no residual connections.
     """
     if trace.config.family == "recurrent":
         raise UserError("A rollout follows self-attention, and a recurrent model has none: ask for 'mean'.")
@@ -172,8 +184,9 @@ def _cross_rollout(trace: Trace, last: int) -> Tensor:
     own, cross = (_heads_averaged(trace, f"decoder.{part}") for part in ("self", "cross"))
     source = torch.zeros(len(trace.target), len(trace.source), dtype=torch.float64)  # (T,S)
     for layer in range(last + 1):
-        source = _with_residual(own[layer]) @ source
-        source = (source + cross[layer] @ memory) / 2
+        source = _mixing(trace, own[layer]) @ source
+        seen = cross[layer] @ memory
+        source = (source + seen) / 2 if trace.config.residual else seen
     return source / source.sum(-1, keepdim=True)
 
 
@@ -187,9 +200,10 @@ def _layers(trace: Trace, kind: str) -> list[Tensor]:
     return [trace.attention(kind, layer) for layer in range(trace.layers_of(kind))]
 
 
-def _with_residual(weights: Tensor) -> Tensor:
-    """Half the attention, half the token itself."""
-    return (weights + torch.eye(len(weights), dtype=weights.dtype)) / 2
+def _mixing(trace: Trace, weights: Tensor) -> Tensor:
+    """Half the attention, half the token itself; without residual connections the attention alone."""
+    own = torch.eye(len(weights), dtype=weights.dtype)
+    return (weights + own) / 2 if trace.config.residual else weights
 
 
 # --- alignment ----------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from clearhead.base.errors import UserError
 from clearhead.explorer.inside import labels
 from clearhead.explorer.session import Session
-from clearhead.explorer.steps import Box
+from clearhead.explorer.sublayers import sublayer_formula
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Plain, packed
+from clearhead.models.config import ModelConfig
 from clearhead.models.decoder import Decoder
 from clearhead.models.encoder import Encoder
 from clearhead.models.encoder_decoder import EncoderDecoder
@@ -24,8 +25,9 @@ from clearhead.nn.tokens import Tokens
 
 SHOWN = 5  # likeliest words after each layer
 _NAMES = {"self": "self-attention", "cross": "cross-attention", "feedforward": "feed-forward"}
-_PRE = "The stream is the sum of everything added to it: x ← x + f(norm(x)). "
-_POST = "Each sum is normalised before it moves on: x ← norm(x + f(x)), so the stream keeps its scale. "
+_SUM = "The stream is the sum of everything added to it: x ← {formula}. "
+_NORMED = "Each sum is normalised before it moves on: x ← {formula}, so the stream keeps its scale. "
+_REPLACED = "There are no residual connections: each sub-layer's output replaces its input, x ← {formula}. "
 _LENS = "A prediction applies the model's own {top} to the stream there; the last is the model's output."
 
 
@@ -42,20 +44,26 @@ def depth(session: Session, text: str, target: str | None = None) -> Plain:
         )
     trace = session.trace(text, target, asked=("*.embedding", "*.output", "*.added", "logits"))
     stack = "encoder" if session.family == "encoder" else "decoder"
-    boxes = [box for box in trace.anatomy.boxes if box.stack == stack and box.kind == "add"]
-    streams = [trace[f"{stack}.embedding"], *(trace[box.steps[-1].name] for box in boxes)]  # each (T,E)
-    added = [trace[f"{box.id.removesuffix('.add')}.added"] for box in boxes]
-    pre = session.config.norm.place == "pre"
+    after = {path: name for path, name in trace.anatomy.after.items() if path.startswith(stack)}
+    streams = [trace[name] for name in (f"{stack}.embedding", *after.values())]  # each (T,E)
+    added = [trace[f"{path}.added"] for path in after]
     predictions, final = _predictions(session, trace, stack)
     return {
         "words": trace.source if stack == "encoder" else trace.target,
-        "sublayers": [_described(box) for box in boxes],
+        "sublayers": [_described(path) for path in after],
         "norms": packed(torch.stack([one.norm(dim=-1) for one in added])),
         "stream": packed(torch.stack([one.norm(dim=-1) for one in streams])),
         "predictions": predictions,
         "final": final,
-        "note": (_PRE if pre else _POST) + (_LENS.format(top=_top(session)) if predictions else ""),
+        "note": _about(session.config) + (_LENS.format(top=_top(session)) if predictions else ""),
     }
+
+
+def _about(config: ModelConfig) -> str:
+    """What a sub-layer does to the stream."""
+    formula = sublayer_formula(config)
+    about = _NORMED if formula.startswith("norm") else _SUM
+    return (about if config.residual else _REPLACED).format(formula=formula)
 
 
 def early(model: nn.Module, stream: Tensor) -> Tensor | None:
@@ -108,19 +116,18 @@ def _said(session: Session, trace: Trace, id: int) -> Plain:
     return dict(trace.word(id))
 
 
-def _described(box: Box) -> Plain:
-    part = box.id.split(".")[2]
-    assert box.layer is not None
+def _described(path: str) -> Plain:
+    _, layer, part = path.split(".")
     return {
-        "name": box.id.removesuffix(".add"),
-        "label": f"layer {box.layer + 1}: {_NAMES[part]}",
+        "name": path,
+        "label": f"layer {int(layer) + 1}: {_NAMES[part]}",
         "kind": part,
-        "layer": box.layer,
+        "layer": int(layer),
     }
 
 
 def _top(session: Session) -> str:
     stack = session.model.get_submodule("encoder" if session.family == "encoder" else "decoder")
-    normed = getattr(stack, "norm", None) is not None
+    normed = getattr(stack, "norm", None) is not None and session.config.norm.kind != "none"
     headed = session.family == "encoder" or session.config.head.kind != "none"
     return ("last norm and " if normed else "") + ("head" if headed else "output")

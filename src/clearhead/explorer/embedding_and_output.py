@@ -84,7 +84,7 @@ def _rest_of_embedding(
         plain, last = last, f"{stack}.typed"
         typed = Step(last, "sum", "x + type", wide, "", lambda: get(plain) + get(kind.name))
         boxes.append(Box(f"{stack}.type", "Token types", "embedding", stack, None, [kind, typed]))
-    if norm is not None:
+    if norm is not None and not isinstance(norm, nn.Identity):
         formula = NORM["layer" if isinstance(norm, nn.LayerNorm) else "rms"]
         normed = Step(f"{stack}.embedding", "normed", formula, wide, "What the first layer reads.")
         steps = [Step(last, "sum", "x", wide), normed]
@@ -95,7 +95,7 @@ def _rest_of_embedding(
 def final_norm(stack: str, last: str, wide: tuple[Axis, Axis], config: ModelConfig) -> Box:
     """The norm after the last layer."""
     steps = [
-        Step(last, "input", "x", wide, "The residual stream after the last layer."),
+        Step(last, "input", "x", wide, "The last layer's output."),
         Step(f"{stack}.output", "normed", NORM[config.norm.kind], wide),
     ]
     return Box(f"{stack}.norm", "Norm", "norm", stack, None, steps)
@@ -125,7 +125,8 @@ def head_boxes(head: Head, hidden: Step, config: ModelConfig, get: Get) -> list[
     if head.words is not None:
         if head.transform is None:
             return word_boxes(head.words, hidden, get)
-        name, formula, transform = "transformed", "norm(activation(x W + b))", head.transform
+        name, formula, transform = "transformed", "activation(x W + b)", head.transform
+        formula = formula if config.norm.kind == "none" else f"norm({formula})"
         changed = Step(name, name, formula, hidden.axes, "", lambda: batched(transform, get(hidden.name)))
         box = Box("transform", "Transform", "feedforward", "top", None, [hidden, changed])
         return [box, *word_boxes(head.words, changed, get)]

@@ -115,7 +115,7 @@ def looked_at(trace: Trace, place: Place) -> Row:
     """
     _, words = trace.sides(place.kind)
     part = attention_of(trace.bundle.model, place.kind, place.layer)
-    ahead = place.kind == "decoder.self"
+    ahead = place.kind == "decoder.self" and trace.config.causal_mask
     if isinstance(part, CompressedAttention):
         stack, name = place.kind.split(".")
         weights = trace[f"{stack}.{place.layer}.{name}.weights"][place.head, place.row]

@@ -47,7 +47,7 @@ class Place:
 
     @property
     def in_decoder(self) -> bool:
-        """Whether a change here leaves alone everything before this row."""
+        """Whether it is a row of the decoder, which predicts a token of its own."""
         return self.kind.startswith("decoder")
 
 
@@ -57,12 +57,12 @@ class Goal:
 
     word: Word
     what: str
-    places: Tensor | None  # (n,) rows of the logits; None: they have no rows
+    places: Tensor | None  # (n,) rows of the logits, a word's tags one by one; None: they have no rows
     ids: Tensor  # (n,)
 
     def at(self, logits: Tensor) -> Tensor:
-        """The logits (R, T, V), or (R, V), at the places that are watched: (R, n, V)."""
-        return logits.unsqueeze(1) if self.places is None else logits[:, self.places]
+        """The logits (R, T, V), (R, V), or of several tags (R, T, n, V), where watched: (R, n, V)."""
+        return logits.unsqueeze(1) if self.places is None else logits.flatten(1, -2)[:, self.places]
 
     def logp(self, watched: Tensor) -> Tensor:
         """(R, n, V) to (R,), in float64: a likely token's log-probability is a small difference."""
@@ -165,7 +165,8 @@ def gradient_times_input(trace: Trace, place: Place, goal: Goal) -> Tensor:
     with torch.enable_grad():
         leaf = vectors.detach().clone().requires_grad_()
         output: ModelOutput = with_part(model, [name], _Given(leaf, embedding))(*trace.inputs)
-        (gradient,) = torch.autograd.grad(goal_logp(goal, output).sum(), [leaf])
+        # without cross-attention nothing depends on the source
+        (gradient,) = torch.autograd.grad(goal_logp(goal, output).sum(), [leaf], materialize_grads=True)
     return (gradient * leaf.detach()).sum(-1).abs()[0]
 
 
@@ -231,11 +232,12 @@ def edited_logits(trace: Trace, place: Place, edits: Tensor, goal: Goal) -> Iter
 
 
 def _steps_are_exact(trace: Trace) -> bool:
-    """Whether every attention of the decoder steps as it reads."""
+    """Whether the decoder steps as it reads: it looks back alone, by attentions that remember all keys."""
     layers = range(trace.layers_of("decoder.self")) if trace.config.family != "recurrent" else ()
     kinds = ("decoder.self", "decoder.cross")
     model = trace.bundle.model
-    return all(is_exact(attention_of(model, kind, layer)) for kind in kinds for layer in layers)
+    exact = all(is_exact(attention_of(model, kind, layer)) for kind in kinds for layer in layers)
+    return exact and trace.config.causal_mask
 
 
 def _numbers_a_row(trace: Trace, steps: bool, row: int) -> int:

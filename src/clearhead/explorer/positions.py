@@ -68,7 +68,7 @@ class _Shown:
     name: str
     scheme: Position | Encode
     note: str
-    causal: bool = False
+    causal: bool = False  # whether tokens only look back
 
 
 def positions(
@@ -118,7 +118,7 @@ def own_schemes(model: nn.Module, config: ModelConfig) -> list[_Shown]:
             scheme = layer.attention.position
             sharing = "layer 1; each layer has learned its own" if scheme.per_layer else "for all its layers"
             note = f"The {kind}'s, {sharing}." if _learns(scheme) else ""
-            found.append(_Shown(name, scheme, note, causal=kind == "decoder"))
+            found.append(_Shown(name, scheme, note, kind == "decoder" and config.causal_mask))
     return found if any(_learns(one.scheme) for one in found) else found[:1]
 
 
@@ -145,7 +145,8 @@ def _made(name: str, config: ModelConfig, width: int | None) -> _Shown:
             head_dim=width or attention.position_size,
             causal=config.family == "decoder",
         )
-    return _Shown(name, scheme, UNTRAINED if _learns(scheme) else "", config.family == "decoder")
+    causal = config.family == "decoder" and config.causal_mask
+    return _Shown(name, scheme, UNTRAINED if _learns(scheme) else "", causal)
 
 
 def _shown(one: _Shown, length: int, width: int) -> Plain:

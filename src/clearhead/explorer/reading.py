@@ -24,10 +24,10 @@ from clearhead.decoding.text_requests import opening, symbols_of, translates
 from clearhead.models.config import ModelConfig
 
 LIMIT = 512  # tokens of a text: a picture of more cannot be read
-# kinds of parts beside the usual ones that can be drawn
+# kinds of parts that can be drawn
 KNOWN = (
-    *("latent", "linear", "performer", "linformer", "nystrom", "reformer", "sparse", "compressed"),
-    *("experts", "none"),
+    *("multihead", "latent", "linear", "performer", "linformer", "nystrom", "reformer", "sparse"),
+    *("compressed", "dense", "experts", "none"),
 )
 MOST_LETTERS = 50_000  # a text beyond this is refused before it is cut into tokens
 
@@ -65,13 +65,10 @@ def ready(bundle: Bundle) -> Bundle:
 
 def _refuse_unknown_parts(config: ModelConfig) -> None:
     """Say which part of a model cannot be drawn."""
-    unknown = config.replace(layer_pattern=()).unusual_beside(*KNOWN)
-    rules = [(one.attention, one.cross_attention, one.feedforward) for one in config.layer_pattern]
-    for part in (part for rule in rules for part in rule if part is not None):
-        if part.kind not in (*KNOWN, "multihead", "dense"):
-            unknown = unknown or f"parts of the kind '{part.kind}'"
-    if unknown is not None:
-        raise UserError(f"The explorer cannot show a model with {unknown}.")
+    feedforwards = (config.feedforward, *(one.feedforward for one in config.layer_pattern))
+    for part in (*config.attentions, *feedforwards):
+        if part is not None and part.kind not in KNOWN:
+            raise UserError(f"The explorer cannot show a model with parts of the kind '{part.kind}'.")
 
 
 def limit_of(config: ModelConfig) -> int:

@@ -105,6 +105,7 @@ def whole_page(title: str, sections: Iterable[str]) -> str:
 def _overview(session: Session, text: str, target: str | None) -> Iterator[str]:
     config, layers = session.config, session.layers
     trace = session.trace(text, target)
+    bare = session.family == "recurrent" or config.norm.kind == "none"
     facts = {
         "text": text,
         "tokens read": " ".join(texts(trace.source)),
@@ -116,7 +117,8 @@ def _overview(session: Session, text: str, target: str | None) -> Iterator[str]:
         "vocabulary": f"{config.vocabulary:,}",
         "parameters": f"{sum(one.numel() for one in session.model.parameters()):,}",
         "positions": "" if session.family == "recurrent" else config.position.name,
-        "norm": "" if session.family == "recurrent" else f"{config.norm.kind}, {config.norm.place}",
+        "norm": "" if bare else f"{config.norm.kind}, {config.norm.place}",
+        "taken out": ", ".join(config.taken_out),
     }
     listed = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact)
     yield f"<h1>What {escape(session.name)} did with this text</h1><dl>{listed}</dl>"
@@ -228,6 +230,8 @@ def _heads(session: Session, text: str, target: str | None) -> Iterator[str]:
         )
     for kind, weights in maps.items():
         name, about = KINDS[kind]
+        if kind == "decoder.self" and not session.config.causal_mask:
+            about = "each word looks at all of them, without a causal mask"
         rows, columns = (texts(side) for side in trace.sides(kind))
         span = (min(spread(weights)[0], 0.0), max(spread(weights)[1], 1.0))
         said = about_weights(session.model, kind, len(weights))
@@ -272,13 +276,15 @@ def _deep(session: Session, text: str, target: str | None) -> Iterator[str]:
     words, names = texts(found["words"]), [str(one["label"]) for one in found["sublayers"]]
     yield heading("Depth", found["note"])
     added, stream = unpacked(found["norms"]), unpacked(found["stream"])
-    yield heat_map(added, names, words, "How much each sub-layer added (norm)", (0.0, spread(added)[1]))
+    gave, passed = "How much each sub-layer added", "residual stream"
+    if not session.config.residual:
+        gave, passed = "What each sub-layer gave", "stream"
+    yield heat_map(added, names, words, f"{gave} (norm)", (0.0, spread(added)[1]))
     yield table(added, names, words, "Norm of each sub-layer's contribution")
     stations = ["embedding", *names]
-    yield heat_map(
-        stream, stations, words, "The residual stream after each sub-layer (norm)", (0.0, spread(stream)[1])
-    )
-    yield table(stream, stations, words, "Norm of the residual stream")
+    title = f"The {passed} after each sub-layer (norm)"
+    yield heat_map(stream, stations, words, title, (0.0, spread(stream)[1]))
+    yield table(stream, stations, words, f"Norm of the {passed}")
     if found["predictions"]:
         rows = [
             (

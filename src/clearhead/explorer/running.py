@@ -130,7 +130,11 @@ def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
         },
         "tree": tree(beam, path, vocabulary.word) if beam else None,
         "cost": {
-            **_cost(rows.passes, len(found.ids) + (1 if rows.has_source else len(request.given))),
+            **_cost(
+                rows.passes,
+                len(found.ids) + (1 if rows.has_source else len(request.given)),
+                session.config.causal_mask,
+            ),
             "note": counted_as_exact(session.model, "decoder.self", session.layers["decoder"]),
         },
     }
@@ -278,28 +282,28 @@ class CountedRows(TorchRows):
         return super().step(parent, token)
 
 
-def _cost(passes: Sequence[Pass], positions: int) -> Plain:
+def _cost(passes: Sequence[Pass], positions: int, masked: bool) -> Plain:
     """The same text learned in one masked pass, and written one position at a time.
 
     `attended` counts pairs of a query and a key that it may look at, in the decoder's self-attention, for
     each layer and head; `uncached` those of a decoder that would read everything anew at each step.
     """
     return {
-        "training": {"passes": 1, "positions": positions, "attended": _pairs(positions, 0)},
+        "training": {"passes": 1, "positions": positions, "attended": _pairs(positions, 0, masked)},
         "inference": {
             "passes": len(passes),
             "rows": [one.rows for one in passes],
             "cached": [one.cached for one in passes],
-            "attended": sum(one.rows * _pairs(one.new, one.cached) for one in passes),
-            "uncached": sum(one.rows * _pairs(one.cached + one.new, 0) for one in passes),
+            "attended": sum(one.rows * _pairs(one.new, one.cached, masked) for one in passes),
+            "uncached": sum(one.rows * _pairs(one.cached + one.new, 0, masked) for one in passes),
         },
     }
 
 
-def _pairs(new: int, cached: int) -> int:
-    """Each new position looks at all that is cached, at itself, and at the new ones before it.
+def _pairs(new: int, cached: int, masked: bool) -> int:
+    """Each new position looks at all that is cached, at itself, and at the new ones before it, or at all.
 
-    >>> _pairs(4, 0), _pairs(1, 3)
-    (10, 4)
+    >>> _pairs(4, 0, True), _pairs(1, 3, True), _pairs(4, 0, False)
+    (10, 4, 16)
     """
-    return new * cached + new * (new + 1) // 2
+    return new * cached + (new * (new + 1) // 2 if masked else new * new)

@@ -90,9 +90,10 @@ class Session:
     @property
     def kinds(self) -> list[str]:
         """The kinds of attention that there are, of `encoder.self`, `decoder.self`, `decoder.cross`."""
+        across = ["decoder.cross"] if self.config.cross_attention else []
         return {
-            "encoder-decoder": ["encoder.self", "decoder.self", "decoder.cross"],
-            "recurrent": ["decoder.cross"],
+            "encoder-decoder": ["encoder.self", "decoder.self", *across],
+            "recurrent": across,
             "vision": ["encoder.self"],
         }.get(self.family, [f"{self.family}.self"])
 
@@ -103,7 +104,8 @@ class Session:
             return [1]
         layers = [(stack, layer) for stack, depth in self.layers.items() for layer in range(depth)]
         parts = [self.config.parts_of(*one) for one in layers]
-        return sorted({part.heads for own, cross, _ in parts for part in (own, cross)}, reverse=True)
+        across = [cross for _, cross, _ in parts] if "decoder.cross" in self.kinds else []
+        return sorted({part.heads for part in (*(own for own, _, _ in parts), *across)}, reverse=True)
 
     @property
     def reads_music(self) -> bool:

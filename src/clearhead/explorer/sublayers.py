@@ -38,6 +38,8 @@ NORM = {
     "layer": "(x − μ) / √(σ² + ε) · γ + β",
     "rms": "x / √(mean(x²) + ε) · γ",
 }
+# With a residual connection, and without.
+ADDED = {True: "What the sub-layer adds.", False: "It replaces x: there is no residual connection."}
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,20 @@ class Place:
     """Where a sub-layer stands: its path, what it reads, and how its tokens are called."""
 
     path: str  # such as decoder.1.cross
-    stream: str  # the name of x, which reaches it on the residual stream
-    after: str  # the name of x when it leaves
+    stream: str  # the name of x, which reaches it
     tokens: Axis
     config: ModelConfig
     get: Get
 
     @property
     def first(self) -> bool:
-        """Whether the norm comes before the sub-layer."""
-        return self.config.norm.place == "pre"
+        """Whether a norm comes before the sub-layer."""
+        return self.config.norm.kind != "none" and self.config.norm.place == "pre"
+
+    @property
+    def last(self) -> bool:
+        """Whether a norm comes after it."""
+        return self.config.norm.kind != "none" and not self.first
 
     @property
     def read(self) -> str:
@@ -62,44 +68,66 @@ class Place:
         return f"{self.path}.normed" if self.first else self.stream
 
     @property
+    def after(self) -> str:
+        """The name of x when it leaves."""
+        stack, number, part = self.path.split(".")
+        if not self.config.residual and not self.last:
+            return f"{self.path}.added"  # nothing happens to it any more
+        return f"{stack}.{number}.output" if part == "feedforward" else f"{self.path}.output"
+
+    @property
     def wide(self) -> tuple[Axis, Axis]:
         """The axes of anything on the stream."""
         return self.tokens, ("feature", self.config.width)
 
 
+def sublayer_formula(config: ModelConfig) -> str:
+    """What becomes of x in a sub-layer f, with the parts that this model has.
+
+    >>> sublayer_formula(ModelConfig()), sublayer_formula(ModelConfig(residual=False))
+    ('norm(x + f(x))', 'norm(f(x))')
+    """
+    normed, first = config.norm.kind != "none", config.norm.place == "pre"
+    formula = ("x + " if config.residual else "") + ("f(norm(x))" if normed and first else "f(x)")
+    return f"norm({formula})" if normed and not first else formula
+
+
 def norm_steps(place: Place, residual: Residual) -> list[Step]:
     """Pre-norm: what the sub-layer is given."""
     norm, formula = residual.norm, NORM[place.config.norm.kind]
-    note = "Each token's features are normalised to one scale; the stream itself is left unchanged."
+    at, note = "The input of the sub-layer.", "Each token's features are normalised to one scale."
+    if place.config.residual:
+        at, note = "The residual stream at this point.", f"{note[:-1]}; the stream itself is left unchanged."
     return [
-        Step(place.stream, "input", "x", place.wide, "The residual stream at this point."),
+        Step(place.stream, "input", "x", place.wide, at),
         Step(place.read, "normed", formula, place.wide, note, lambda: batched(norm, place.get(place.stream))),
     ]
 
 
-def add_steps(place: Place, residual: Residual) -> list[Step]:
-    """What the sub-layer adds to the stream, and after it the norm where that comes last."""
-    path, get = place.path, place.get
-
-    def total() -> Tensor:
-        return get(place.stream) + get(f"{path}.added")
-
-    steps = [
-        Step(place.stream, "input", "x", place.wide, "The input, which bypasses the sub-layer unchanged."),
-        Step(f"{path}.added", "sub-layer's output", "f(x)", place.wide, "What the sub-layer adds."),
-    ]
+def closing_steps(place: Place, residual: Residual) -> list[Step]:
+    """What the sub-layer adds to the stream, if it adds, and after it the norm where that comes last."""
+    path, get, norm = place.path, place.get, residual.norm
+    adds, formula, last = place.config.residual, sublayer_formula(place.config), f"{path}.added"
     offered = path.endswith(".feedforward")  # what leaves a layer has a name in the model itself
-    note, norm = "The new stream.", residual.norm
-    if place.first:
-        make = None if offered else total
-        return [*steps, Step(place.after, "sum", "x + f(norm(x))", place.wide, note, make)]
-    formula = f"norm(x + f(x)),  norm(x) = {NORM[place.config.norm.kind]}"
-    make = None if offered else lambda: batched(norm, get(f"{path}.sum"))
-    return [
-        *steps,
-        Step(f"{path}.sum", "sum", "x + f(x)", place.wide, "", total),
-        Step(place.after, "normed", formula, place.wide, note, make),
-    ]
+    steps = [Step(last, "sub-layer's output", "f(x)", place.wide, ADDED[adds])]
+    if adds:
+
+        def total() -> Tensor:
+            return get(place.stream) + get(f"{path}.added")
+
+        note = "The input, which bypasses the sub-layer unchanged."
+        steps.insert(0, Step(place.stream, "input", "x", place.wide, note))
+        if place.last:
+            last = f"{path}.sum"
+            steps.append(Step(last, "sum", "x + f(x)", place.wide, "", total))
+        else:
+            make = None if offered else total
+            steps.append(Step(place.after, "sum", formula, place.wide, "The new stream.", make))
+    if place.last:
+        formula = f"{formula},  norm(x) = {NORM[place.config.norm.kind]}"
+        made, note = None if offered else lambda: batched(norm, get(last)), "The new stream." if adds else ""
+        steps.append(Step(place.after, "normed", formula, place.wide, note, made))
+    return steps
 
 
 def feedforward_steps(place: Place, net: FeedForward) -> list[Step]:
@@ -283,7 +311,7 @@ def mixing_steps(
         Step(f"{path}.weights", "weights", formula, square, note),
         Step(f"{path}.mixed", "weighted values", "A V", mixed, "Values averaged by the weights."),
         Step(f"{path}.concat", "heads concatenated", "concat(head₁, …, head_h)", joined, "", beside),
-        Step(f"{path}.added", "output", f"concat · W_O{bias}", place.wide, "What the sub-layer adds."),
+        Step(f"{path}.added", "output", f"concat · W_O{bias}", place.wide, ADDED[place.config.residual]),
     ]
 
 

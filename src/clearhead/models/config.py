@@ -297,19 +297,20 @@ class ModelConfig(Config):
 
         For callers that read only these two settings and would be wrong about such a model.
         """
-        return self.unusual_beside()
-
-    def unusual_beside(self, *known: str) -> str | None:
-        """Like `unusual_parts`, for callers that also support parts of these kinds."""
         for kind in (self.attention.kind, self.feedforward.kind):
-            if kind not in ("multihead", "dense", *known):
+            if kind not in ("multihead", "dense"):
                 return f"parts of the kind '{kind}'"
         if self.head.columns:
             return "several tags per word"
-        for name in (*_HAVE, "norm"):
-            if getattr(self, name) is False or (name == "norm" and self.norm.kind == "none"):
-                return f"no {_NAMES[name]}"
+        if self.taken_out:
+            return f"no {self.taken_out[0]}"
         return "a layer pattern" if self.layer_pattern else None
+
+    @property
+    def taken_out(self) -> list[str]:
+        """The parts of a Transformer that this one does without, by name."""
+        out = [name for name in _HAVE if getattr(self, name) is False]
+        return [_NAMES[name] for name in (*out, *(["norm"] if self.norm.kind == "none" else []))]
 
     @property
     def depth_of_decoder(self) -> int:

@@ -28,6 +28,7 @@ from clearhead.explorer.server.answers import PROBLEMS, Answer, JobQueue, answer
 from clearhead.explorer.server.guard import Guard
 from clearhead.explorer.server.page import Page
 from clearhead.explorer.session import Session
+from clearhead.explorer.sublayers import sublayer_formula
 from clearhead.explorer.verdict import verdict
 from clearhead.explorer.words import Plain
 
@@ -137,6 +138,7 @@ def _gets(app: FastAPI, desk: JobQueue) -> None:
 def _listed(session: Session) -> Plain:
     """One model, for the page's choice of models and for its headings."""
     config, layers, recurrent = session.config, session.layers, session.family == "recurrent"
+    normed = not recurrent and config.norm.kind != "none"
     return {
         "name": session.name,
         "family": session.family,
@@ -148,7 +150,9 @@ def _listed(session: Session) -> Plain:
         "width": config.width,
         "vocabulary": config.vocabulary,
         "position": "none" if recurrent else config.position.name,
-        "norm": "none" if recurrent else f"{config.norm.place}-{config.norm.kind}",
+        "norm": f"{config.norm.place}-{config.norm.kind}" if normed else "none",
+        "sublayer": "" if recurrent else sublayer_formula(config),
+        "without": config.taken_out,
         "has_source": session.has_source,
         "kinds": session.kinds,
         "limit": session.limit,
