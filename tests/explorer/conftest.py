@@ -16,6 +16,8 @@ from clearhead.text.tokenizer import Tokenizer
 ENGLISH = ["the cat sleeps .", "a dog eats the fish", "one bird sings ,", "who sees the old green house ?"]
 FRENCH = ["le chat dort .", "un chien mange le poisson", "un oiseau chante", "qui voit la vieille maison ?"]
 LABELS = ["good", "bad", "so-so"]
+TAGS = ["pos=N", "pos=V", "ner=O", "ner=B", "ner=I"]  # of two columns
+SEVERAL = {"head__kind": "tag", "head__classes": len(TAGS), "head__columns": (2, 3)}
 
 BundleOf = Callable[..., Bundle]
 SessionOf = Callable[..., Session]
@@ -40,7 +42,8 @@ def make_bundle(kind: str = "encoder-decoder", place: str = "post", **changes: A
             for parameter in model.parameters():
                 parameter.add_(0.2 * torch.randn(parameter.shape))
     task = {"encoder": "classify", "decoder": "generate"}.get(kind, "translate")
-    notes = {"task": task, "labels": LABELS if kind == "encoder" else [], "documents": True}
+    labels = TAGS if changes.get("head__columns") else LABELS
+    notes = {"task": task, "labels": labels if kind == "encoder" else [], "documents": True}
     return Bundle(model.eval(), writer, notes, reader if kind == "separate" else None)
 
 

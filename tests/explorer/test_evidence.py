@@ -23,6 +23,8 @@ from clearhead.explorer.evidence import evidence, kendall, sentence
 from clearhead.explorer.interventions import SHUFFLES, shuffled, without_each
 from clearhead.nn.attention.problem import masked_softmax
 
+from .conftest import SEVERAL
+
 Make = Callable[..., Any]
 TEXT, TARGET = "who sees the old green house ?", "qui voit la vieille maison ?"
 CLOSE = 2e-5  # float32 through a few layers
@@ -40,6 +42,7 @@ CASES = [
     ("encoder", "encoder.self", {}),
     ("encoder", "encoder.self", {"head__kind": "tag"}),
     ("encoder", "encoder.self", {"head__kind": "mlm"}),
+    ("encoder", "encoder.self", SEVERAL),
     ("encoder-decoder", "decoder.cross", {"residual": False}),
     ("decoder", "decoder.self", {"causal_mask": False}),
     ("encoder-decoder", "decoder.self", {"cross_attention": False, "causal_mask": False}),
@@ -76,6 +79,9 @@ def outcome(model: Any, session: Any, kind: str, row: int, target: str | None) -
     elif session.config.head.kind == "classify":
         logits, own = logits[None], own[None]
         rows, ids = [0], [int(own[0].argmax())]
+    elif session.config.head.columns:
+        logits, own = logits[row], own[row]
+        rows, ids = list(range(len(own))), own.argmax(-1).tolist()
     else:
         rows, ids = [row], [int(own[row].argmax())]
     chances = logits[rows].softmax(-1)

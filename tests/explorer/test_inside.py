@@ -24,6 +24,8 @@ from clearhead.explorer.words import unpacked
 from clearhead.nn.experts import ExpertsConfig
 from clearhead.nn.positions.absolute import sinusoid
 
+from .conftest import SEVERAL
+
 Make = Callable[..., Any]
 TEXT, TARGET = "who sees the old green house ?", "qui voit la vieille maison ?"
 
@@ -90,6 +92,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "pre-norm encoder": ("encoder", "pre", {"head__pooling": "mean"}),
     "masked words": ("encoder", "post", {**BERT, "head__kind": "mlm"}),
     "tags": ("encoder", "pre", {"head__kind": "tag"}),
+    "several tags": ("encoder", "pre", SEVERAL),
     "no head": ("encoder", "pre", {"head__kind": "none"}),
     "no residual": ("encoder-decoder", "pre", {"residual": False}),
     "no residual, post": ("encoder-decoder", "post", {"residual": False}),
@@ -187,7 +190,7 @@ def test_every_tensor_is_what_passed_through_the_modules(session_of: Make, model
         same("transformed", witness.given["head.transform"])
     rest = {name.rpartition(".")[2] for name in set(made) - checked}
     by_hand = {"ids", "rows", "positions", "placed", "types", "typed", "products", "scaled", "bias"}
-    assert rest <= by_hand | {"allowed", "masked", "probabilities", "pooled"}  # which are checked below
+    assert rest <= by_hand | {"allowed", "masked", "scores", "probabilities", "pooled"}  # checked below
 
 
 def test_experts_show_who_is_chosen(session_of: Make) -> None:
@@ -255,6 +258,12 @@ def test_the_ends_by_hand(session_of: Make, model: str) -> None:
         assert torch.allclose(trace[f"{stack}.embedding"], x, atol=1e-6)
     if "logits" in trace.anatomy.steps:
         assert torch.equal(trace["probabilities"], trace.logits.softmax(-1))
+    if "scores" in trace.anatomy.steps:  # those of several columns of tags, side by side
+        columns = trace["scores"].split(list(session.config.head.columns), dim=-1)
+        shares = torch.cat([one.softmax(-1) for one in columns], dim=-1)
+        torch.testing.assert_close(trace["probabilities"], shares)
+        with torch.no_grad():
+            assert close(trace["scores"], session.model.head.classifier(trace["encoder.output"]))
     if "pooled" in trace.anatomy.steps:
         out = session.model(trace.source_ids)
         assert torch.equal(trace["pooled"], out.pooled[0])

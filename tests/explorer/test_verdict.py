@@ -12,7 +12,7 @@ import torch
 
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
-from clearhead.decoding.labels import class_probabilities, regress, tag
+from clearhead.decoding.labels import class_probabilities, regress, tag, tag_probabilities
 from clearhead.explorer import verdict as module
 from clearhead.explorer.contexts import contexts
 from clearhead.explorer.depth import depth
@@ -26,6 +26,7 @@ from clearhead.text.framing import Framing, Framings
 from clearhead.text.learn import TokenizerConfig, learn_tokenizer
 
 from ..decoding.bundles import labeller
+from .conftest import SEVERAL, TAGS
 
 Make = Callable[..., Any]
 TEXT = "the old cat  sleeps ."
@@ -99,6 +100,24 @@ def test_a_tagger_s_words_have_tags_and_chances(session_of: Make) -> None:
     for word in found["words"]:
         assert word["top"][0]["label"] == word["tag"]
         assert sum(one["p"] for one in word["top"]) == pytest.approx(1)
+
+
+def test_several_tags_of_a_word_are_one_answer(session_of: Make) -> None:
+    session = session_of("encoder", **SEVERAL)
+    found, chances = verdict(session, TEXT), tag_probabilities(session.bundle, [TEXT])[0]
+    assert [[word["tag"] for word in found["words"]]] == tag(session.bundle, [TEXT])
+    for word, each in zip(found["words"], chances, strict=True):
+        joint = {f"{a[4:]}|{b[4:]}": each[a] * each[b] for a in TAGS[:2] for b in TAGS[2:]}
+        assert word["top"][0]["label"] == word["tag"]
+        best = sorted(joint.values(), reverse=True)[: module.SHOWN]
+        assert [one["p"] for one in word["top"]] == pytest.approx(best)
+        assert all(one["p"] == pytest.approx(joint[one["label"]]) for one in word["top"])
+    whole = depth(session, TEXT)
+    assert [word["text"] for word in whole["final"]] == [word["tag"] for word in found["words"]]
+    assert all(word["tag"] in explain(session, TEXT) for word in found["words"])
+    asked = evidence(session, TEXT, kind="encoder.self", layer=0, head=0, row=1)
+    assert asked["predicted"]["text"] == found["words"][1]["tag"]
+    assert asked["tau"]["ablated"] is not None  # fillers of short columns are no rounding error
 
 
 def test_framed_words_are_found_behind_what_stands_before_them(bundle_of: Make) -> None:

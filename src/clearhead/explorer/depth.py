@@ -15,6 +15,7 @@ from clearhead.base.errors import UserError
 from clearhead.explorer.inside import labels
 from clearhead.explorer.session import Session
 from clearhead.explorer.sublayers import sublayer_formula
+from clearhead.explorer.tags import answer_name, likeliest
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Plain, packed
 from clearhead.models.config import ModelConfig
@@ -94,25 +95,26 @@ def _predictions(session: Session, trace: Trace, stack: str) -> tuple[list[Plain
         if scores is None:
             return [], []
         found.append({"after": after, "top": _likeliest(session, trace, scores)})
-    own = trace.logits if trace.logits.dim() == 2 else trace.logits.unsqueeze(0)
-    return found, [_said(session, trace, id) for id in own.argmax(-1).tolist()]
+    own = _likeliest(session, trace, trace.logits)
+    return found, [_said(session, trace, top[0]["id"]) for top in own]
 
 
 def _likeliest(session: Session, trace: Trace, scores: Tensor) -> list[list[Plain]]:
-    """The likeliest few at each place: (T, V), or (C,) for the whole text, whose one place comes back."""
-    shares = (scores if scores.dim() == 2 else scores.unsqueeze(0)).softmax(-1)
-    best = shares.topk(min(SHOWN, shares.shape[-1]), dim=-1)
+    """The likeliest few at each place: (T, …, V), or (C,) for the whole text, whose one place comes back."""
+    scores = scores if scores.dim() > 1 else scores.unsqueeze(0)
+    best, chances = likeliest(scores, session.config.head.columns, SHOWN)
     return [
         [{"id": id, "text": _said(session, trace, id)["text"], "p": p} for id, p in zip(ids, ps, strict=True)]
-        for ids, ps in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        for ids, ps in zip(best.tolist(), chances.tolist(), strict=True)
     ]
 
 
 def _said(session: Session, trace: Trace, id: int) -> Plain:
-    """A word of the vocabulary, or a class."""
+    """A word of the vocabulary, a class, or tags."""
     head = session.config.head
     if head.kind in ("classify", "tag"):
-        return {"id": id, "text": labels(session, head.classes)[id], "kind": "word"}
+        text = answer_name(id, labels(session, head.classes), head.columns)
+        return {"id": id, "text": text, "kind": "word"}
     return dict(trace.word(id))
 
 

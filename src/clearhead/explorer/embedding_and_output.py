@@ -5,12 +5,15 @@ Shapes: S source tokens, T target tokens, E model width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.explorer.steps import Axis, Box, Get, Step
 from clearhead.explorer.sublayers import NORM, batched
+from clearhead.explorer.tags import side_by_side
 from clearhead.models.config import ModelConfig
 from clearhead.models.heads import Head
 from clearhead.nn.layers import InputEmbedding, Output
@@ -111,9 +114,13 @@ def word_boxes(output: Output, hidden: Step, get: Get) -> list[Box]:
     return _linear_and_softmax(hidden, logits, "Each row sums to 1.", get)
 
 
-def _linear_and_softmax(read: Step, logits: Step, note: str, get: Get) -> list[Box]:
+def _linear_and_softmax(
+    read: Step, logits: Step, note: str, get: Get, columns: Sequence[int] = ()
+) -> list[Box]:
     name, formula = "probabilities", "exp(sᵢ) / Σⱼ exp(sⱼ)"
-    shares = Step(name, name, formula, logits.axes, note, lambda: get("logits").softmax(-1))
+    shares = Step(
+        name, name, formula, logits.axes, note, lambda: side_by_side(get("logits").softmax(-1), columns)
+    )
     return [
         Box("output", "Linear", "output", "top", None, [read, logits]),
         Box("softmax", "Softmax", "softmax", "top", None, [logits, shares]),
@@ -149,5 +156,10 @@ def head_boxes(head: Head, hidden: Step, config: ModelConfig, get: Get) -> list[
     if config.head.kind == "number":
         number = Step("logits", "number", "x · w + b", (("number", 1),), "The model's output for the text.")
         return [*boxes, Box("output", "Linear", "output", "top", None, [read, number])]
-    logits = Step("logits", "scores", "x Wᵀ + b", classes, "One score for each class.")
-    return [*boxes, *_linear_and_softmax(read, logits, "They sum to 1.", get)]
+    columns = config.head.columns
+    if not columns:
+        logits = Step("logits", "scores", "x Wᵀ + b", classes, "One score for each class.")
+        return [*boxes, *_linear_and_softmax(read, logits, "They sum to 1.", get)]
+    note = "One score for each tag, the columns side by side."
+    scores = Step("scores", "scores", "x Wᵀ + b", classes, note, lambda: side_by_side(get("logits"), columns))
+    return [*boxes, *_linear_and_softmax(read, scores, "Those of each column sum to 1.", get, columns)]

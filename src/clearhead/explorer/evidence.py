@@ -34,8 +34,10 @@ from clearhead.explorer.interventions import (
     without_head,
 )
 from clearhead.explorer.session import Session
+from clearhead.explorer.tags import answer_name, likeliest
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Plain, Word, texts
+from clearhead.models.heads import NEVER
 from clearhead.nn.attention.compressed import CompressedAttention
 
 TOKENS = 40_000  # most that changed passes of an encoder compute; in long texts only large weights are tried
@@ -157,13 +159,17 @@ def goal_of(trace: Trace, place: Place) -> Goal:
         what = "the log-probability of the whole target, which depends on every row of the encoder"
         return Goal(word, what, torch.arange(len(ids), device=logits.device), ids)
     labels, whole = trace.bundle.metadata.get("labels") or [], head.kind == "classify"
-    chosen = (logits if whole else logits[place.row]).argmax()
-    id = int(chosen)
-    name = str(labels[id]) if id < len(labels) else f"class {id}"
-    word = trace.word(id) if head.kind == "mlm" else Word(id=id, text=name, kind="word")
+    row = logits[None] if whole else logits[place.row : place.row + 1]
+    id = int(likeliest(row, head.columns, 1)[0])
+    names = [*map(str, labels), *(f"class {one}" for one in range(len(labels), head.classes))]
+    if head.kind == "mlm":
+        word = trace.word(id)
+    else:
+        word = Word(id=id, text=answer_name(id, names, head.columns), kind="word")
     what = f"the log-probability of the most likely {'label' if whole else 'answer at this row'}"
-    places = None if whole else torch.tensor([place.row], device=logits.device)
-    return Goal(word, what, places, chosen[None])
+    chosen = row.flatten(0, -2).argmax(-1)  # of each column of tags
+    places = torch.arange(len(chosen), device=logits.device) + place.row * len(chosen)
+    return Goal(word, what, None if whole else places, chosen)
 
 
 def _outcomes(
@@ -182,7 +188,8 @@ def _outcomes(
         if first is None:
             first = chances[:1]
             unsure = (1 - first[0].gather(-1, goal.ids.unsqueeze(-1))).sum()
-            noise = float(8 * torch.finfo(torch.float32).eps * watched[0].abs().max() * unsure)
+            most = watched[0][watched[0] > NEVER].abs().max()  # but for what fills up short columns of tags
+            noise = float(8 * torch.finfo(torch.float32).eps * most * unsure)
         logps.append(goal.logp(watched))
         moves.append((chances - first).abs().sum(-1).mean(-1) / 2)  # over the places
     return torch.cat(logps), torch.cat(moves), noise

@@ -23,6 +23,7 @@ from clearhead.decoding.labels import first_pieces, scale_of, scores_of, tag
 from clearhead.explorer.inside import labels
 from clearhead.explorer.reading import read_text
 from clearhead.explorer.session import Session
+from clearhead.explorer.tags import answer_name, likeliest
 from clearhead.explorer.words import Plain
 from clearhead.text.framing import Framed
 
@@ -143,17 +144,17 @@ def _read(session: Session, text: str) -> tuple[int, ...] | None:
 
 
 def _tags_of(session: Session, text: str) -> Plain:
-    names = labels(session, session.config.head.classes)
-    shares = session.trace(text).logits.softmax(-1)  # (T,C)
-    best = shares.topk(min(SHOWN, len(names)))
+    head = session.config.head
+    names = labels(session, head.classes)
+    best, chances = likeliest(session.trace(text).logits, head.columns, SHOWN)
     [tags] = tag(session.bundle, [text])
     pieces = encode_words(session.reader, text.split())
     firsts = first_pieces(pieces, len(framings_of(session.bundle).source.before))
     words = []
     for word, name, at in zip(text.split(), tags, firsts, strict=True):
         top: list[Plain] = []
-        if at < len(shares):  # a text is shown as far as training cut it, and tagged to its end
-            pairs = zip(best.indices[at].tolist(), best.values[at].tolist(), strict=True)
-            top = [{"label": names[id], "p": p} for id, p in pairs]
+        if at < len(best):  # a text is shown as far as training cut it, and tagged to its end
+            pairs = zip(best[at].tolist(), chances[at].tolist(), strict=True)
+            top = [{"label": answer_name(id, names, head.columns), "p": p} for id, p in pairs]
         words.append({"text": word, "tag": name, "top": top})
     return {"kind": "tag", "words": words}
