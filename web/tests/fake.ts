@@ -14,6 +14,8 @@ export const MODEL: ModelInfo = {
   vocabulary: 20,
   position: "sinusoidal",
   norm: "post-layer",
+  sublayer: "norm(x + f(x))",
+  without: [],
   has_source: true,
   kinds: ["encoder.self", "decoder.self", "decoder.cross"],
   limit: 512,

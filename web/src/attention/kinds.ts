@@ -34,7 +34,15 @@ const KINDS: Record<string, KindText> = {
   },
 };
 
-export function kindText(kind: string): KindText {
+/** The decoder's self-attention in a model that has no causal mask. */
+const UNMASKED: KindText = {
+  ...KINDS["decoder.self"]!,
+  answers: "token looked at",
+  sentence: "This model has no causal mask: each token looks at all tokens, before and after it.",
+};
+
+export function kindText(kind: string, masked = true): KindText {
+  if (kind === "decoder.self" && !masked) return UNMASKED;
   return KINDS[kind] ?? { label: kind, short: kind, asks: "query", answers: "key", sentence: "" };
 }
 

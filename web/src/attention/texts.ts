@@ -52,6 +52,13 @@ export const CHEAPER: PageText = {
   formula: "head = A V",
 };
 
+/** Of the summary of a model without residual connections. */
+export const ATTENTION_ALONE: PageText = {
+  label: PAGE_TEXTS.summary.label,
+  text: PAGE_TEXTS.summary.text.replace("layers, residual connections included;", "layers;"),
+  formula: "rollout = A_L ⋯ A₂ A₁,  A = mean over heads",
+};
+
 export function chosenPage(asked: string | undefined): Page {
   return (PAGES as readonly string[]).includes(asked ?? "") ? (asked as Page) : "heads";
 }

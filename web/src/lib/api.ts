@@ -19,6 +19,8 @@ export interface Tensor {
   data: string;
 }
 
+export type Part = "residual connections" | "cross-attention" | "causal mask" | "norms";
+
 export interface ModelInfo {
   name: string;
   family: string;
@@ -32,6 +34,10 @@ export interface ModelInfo {
   vocabulary: number;
   position: string;
   norm: string;
+  /** What becomes of x in a sub-layer f: "norm(x + f(x))". */
+  sublayer: string;
+  /** Parts of a Transformer that this one does without. */
+  without: Part[];
   has_source: boolean;
   /** The kinds of attention that it has. */
   kinds: AttentionKind[];

@@ -5,7 +5,7 @@
  */
 import { derived, writable } from "svelte/store";
 import { address } from "./address";
-import { ApiError, get, type ModelInfo } from "./api";
+import { ApiError, get, type ModelInfo, type Part } from "./api";
 
 export const models = writable<ModelInfo[]>([]);
 /** Why there are no models, as a sentence. */
@@ -25,6 +25,14 @@ export async function loadModels(): Promise<void> {
 export const model = derived([models, address], ([$models, $address]) => {
   return $models.find(({ name }) => name === $address.params["model"]) ?? $models[0] ?? null;
 });
+
+/** Whether the model has a part that can be taken out. */
+export const has = derived(
+  model,
+  ($model) =>
+    (part: Part): boolean =>
+      !$model?.without.includes(part),
+);
 
 /** The text that views work on: the address's, else the model's first example. */
 export const text = derived(

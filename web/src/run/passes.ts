@@ -1,7 +1,7 @@
 /**
  * Which query looks at which key, and when: a text learned in one masked pass, or written pass by pass.
  *
- * Positions 0 … T−1 of the decoder; query t may look at keys 0 … t. Pure; Passes.svelte draws it.
+ * Positions 0 … T−1 of the decoder; query t may look at keys 0 … t, or at all without a causal mask. Pure; Passes.svelte draws it.
  */
 import type { Cost } from "../lib/api";
 
@@ -24,11 +24,15 @@ export function passesOf(cost: Cost): Pass[] {
   });
 }
 
-/** The cells at and below the diagonal for rows `first` … `last`, as the path of one shape. */
-export function staircase(first: number, last: number, cell: number): string {
+/**
+ * The cells at and below the diagonal for rows `first` … `last`, as the path of one shape. Without a causal mask, those
+ * of the `together` positions that go through in one pass see each other.
+ */
+export function staircase(first: number, last: number, cell: number, together = 0): string {
   if (last < first) return "";
   let path = `M0,${first * cell}`;
-  for (let r = first; r <= last; r++) path += `H${(r + 1) * cell}V${(r + 1) * cell}`;
+  for (let r = first; r <= last; r++)
+    path += `H${(r < together ? together : r + 1) * cell}V${(r + 1) * cell}`;
   return `${path}H0Z`;
 }
 
@@ -53,11 +57,11 @@ export function counts(cost: Cost): [string, number, number][] {
 }
 
 /** What happens in one pass of writing, as a sentence. */
-export function passText(now: Pass, index: number, passes: number): string {
+export function passText(now: Pass, index: number, passes: number, masked = true): string {
   const given = now.rows[1] - now.rows[0] + 1;
   const what =
     given > 1
-      ? `the ${given} given tokens go through the decoder at once; each looks at itself and at those before it`
+      ? `the ${given} given tokens go through the decoder at once; each looks at ${masked ? "itself and at those before it" : "all of them"}`
       : now.cached === 0
         ? "one token goes through the decoder and looks at itself"
         : `one new token goes through the decoder and looks at ${now.cached} cached ${now.cached === 1 ? "key" : "keys"} and at itself`;

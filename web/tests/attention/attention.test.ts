@@ -101,6 +101,12 @@ describe("kinds", () => {
     expect(chosenKind([], "x")).toBeUndefined();
   });
 
+  it("does not speak of a mask where there is none", () => {
+    expect(kindText("decoder.self").sentence).toContain("masked");
+    expect(kindText("decoder.self", false).sentence).toContain("no causal mask");
+    expect(kindText("encoder.self", false)).toEqual(kindText("encoder.self"));
+  });
+
   it("names an unknown kind by itself", () => {
     expect(kindText("vision.self").label).toBe("vision.self");
   });

@@ -129,4 +129,5 @@ test("the staircase covers the cells at and below the diagonal", () => {
   expect(staircase(0, 1, 10)).toBe("M0,0H10V10H20V20H0Z");
   expect(staircase(2, 2, 10)).toBe("M0,20H30V30H0Z");
   expect(staircase(1, 0, 10)).toBe("");
+  expect(staircase(0, 2, 10, 2)).toBe("M0,0H20V10H20V20H30V30H0Z"); // two given tokens see each other
 });

@@ -1,7 +1,7 @@
 /** Positions, Contexts, Depth, Lectures and Training against answers that the server could give. */
 import { flushSync } from "svelte";
 import { describe, expect, it, vi } from "vitest";
-import { pack, serve, until } from "../fake";
+import { MODEL, pack, serve, until } from "../fake";
 import { button, cleanPages, click, find, open, press, word } from "./opened";
 
 cleanPages();
@@ -149,6 +149,16 @@ describe("depth", () => {
     expect(page()).toContain("above 1, the contribution is larger than the stream it is added to");
     expect(page().toLowerCase()).not.toContain("share of the stream");
     expect(location.hash).toContain("size=ratio");
+  });
+
+  it("does not speak of a residual stream where there is none", async () => {
+    const bare = { ...MODEL, norm: "pre-layer", sublayer: "f(norm(x))", without: ["residual connections"] };
+    serve({ ...answers, "/api/models": () => ({ models: [bare] }) });
+    open("#/depth");
+    await until(() => expect(page()).toContain("Norm of each sub-layer’s output"));
+    expect(page()).toContain("every sub-layer’s output replaces its input");
+    expect(page()).toContain("x ← Sublayer(norm(x)); p = softmax(W norm(x))");
+    expect(page()).not.toContain("residual stream");
   });
 
   it("counts early answers, and walks the table by key", async () => {

@@ -151,7 +151,7 @@ def _listed(session: Session) -> Plain:
         "vocabulary": config.vocabulary,
         "position": "none" if recurrent else config.position.name,
         "norm": f"{config.norm.place}-{config.norm.kind}" if normed else "none",
-        "sublayer": "" if recurrent else sublayer_formula(config),
+        "sublayer": sublayer_formula(config),
         "without": config.taken_out,
         "has_source": session.has_source,
         "kinds": session.kinds,
