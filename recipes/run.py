@@ -6,6 +6,7 @@
     python recipes/run.py sst2-1000-from-minilm --data DATA --scratch  # the same without its base
     python recipes/run.py --all --data DATA
     python recipes/run.py --merge other.json                # take in what another machine measured
+    python recipes/run.py --take runs/architectures         # and what `clearhead compare` found there
     python recipes/run.py --table                           # write the tables of recipes/README.md anew
 
 What was measured goes into `recipes/results.json`, and from there into the tables
@@ -29,6 +30,7 @@ from typing import Any
 import torch
 
 import clearhead
+import comparisons
 from clearhead.base.errors import UserError
 from clearhead.base.settings import parse_settings
 from clearhead.data.config import CorpusConfig
@@ -39,11 +41,13 @@ from clearhead.jobs.recipe import Table, merged, nested, read_recipe
 from clearhead.jobs.train import train
 from clearhead.tasks import TASKS, task_of
 from clearhead.training.interrupt import Interrupted
+from comparisons import joined
 from measures import MEASURES, MINILM, Measure
-from table import read_results, taken_in, write_results, write_tables
+from table import COMPARED, read_results, tables, taken_in, write_results, write_tables
 from toy import write as write_toy
 
 HERE = Path(__file__).resolve().parent
+COMPARISONS = "comparisons.json"
 
 
 def run(name: str, seed: int, chosen: argparse.Namespace) -> dict[str, Any]:
@@ -177,13 +181,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--view", default="plain", metavar="KIND", help="live, plain or quiet")
     parser.add_argument("--results", type=Path, default=HERE / "results.json", metavar="FILE")
     parser.add_argument("--merge", type=Path, metavar="FILE", help="take in results of another machine")
+    parser.add_argument("--take", type=Path, metavar="FOLDER", help="take in a comparison's results")
     parser.add_argument("--table", action="store_true", help="write the tables of README.md anew")
     chosen = parser.parse_args()
     unknown = sorted(set(chosen.names) - set(MEASURES))
     if unknown:
         parser.error(f"there is no recipe '{unknown[0]}': known are {', '.join(MEASURES)}")
-    if not (chosen.names or chosen.all or chosen.table or chosen.merge):
-        parser.error("name a recipe, or give --all, --merge or --table")
+    if not (chosen.names or chosen.all or chosen.table or chosen.merge or chosen.take):
+        parser.error("name a recipe, or give --all, --merge, --take or --table")
     return chosen
 
 
@@ -199,13 +204,17 @@ def main() -> int:
                 print(json.dumps(found, ensure_ascii=False), flush=True)
                 if not chosen.settings and not chosen.scratch:
                     write_results(chosen.results, taken_in(read_results(chosen.results), [found]))
-        if chosen.table or chosen.merge is not None:
-            write_tables(HERE / "README.md", read_results(chosen.results))
+        if chosen.take is not None:
+            known = read_results(HERE / COMPARISONS)
+            write_results(HERE / COMPARISONS, joined(known, comparisons.taken(chosen.take)))
+        if chosen.table or chosen.merge is not None or chosen.take is not None:
+            write_tables(HERE / "README.md", tables(read_results(chosen.results)))
+            write_tables(HERE / "README.md", comparisons.tables(read_results(HERE / COMPARISONS)), COMPARED)
     except UserError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 2
-    except Interrupted as stop:
-        print(f"run.py: {stop}.", file=sys.stderr)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        print(f"run.py: {str(stop) or 'stopped at once by a second Ctrl-C'}.", file=sys.stderr)
         return 130
     return 0
 

@@ -17,6 +17,7 @@ from measures import MEASURES
 
 Result = dict[str, Any]
 BEGIN, END = "<!-- written by: python recipes/run.py --table -->", "<!-- end -->"
+COMPARED = "<!-- comparisons, written by: python recipes/run.py --table -->"
 
 
 def read_results(path: Path) -> list[Result]:
@@ -45,14 +46,13 @@ def write_results(path: Path, results: Sequence[Result]) -> None:
     atomic_write_text(path, f"[\n{lines}\n]\n" if lines else "[]\n")
 
 
-def write_tables(page: Path, results: Sequence[Result]) -> None:
-    """Put the tables into a page, in the place of those that are there."""
-    text = page.read_text(encoding="utf-8")
-    head, begin, rest = text.partition(BEGIN)
+def write_tables(page: Path, text: str, begin: str = BEGIN) -> None:
+    """Put tables into a page after the line `begin`, in the place of those that are there."""
+    head, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise UserError(f"'{page}' has no place for the tables: it lacks the line '{BEGIN}' or '{END}'.")
-    atomic_write_text(page, f"{head}{BEGIN}\n{tables(results)}{END}{tail}")
+    if not found or not end:
+        raise UserError(f"'{page}' has no place for the tables: it lacks the line '{begin}' or '{END}'.")
+    atomic_write_text(page, f"{head}{begin}\n{text}{END}{tail}")
 
 
 def tables(results: Sequence[Result]) -> str:

@@ -214,6 +214,38 @@ def test_the_tables_show_the_results() -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     shown = text.partition(table.BEGIN + "\n")[2].partition(table.END)[0]
     assert shown == table.tables(table.read_results(FOLDER / "results.json"))
+    compared = text.partition(table.COMPARED + "\n")[2].partition(table.END)[0]
+    runs = table.read_results(FOLDER / "comparisons.json")
+    assert compared == script("comparisons").tables(runs)
+    assert {one["recipe"] for one in runs} <= {*COMPARED}
+
+
+def test_a_comparison_s_runs_are_taken_in(tmp_path: Path) -> None:
+    """From the folder that `clearhead compare` leaves; those of the same recipe are replaced."""
+    comparisons = script("comparisons")
+    folder = tmp_path / "build-up"
+    (folder / "results").mkdir(parents=True)
+    member = {"name": "whole", "settings": {}, "refused": None}
+    asked = {"format": 1, "task": "translate", "compare": {"seeds": 3}, "members": [member]}
+    (folder / "compare.json").write_text(json.dumps(asked))
+    with pytest.raises(UserError, match="No run of the comparison in"):
+        comparisons.taken(folder)
+    facts = {"parameters": 7, "width": 8, "flops": 9e9, "steps": 10, "device": "cpu", "dtype": "float32"}
+    parts = [{"low": 1, "high": 5, "examples": 2, "scores": {"BLEU": 30.0}}]
+    for seed, value in ((1, 40.0), (2, 42.0)):
+        one = {"member": "whole", "seed": seed, "figures": {"BLEU": value, "chrF": 1.0}, "by_length": parts}
+        (folder / "results" / f"whole-seed{seed}.json").write_text(json.dumps(one | facts))
+    found = comparisons.taken(folder)
+    assert [(one["recipe"], one["seed"], one["figures"]["BLEU"]) for one in found] == [
+        ("build-up", 1, 40.0),
+        ("build-up", 2, 42.0),
+    ]
+    old = [found[0] | {"figures": {"BLEU": 1.0}}, found[0] | {"recipe": "experts"}]
+    assert comparisons.joined(old, found) == [*found, old[1]]
+    shown = comparisons.tables(found)
+    assert "[build-up](build-up.toml), 10 steps (cpu, float32):" in shown
+    assert "| whole | 41 ± 13 | 2 | 7 | 9.00e+09 |" in shown
+    assert "| BLEU by words of the source (texts) | 1–5 (2) |" in shown
 
 
 def test_results_are_taken_in_by_recipe_machine_beam_and_seed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from clearhead.jobs import compare as job
 from clearhead.jobs import compare_page
 from clearhead.jobs import gradient_by_distance as gradients
 from clearhead.jobs.compare_page import figure, page, table
-from clearhead.jobs.members import CompareConfig, differing, invited
+from clearhead.jobs.members import CompareConfig, Comparison, Member, differing, invited
 from clearhead.jobs.refusals import check_settings
 from clearhead.models.build import count_parameters
 from clearhead.tasks import TASKS
@@ -228,6 +228,27 @@ def test_a_comparison_measures_and_draws(compared: tuple[Path, dict[str, Any], C
     assert [one.title for one in page(found, draw=False).sections][2:] == [
         "Gradient by distance",
         "Validation loss",
+    ]
+
+
+def test_the_load_of_experts_is_shown() -> None:
+    """How it began, where it was halfway, how it ended, and when it was first nearly even."""
+    line = [[10, 2.5], [20, 1.3], [30, 1.09], [40, 1.02]]
+    facts = {"device": "cpu", "dtype": "float32", "by_length": [], "gradients": [], "curve": []}
+    sizes = {"parameters": 1, "width": 1, "flops": 1.0, "planned_bytes": 1}
+    speeds = {"train_tokens_per_second": None, "decode_tokens_per_second": None}
+    one = {"figures": {"perplexity": 9.0}, **facts, **sizes, **speeds}
+    members = [Member(name, {}) for name in ("dense", "experts", "uneven")]
+    results = {
+        "dense": [{**one, "load": []}],
+        "experts": [{**one, "load": line}],
+        "uneven": [{**one, "load": line[:1]}],
+    }
+    shown = page(Comparison(CompareConfig(), "generate", members, results), draw=False)
+    [section] = [part for part in shown.sections if part.title == "Load of the experts"]
+    assert section.tables[0].rows == [
+        ["experts", "2.50", "1.30", "1.02", "30"],
+        ["uneven", "2.50", "2.50", "2.50", "never"],
     ]
 
 
