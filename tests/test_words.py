@@ -118,8 +118,7 @@ FINE = (
 def texts() -> Iterator[tuple[str, str]]:
     """Where a text stands, and the text."""
     for page in PAGES:
-        if page.name != "log.md":  # a diary, which keeps the words of its day
-            yield page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")
+        yield page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")
     for file in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         where = file.relative_to(ROOT).as_posix()
