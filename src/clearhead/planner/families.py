@@ -43,7 +43,7 @@ from clearhead.planner.batch import Batch
 
 LOSS = "loss"  # the part that log-probabilities are told under
 # Numbers a recurrence keeps for each token, cell and unit of width, as PyTorch's CPU kernels do.
-_READING = {"rnn": 1, "gru": 7, "lstm": 17}
+_READING = {"rnn": (1, 2), "gru": (7, 2), "lstm": (10, 8)}  # per number of a state, per number of an input
 _WRITING = {"rnn": 1, "gru": 6, "lstm": 5}
 
 
@@ -268,10 +268,10 @@ def _recurrent_kept(model: Recurrent, batch: Batch, storage: Storage) -> Iterato
     item, dropped = storage.item, storage.dropped(model.config.dropout)
     yield _embedding_kept(source, width * (item + dropped))
     yield _embedding_kept(target, width * (item + dropped))
-    directions = memory // width
-    between = memory * (item + dropped) * (model.config.layers - 1)
-    states = _READING[cell] * width * directions * model.config.layers * item
-    yield Kept("encoder recurrence", source * (states + between + memory * item))
+    directions, layers = memory // width, model.config.layers
+    of_state, of_input = _READING[cell]
+    read = directions * (of_state * width * layers + of_input * (width + memory * (layers - 1))) * item
+    yield Kept("encoder recurrence", source * (read + memory * dropped * (layers - 1) + memory * item))
     seen = 0 if model.score is None else memory
     inputs = width + seen + width * (len(model.cells) - 1)
     cells = (_WRITING[cell] * width * len(model.cells) + inputs) * item
