@@ -67,7 +67,7 @@ class CorpusConfig(Config):
             )
 
     def own(self, files: OwnFilesConfig) -> CorpusConfig:
-        """A validation or test set of its own, read like this corpus."""
+        """This corpus's own validation or test set, read like the corpus itself."""
         plain = self.to_dict() | {"hub": None, "validation": None, "test": None, "weight": None}
         return CorpusConfig.from_dict(plain | files.to_dict())
 
@@ -182,7 +182,7 @@ class DataConfig(Config):
         return found if whole is None else (whole,)
 
     def weights(self, counts: Sequence[int]) -> list[float | None]:
-        """The share of each corpus in an epoch, given how many examples each has; None: each of them once.
+        """The share of each corpus in an epoch, given the number of its examples; None: each example once.
 
         >>> two = DataConfig(train=(CorpusConfig(file="a"), CorpusConfig(file="b")), temperature=2.0)
         >>> two.weights([100, 400])
@@ -199,7 +199,7 @@ class DataConfig(Config):
 
 
 def columns_named(sources: Sequence[str], target: str | None) -> dict[str, str]:
-    """The columns that were asked for, as a corpus names them: of one text, or of two read together."""
+    """The requested columns, as settings of a corpus: for one text, or for two read together."""
     if len(sources) > 2:
         raise UserError("--source-column takes one column, or two whose texts are read together.")
     named = dict(zip(("source_column", "second_column"), sources, strict=False))
