@@ -40,7 +40,7 @@ class Adapter:
 
 
 def base_folder(folder: Path, note: Mapping[str, Any]) -> Path:
-    """The base's folder, as recorded or next to the adapter; raises a message if it is gone or changed."""
+    """The base's folder, as recorded or next to the adapter; raises a UserError if it is gone or changed."""
     noted = Path(note["base"])
     places = (noted, folder.absolute().parent / noted.name)
     there = [place for place in places if (place / manifest.WEIGHTS).is_file()]

@@ -99,7 +99,7 @@ class Bundle:
 
 
 def config_of(model: nn.Module) -> ModelConfig:
-    """The config a model carries; raises a message for a module that is not ours."""
+    """The config a model carries; raises a UserError for a module that is not ours."""
     config = getattr(model, "config", None)
     if not isinstance(config, ModelConfig):
         raise UserError(f"A bundle holds a model made by clearhead.build, not a {type(model).__name__}.")

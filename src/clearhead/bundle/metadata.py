@@ -58,7 +58,7 @@ class Facts:
 
 
 def to_json(plain: Mapping[str, Any], what: str) -> str:
-    """JSON as written in a bundle; raises a message if `plain` holds what could not be read back."""
+    """JSON as written in a bundle; raises a UserError if `plain` holds what could not be read back."""
     try:
         text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         if len(text.encode("utf-8")) > reading.LARGEST:
@@ -72,7 +72,7 @@ def to_json(plain: Mapping[str, Any], what: str) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The table in a JSON file of a bundle; raises a message if there is none."""
+    """The table in a JSON file of a bundle; raises a UserError if there is none."""
     name, bundle = path.name, path.parent
     try:
         return reading.read_json(path)

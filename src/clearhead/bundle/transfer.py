@@ -47,7 +47,7 @@ def name_in_base(name: str, family: str, base: str) -> str:
 
 
 def transfer(model: nn.Module, base: nn.Module, same_head: bool) -> Transfer:
-    """Find an initial value for every weight. `same_head`: both heads have the same outputs in order."""
+    """Find initial values for all weights. `same_head`: the heads have the same outputs in the same order."""
     here, there = settings_of(model), settings_of(base)
     offered: Mapping[str, Tensor] = base.state_dict(keep_vars=True)  # under all their names
     taken: dict[str, str] = {}

@@ -106,7 +106,7 @@ def fill_with(model: nn.Module, weights: Callable[[str], Tensor]) -> None:
     for module in model.modules():
         own = list(module.named_parameters(recurse=False, remove_duplicate=False))
         for name, empty in own:
-            setattr(module, name, filled[id(empty)])  # not `_parameters[name] =`: recurrent layers hook it
+            setattr(module, name, filled[id(empty)])  # not `_parameters[name] =`: RNNs override __setattr__
         for name, unfilled in module.named_buffers(recurse=False):
             if id(unfilled) in filled:  # the others are recomputed and not stored
                 module._buffers[name] = filled[id(unfilled)].data

@@ -18,7 +18,7 @@ from torch import Tensor
 from clearhead.data.packing import Packing
 from clearhead.data.ragged import Integers
 
-IGNORED = -100  # the label where nothing is predicted: padding, and all but one piece of a tagged word
+IGNORED = -100  # the label where nothing is predicted: padding, and the later pieces of a tagged word
 # (B,), or plain numbers when packed, which no kernel waits for; packed in a fixed shape: where each sequence
 # begins and the end of the last one, (rows + 1,) int32
 Lengths = Tensor | tuple[int, ...]

@@ -80,9 +80,9 @@ class SplitConfig(Config):
     examples is a pure function of the texts and the seed. Examples that share a source stay on one side, and
     no training example shares a target with a held-out one (for sequence-to-sequence tasks).
 
-    A plain text for `generate` always gives up its end, whatever `how` says: training text, then test text,
+    A plain text for `generate` is always split in order, whatever `how` says: training text, then test text,
     then validation text. There a share counts characters, cut to the character: `validation=0.1, test=0` is
-    the customary split of tiny Shakespeare.
+    the usual split of tiny Shakespeare.
     """
 
     _noun: ClassVar[str] = "split"

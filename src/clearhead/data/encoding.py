@@ -296,7 +296,7 @@ def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
 
 
 def special(tokenizer: Tokenizer, role: str) -> int:
-    """A tokenizer's special token; raises a message if it has none."""
+    """A tokenizer's special token; raises a UserError if it has none."""
     found: Any = getattr(tokenizer, role)
     if found is None:
         raise UserError(f"This tokenizer has no '{role}' token, which the task needs: add one to it.")

@@ -1,7 +1,7 @@
 """Texts as 64-bit numbers: exact duplicates, near duplicates, and a random order that depends on a seed.
 
 Ten million texts are ten million numbers, 80 MB, where a set of Python strings would fill a machine. Two
-different texts get the same number about once in 10^19 pairs. The numbers are the same on every machine.
+different texts get the same number about once in 10^19 pairs. The numbers never change, on any machine.
 """
 
 from __future__ import annotations

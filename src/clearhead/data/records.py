@@ -47,7 +47,7 @@ def read_table(form: str, corpus: CorpusConfig, columns: Columns, on_read: OnRea
 
 
 def check_hub() -> None:
-    """Raise a message if the package is missing."""
+    """Raise a UserError if the package is missing."""
     if find_spec("datasets") is None:
         raise UserError("Data sets of the hub need the package 'datasets': pip install \"clearhead[hub]\".")
 

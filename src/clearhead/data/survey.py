@@ -52,7 +52,7 @@ Sides = Literal["both", "source", "target"]
 
 
 def survey(data: DataConfig, columns: Columns) -> Survey:
-    """Read and check everything a run will use; raises a message about the first thing that is wrong."""
+    """Read and check everything a run will use; raises a UserError about the first thing that is wrong."""
     if not data.train:
         raise UserError("There is no training data: give a source and a target file, or one file.")
     given = {VALIDATION: data.held_out("validation"), TEST: data.held_out("test")}

@@ -1,7 +1,7 @@
 """The files of a foreign model folder: JSON and safetensors, read with care and never unpickled.
 
 Tensors are read one at a time on demand, from one file or from shards listed in an
-index. Anything wrong with a file raises a message that names it. Knows nothing
+index. Anything wrong with a file raises a UserError that names it. Knows nothing
 about what the tensors mean.
 """
 

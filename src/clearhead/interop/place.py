@@ -41,7 +41,7 @@ def stop_ids(bundle: Bundle) -> list[int]:
 
 
 def ready_to_export(bundle: Bundle, folder: Path, what: str, package: str) -> nn.Module:
-    """The model of a bundle that another runtime will read; raises a message if it cannot be exported."""
+    """The model of a bundle that another runtime will read; raises a UserError if it cannot be exported."""
     if importlib.util.find_spec(package) is None:
         raise UserError(
             f"Exporting to {what} needs the package '{package}', which is not installed: run "
@@ -62,7 +62,7 @@ def ready_to_export(bundle: Bundle, folder: Path, what: str, package: str) -> nn
 
 
 def whole_model(bundle: Bundle) -> nn.Module:
-    """The model itself, without torch.compile's wrapper; raises a message for one without weights."""
+    """The model itself, without torch.compile's wrapper; raises a UserError for one without weights."""
     model: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError("This model cannot be exported: it was built on 'meta' and has no weights.")

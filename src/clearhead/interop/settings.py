@@ -103,7 +103,7 @@ class Settings:
             )
 
     def refuse(self, name: str, value: Any, reason: str) -> NoReturn:
-        """Raise a message about one setting."""
+        """Raise a UserError about one setting."""
         raise UserError(f"{self.where} has {name}={shown(value)}, which cannot be imported: {reason}.")
 
     def _get(self, name: str, default: Any) -> Any:
