@@ -3,6 +3,6 @@
 A corpus passes through `lines` (bytes to lines) → `records`, `columns` (tables to pairs of texts) → `read`
 (any corpus as rows) → `survey` (one pass that counts and, with `keys` and `split`, decides what becomes of
 each row) → `tokenise` and `store` (rows of ids on disk) → `plan` and `load` (which rows make which batch) →
-`encodings`, which shift the target right and make a `batch`. May import `text` and `base`; knows nothing about
-models, losses or schedules.
+`encodings` (a `batch`, its target shifted right). May import `text` and `base`; knows nothing about models,
+losses or schedules.
 """

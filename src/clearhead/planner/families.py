@@ -41,7 +41,7 @@ from clearhead.nn.parts import attention_kind, feedforward_kind
 from clearhead.planner.batch import Batch
 
 LOSS = "loss"  # the part under which log-probabilities are reported
-# Numbers a recurrence keeps for each token, cell and unit of width, as in PyTorch's CPU kernels.
+# Numbers a recurrence keeps for each token, cell and unit of width, as PyTorch's CPU kernels do.
 _READING = {"rnn": 1, "gru": 7, "lstm": 17}
 _WRITING = {"rnn": 1, "gru": 6, "lstm": 5}
 
